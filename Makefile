@@ -5,6 +5,7 @@
 #                  and what is slow and seldom changes: exported models, simulated claims
 # make test-long   environment, then the long versions of tests: fuzzing, kills
 # make test-slurm  environment, then the tests on a SLURM of two nodes, which is installed if it is missing
+# make tools       environment and all packages that the next tests and the site need
 # make test-recorder  environment and transformers, then the recorder on a model of that package
 # make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser
@@ -37,7 +38,7 @@ NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
 
 .DEFAULT_GOAL := all
-.PHONY: all help env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
+.PHONY: all help env tools test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -58,6 +59,13 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $(USED)"
 	touch $@
+
+# The packages of some tests and of the site, each list once. Where one cannot be installed, its tests say so.
+TOOLS = $(addprefix $(VENV)/tools/,tests/recorder tests/release tests/browser tests/packaging docs)
+tools: env $(TOOLS)
+
+$(TOOLS): $(VENV)/tools/%: %/requirements.txt $(VENV)/.installed
+	-@mkdir -p $(@D) && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r $< && touch $@
 
 # without the variables of the shell that Python reads at its start; tests/conftest.py removes all others
 PYTEST = env $(addprefix -u ,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES)))) $(BIN)/python -m pytest
@@ -80,40 +88,35 @@ test-slurm: env
 	$(BIN)/python -m pytest tests/slurm
 
 # without transformers, where it cannot be installed, the tests are skipped and say so
-test-recorder: env
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/recorder/requirements.txt
+test-recorder: env $(VENV)/tools/tests/recorder
 	$(BIN)/python -m pytest tests/recorder
 
 # without transformers and lm-eval, where they cannot be installed, the tests are skipped and say so
-test-release: env
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/release/requirements.txt
+test-release: env $(VENV)/tools/tests/release
 	$(BIN)/python -m pytest tests/release
 
 # without Playwright or a browser, where they cannot be installed, the tests are skipped and say so
-test-browser: env
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/browser/requirements.txt
+test-browser: env $(VENV)/tools/tests/browser
 	-tests/browser/install-browser.sh $(BIN)/python
 	$(BIN)/python -m pytest tests/browser
 
 # without the packages, where they cannot be installed, the tests are skipped and say so
-test-packaging: env
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/packaging/requirements.txt
+test-packaging: env $(VENV)/tools/tests/packaging
 	$(BIN)/python -m pytest tests/packaging
 
-# without pip's registry, or the environment with torch of test-pythons, the test is skipped and says so
-test-pack: env
+# without pip's registry, or the environment with torch of test-pythons, the test is skipped and says so; where both are
+# made in one call, it waits for that environment
+test-pack: env $(filter test-pythons,$(MAKECMDGOALS))
 	$(BIN)/python -m pytest tests/pack
 
-docs: env
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r docs/requirements.txt
+docs: env $(VENV)/tools/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 docs-serve: docs
 	$(BIN)/python -m http.server $(or $(PORT),8000) --bind 127.0.0.1 --directory site
 
 # without MkDocs, where it cannot be installed, the tests are skipped and say so
-test-docs: env
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r docs/requirements.txt
+test-docs: env $(VENV)/tools/docs
 	$(BIN)/python -m pytest tests/site
 
 bench: env

@@ -200,6 +200,11 @@ HELD_OUT = ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram
 
 
 def render_caption(name, values=MappingProxyType({}), **further):
+    """The caption of `caption_source` as one line."""
+    return " ".join(caption_source(name, values, **further).split())
+
+
+def caption_source(name, values=MappingProxyType({}), **further):
     """The caption of a figure of the run "mine" with these keys over the preset demo. A value that is missing raises.
 
     `further` values take precedence over those of the workflow.
@@ -208,4 +213,4 @@ def render_caption(name, values=MappingProxyType({}), **further):
     figure = CATALOGUE[name]
     known = report_values("mine", config) | caption_values(figure, config) | {"results": "", "held_out": None}
     template = jinja2.Template((PROJECT / figure.caption_file).read_text(), undefined=jinja2.StrictUndefined)
-    return " ".join(template.render(snakemake={"params": {"caption": known | further}}).split())
+    return template.render(snakemake={"params": {"caption": known | further}})

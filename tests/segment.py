@@ -20,23 +20,24 @@ from twoscale import tables
 from twoscale.canonical import canonical_json
 from twoscale.config import RUNTIME_KEYS, ConfigSlice, plain
 from twoscale.data.token_files import TokenShard
-from twoscale.jobs.launch import NodeResources, torchrun_line
+from twoscale.jobs.launch import NODE_NUMBER, NodeResources, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
 from twoscale.training.state import Segment, SegmentPaths, load_state, save_partial
 from twoscale.training.trainer import Trainer, TrainingData
 
-TRAINER = Path(__file__).parents[1] / "scripts" / "train_segment.py"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+TRAINER = SCRIPTS / "train_segment.py"
 TIMEOUT = 2400  # seconds; far more than a segment takes
 SEED = 11
 DIGEST = "of no text"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def start_process(command: list[str]) -> subprocess.Popen:
+def start_process(command: list[str], **variables: str) -> subprocess.Popen:
     """Start a command in processes of one thread each; its standard error is kept."""
-    return subprocess.Popen(command, env=os.environ | ONE_THREAD, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=os.environ | ONE_THREAD | variables, stderr=subprocess.PIPE, text=True)
 
 
 def kill(launcher: subprocess.Popen) -> None:
@@ -53,10 +54,11 @@ def launchers(commands: list[list[str]], port: int) -> Iterator[list[subprocess.
 
     What still runs at the end of the block is killed.
     """
-    nodes = [start_process(commands[0])]
+    nodes = []
     try:
-        wait_for_port(port)
-        nodes += map(start_process, commands[1:])
+        for number, command in enumerate(commands):
+            nodes.append(start_process(command, **{NODE_NUMBER: str(number)}))
+            wait_for_port(port)
         yield nodes
     finally:
         for node in nodes:
@@ -124,16 +126,17 @@ class Run:
         """The lines that were written during training."""
         return pd.read_csv(self.folder / "metrics.csv")
 
-    def command(self, start: int, until: int, endpoint: str = "", **runtime: Any) -> list[str]:
+    def command(self, start: int, until: int, port: int = 0, **runtime: Any) -> list[str]:
         """The shell line of the rule, for the segment from `start` to `until`.
 
-        On several nodes: the line of one of them; the launchers meet at `endpoint`.
+        On several nodes: the line of one of them; the launchers meet at `port`.
         """
         train = plain(train_config(**self.recipe, **runtime))
         launch = [sys.executable]
         if train["processes"] > 1:
             share = NodeResources(train["nodes"], train["processes"] // train["nodes"], cpus=1, gpus=0)
-            launch += ["-m", "torch.distributed.run", *torchrun_line(share, endpoint, "test")[1:]]
+            several = ["-m", "torch.distributed.run", *torchrun_line(share, "localhost", port)[1:]]
+            launch += several if share.nodes > 1 else [str(SCRIPTS / "with_nodes.py"), *map(str, share)]
         options = {
             "config": canonical_json(self.config()),
             "runtime": canonical_json({key: train[key] for key in RUNTIME_KEYS}),
@@ -155,7 +158,7 @@ class Run:
     def on_nodes(self, start: int, until: int, **runtime: Any) -> AbstractContextManager[list[subprocess.Popen]]:
         """`launchers` of the segment on train.nodes nodes."""
         port = free_port()
-        return launchers(runtime["nodes"] * [self.command(start, until, f"localhost:{port}", **runtime)], port)
+        return launchers(runtime["nodes"] * [self.command(start, until, port, **runtime)], port)
 
     def succeed_on_nodes(self, start: int, until: int, **runtime: Any) -> "Run":
         with self.on_nodes(start, until, **runtime) as nodes:

@@ -39,15 +39,16 @@ def sha256(path: str | os.PathLike) -> str:
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """Yield the path of a new, empty file in the same folder that atomically replaces `path` on success.
 
-    After an exception the temporary file is removed and `path` is unchanged. Its name contains host and process id, to
-    say whose it is after a kill, and a random part, so that nobody who may write to the folder can put a link there
-    first. A refusal of the system, such as a full disk, is an OSError with the name of `path`, whichever library
-    wrote the file.
+    After an exception the temporary file is removed and `path` is unchanged. After a kill it stays until the next write
+    of `path` on this host, which knows by the host and the process id in its name that nobody writes it. A random part
+    of the name keeps others who may write to the folder from putting a link there first. A refusal of the system, such
+    as a full disk, is an OSError with the name of `path`, whichever library wrote the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    owner = f"{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(8)}"
-    temporary = path.with_name(f".{path.name}.{owner}.tmp")
+    start = f".{path.name}.{os.uname().nodename}."
+    _remove_orphans(path.parent, start)
+    temporary = path.with_name(f"{start}{os.getpid()}.{secrets.token_hex(8)}.tmp")
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         yield temporary
@@ -60,6 +61,25 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_orphans(folder: Path, start: str) -> None:
+    """Remove the temporary files in a folder whose name has this start and the id of a process that has ended."""
+    pattern = re.compile(re.escape(start) + r"(\d{1,9})\.[0-9a-f]{16}\.tmp")
+    with suppress(OSError):  # the folder cannot be listed, or another process removes the same file
+        for name in os.listdir(folder):
+            if (found := pattern.fullmatch(name)) and not _is_running(int(found[1])):
+                (folder / name).unlink()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # sends no signal
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def link(source: str | os.PathLike, path: str | os.PathLike) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 import numpy as np
 import pandas as pd
 import pytest
+from docutils.core import publish_doctree
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
@@ -18,6 +19,7 @@ from tests.figures import (
     LOOPS,
     RUN,
     assert_the_same_bytes,
+    caption_source,
     draw,
     draw_elsewhere,
     drift_table,
@@ -430,6 +432,12 @@ def test_captions_name_the_run_and_ask_for_no_value_that_is_missing(name):
     quotes = "c.held_out" in (PROJECT / CATALOGUE[name].caption_file).read_text()
     assert [f"<{count}>" in written for count in HELD_OUT] == [quotes] * len(HELD_OUT)
     assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_captions_with_several_results_are_restructuredtext_without_warnings(name):
+    written = caption_source(name, results="- Claim 3 holds.\n- Claim 4 does not hold.")
+    publish_doctree(written, settings_overrides={"halt_level": 2})
 
 
 @pytest.mark.parametrize("name", [name for name, figure in CATALOGUE.items() if not figure.training])

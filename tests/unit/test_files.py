@@ -71,6 +71,35 @@ def test_the_temporary_file_is_on_the_same_disk_and_belongs_to_this_process(tmp_
         assert str(os.getpid()) in temporary.name
 
 
+KILLED = """
+import os, signal, sys
+from twoscale.files import replacing
+with replacing(sys.argv[1]) as temporary:
+    temporary.write_text("half of the n")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_temporary_file_of_a_killed_process_is_removed_at_the_next_write_and_no_other(tmp_path):
+    path = tmp_path / "table.txt"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    (orphan,) = names(tmp_path)
+    assert killed.returncode == -9
+    _, host, ended, _ = re.fullmatch(r"(\.table\.txt)\.(.+)\.(\d+)\.(\w{16})\.tmp", orphan).groups()
+    rest = f"{'0' * 16}.tmp"
+    others = [
+        f".table.txt.{host}.{os.getpid()}.{rest}",  # of a running process
+        f".table.txt.another-{host}.{ended}.{rest}",
+        f".other.txt.{host}.{ended}.{rest}",
+        f".table.txt.{host}.{ended}.tmp",
+    ]
+    for name in others:
+        (tmp_path / name).touch()
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+    assert names(tmp_path) == sorted([*others, "table.txt"])
+
+
 def test_a_temporary_file_is_there_before_it_is_written_and_has_a_name_that_nobody_can_foresee(tmp_path):
     tokens = set()
     for _ in range(20):

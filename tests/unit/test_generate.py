@@ -51,6 +51,18 @@ def generate(results, *arguments, run="small", prompt="loop"):
     return subprocess.run([*command, *arguments], capture_output=True, check=False)
 
 
+@pytest.fixture
+def generated(results, capfd):
+    """What the command prints, called in this process, which has imported its libraries."""
+
+    def call(*arguments):
+        run = ("--results", str(results), "--run", "small", "--prompt", "loop", "--threads", "1")
+        main(parser().parse_args([*run, *arguments]))
+        return capfd.readouterr()
+
+    return call
+
+
 def test_the_last_checkpoint_is_opened_with_its_tokenizer_and_seed(results):
     (results / "small" / "checkpoints" / "iteration_000100.optimizer.safetensors").write_bytes(b"no weights")
     run = trained_run.open_run(results / "small")
@@ -123,18 +135,18 @@ def test_text_is_written_to_standard_output_and_speed_to_standard_error(results,
     assert "acceleration 0.5" in page.read_text(encoding="utf-8")
 
 
-def test_redirected_text_is_coloured_only_with_always_and_drafts_change_no_byte(results):
+def test_redirected_text_is_coloured_only_with_always_and_drafts_change_no_byte(generated):
     options = ["--tokens", "50", "--temperature", "1", "--top-k", "200", "--seed", "3", "--max-loops", "6"]
-    plain = generate(results, *options, "--show-loops")
-    assert b"\x1b[" not in plain.stdout
-    assert b"12 of 50 tokens, because the text fills the model's context of 16" in plain.stderr
-    drafted = generate(results, *options, "--show-loops", "always", "--speculative", "3", "--draft-loops", "5")
-    assert b"\x1b[30;48;2;" in drafted.stdout
-    assert re.sub(rb"\x1b\[[0-9;]*m", b"", drafted.stdout) == neutralise(plain.stdout.decode()).encode()
-    assert re.search(rb"drafts: \d+ of \d+ accepted", drafted.stderr)
+    plain = generated(*options, "--show-loops")
+    assert "\x1b[" not in plain.out
+    assert "12 of 50 tokens, because the text fills the model's context of 16" in plain.err
+    drafted = generated(*options, "--show-loops", "always", "--speculative", "3", "--draft-loops", "5")
+    assert "\x1b[30;48;2;" in drafted.out
+    assert re.sub(r"\x1b\[[0-9;]*m", "", drafted.out) == neutralise(plain.out)
+    assert re.search(r"drafts: \d+ of \d+ accepted", drafted.err)
 
 
-def test_a_criterion_of_the_user_generates_text(results, tmp_path):
+def test_a_criterion_of_the_user_generates_text(generated, tmp_path):
     file = tmp_path / "three.py"
     file.write_text(
         "from twoscale.exits.criteria import Fixed\n\n\n"
@@ -142,9 +154,8 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
         "    def __init__(self, threshold):\n"
         "        super().__init__(3)\n"
     )
-    done = generate(results, "--tokens", "4", "--criterion", "Three", "--criterion-file", file, "--tau", "1")
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"evaluations per token: 3.00 in 2, 3.00 in 3" in done.stderr
+    printed = generated("--tokens", "4", "--criterion", "Three", "--criterion-file", str(file), "--tau", "1")
+    assert "evaluations per token: 3.00 in 2, 3.00 in 3" in printed.err
 
 
 @pytest.mark.runs
@@ -187,10 +198,10 @@ def test_a_measured_published_model_is_refused_as_a_run_with_the_option_to_use(t
         trained_run.open_run(tmp_path / "ouro")
 
 
-def test_predictions_through_the_remaining_layers_are_an_option(results):
+def test_predictions_through_the_remaining_layers_are_an_option(generated):
     options = ["--tokens", "8", "--criterion", "kl", "--tau", "0.03", "--max-loops", "20"]
-    facts = [generate(results, *options, "--readout", name).stderr for name in ("head", "remaining_layers")]
-    loops = [re.search(rb"evaluations per token: ([\d.]+) in 2, ([\d.]+) in 3", text).groups() for text in facts]
+    facts = [generated(*options, "--readout", name).err for name in ("head", "remaining_layers")]
+    loops = [re.search(r"evaluations per token: ([\d.]+) in 2, ([\d.]+) in 3", text).groups() for text in facts]
     assert loops[0][1] != loops[1][1]  # the last group
 
 

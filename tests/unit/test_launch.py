@@ -4,10 +4,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.segment import Run
 from twoscale.errors import InputError
 from twoscale.jobs.launch import NodeResources, Team, checked_team, leave_team, team, torchrun_line
 
@@ -75,17 +79,16 @@ def test_srun_starts_one_launcher_on_each_node_and_all_end_with_the_first_that_f
     done = with_nodes(tmp_path, "2", "4", "16", "4", "x.py", "--nnodes", "a b", SLURM_JOB_ID="77")
     assert done.returncode == 0, done.stderr
     srun, _, torchrun = done.stdout.partition("torchrun\n")
+    srun, _, numbered = srun.partition("sh\n")
     assert srun.split() == [
         *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=16", "--gpus-per-node=4"),
         *("--kill-on-bad-exit=1", "--input=none"),
     ]
+    assert numbered.splitlines() == ["-c", 'PET_NODE_RANK=$SLURM_NODEID exec "$@"', "sh"]
     options, _, command = torchrun.partition("\n--\n")
-    *options, endpoint, id_option, run = options.split()
-    sizes = ["--nnodes", "2", "--nproc-per-node", "4"]
-    assert options == [*sizes, "--rdzv-backend", "c10d", "--rdzv-endpoint"]
-    assert (id_option, run) == ("--rdzv-id", "77")
-    host, _, port = endpoint.rpartition(":")
-    assert host == socket.gethostname()
+    *options, port = options.split()
+    assert options[:4] == ["--nnodes", "2", "--nproc-per-node", "4"]
+    assert options[4:] == ["--master-addr", socket.gethostname(), "--master-port"]
     assert int(port) > 1023  # a free one
     assert command.splitlines() == ["x.py", "--nnodes", "a b"]
 
@@ -107,11 +110,42 @@ def test_nodes_without_srun_are_one_sentence(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_processes_of_one_node_meet_by_themselves_and_those_of_several_at_an_endpoint():
-    one, two = (NodeResources(nodes, processes=4, cpus=4, gpus=0) for nodes in (1, 2))
-    assert torchrun_line(one) == ["torchrun", "--standalone", "--nproc-per-node", "4", "--"]
-    assert " ".join(torchrun_line(two, "n1:9", "77")) == (
-        "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint n1:9 --rdzv-id 77 --"
+def listening_beyond_loopback(processes):
+    """The addresses at which these processes listen for others on the network."""
+    sockets = [socket for process in processes for socket in process.net_connections("inet")]
+    addresses = [found.laddr for found in sockets if found.status == psutil.CONN_LISTEN]
+    return [address for address in addresses if address.ip not in ("127.0.0.1", "::1")], len(addresses)
+
+
+@pytest.mark.runs
+def test_the_processes_of_one_node_listen_on_loopback_and_leave_no_file(tmp_path, monkeypatch):
+    """Whatever interface the shell names for jobs on several nodes."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    run = Run(tmp_path / "run", {}, lr_decay_iterations=60)
+    launcher = psutil.Popen(run.command(0, 60, processes=2), stderr=subprocess.PIPE, text=True)
+    open_to_others, listening, members = [], 0, set()
+    while launcher.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            found = [launcher, *launcher.children(recursive=True)]
+            beyond, count = listening_beyond_loopback(found)
+            open_to_others += beyond
+            listening = max(listening, count)
+            members |= set(found)
+        time.sleep(0.02)
+    assert launcher.returncode == 0, launcher.communicate()[1]
+    assert len(members) >= 3  # the launcher and two trainers
+    assert listening >= 2  # their connections over gloo were seen
+    assert not open_to_others
+    assert not list(folder.glob("twoscale-*"))
+
+
+def test_the_launchers_of_several_nodes_do_not_meet_where_pickles_are_loaded():
+    two = NodeResources(2, processes=4, cpus=4, gpus=0)
+    assert " ".join(torchrun_line(two, "n1", 9)) == (
+        "torchrun --nnodes 2 --nproc-per-node 4 --master-addr n1 --master-port 9 --"
     )
 
 

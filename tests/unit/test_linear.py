@@ -85,21 +85,20 @@ def test_only_the_gradients_asked_for_are_computed():
     assert layer.weight.grad is None
 
 
-def test_a_row_alone_is_multiplied_as_in_a_batch():
-    layer, x = Linear(IN, OUT), tensor(*BATCH, IN).detach()
-    torch.testing.assert_close(layer.forward_row(x[0, :1]), layer(x)[0, :1])
-
-
+@pytest.mark.parametrize("packed_for", [None, 16])
 @pytest.mark.parametrize("rows", [1, 3, 16, 17])
-def test_packed_weights_give_the_product_of_torch_for_any_number_of_rows(rows):
+def test_a_layer_prepared_for_few_rows_gives_the_product_of_torch_for_any_number_of_rows(rows, packed_for):
     module = Linear(IN, OUT)
-    if not can_pack(module.weight):
+    if packed_for and not can_pack(module.weight):
         pytest.skip("this build of PyTorch has no oneDNN")
-    x, expected = tensor(rows, IN).detach(), F.linear(tensor(rows, IN), module.weight)
-    module.pack(16)
+    x, residual = tensor(rows, IN).detach(), tensor(rows, OUT).detach()
+    expected = F.linear(x, module.weight)
+    torch.testing.assert_close(module.added(residual, x), residual + expected)
+    module.prepare(packed_for)
     with torch.inference_mode():
-        assert used_onednn(lambda: module.forward(x))
+        assert used_onednn(lambda: module.forward(x)) == bool(packed_for)
         torch.testing.assert_close(module.forward(x), expected)
+        torch.testing.assert_close(module.added(residual, x), residual + expected)
 
 
 def test_weights_in_double_precision_are_not_packed():

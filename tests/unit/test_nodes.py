@@ -82,7 +82,7 @@ def test_nodes_that_see_different_files_are_one_sentence(tmp_path):
     run.pause(FEW)
     partial = shutil.move(run.partial(FEW), tmp_path / "seen")
     port = free_port()
-    command = run.command(0, FEW, f"localhost:{port}", **NODES)
+    command = run.command(0, FEW, port, **NODES)
     place = command.index("--partial") + 1
     paths = [str(partial), str(tmp_path / "not yet")]
     with launchers([[*command[:place], path, *command[place + 1 :]] for path in paths], port) as nodes:

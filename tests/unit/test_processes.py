@@ -53,10 +53,6 @@ def test_only_one_of_two_processes_writes_the_metrics(two):
     assert two.metrics()["iteration"].tolist() == list(range(1, ITERATIONS + 1))
 
 
-def test_two_processes_divide_each_micro_batch(alone, tmp_path):
-    assert_same_run(Run(tmp_path, NOISY).succeed(0, ITERATIONS, processes=2, micro_batches=2), alone)
-
-
 @pytest.mark.runs
 def test_three_processes_have_the_loss_and_gradient_of_one_where_they_do_not_divide_the_batch(tmp_path):
     # micro-batches of 3 and 2 samples: 1 + 1 + 1, then 1 + 1 + 0
@@ -90,8 +86,8 @@ def test_ten_samples_on_four_processes_are_three_three_two_and_two():
     ]
 
 
-def test_a_run_of_two_processes_is_continued_by_one(alone, tmp_path):
-    run = Run(tmp_path, NOISY).succeed(0, 3, processes=2)
+def test_two_processes_divide_each_micro_batch_and_are_continued_by_one(alone, tmp_path):
+    run = Run(tmp_path, NOISY).succeed(0, 3, processes=2, micro_batches=2)
     assert_same_run(run.succeed(3, ITERATIONS), alone)
 
 

@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pandas as pd
@@ -157,6 +159,44 @@ def test_a_column_of_lists_is_refused(tmp_path):
     refused(lambda: opened(folder).read(DRIFT), "found the column 'a' of type list")
 
 
+@pytest.mark.parametrize("name", ["<script>x", "a\x1b[2J", "$x^2$", "a" * 101])
+def test_the_name_of_a_column_is_a_name(tmp_path, name):
+    pq.write_table(pa.table({name: [1.0]}), tmp_path / "there.parquet")
+    folder = release(tmp_path, [(DRIFT, (tmp_path / "there.parquet").read_bytes())])
+    refused(lambda: opened(folder).read(DRIFT), r"drift\.parquet: found the column .*, expected a name without markup")
+
+
+@pytest.mark.parametrize("name", [LOOPS, "manifest.json"])
+def test_a_link_out_of_the_release_is_not_followed(tmp_path, name):
+    folder = release(tmp_path)
+    outside = (folder / name).rename(tmp_path / "outside")
+    (folder / name).symlink_to(outside)
+    refused(lambda: opened(folder).read(LOOPS), r"found a link out of the release, expected a file in")
+
+
+def test_a_config_of_very_many_values_is_refused_before_they_are_checked(tmp_path):
+    exits = config_of()["exits"]
+    many = exits["criteria"] | {"kl": {"thresholds": list(range(1, 100_001))}}
+    folder = release(tmp_path, config=config_of(exits=exits | {"criteria": many}))
+    started = time.monotonic()
+    refused(lambda: runs(folder), r"manifest\.json: found \d+ values in the config, expected at most 10000")
+    assert time.monotonic() - started < 5.0
+
+
+def test_an_architecture_of_a_released_config_imports_no_other_module_of_the_library(tmp_path):
+    config = config_of()
+    config["model"] |= {"architecture": "registry"}
+    code = (
+        "import sys; from twoscale.analysis.release import Release; from twoscale.config import DownloadConfig;"
+        "from twoscale.errors import InputError\n"
+        "try: Release.open(sys.argv[1], DownloadConfig()).runs({})\n"
+        "except InputError as error: print(error, 'torch' in sys.modules, 'twoscale.model.registry' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(release(tmp_path, config=config))]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert re.search(r"config key model\.architecture: found .*registry.* False False\n$", found)
+
+
 def test_a_config_of_very_many_runs_is_refused_before_they_are_planned(tmp_path):
     folder = release(tmp_path, config=config_of(seeds=list(range(3000))))
     refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
@@ -251,6 +291,22 @@ def test_an_answer_larger_than_the_manifest_says_is_refused_without_being_read_w
     found = opened(served.address)
     served.faults = [fault]
     refused(lambda: found.read(LOOPS), r"training_loops\.parquet: could not be read")
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(served, monkeypatch):
+    monkeypatch.setattr("twoscale.analysis.release.SLOWEST", MAX_MANIFEST)
+    ended = Event()
+
+    def slowly(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        while not ended.wait(0.05):
+            handler.wfile.write(b" ")
+
+    served.faults = [slowly]
+    hurried = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=0.1)
+    refused(lambda: Release.open(served.address, hurried), r"manifest\.json: found no complete answer in 2 s, expected")
+    ended.set()
 
 
 def test_an_address_without_a_server_is_one_sentence():

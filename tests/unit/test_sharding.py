@@ -13,7 +13,6 @@ from torch._dynamo.testing import CompileCounter
 from tests.divided_gradients import VARIANTS
 from tests.segment import TIMEOUT
 from tests.small import ROOT, model_config
-from twoscale.jobs.launch import NodeResources, torchrun_line
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import initialise
 from twoscale.training import sharding
@@ -25,7 +24,7 @@ SCRIPT = str(ROOT / "tests" / "divided_gradients.py")
 
 
 def test_a_divided_model_has_the_losses_and_the_gradient_of_a_whole_one_and_keeps_half_of_its_weights():
-    launch = ["-m", "torch.distributed.run", *torchrun_line(NodeResources(1, 2, cpus=1, gpus=0))[1:], SCRIPT]
+    launch = [str(ROOT / "scripts" / "with_nodes.py"), "1", "2", "1", "0", SCRIPT]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(

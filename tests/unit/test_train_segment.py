@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -43,15 +44,6 @@ def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint_and_the_partial_st
     }
 
 
-def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(tmp_path):
-    run = Run(tmp_path).succeed(0, 2)
-    run.optimizer(2).write_bytes(b"")
-    done = run.train(2, 4)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert f"error: {run.optimizer(2)}: found an empty file, the placeholder for the optimizer state" in done.stderr
-
-
 NOBODY = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
 
 
@@ -74,6 +66,16 @@ def test_a_launch_that_the_shell_exports_changes_no_bit(shell):
     plain, changed = shell
     assert changed.checkpoint(2).read_bytes() == plain.checkpoint(2).read_bytes()
     assert changed.optimizer(2).read_bytes() == plain.optimizer(2).read_bytes()
+
+
+def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(shell, tmp_path):
+    run = Run(tmp_path)
+    shutil.copy(shell[0].checkpoint(2), run.checkpoint(2))
+    run.optimizer(2).write_bytes(b"")
+    done = run.train(2, 4)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"error: {run.optimizer(2)}: found an empty file, the placeholder for the optimizer state" in done.stderr
 
 
 def test_each_log_has_the_environment_of_its_segment(shell):

@@ -377,9 +377,9 @@ def test_a_result_belongs_to_every_tracked_param(change):
     ("train", "device", "command"),
     [
         ({}, "cpu", "python {0}/x.py"),
-        ({"processes": 2}, "cpu", "torchrun --standalone --nproc-per-node 2 -- {0}/x.py"),
+        ({"processes": 2}, "cpu", "python {0}/with_nodes.py 1 2 2 0 {0}/x.py"),
         ({}, "cuda", "python {0}/with_gpus.py 1 python {0}/x.py"),
-        ({"processes": 2}, "cuda", "python {0}/with_gpus.py 2 torchrun --standalone --nproc-per-node 2 -- {0}/x.py"),
+        ({"processes": 2}, "cuda", "python {0}/with_gpus.py 2 python {0}/with_nodes.py 1 2 8 2 {0}/x.py"),
         ({"processes": 4, "nodes": 2, "cpu_threads": 3}, "cpu", "python {0}/with_nodes.py 2 2 6 0 {0}/x.py"),
         ({"processes": 4, "nodes": 4}, "cuda", "python {0}/with_nodes.py 4 1 4 1 {0}/x.py"),
     ],

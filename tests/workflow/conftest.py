@@ -34,9 +34,9 @@ TARGETS = {
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.
-SEGMENT = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
-TARGET = "results/tiny/checkpoints/iteration_000400.safetensors"
-PARTIAL = "results/tiny/checkpoints/iteration_000400.partial.safetensors"
+SEGMENT = {"train": {"iterations": 160, "checkpoint_every": 160, "lr_decay_iterations": 160, "save_seconds": 0.1}}
+TARGET = "results/tiny/checkpoints/iteration_000160.safetensors"
+PARTIAL = "results/tiny/checkpoints/iteration_000160.partial.safetensors"
 
 
 class Project:

@@ -37,7 +37,7 @@ def test_a_killed_trainer_resumes_from_its_partial_state(editable, undisturbed):
     editable.succeed(TARGET)
     assert (editable.root / TARGET).read_bytes() == undisturbed
     assert not (editable.root / PARTIAL).exists()
-    assert "train 0 -> 400" in (editable.root / "results/tiny/logs/train_segment_000400.log").read_text()
+    assert "train 0 -> 160" in (editable.root / "results/tiny/logs/train_segment_000160.log").read_text()
 
 
 @pytest.mark.runs

@@ -62,9 +62,10 @@ def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = Mapp
     import itables.options
     from itables.javascript import generate_init_offline_itables_html
 
+    floats = frame.select_dtypes("float").map(lambda value: float(f"{value:.4g}"))
     with pd.option_context("display.float_format", "{:.4g}".format):
         table = itables.to_html_datatable(
-            frame,
+            frame.assign(**floats),  # the page holds each value next to its text: short, too
             connected=False,
             table_id="table",
             showIndex=False,

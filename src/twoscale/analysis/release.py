@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field
@@ -37,6 +39,8 @@ MAX_MANIFEST = 2**22  # bytes
 MAX_TABLE = 2**28  # bytes of the file of a table
 MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `_decoded_bytes`
 NUMBER_BYTES = 16  # of a number in memory, or of the source of a string, at most
+SLOWEST = 50_000  # bytes per second of an answer; a slower one is given up
+MAX_VALUES = 10_000  # in the config of a manifest, at all depths; every one is checked
 MAX_COMBINATIONS = 2000  # of seeds and the values of a study; each is a run that is planned
 ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
 # {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
@@ -122,7 +126,7 @@ class Release:
     def runs(self, user: Mapping[str, Any]) -> dict[str, Config]:
         """Run name -> Config of the released run, its seeds and its studies (`config.studies`). Raises InputError."""
         layers = self.layers(user)
-        self._check_combinations(layers)
+        self._check_size(layers)
         try:
             found = configs.runs(layers) | configs.studies(layers)
         except InputError as error:
@@ -131,8 +135,12 @@ class Release:
             raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a run trained here.")
         return found
 
-    def _check_combinations(self, layers: Mapping[str, Any]) -> None:
-        """Refuse a config of more runs than could be planned in seconds."""
+    def _check_size(self, layers: Mapping[str, Any]) -> None:
+        """Refuse a config of more values, or of more runs, than could be planned in seconds."""
+        if (values := _count(layers)) > MAX_VALUES:
+            raise InputError(
+                f"{self.source}/{MANIFEST}: found {values} values in the config, expected at most {MAX_VALUES}."
+            )
         names = list(study_parts("runs"))
         studies = sum(_combinations(_mapping(layers.get(key)).values()) for key in names)
         found = _combinations([layers.get("seeds")]) * (1 + studies)
@@ -181,9 +189,11 @@ def _read(source: str, name: str, most: int, download: DownloadConfig) -> bytes:
         # here, because planning without a network should not wait for the client
         from twoscale.data.hub import get_address
 
-        return get_address(f"{source}/{name}", most, download)
+        return _in_time(f"{source}/{name}", most, download, get_address)
     path = Path(source, name)
     try:
+        if not path.resolve().is_relative_to(Path(source).resolve()):
+            raise InputError(f"{path}: found a link out of the release, expected a file in {source}.")
         if path.exists() and not path.is_file():  # a named pipe would never end
             raise InputError(f"{path}: expected a regular file of the release {source}.")
         with path.open("rb") as file:
@@ -198,6 +208,33 @@ def _read(source: str, name: str, most: int, download: DownloadConfig) -> bytes:
         source = "" if name == MANIFEST else f", as {MANIFEST} says"
         raise InputError(f"{path}: found {path.stat().st_size} bytes, expected at most {most}{source}.")
     return content
+
+
+def _in_time(address: str, most: int, download: DownloadConfig, read: Callable[..., bytes]) -> bytes:
+    """The content at an address, however slowly the server answers: `read` in a thread that may be given up."""
+    answer: Future[bytes] = Future()
+    seconds = 10 * download.timeout + most / SLOWEST
+
+    def run() -> None:
+        try:
+            answer.set_result(read(address, most, download))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()  # the interpreter does not wait for it
+    try:
+        return answer.result(seconds)
+    except TimeoutError as error:
+        raise InputError(
+            f"{address}: found no complete answer in {seconds:.0f} s, expected a faster server, or a larger value of "
+            "config key download.timeout."
+        ) from error
+
+
+def _count(value: Any) -> int:
+    """The number of values in nested lists and mappings of JSON, with the lists and mappings."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_count, inner))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -263,6 +300,8 @@ def _check_texts(what: str, table: str, content: bytes) -> None:
     file = pq.ParquetFile(BytesIO(content))
     for column in file.schema_arrow:
         name, kind = column.name, column.type
+        if not NAME.fullmatch(name):
+            raise InputError(f"{what}: found the column {name[:100]!r}, expected a name without markup.")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
             continue
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):

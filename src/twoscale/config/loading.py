@@ -3,9 +3,10 @@
 The Snakefile passes the config that Snakemake has merged (config.yaml <- --configfile) and gets Config objects.
 """
 
-import importlib
+import importlib.util
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, reduce
@@ -34,6 +35,7 @@ PUBLISHED_BASE = {
     "trajectories": {"tokens": 4096},
     "exits": {"quality_tokens": 2048},
 }
+DEFINES_CONFIG = re.compile(rb"^class Config\b", re.MULTILINE)  # the source of a module with an architecture
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
 RESERVED = ("logs", "models", "release", "released", "report", "rocrate", "snapshot")  # folders in results/, no runs
 
@@ -207,7 +209,7 @@ def model_config_class(architecture: Any) -> type[ModelConfig]:
         return ModelConfig
     found = None
     if isinstance(architecture, str) and re.fullmatch(r"[a-z][a-z0-9_]*", architecture):
-        found = getattr(_module(f"twoscale.model.{architecture}"), "Config", None)
+        found = getattr(_architecture(f"twoscale.model.{architecture}"), "Config", None)
     if isinstance(found, type) and issubclass(found, ModelConfig):
         return found
     raise InputError(
@@ -228,14 +230,17 @@ def modules_of_tokenizer(config: Config) -> list[str]:
     return [TOKENIZERS[config.tokenizer.name]] if config.tokenizer.name in TOKENIZERS else []
 
 
-def _module(name: str) -> Any:
-    """An imported module, or None where it does not exist."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and name.startswith(error.name):
-            return None
-        raise
+def _architecture(name: str) -> Any:
+    """An imported module, or None where it does not exist or has no class Config.
+
+    The name may come from a released config, which must not import other modules.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None or not DEFINES_CONFIG.search(Path(spec.origin).read_bytes()):
+        return None
+    return importlib.import_module(name)
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

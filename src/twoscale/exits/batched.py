@@ -161,7 +161,7 @@ class BatchedDecoder:
         hidden, exits = read_parallel(self._prompt_engine, cache, tokens, positions, len(prompt), noise)
         for group, one in enumerate(exits):
             self._exit_states[group, text.slot] = one.states[0, -1]
-        return self.model.readout(hidden[0, -1:])[0], stack_counts(exits, tokens).evaluations[:, 0, -1].tolist()
+        return self.model.readout(hidden[-1:])[0], stack_counts(exits, tokens).evaluations[:, 0, -1].tolist()
 
     def _feed(self, texts: Sequence[_Text]) -> tuple[Tensor, list[list[int]]]:
         """Logits (N, V) after the last tokens of N texts, and the evaluations of each in every group."""

@@ -13,10 +13,12 @@ from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots, tensor_on
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
+from twoscale.exits.prepared import for_batches
 from twoscale.exits.readout import is_sequential
 from twoscale.exits.steps import DecoderOptions, make_loops
 from twoscale.exits.token_exit import TokenExit, first_exit
 from twoscale.model.interface import LoopedModel, Noise, any_weight, run_stages
+from twoscale.model.linear import MULTIPLE
 from twoscale.model.noise import EvaluationNoise
 
 DEFAULTS = DecoderOptions()
@@ -38,6 +40,7 @@ class Decoder:
         options: DecoderOptions = DEFAULTS,
     ) -> None:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
+        self._rows_model = for_batches(model)  # for a few tokens at once, such as drafts
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like, policy=model.kv_policy)
         self.noise = EvaluationNoise.of(config, seed, [options.sequence])
@@ -99,14 +102,15 @@ class Decoder:
                 f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected one slot per loop "
                 "step for positions computed in parallel; feed them one by one."
             )
-        engine = ParallelEngine(self.model, self.criterion, self.max_loops, self.options.readout)
+        model = self._rows_model if len(tokens) < MULTIPLE else self.model
+        engine = ParallelEngine(model, self.criterion, self.max_loops, self.options.readout)
         self._check_room(len(tokens))
         batch, rows = self._as_tensor(tokens), slice(self.position, self.position + len(tokens))
         hidden, exits = read_parallel(engine, self.cache, batch, self._positions[rows], rows.stop, self._noise_rows)
         for states, one in zip(self._exit_states, exits, strict=True):
             states[rows] = one.states[0]
         self.position = rows.stop
-        return self.model.readout(hidden)[0], stack_counts(exits, batch)
+        return self.model.readout(hidden), stack_counts(exits, batch)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
@@ -185,20 +189,20 @@ def read_parallel(
 ) -> tuple[Tensor, list[GroupExit]]:
     """Read tokens (1, N) at the `positions` (N,) below `end` in parallel, after those that are in the cache.
 
-    Returns their hidden states (1, N, C), which the readout takes, and their exit from each group. The cache needs a
+    Returns their hidden states (N, C), which the readout takes, and their exit from each group. The cache needs a
     slot for every loop step. `noise` is for these positions.
     """
     model, exits = engine.model, []
 
     def layer(number: int, hidden: Tensor) -> Tensor:
-        return model.unlooped_layer(number, hidden[0], cache.attend_parallel(0, positions, end))[None]
+        return model.unlooped_layer(number, hidden, cache.attend_parallel(0, positions, end))
 
     def group(index: int, hidden: Tensor) -> Tensor:
         store = CachedKV(cache, model.config.groups[index], end - len(positions), len(positions))
-        exits.append(engine.loop(index, hidden, noise, store))
-        return model.finish(index, exits[-1].states)
+        exits.append(engine.loop(index, hidden[None], noise, store))
+        return model.finish(index, exits[-1].states[0])
 
-    return run_stages(model, model.embed(tokens, positions), layer, group), exits
+    return run_stages(model, model.embed(tokens, positions)[0], layer, group), exits
 
 
 @torch.inference_mode()

@@ -73,9 +73,13 @@ class KVCache:
             return self.attend_parallel(k, self._positions[position], position + 1)
         return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._heads)
 
-    def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
-        """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D)."""
-        return attend_at(self.views, k % self.slots, positions, end, self.present)
+    def attend_parallel(self, k: int, positions: Tensor, end: int, bias: Tensor | None = None) -> Attend:
+        """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D).
+
+        bias: `causal_bias` of these positions, if it is known.
+        """
+        bias = causal_bias(positions, end, self.stored) if bias is None else bias
+        return attend_at(self.views, k % self.slots, positions, bias, self.present)
 
     def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
         """Copy the last evaluation of these positions to the slots that they did not reach, or mark these as absent.
@@ -98,8 +102,13 @@ class CachedKV:
     def __init__(self, cache: KVCache, layers: Sequence[int], start: int, length: int) -> None:
         self.cache, self.layers, self.start, self.end = cache, layers, start, start + length
 
+        self._active: Tensor | None = None  # the rows that looped last
+
     def attend(self, k: int, active: Tensor) -> Attend:
-        return self.cache.attend_parallel(k, self.start + active, self.end)
+        if active is not self._active:
+            self._active, self._positions = active, self.start + active
+            self._bias = causal_bias(self._positions, self.end, self.cache.stored)
+        return self.cache.attend_parallel(k, self._positions, self.end, self._bias)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
         self.cache.fill(self.layers, self.start + rows, evaluations)
@@ -120,10 +129,7 @@ class RowsKV:
     ) -> None:
         self._stored, self._present, self._places, self._positions, self._end = stored, present, places, positions, end
         self.layers: Sequence[int] = ()
-        any_layer = next(iter(stored.values()))
-        unseen = torch.arange(end, device=positions.device) > positions[:, None]  # (N, end)
-        bias = any_layer.new_zeros(unseen.shape).masked_fill_(unseen, -torch.inf)
-        self._bias = bias[:, None, None]  # (N, 1, 1, end)
+        self._bias = causal_bias(positions, end, stored)[:, None, None]  # (N, 1, 1, end)
 
     def attend(self, k: int, active: Tensor) -> Attend:
         """q (A, H, D) and k, v (A, G, D) of the rows `active` (A,)."""
@@ -196,23 +202,30 @@ def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -
     return AttendAt(position, attend)
 
 
-def attend_at(
-    views: Views, slot: int, positions: Tensor, end: int, present: Mapping[int, Tensor] = MappingProxyType({})
-) -> Attend:
-    """Attention for the tokens at `positions` (N,), below `end`, to what `slot` holds: q (N, H, D), k, v (N, G, D).
+def causal_bias(positions: Tensor, end: int, stored: Stored) -> Tensor:
+    """0 where the tokens at `positions` (N,) see a position below `end`, -inf elsewhere: (N, end)."""
+    unseen = torch.arange(end, device=positions.device) > positions[:, None]
+    return next(iter(stored.values())).new_zeros(unseen.shape).masked_fill_(unseen, -torch.inf)
 
-    present: as in `KVCache`; the tokens' own keys and values become present.
+
+def attend_at(
+    views: Views, slot: int, positions: Tensor, bias: Tensor, present: Mapping[int, Tensor] = MappingProxyType({})
+) -> Attend:
+    """Attention for the tokens at `positions` (N,) to what `slot` holds: q (N, H, D), k, v (N, G, D).
+
+    bias: `causal_bias` of the positions (N, end). present: as in `KVCache`; the tokens' own keys and values become
+    present.
     """
-    mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
+    end = bias.shape[1]
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = views[layer][slot]
         keys[0].index_copy_(1, positions, k.transpose(0, 1))
         values[0].index_copy_(1, positions, v.transpose(0, 1))
-        seen, queries = mask, q.transpose(0, 1)[None]
+        of_layer, queries = bias, q.transpose(0, 1)[None]
         if layer in present:
             present[layer][slot, positions] = True
-            seen = mask & present[layer][slot, :end]
-        return attention(queries, keys[:, :, :end], values[:, :, :end], seen)[0].transpose(0, 1)
+            of_layer = bias.masked_fill(~present[layer][slot, :end], -torch.inf)
+        return attention(queries, keys[:, :, :end], values[:, :, :end], of_layer)[0].transpose(0, 1)
 
     return AttendAt(positions, attend)

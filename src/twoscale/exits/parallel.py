@@ -145,7 +145,7 @@ class ParallelEngine:
         model, criterion = self.model, self.criterion.of_group(group)
         rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)
         x0 = model.init_state(group, entered, noise).flatten(0, 1) if x0 is None else x0
-        injected = model.project_input(group, entered).flatten(0, 1)
+        injected = model.project_input(group, entered.flatten(0, 1))
         decisions = Decisions(criterion, x0, make_readout(model, criterion, self.readout, group))
         active = _Active(rows, injected, x0, decisions, torch.zeros_like(rows))
         full = torch.full_like(rows, self.max_loops)

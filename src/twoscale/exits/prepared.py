@@ -29,34 +29,37 @@ def for_rows(model: LoopedModel) -> LoopedModel:
     """A model that shares all weights with `model` and computes one row (1, C) with less host work.
 
     Submodules and parameters are plain attributes and lists of modules are tuples, because `nn.Module` takes half a
-    microsecond for each lookup. A module that has a method `forward_row` calls it in place of `forward`. For the CPU,
-    float32 and float64, without gradient; another model is returned as it is.
+    microsecond for each lookup. A module that has a method `forward_row` calls it in place of `forward`, and linear
+    layers are prepared (`Linear.prepare`). For the CPU, float32 and float64, without gradient; another model is
+    returned as it is.
     """
-    like = any_weight(model)
-    if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in DTYPES:
-        return model
-    return _copied(model, _for_row, {})
+    return _prepared(model, "forward_row", None)
 
 
-def for_batches(model: LoopedModel, rows: int) -> LoopedModel:
-    """As `for_rows`, for up to `rows` rows (N, C) at once: `forward_rows` in place of `forward`.
+def for_batches(model: LoopedModel, rows: int | None = None) -> LoopedModel:
+    """As `for_rows`, for several rows (N, C) at once: `forward_rows` in place of `forward`.
 
-    In float32 the linear weights are packed for oneDNN and do not follow later changes, unless the packed copies would
-    take more than `MAX_COPIED_BYTES`. The product of 16 rows then takes two thirds of its time
+    With `rows`, the most rows, linear weights in float32 are packed for oneDNN and do not follow later changes, unless
+    the packed copies would take more than `MAX_COPIED_BYTES`. The product of 16 rows then takes two thirds of its time
     (tests/benchmarks/bench_batched.py).
     """
+    copied = sum(module.weight.nbytes for module in model.modules() if isinstance(module, Linear))
+    packs = can_pack(any_weight(model)) and copied <= MAX_COPIED_BYTES
+    return _prepared(model, "forward_rows", rows if packs else None)
+
+
+def _prepared(model: LoopedModel, method: str, packed_for: int | None) -> LoopedModel:
+    """A copy that calls `method` of each module that has it in place of `forward`, with prepared linear layers."""
     like = any_weight(model)
     if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in DTYPES:
         return model
-    copied = sum(module.weight.nbytes for module in model.modules() if isinstance(module, Linear))
-    packs = can_pack(like) and copied <= MAX_COPIED_BYTES
 
     def prepare(module: nn.Module) -> None:
         _make_plain(module)
-        if hasattr(module, "forward_rows"):
-            module.forward = module.forward_rows
-        elif packs and isinstance(module, Linear):
-            module.pack(rows)
+        if hasattr(module, method):
+            module.forward = getattr(module, method)
+        elif isinstance(module, Linear):
+            module.prepare(packed_for)
 
     return _copied(model, prepare, {})
 
@@ -84,9 +87,3 @@ def _store_by_columns(module: nn.Module) -> None:
 def _make_plain(module: nn.Module) -> None:
     lists = {name: tuple(child) for name, child in module._modules.items() if isinstance(child, nn.ModuleList)}
     module.__dict__ |= module._modules | module._parameters | lists
-
-
-def _for_row(module: nn.Module) -> None:
-    _make_plain(module)
-    if hasattr(module, "forward_row"):
-        module.forward = module.forward_row

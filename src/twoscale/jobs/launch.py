@@ -1,4 +1,4 @@
-"""The processes that torchrun started together, if it started this one, and how they start on several nodes.
+"""The processes that torchrun started together, if it started this one, and how they start on one node or several.
 
 Operators of clusters and shells inside another launch export the same variables to processes that train nothing
 together. So these count only beside the one that torchrun alone sets, and the workflow removes all of them from the
@@ -8,6 +8,7 @@ environment of its jobs, in which a torchrun of a rule sets them anew.
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import MutableMapping, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -15,11 +16,13 @@ from twoscale.errors import InputError
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 SLURM_JOB = "SLURM_JOB_ID"
+STORE = "TWOSCALE_STORE"  # the file in which the processes of one node find each other
 # torchrun's options have defaults in variables PET_*, for example PET_NNODES. Source: torch.distributed.argparse_util.
 PREFIXES = ("TORCHELASTIC_", "PET_")
+NODE_NUMBER = "PET_NODE_RANK"
 NAMES = frozenset(
     f"{scope}{what}" for scope in ("", "LOCAL_", "GROUP_", "ROLE_", "NODE_") for what in ("RANK", "WORLD_SIZE")
-) | {"ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
+) | {"ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", STORE}
 
 
 class Team(NamedTuple):
@@ -63,12 +66,33 @@ class NodeResources(NamedTuple):
     gpus: int
 
 
+def run_on_one_node(processes: int, command: Sequence[str]) -> None:
+    """Run a script in several processes of this machine, which listen on no network interface except loopback.
+
+    They find each other through files in a folder that only this user can open, because torchrun unpickles its store.
+    """
+    from torch.distributed.run import main  # planning imports this module without torch
+
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))  # lo on Linux, lo0 on macOS
+    with tempfile.TemporaryDirectory(prefix="twoscale-") as folder:
+        os.environ |= {
+            STORE: f"{folder}/processes",
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "GLOO_SOCKET_IFNAME": loopback,
+            "NCCL_SOCKET_IFNAME": loopback,
+        }
+        # the launcher would add a sign of life to the file every 5 seconds
+        store = ["--rdzv-conf", "store_type=file,keep_alive_interval=86400", "--rdzv-endpoint", f"{folder}/launcher"]
+        sizes = ["--nnodes", "1", "--nproc-per-node", str(processes), "--local-addr", "127.0.0.1"]
+        main([*sizes, "--rdzv-backend", "c10d", *store, "--", *command])
+
+
 def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
     """Replace this process, the first of a SLURM job, by srun, which runs `command` on all nodes of the job.
 
-    The launchers meet at a free port of this machine. Raises InputError outside of a SLURM job.
+    The launchers meet at a free port of this machine, the first node. Raises InputError outside of a SLURM job.
     """
-    if (job := os.environ.get(SLURM_JOB)) is None:
+    if SLURM_JOB not in os.environ:
         raise InputError(
             f"variable {SLURM_JOB}: not set; training on {share.nodes} nodes "
             "needs a SLURM job (--profile profiles/slurm)."
@@ -79,8 +103,8 @@ def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
             f"{share.nodes} nodes (a container has none)."
         )
     with socket.create_server(("", 0)) as probe:
-        endpoint = f"{socket.gethostname()}:{probe.getsockname()[1]}"
-    line = srun_line(share, [*torchrun_line(share, endpoint, job), *command])
+        port = probe.getsockname()[1]
+    line = srun_line(share, [*torchrun_line(share, socket.gethostname(), port), *command])
     os.execvp(line[0], line)
 
 
@@ -88,17 +112,19 @@ def srun_line(share: NodeResources, command: Sequence[str]) -> list[str]:
     """srun with `command` once on each node; when one of them fails, the others end too."""
     gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
     tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1"]
-    return ["srun", *tasks, f"--cpus-per-task={share.cpus}", *gpus, "--kill-on-bad-exit=1", "--input=none", *command]
+    numbered = ["sh", "-c", f'{NODE_NUMBER}=$SLURM_NODEID exec "$@"', "sh", *command]
+    return ["srun", *tasks, f"--cpus-per-task={share.cpus}", *gpus, "--kill-on-bad-exit=1", "--input=none", *numbered]
 
 
-def torchrun_line(share: NodeResources, endpoint: str = "", run: str = "") -> list[str]:
-    """torchrun for the processes of one node; the launchers of several meet at `endpoint`, HOST:PORT of one."""
-    nodes, meeting = ["--standalone"], []
-    if share.nodes > 1:
-        nodes = ["--nnodes", str(share.nodes)]
-        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run]
+def torchrun_line(share: NodeResources, host: str, port: int) -> list[str]:
+    """torchrun for the processes of one of several nodes, which has its number from the variable `NODE_NUMBER`.
+
+    The launchers meet at a port of `host`, the node with the number 0, and exchange JSON. torchrun's other rendezvous,
+    c10d, unpickles what anyone who reaches its port sends.
+    """
+    sizes = ["--nnodes", str(share.nodes), "--nproc-per-node", str(share.processes)]
     # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
-    return ["torchrun", *nodes, "--nproc-per-node", str(share.processes), *meeting, "--"]
+    return ["torchrun", *sizes, "--master-addr", host, "--master-port", str(port), "--"]
 
 
 def _number(name: str, default: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend
-from twoscale.model.linear import Linear, linear, packed
+from twoscale.model.linear import Linear, few_rows, linear
 from twoscale.model.rms_norm import RMSNorm
 from twoscale.model.rotary import RotaryEmbedding
 
@@ -45,18 +45,15 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
-        x = self._add(x, self._attention(self.norm1.forward(x), attend), self.norm2)
-        return self._add(x, self._mlp(self.norm3.forward(x)), self.norm4)
+        q, k, v = self.heads.forward(self.qkv.forward(self.norm1.forward(x)), attend)
+        x = self._add(x, self.attention_out, attend(self.number, q, k, v).flatten(-2), self.norm2)
+        return self._add(x, self.mlp_out, self.activation(self.mlp_in.forward(self.norm3.forward(x))), self.norm4)
 
-    def _mlp(self, x: Tensor) -> Tensor:
-        return self.mlp_out.forward(self.activation(self.mlp_in.forward(x)))
-
-    def _attention(self, x: Tensor, attend: Attend) -> Tensor:
-        q, k, v = self.heads.forward(self.qkv.forward(x), attend)
-        return self.attention_out.forward(attend(self.number, q, k, v).flatten(-2))
-
-    def _add(self, x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
-        return norm.forward(x + branch) if self.normalise_sum else x + norm.forward(branch)
+    def _add(self, x: Tensor, projection: Linear, branch: Tensor, norm: nn.Module) -> Tensor:
+        """x (..., C) plus the projection of a branch (..., size of the branch) -> (..., C)."""
+        if self.normalise_sum:
+            return norm.forward(projection.added(x, branch))
+        return x + norm.forward(projection.forward(branch))
 
 
 def _norms(config: ModelConfig) -> list[nn.Module]:
@@ -197,9 +194,14 @@ class Adapter(Linear):
         """(..., C) -> (..., C)."""
         return linear(entered, self.used_weight()[:, entered.shape[-1] :])
 
-    def pack(self, rows: int) -> None:
-        """`Linear.pack` of both halves."""
-        self.of_state, self.of_input = (packed(half, rows) for half in self.weight.chunk(2, dim=1))
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """`residual` (..., C) + `of_state(x)`."""
+        return residual + self.of_state(x)
+
+    def prepare(self, packed_for: int | None) -> None:
+        """`Linear.prepare` of both halves."""
+        of_state, of_input = (few_rows(half, packed_for) for half in self.weight.chunk(2, dim=1))
+        (self.of_state, self.added), (self.of_input, _) = of_state, of_input
 
 
 class ProjectedGroup(LoopedGroup):
@@ -215,7 +217,7 @@ class ProjectedGroup(LoopedGroup):
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
         """The adapter's output for [state ; input]: what the first layer of the group sees."""
-        return self.adapter.of_state(state) + injected
+        return self.adapter.added(injected, state)
 
 
 class DiagonalGroup(LoopedGroup):

@@ -35,13 +35,13 @@ class Linear(nn.Linear):
         """(..., in_features) -> (..., out_features)."""
         return linear(x, self.used_weight())
 
-    def forward_row(self, x: Tensor) -> Tensor:
-        """`forward` for one row, without the choice of a kernel."""
-        return F.linear(x, self.weight)
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """`residual` (..., out_features) + `forward(x)`."""
+        return residual + self.forward(x)
 
-    def pack(self, rows: int) -> None:
-        """Compute products with few rows, best `rows`, by oneDNN from now on, with a copy of the weights."""
-        self.forward = packed(self.weight, rows)
+    def prepare(self, packed_for: int | None) -> None:
+        """Compute `forward` and `added` of few rows as `few_rows` from now on."""
+        self.forward, self.added = few_rows(self.weight, packed_for)
 
 
 @contextmanager
@@ -79,10 +79,23 @@ class _Lowered(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
-    """x (N, I) -> x @ weight.T (N, O) by oneDNN, fastest for N = `rows`, with a copy of the weight (O, I)."""
-    weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+def few_rows(
+    weight: Tensor, packed_for: int | None = None
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+    """x (N, I) -> x @ weight.T (N, O), and (residual (N, O), x) -> residual + x @ weight.T, without gradient.
+
+    With `packed_for` they are computed by oneDNN, fastest for so many rows, with a copy of the weight (O, I); otherwise
+    each is one call of MKL, without the choice of a kernel.
+    """
+    if packed_for is None:
+        columns = weight.detach().t()
+        return lambda x: torch.mm(x, columns), lambda residual, x: torch.addmm(residual, x, columns)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), packed_for)
+    pointwise = torch.ops.mkldnn._linear_pointwise
+    return (
+        lambda x: pointwise(x, packed, None, "none", [], ""),
+        lambda residual, x: pointwise.binary(x, residual, packed, None, "add"),
+    )
 
 
 def can_pack(weight: Tensor) -> bool:

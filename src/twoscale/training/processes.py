@@ -88,12 +88,13 @@ def init_distributed(device: str, processes: int) -> World:
     team = launch.checked_team(processes)
     if team.size == 1:
         return World()
-    if device == "cuda":
-        gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else None
+    if gpu:
         torch.cuda.set_device(gpu)
-        dist.init_process_group("nccl", timeout=TIMEOUT, device_id=gpu)
-    else:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
+    path = os.environ.get(launch.STORE)  # set where all processes are on one node
+    store = dist.FileStore(path, team.size) if path else None
+    ranks = {"rank": team.rank, "world_size": team.size}
+    dist.init_process_group("nccl" if gpu else "gloo", store=store, timeout=TIMEOUT, device_id=gpu, **ranks)
     return World(dist.get_rank(), team.size, device)
 
 

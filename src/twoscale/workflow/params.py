@@ -19,7 +19,6 @@ from twoscale.data import source_files
 from twoscale.errors import InputError
 from twoscale.files import sha256
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
-from twoscale.jobs.launch import torchrun_line
 from twoscale.workflow.paths import OPTIMIZER
 
 if TYPE_CHECKING:
@@ -223,10 +222,10 @@ class Params:
         @untracked
         def param(wildcards: Any) -> str:
             share = self.runs.resources.node_share(wildcards)
-            if share.nodes > 1:  # SLURM assigns their GPUs
-                return shlex.join(["python", self._script("with_nodes"), *map(str, share), self._script(script)])
-            launcher = ["python"] if share.processes == 1 else torchrun_line(share)
-            return shlex.join([*self._gpu_lease(share.gpus), *launcher, self._script(script)])
+            lease = self._gpu_lease(share.gpus) if share.nodes == 1 else []  # SLURM assigns the GPUs of several nodes
+            together = share.nodes * share.processes > 1
+            launcher = [self._script("with_nodes"), *map(str, share)] if together else []
+            return shlex.join([*lease, "python", *launcher, self._script(script)])
 
         return param
 

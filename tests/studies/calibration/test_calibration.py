@@ -268,6 +268,16 @@ def test_a_loss_that_the_report_has_and_the_calibration_had_not_breaks_the_guara
     assert (row["loss"], row["unclipped"]) == pytest.approx((0.25, 9.2))  # 5 epsilon, and all of it
 
 
+@pytest.mark.parametrize("documents", [1, 2])
+def test_a_loss_has_an_interval_from_two_documents_of_the_report_on(documents):
+    runs = runs_table((0.0,), evaluations=(2,))
+    kept = runs[(runs["part"] == "calibration") | (runs["document"] < 20 + documents)]
+    row = guaranteed(kept).iloc[0]
+    assert row["report_documents"] == documents
+    assert np.isfinite([row["saved_low"], row["saved_high"]]).all() == (documents == 2)
+    assert row["verdict"] == ("holds" if documents == 2 else "cannot be judged")
+
+
 def test_disagreement_is_bounded_by_one_whatever_the_clip():
     runs = runs_table((0.0,), evaluations=(2,), agreement=0.9)
     row = guaranteed(runs, nats=[], disagreement=[0.3]).iloc[0]

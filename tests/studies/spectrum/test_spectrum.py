@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tests import configs, small
+from twoscale import tables
 from twoscale.dynamics import arnoldi
 from twoscale.errors import InputError
 from twoscale.model.interface import CausalAttention, Stage
@@ -395,6 +396,21 @@ def test_the_values_do_not_depend_on_how_sequences_are_batched():
         alone, *_ = spectrum.measure_batch(checkpoint, second, (1,), text, spectrum.Loops(model, config, 3))
     for name in ("leading_modulus", "rate", "isolated_rate", "slowed_rate", "path_angle"):
         np.testing.assert_allclose(alone[name], together[name][1], rtol=1e-4, err_msg=name)
+
+
+def test_the_table_of_a_checkpoint_has_the_rows_of_all_batches(tmp_path):
+    model, ids = transformer(seed=2, gain=1.6), torch.arange(16).reshape(2, 8) % 7
+    config = SpectrumConfig(slowed_position=1, steps=60, batch_size=1)
+    checkpoint, held, text = small.checkpoint(model, seed=3), small.held_out(ids), spectrum.Text(0)
+    loops = spectrum.Loops(model, config, 3)
+    spectrum.measure(checkpoint, held, (), text, loops, tmp_path / "spectrum.parquet")
+    found = tables.read("token_spectrum", tmp_path / "spectrum.parquet")
+    with torch.no_grad():
+        expected = [
+            rows for one in held.batches(1) for rows in spectrum.measure_batch(checkpoint, one, (), text, loops)
+        ]
+    assert found["rate"].tolist() == pytest.approx(np.concatenate([rows["rate"] for rows in expected]), nan_ok=True)
+    assert found["sequence"].tolist() == np.concatenate([rows["sequence"] for rows in expected]).tolist()
 
 
 @pytest.mark.parametrize(
