@@ -9,7 +9,7 @@ import ast
 from collections import defaultdict
 
 from tests.small import ROOT
-from tests.unit.test_imports import ARROWS, KNOWN
+from tests.unit.test_imports import KNOWN, arrows
 from twoscale.workflow.core import JOBS
 
 # Scripts of jobs behind the five figures and the claims that are no rows, and functions that rules name.
@@ -32,7 +32,7 @@ def inside() -> set[str]:
         unread |= {name.removeprefix("twoscale.") for name in names} & KNOWN.keys()
     found = set(unread)
     while unread:
-        new = ARROWS[unread.pop()] - found
+        new = arrows()[unread.pop()] - found
         found |= new
         unread |= new
     return found

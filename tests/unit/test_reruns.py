@@ -8,7 +8,7 @@ import pytest
 
 from tests import core
 from tests.small import ROOT
-from tests.unit.test_imports import ARROWS, KNOWN
+from tests.unit.test_imports import KNOWN, arrows
 from twoscale.jobs import fingerprint
 from twoscale.workflow.core import JOBS
 from twoscale.workflow.rows import Measurement
@@ -115,7 +115,7 @@ def imported(script: str) -> set[str]:
     unread = {name.removeprefix("twoscale.") for name in names} & KNOWN.keys() | called(script)
     found = set(unread)
     while unread:
-        new = ARROWS[unread.pop()] - found
+        new = arrows()[unread.pop()] - found
         found |= new
         unread |= new
     return {name for name in found if fingerprint.normalised(KNOWN[name]) != fingerprint.EMPTY}
