@@ -283,6 +283,14 @@ def test_a_config_that_is_not_that_of_the_weights_is_refused_before_memory_is_ta
     assert type(caught.value).__name__ == "InputError"
 
 
+def test_a_config_without_a_noise_seed_has_seed_zero(exports):
+    export, model = exports("loop_noise")
+    config = {key: value for key, value in model.config.to_dict().items() if key != "noise_seed"}
+    seedless = type(model)(type(model.config).from_dict(config)).double()
+    seedless.load_state_dict(model.state_dict())
+    assert torch.equal(seedless(ids()).logits, load(export.folder, noise_seed=0)(ids()).logits)
+
+
 def test_the_tokenizer_is_that_of_the_run(exports):
     export, _ = exports("paper")
     tokenizer = load_tokenizer(export.folder)

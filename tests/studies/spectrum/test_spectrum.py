@@ -1,5 +1,6 @@
 """The spectrum of a loop: diagonal blocks, eigenvalues, the ends of paths, and what tokens inherit."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -457,6 +458,19 @@ def test_places_and_frequencies_of_tokens():
     ]
     assert text.frequency(torch.tensor([0, 1, 5])).tolist() == [250_000, 750_000, 0]
     assert spectrum.Text(0).frequency(torch.tensor([1])).isnan().all()
+
+
+def test_the_frequencies_are_those_of_the_whole_training_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(spectrum, "COUNTED", 4)
+    train, metadata = tmp_path / "train.bin", tmp_path / "tokens.json"
+    ids = np.array([1, 0, 1, 3, 1, 3, 2, 1, 1, 1], np.uint16)
+    ids.tofile(train)
+    parts = {"train.bin": small.shard_part(ids)}
+    metadata.write_text(json.dumps({"dtype": "uint16", "end_of_text": 3, "parts": parts}))
+    text = spectrum.open_text(train, metadata, vocab_size=5)
+    assert text.end_of_text == 3
+    assert text.frequency(torch.arange(5)).tolist() == [100_000, 600_000, 100_000, 200_000, 0]
+    assert spectrum.open_text(None, metadata, vocab_size=5).counts is None
 
 
 @pytest.mark.parametrize(

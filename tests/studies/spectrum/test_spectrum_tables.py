@@ -95,6 +95,14 @@ def test_without_another_sequence_there_is_no_placebo(shape):
     assert np.isnan(analysis.within_sequences(values, values, [0]))  # and without variance no correlation
 
 
+def test_the_correlation_of_a_sample_is_about_the_means_of_that_sample():
+    x, y = np.random.default_rng(0).normal(size=(2, 3, 40)) + np.array([[[5], [6], [7]], [[1], [2], [0]]])
+    sums = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y, abs(x - y)]).sum(-1).T  # (documents, 7)
+    sampled = [[0, 1, 2], [2, 2, 0]]
+    expected = [np.corrcoef(x[rows].ravel(), y[rows].ravel())[0, 1] for rows in sampled]
+    assert analysis.correlation(sums[sampled]) == pytest.approx(expected)
+
+
 def test_an_interval_is_null_where_a_sample_of_documents_has_no_correlation():
     values = pd.DataFrame({"predicted": [0.1, 0.3, 0.2], "measured": [0.2, 0.3, 0.1], "document": [0, 1, 2]})
     found = analysis.compare(values, seed=1)
