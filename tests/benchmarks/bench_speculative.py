@@ -79,7 +79,7 @@ def measure(decoder: Decoder, prompts: list[list[int]], max_new_tokens: int, loo
 def main() -> None:
     smoke = {"prompts": 2, "prompt_tokens": 4, "tokens": 6, "max_loops": 4, "draft_loops": [2], "draft_tokens": [2]}
     numbers = {"prompts": 4, "prompt_tokens": 16, "tokens": 48, "max_loops": 30}
-    drafts = {"draft_loops": [1, 2, 4, 8, 16], "draft_tokens": [2, 4]}
+    drafts = {"draft_loops": [1, 2, 4, 8], "draft_tokens": [2, 4, 8]}
     arguments = options(__doc__, smoke, run="demo", results=Path("results"), **numbers, **drafts)
     sizes = arguments.prompts, arguments.prompt_tokens
     if not arguments.smoke and not (arguments.results / arguments.run / "checkpoints").is_dir():

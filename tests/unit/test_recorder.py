@@ -522,6 +522,7 @@ def test_the_script_measures_saved_states_and_draws_them(tmp_path):
     assert empty.stderr.startswith(f"error: {tmp_path / 'none'}: found no trajectories/")
 
 
+@pytest.mark.runs
 def test_the_examples_of_the_page_run_as_printed(tmp_path):
     page = (ROOT / "docs" / "recorder.md").read_text()
     code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}

@@ -115,7 +115,8 @@ def test_a_log_that_is_missing_broken_or_silent_says_no_environment(tmp_path):
 def test_a_team_of_another_size_than_the_config_says_is_one_sentence(tmp_path):
     run = Run(tmp_path)
     launch = run.command(0, 2, processes=3)
-    launch[launch.index("--nproc-per-node") + 1] = "2"
+    assert launch[2:4] == ["1", "3"]  # nodes, and processes of each
+    launch[3] = "2"
     done = subprocess.run(launch, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode != 0
     assert "error: config key train.processes: found 3, expected 2, the number of processes" in done.stderr

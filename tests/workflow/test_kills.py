@@ -24,6 +24,7 @@ def trainers(snakemake: psutil.Process) -> list[psutil.Process]:
     return [child for child in snakemake.children(recursive=True) if "scripts/train_segment.py" in child.cmdline()]
 
 
+@pytest.mark.runs
 def test_a_killed_trainer_resumes_from_its_partial_state(editable, undisturbed):
     editable.configure(**SEGMENT)
     snakemake = editable.start(TARGET)
