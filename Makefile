@@ -24,6 +24,8 @@
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
 # make docs-figures  draws the figures in docs/ again from the tables of results/demo, where it has them
 # make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
+# make mutants     plants faults in the lines of a module that changed since SINCE (main), and shows those that TESTS pass
+#                  with: make mutants MODULE=src/twoscale/exits/decoder.py TESTS=tests/unit/test_engine.py
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
 # make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes; docs/tables.md from the
 #                  columns of tables; docs/results.md
@@ -39,7 +41,7 @@ NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
 
 .DEFAULT_GOAL := all
-.PHONY: all help env tools test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench bench-smoke lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
+.PHONY: all help env tools test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench bench-smoke mutants lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -125,6 +127,36 @@ bench: env
 
 bench-smoke: env
 	$(BIN)/python tests/benchmarks/run.py --smoke
+
+# Faults are planted in place: a run that is killed leaves one in the module. Each arithmetic operator is exchanged for
+# its opposite only, and numbers are not compared by identity.
+define MUTANTS
+[cosmic-ray]
+module-path = "$(MODULE)"
+timeout = 120.0
+excluded-modules = []
+test-command = "$(BIN)/python -m pytest -x -q -n 0 $(TESTS)"
+[cosmic-ray.distributor]
+name = "local"
+[cosmic-ray.filters]
+git-filter.branch = "$(or $(SINCE),main)"
+operators-filter.exclude-operators = [
+  "core/ReplaceBinaryOperator_(?!(Add_Sub|Sub_Add|Mul_Div|Div_Mul)$$)",
+  "core/ReplaceComparisonOperator_(Lt|Gt|Eq|NotEq|LtE|GtE)_Is",
+]
+endef
+MUTANTS_IN = $(VENV)/mutants
+
+mutants: env
+	test -f "$(MODULE)" -a -n "$(TESTS)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
+	$(file >$(MUTANTS_IN).toml,$(MUTANTS))
+	$(BIN)/cosmic-ray init --force $(MUTANTS_IN).toml $(MUTANTS_IN).sqlite
+	$(BIN)/cr-filter-git --config $(MUTANTS_IN).toml $(MUTANTS_IN).sqlite
+	$(BIN)/cr-filter-operators $(MUTANTS_IN).sqlite $(MUTANTS_IN).toml
+	$(BIN)/cosmic-ray baseline $(MUTANTS_IN).toml
+	$(BIN)/cosmic-ray exec $(MUTANTS_IN).toml $(MUTANTS_IN).sqlite
+	$(BIN)/cr-report --surviving-only --show-diff $(MUTANTS_IN).sqlite
 
 gpu-check:
 	$(GPU_PYTHON) scripts/gpu_check.py $(addprefix --device ,$(DEVICE)) $(addprefix --model ,$(MODEL)) \
