@@ -40,13 +40,13 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """Yield the path of a new, empty file in the same folder that atomically replaces `path` on success.
 
     After an exception the temporary file is removed and `path` is unchanged. After a kill it stays until the next write
-    of `path` on this host, which knows by the host and the process id in its name that nobody writes it. A random part
-    of the name keeps others who may write to the folder from putting a link there first. A refusal of the system, such
-    as a full disk, is an OSError with the name of `path`, whichever library wrote the file.
+    of `path` on this host, which knows by the host, the process namespace and the process id in its name that nobody
+    writes it. A random part of the name keeps others who may write to the folder from putting a link there first. A
+    refusal of the system, such as a full disk, is an OSError with the name of `path`, whichever library wrote the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    start = f".{path.name}.{os.uname().nodename}."
+    start = f".{path.name}.{os.uname().nodename}.{_process_namespace()}."
     _remove_orphans(path.parent, start)
     temporary = path.with_name(f"{start}{os.getpid()}.{secrets.token_hex(8)}.tmp")
     try:
@@ -70,6 +70,14 @@ def _remove_orphans(folder: Path, start: str) -> None:
         for name in os.listdir(folder):
             if (found := pattern.fullmatch(name)) and not _is_running(int(found[1])):
                 (folder / name).unlink()
+
+
+def _process_namespace() -> int:
+    """Where process ids are those of this process: containers on one host may share its name, not this number."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # not Linux
+        return 0
 
 
 def _is_running(process: int) -> bool:

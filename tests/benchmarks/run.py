@@ -43,7 +43,7 @@ def where() -> Row:
     git, machine = checkout(PROJECT), description()
     return {
         "commit": (git["commit"] or "unknown")[:7] + ("-dirty" if git["modified"] else ""),
-        "date": f"{datetime.date.today()}",
+        "date": datetime.datetime.now().isoformat(timespec="seconds"),
         "machine": f"{machine['processor']}, {machine['cpus']} cores",
         "torch": version("torch"),
     }
@@ -97,7 +97,7 @@ def sections(table: list[Row], folder: Path = FOLDER) -> Iterator[str]:
     """Lines of the page: for each script its docstring without the command line, and a table."""
     newest = max(table, key=lambda row: row["date"], default=None)
     if newest:
-        yield "Commit {commit}, {date}, {machine}, torch {torch}; a row from another commit names it.\n".format(
+        yield "Commit {commit}, {date:.10}, {machine}, torch {torch}; a row from another commit names it.\n".format(
             **newest
         )
     for script, rows in groupby(table, key=lambda row: row["script"]):
@@ -139,7 +139,7 @@ def main() -> None:
             write(arguments.into, table)
     if not arguments.smoke:
         path = arguments.into.with_suffix(".md")
-        folder = scripts[0].parent if arguments.scripts else FOLDER
+        folder = arguments.scripts[0].resolve().parent if arguments.scripts else FOLDER
         path.write_text(page(path.read_text(encoding="utf-8"), table, folder), encoding="utf-8")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; the table keeps their earlier rows")

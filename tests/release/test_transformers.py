@@ -283,6 +283,11 @@ def test_a_config_that_is_not_that_of_the_weights_is_refused_before_memory_is_ta
     assert type(caught.value).__name__ == "InputError"
 
 
+def test_the_config_may_be_a_path(exports):
+    export, model = exports("paper")
+    assert load(export.folder, config=str(export.folder)).config.to_dict() == model.config.to_dict()
+
+
 def test_a_config_without_a_noise_seed_has_seed_zero(exports):
     export, model = exports("loop_noise")
     config = {key: value for key, value in model.config.to_dict().items() if key != "noise_seed"}

@@ -1,5 +1,6 @@
 """The benchmarks: each runs, one that fails loses no rows, and docs/benchmarks.md is their table."""
 
+import json
 import runpy
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def test_each_benchmark_runs(script, monkeypatch, tmp_path, capsys):
         runpy.run_path(str(script), run_name="__main__")
     finally:
         torch.set_num_threads(threads)
-    assert (tmp_path / "rows").read_text()
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert [row for row in rows if "name" in row] or script.stem == "bench_published"  # whose peer is not here
 
 
 def old_row(script, name):

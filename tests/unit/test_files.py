@@ -87,7 +87,9 @@ def test_the_temporary_file_of_a_killed_process_is_removed_at_the_next_write_and
     assert killed.returncode == -9
     _, host, ended, _ = re.fullmatch(r"(\.table\.txt)\.(.+)\.(\d+)\.(\w{16})\.tmp", orphan).groups()
     rest = f"{'0' * 16}.tmp"
+    name, _, namespace = host.rpartition(".")
     others = [
+        f".table.txt.{name}.{int(namespace) + 1}.{ended}.{rest}",  # of another container
         f".table.txt.{host}.{os.getpid()}.{rest}",  # of a running process
         f".table.txt.another-{host}.{ended}.{rest}",
         f".other.txt.{host}.{ended}.{rest}",

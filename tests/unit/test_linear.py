@@ -1,5 +1,6 @@
 """linear: the numbers of torch.nn.functional.linear, whatever kernel computes them."""
 
+import copy
 from contextlib import suppress
 
 import pytest
@@ -91,14 +92,16 @@ def test_a_layer_prepared_for_few_rows_gives_the_product_of_torch_for_any_number
     module = Linear(IN, OUT)
     if packed_for and not can_pack(module.weight):
         pytest.skip("this build of PyTorch has no oneDNN")
-    x, residual = tensor(rows, IN).detach(), tensor(rows, OUT).detach()
-    expected = F.linear(x, module.weight)
-    torch.testing.assert_close(module.added(residual, x), residual + expected)
-    module.prepare(packed_for)
-    with torch.inference_mode():
-        assert used_onednn(lambda: module.forward(x)) == bool(packed_for)
-        torch.testing.assert_close(module.forward(x), expected)
+    prepared = copy.copy(module)
+    prepared.prepare(packed_for)
+    for shape in ([rows], [rows, 2]):  # also of the heads of a user's layer
+        x, residual = tensor(*shape, IN).detach(), tensor(*shape, OUT).detach()
+        expected = F.linear(x, module.weight)
         torch.testing.assert_close(module.added(residual, x), residual + expected)
+        with torch.inference_mode():
+            assert used_onednn(lambda x=x: prepared.forward(x)) == bool(packed_for)
+            torch.testing.assert_close(prepared.forward(x), expected)
+            torch.testing.assert_close(prepared.added(residual, x), residual + expected)
 
 
 def test_weights_in_double_precision_are_not_packed():

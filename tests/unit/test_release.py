@@ -174,6 +174,22 @@ def test_a_link_out_of_the_release_is_not_followed(tmp_path, name):
     refused(lambda: opened(folder).read(LOOPS), r"found a link out of the release, expected a file in")
 
 
+def test_links_in_a_circle_are_refused(tmp_path):
+    folder = release(tmp_path)
+    (folder / LOOPS).unlink()
+    (folder / LOOPS).symlink_to(folder / LOOPS)
+    refused(lambda: opened(folder).read(LOOPS), "cannot be read")
+
+
+def test_a_release_in_the_cache_of_the_hub_consists_of_links(tmp_path):
+    (tmp_path / "snapshots").mkdir()
+    folder = release(tmp_path).rename(tmp_path / "snapshots" / "1a2b")
+    (tmp_path / "blobs").mkdir()
+    for number, name in enumerate([LOOPS, "manifest.json"]):
+        (folder / name).symlink_to((folder / name).rename(tmp_path / "blobs" / str(number)))
+    assert opened(folder).read(LOOPS)
+
+
 def test_a_config_of_very_many_values_is_refused_before_they_are_checked(tmp_path):
     exits = config_of()["exits"]
     many = exits["criteria"] | {"kl": {"thresholds": list(range(1, 100_001))}}

@@ -192,13 +192,16 @@ def _read(source: str, name: str, most: int, download: DownloadConfig) -> bytes:
         return _in_time(f"{source}/{name}", most, download, get_address)
     path = Path(source, name)
     try:
-        if not path.resolve().is_relative_to(Path(source).resolve()):
+        folder = Path(source).resolve()
+        if folder.parent.name == "snapshots":  # of the hub's cache, whose files are links to its folder `blobs`
+            folder = folder.parents[1]
+        if not path.resolve().is_relative_to(folder):
             raise InputError(f"{path}: found a link out of the release, expected a file in {source}.")
         if path.exists() and not path.is_file():  # a named pipe would never end
             raise InputError(f"{path}: expected a regular file of the release {source}.")
         with path.open("rb") as file:
             content = file.read(most + 1)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
         model = Path(source, "config.json").is_file() and Path(source, "model.safetensors").is_file()
         hint = ", and found a released model, which has no tables" if model else ""
         raise InputError(

@@ -214,7 +214,7 @@ def model_config_class(architecture: Any) -> type[ModelConfig]:
         return found
     raise InputError(
         f"config key model.architecture: found {shown(architecture)}, expected transformer or a module of "
-        "twoscale.model with a class Config that extends ModelConfig."
+        "twoscale.model that defines a class Config that extends ModelConfig."
     )
 
 
@@ -231,7 +231,7 @@ def modules_of_tokenizer(config: Config) -> list[str]:
 
 
 def _architecture(name: str) -> Any:
-    """An imported module, or None where it does not exist or has no class Config.
+    """An imported module, or None where it does not exist or does not define a class Config.
 
     The name may come from a released config, which must not import other modules.
     """

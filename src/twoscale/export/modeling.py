@@ -373,8 +373,11 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         """See transformers, which ignores the revision of a local folder."""
         if revision not in (None, "main") and Path(folder).is_dir():
             raise InputError(f'revision: found {revision!r} for a local folder, expected subfolder="iteration_…".')
-        place = {key: options[key] for key in ("subfolder", "cache_dir", "local_files_only", "token") if key in options}
-        config = options.get("config") or cls.config_class.from_pretrained(folder, revision=revision, **place)
+        keys = ("subfolder", "cache_dir", "local_files_only", "token", "proxies", "force_download")
+        place = {key: options[key] for key in keys if key in options}
+        config = options.get("config")
+        if not isinstance(config, cls.config_class):  # none, or the path of one
+            config = cls.config_class.from_pretrained(config or folder, revision=revision, **place)
         try:
             weights = cached_file(folder, "model.safetensors", revision=revision, **place)
         except OSError:  # in several files, or none: an error of transformers

@@ -84,7 +84,7 @@ def run_on_one_node(processes: int, command: Sequence[str]) -> None:
         # the launcher would add a sign of life to the file every 5 seconds
         store = ["--rdzv-conf", "store_type=file,keep_alive_interval=86400", "--rdzv-endpoint", f"{folder}/launcher"]
         sizes = ["--nnodes", "1", "--nproc-per-node", str(processes), "--local-addr", "127.0.0.1"]
-        main([*sizes, "--rdzv-backend", "c10d", *store, "--", *command])
+        main([*sizes, "--rdzv-backend", "c10d", *store, "--log-dir", f"{folder}/logs", "--", *command])
 
 
 def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:

@@ -82,14 +82,19 @@ class _Lowered(torch.autograd.Function):
 def few_rows(
     weight: Tensor, packed_for: int | None = None
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-    """x (N, I) -> x @ weight.T (N, O), and (residual (N, O), x) -> residual + x @ weight.T, without gradient.
+    """x (..., I) -> x @ weight.T (..., O), and (residual (..., O), x) -> residual + x @ weight.T, without gradient.
 
     With `packed_for` they are computed by oneDNN, fastest for so many rows, with a copy of the weight (O, I); otherwise
-    each is one call of MKL, without the choice of a kernel.
+    each is one call of MKL for x (N, I), without the choice of a kernel.
     """
     if packed_for is None:
         columns = weight.detach().t()
-        return lambda x: torch.mm(x, columns), lambda residual, x: torch.addmm(residual, x, columns)
+        return (
+            lambda x: torch.mm(x, columns) if x.dim() == 2 else torch.matmul(x, columns),
+            lambda residual, x: (
+                torch.addmm(residual, x, columns) if x.dim() == 2 else residual + torch.matmul(x, columns)
+            ),
+        )
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), packed_for)
     pointwise = torch.ops.mkldnn._linear_pointwise
     return (
@@ -99,7 +104,7 @@ def few_rows(
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether `packed` has a kernel for such weights."""
+    """Whether `few_rows` can pack such weights."""
     return HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and weight.is_cpu and weight.dtype is torch.float32
 
 

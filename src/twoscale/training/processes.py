@@ -94,6 +94,8 @@ def init_distributed(device: str, processes: int) -> World:
         torch.cuda.set_device(gpu)
     path = os.environ.get(launch.STORE)  # set where all processes are on one node
     store = dist.FileStore(path, team.size) if path else None
+    if store:
+        store.set_timeout(TIMEOUT)  # init_process_group sets it only for a store that it makes
     ranks: dict[str, Any] = {"rank": team.rank, "world_size": team.size}
     dist.init_process_group("nccl" if gpu else "gloo", store=store, timeout=TIMEOUT, device_id=gpu, **ranks)
     return World(dist.get_rank(), team.size, device)
@@ -108,8 +110,9 @@ def connected(processes: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # gloo raises a plain RuntimeError, which names its source file
-        if processes == 1 or not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
+        # gloo, whose message names its source file, and the file store raise a plain RuntimeError
+        lost = isinstance(error, dist.DistError) or any(text in str(error) for text in ("/gloo/", "Wait timeout"))
+        if processes == 1 or not lost:
             raise
         reason = first_line(error).partition(". ")[0]
         raise InputError(

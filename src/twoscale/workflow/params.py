@@ -281,7 +281,7 @@ def module_of(function: str) -> str:
 
 
 def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
-    """Fingerprints of the users' files among exit criteria. Raises InputError for one without its class."""
+    """Fingerprints of the users' files among exit criteria."""
     return {
         name: criterion_file_fingerprint(entry.file, entry.class_name)
         for name, entry in criteria.items()
