@@ -140,7 +140,7 @@ CORE: dict[str, dict[str, Column]] = {
     "trajectories": table("iteration sequence document position group k"),
     # One row per (token, group). The further columns are the per-trajectory measures.
     "token_paths": table("iteration sequence document position group path_type period"),
-    # One row per (token, boundary, reference state). The reference state is what counts as "x^0 of the next
+    # One row per (token, boundary, reference state). The reference state is used as "x^0 of the next
     # group" in Eq. 2. `dlr` is the jump divided by the mean loop step; `jump_over_path` is the jump divided by the sum
     # of the loop steps, a ratio that does not grow with the number of loop steps.
     "token_drift": table(
@@ -162,7 +162,8 @@ CORE: dict[str, dict[str, Column]] = {
     ),
     "loop_metrics": table("run iteration group k measure", **STATISTICS),
     "drift": table("run iteration boundary reference_state measure", **STATISTICS),
-    # One row per held-out sequence. A bootstrap resamples documents, each with all sequences that begin in it.
+    # One row per (checkpoint, group, loop step, held-out sequence, measure). A bootstrap resamples documents,
+    # each with all sequences that begin in it.
     "loop_sequences": table("run iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     "drift_sequences": table("run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS),
     # The regime of each loop with its evidence (`twoscale.analysis.regime`): exponents of powers of k, fitted to means
@@ -185,20 +186,20 @@ CORE: dict[str, dict[str, Column]] = {
         at_floor=("bool", "whether the last step is below the rounding floor in at least half of the documents"),
         direction_limit=("string", "frozen or turning; empty if directions were not measured"),
     ),
-    # One row per (criterion, threshold) and timed repeat.
+    # One row per (criterion, threshold, timed repeat).
     "exit_latency": table(
         "run criterion threshold repeat tokens latency_ms baseline_ms load_average cpus",
         latency_ms=("float64", "time per token, with the exit criterion"),
         baseline_ms=("float64", "time per token for the same evaluations without a criterion"),
     ),
-    # The same per group.
+    # The mean evaluations per group, with the same repeats.
     "exit_latency_loops": table("run criterion threshold repeat group evaluations"),
-    # One row per (criterion, threshold) and held-out sequence.
+    # One row per (criterion, threshold, held-out sequence).
     "exit_quality": table(
         "run criterion threshold sequence document tokens ce ppl",
         share_at_max_loops=("float64", "share of (token, group) pairs that used all exits.max_loops loop steps"),
     ),
-    # The same per group.
+    # The mean loop steps and evaluations per group, for the same sequences.
     "exit_loops": table(
         "run criterion threshold sequence document group loop_steps evaluations",
         loop_steps=("float64", "mean loop steps to the returned state (k of Algorithm 1)"),
@@ -249,7 +250,7 @@ CORE: dict[str, dict[str, Column]] = {
         check_ms=("float64", "time of one check of the KL criterion, per token"),
         loop_step_ms=("float64", "time of one loop step, per token"),
     ),
-    # One row per quantity and setting of `make gpu-check`.
+    # One row per (quantity, setting) of `make gpu-check`.
     "gpu_check": table(
         "",
         section=("string",),

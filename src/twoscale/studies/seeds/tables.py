@@ -3,8 +3,8 @@
 from twoscale.tables import Column, table
 
 TABLES: dict[str, dict[str, Column]] = {
-    # The claims over seeds. One row per measured quantity and seed, and one for the mean over seeds; the last rows of a
-    # claim, scope "all", are the verdicts on the claim.
+    # The claims over seeds: one row per measured quantity and seed, and one per quantity for the mean over seeds; the
+    # last rows of a claim, scope "all", are the verdicts on the claim.
     "seeds": table(
         "run claim scope quantity seed value low high deviation document_error bounds verdict reason scale",
         quantity=("string", "measured quantity"),

@@ -58,8 +58,8 @@ TABLES: dict[str, dict[str, Column]] = {
             "modulus of the leading eigenvalue of the map on directions; null with a fixed point",
         ),
         direction_angle=("float32", "angle of the same eigenvalue"),
-        direction_half_modulus=("float32", "the same modulus after half of the loop steps"),
-        direction_prefix_modulus=("float32", "largest such modulus of the token and all earlier ones"),
+        direction_half_modulus=("float32", "direction_modulus after half of the loop steps"),
+        direction_prefix_modulus=("float32", "largest direction_modulus of the token and all earlier ones"),
     ),
     # Agreement of the spectrum's predictions with the paths, one row per (checkpoint, group, prediction, quantity),
     # over tokens that have a fixed point, with 95 % intervals over documents.
@@ -75,18 +75,18 @@ TABLES: dict[str, dict[str, Column]] = {
         correlation=("float64", "correlation of predicted and measured over tokens"),
         correlation_low=("float64", "lower end of the 95 % interval of correlation"),
         correlation_high=("float64", "upper end of the 95 % interval of correlation"),
-        difference=("float64", "mean absolute difference of predicted and measured"),
+        difference=("float64", "mean absolute difference between predicted and measured"),
         difference_low=("float64", "lower end of the 95 % interval of difference"),
         difference_high=("float64", "upper end of the 95 % interval of difference"),
         within=("float64", "correlation of deviations from the means of each sequence"),
-        placebo=("float64", "the same with the predictions of the other sequences at the same positions"),
+        placebo=("float64", "the same correlation with the predictions of the other sequences at the same positions"),
         nearer=(
             "float64",
             "share of tokens nearer to this prediction than to the leading eigenvalue's, where the two differ",
         ),
     ),
     "spectrum_metrics": table("run iteration group", measure=("string", 'a column of "token_spectrum"'), **STATISTICS),
-    # Which tokens are slow: one row per (checkpoint, group, property, class) over tokens with exact blocks and a fixed
+    # The slow tokens: one row per (checkpoint, group, property, class) over tokens with exact blocks and a fixed
     # point, with 95 % intervals over documents.
     "slow_tokens": table(
         "run iteration group property class tokens",

@@ -3,7 +3,7 @@
 from twoscale.tables import Column, table
 
 TABLES: dict[str, dict[str, Column]] = {
-    # One row per (criterion, threshold), number of sequences and timed repeat.
+    # One row per (criterion, threshold, number of sequences, timed repeat).
     "throughput": table(
         "run criterion threshold sequences repeat tokens tokens_per_second latency_ms latency_high_ms "
         "load_average cpus",
@@ -14,7 +14,7 @@ TABLES: dict[str, dict[str, Column]] = {
         latency_high_ms=("float64", "95 % quantile of this time"),
         threads=("int32", "number of PyTorch threads"),
     ),
-    # The same per group.
+    # The mean evaluations per group, with the same repeats.
     "throughput_loops": table(
         "run criterion threshold sequences repeat group evaluations",
         sequences=("int32",),
