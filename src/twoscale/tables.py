@@ -36,37 +36,37 @@ class Column(NamedTuple):
 
 # Columns that several tables have.
 SHARED = {
-    "document": ("int32", "held-out document with the first token of the sequence"),
+    "document": ("int32", "held-out document that contains the first token of the sequence"),
     "text": ("string",),
-    "iteration": ("int64", "optimizer updates so far; 0 is the untrained or the published model"),
-    "group": ("string", "of looped layers, as in 5-6"),
+    "iteration": ("int64", "number of optimizer updates; 0: the untrained or published model"),
+    "group": ("string", "label of the looped group, such as 5-6"),
     "sequence": ("int32", "number of the held-out sequence"),
-    "position": ("int32", "of the token in its sequence"),
+    "position": ("int32", "position of the token in the sequence"),
     "k": ("int32", "loop step"),
-    "path_type": ("string", "of path_types.PATH_TYPES"),
-    "period": ("int32", "loop steps of an orbit, 0 for other path types"),
-    "boundary": ("string", "between looped groups, as in 4->5-6"),
-    "reference_state": ("string", "choice of the start of the next group in Eq. 2"),
+    "path_type": ("string", "how the trajectory ends, one of path_types.PATH_TYPES"),
+    "period": ("int32", "period of an orbit in loop steps; 0 for other path types"),
+    "boundary": ("string", "boundary between looped groups, such as 4->5-6"),
+    "reference_state": ("string", "state that is used as the start of the next group in Eq. 2"),
     "token": ("string",),
-    "site": ("int32", "0, 1, … in the order of the model"),
+    "site": ("int32", "number of the recorded state, from 0, in the order of the model"),
     "run": ("string", "name of the run"),
-    "tokens": ("int64", "number of tokens that the row is about"),
-    "measure": ("string", "measured quantity: docs/glossary.md"),
+    "tokens": ("int64", "number of tokens that the row covers"),
+    "measure": ("string", "measured quantity, defined in docs/glossary.md"),
     "stage": ("string", '"embedding", "layer" or "loop"'),
-    "layer": ("int32", "of an unlooped layer"),
+    "layer": ("int32", "number of an unlooped layer"),
     "criterion": ("string", "exit criterion; fixed: the same number of loop steps for all tokens"),
-    "threshold": ("float64", "of the criterion, τ; for fixed, the number of loop steps"),
+    "threshold": ("float64", "threshold τ of the criterion; for fixed, the number of loop steps"),
     "repeat": ("int32", "number of the timed repeat"),
-    "load_average": ("float64", "of the machine, over the last minute"),
-    "cpus": ("int32", "cores that the job may use"),
-    "evaluations": ("float64", "mean calls of f per token"),
-    "ce": ("float64", "nats per token"),
+    "load_average": ("float64", "load average of the machine over the last minute"),
+    "cpus": ("int32", "number of cores that the job may use"),
+    "evaluations": ("float64", "mean evaluations of f per token"),
+    "ce": ("float64", "cross-entropy in nats per token"),
     "ppl": ("float64", "perplexity, exp of ce"),
     "documents": ("int64",),
-    "reason": ("string", "of the verdict"),
+    "reason": ("string", "reason for the verdict"),
     "claim": ("int32", "number of the claim"),
-    "scope": ("string", "group, boundary, reference state or exit criterion"),
-    "bounds": ("string", "empty for a number given for comparison, without a verdict"),
+    "scope": ("string", "group, boundary, reference state or exit criterion of the row"),
+    "bounds": ("string", "bounds of the verdict; empty for a number given only for comparison"),
 }
 
 
@@ -83,15 +83,15 @@ def table(names: str, /, **own: tuple[str, ...]) -> dict[str, Column]:
 
 # Statistics over tokens that every aggregated measure has.
 STATISTICS = {
-    "mean": ("float64", "over tokens"),
-    "std": ("float64", "1 sigma over tokens"),
-    "q05": ("float64", "quantile over tokens: 5 %"),
-    "q25": ("float64", "quantile over tokens: 25 %"),
+    "mean": ("float64", "mean over tokens"),
+    "std": ("float64", "standard deviation over tokens"),
+    "q05": ("float64", "5 % quantile over tokens"),
+    "q25": ("float64", "25 % quantile over tokens"),
     "q50": ("float64", "median over tokens"),
-    "q75": ("float64", "quantile over tokens: 75 %"),
-    "q95": ("float64", "quantile over tokens: 95 %"),
-    "count": ("int64", "values used"),
-    "nulls": ("int64", "values not used: undefined, or under the rounding floor"),
+    "q75": ("float64", "75 % quantile over tokens"),
+    "q95": ("float64", "95 % quantile over tokens"),
+    "count": ("int64", "number of values used"),
+    "nulls": ("int64", "number of values not used: undefined, or below the rounding floor"),
 }
 
 # Statistics over the tokens of one sequence.
@@ -115,51 +115,55 @@ MEASURE_TYPE = "float32"
 CORE: dict[str, dict[str, Column]] = {
     # One row per document; `held_out` is true for held-out text and false for training text.
     "text": table("document held_out text", document=("string",), held_out=("bool",)),
-    # The same during collection; `size` counts GPT-2 tokens or characters, in the unit of the text quota.
+    # The same while text is collected; `size` is in GPT-2 tokens or characters, the unit of the text quota.
     "text_part": table("document text", document=("string",), size=("int64",)),
     # One row per iteration. `iteration` counts finished iterations, so the first row is iteration 1.
     "training": table(
         "iteration",
-        tokens_seen=("int64", "in training, so far"),
-        loss=("float64", "nats per token, mean over the batch"),
-        held_out_loss=("float64", "nats per token at train.held_out_loops; null between measurements"),
-        learning_rate=("float64", "of the optimizer update"),
-        gradient_norm=("float64", "before clipping"),
-        tokens_per_s=("float64", "trained on, per second"),
-        tflops=("float64", "model FLOP/s of the iteration in 1e12, causal count, all processes"),
-        utilisation=("float64", "of train.peak_tflops times the processes; null if that is not set"),
+        tokens_seen=("int64", "training tokens so far"),
+        loss=("float64", "mean over the batch, in nats per token"),
+        held_out_loss=("float64", "nats per token at train.held_out_loops; null at iterations without a measurement"),
+        learning_rate=("float64", "learning rate of the optimizer update"),
+        gradient_norm=("float64", "norm before clipping"),
+        tokens_per_s=("float64", "training tokens per second"),
+        tflops=("float64", "model TFLOP/s of all processes in the iteration, with causal attention"),
+        utilisation=(
+            "float64",
+            "tflops as a share of train.peak_tflops times the processes; null without train.peak_tflops",
+        ),
     ),
     # One row per (iteration, group): the loop steps that the group ran in this iteration.
     "training_loops": table("iteration group", loops=("int64",)),
-    # One row per (token, group, state); k = 0 is the initial state, k = trajectories.loops the last one. The
-    # loop step from x^k to x^{k+1} is in row k, so the last row has none. The further columns are the measures
+    # One row per (token, group, state); k = 0 is the initial state, and k = trajectories.loops is the last
+    # one. The loop step from x^k to x^{k+1} is in row k, so the last row has none. The further columns are the measures
     # per loop step, computed in trajectories.dtype and stored in float32.
     "trajectories": table("iteration sequence document position group k"),
     # One row per (token, group). The further columns are the per-trajectory measures.
     "token_paths": table("iteration sequence document position group path_type period"),
-    # One row per (token, boundary, reference state). The reference state is what counts as "x^0 of the next
-    # group" in Eq. 2. `dlr` is the jump over the mean loop step; `jump_over_path` is the jump over the summed
-    # loop steps, which does not grow with the number of loop steps.
+    # One row per (token, boundary, reference state). The reference state is used as "x^0 of the next
+    # group" in Eq. 2. `dlr` is the jump divided by the mean loop step; `jump_over_path` is the jump divided by the sum
+    # of the loop steps, a ratio that does not grow with the number of loop steps.
     "token_drift": table(
         "iteration sequence document position boundary reference_state",
         jump=("float32", "distance to the reference state"),
-        dlr=("float32", "jump over the mean loop step"),
-        jump_over_path=("float32", "jump over the sum of the loop steps"),
+        dlr=("float32", "jump divided by the mean loop step"),
+        jump_over_path=("float32", "jump divided by the sum of the loop steps"),
     ),
-    # The states of one held-out sequence in the plane of the two main directions of all of them, for Fig. 1: one row
-    # per (site, token). Null is what a site does not have.
+    # The states of one held-out sequence, projected onto their first two principal components, for Fig. 1: one row per
+    # (site, token). Columns that do not apply to a site are null.
     "state_paths": table(
         "run iteration sequence site stage layer group k follows position token",
         k=("int32", "loop steps before the state; 0 is the initial state of the group"),
-        follows=("bool", "false for a group that does not start from where the sites before it end"),
+        follows=("bool", "false for a group that does not start from the last state before it"),
         pc1=("float64", "coordinate in the first principal component"),
-        pc1_share=("float64", "of the variance of all states, the same in every row"),
+        pc1_share=("float64", "share of the variance of all states, the same in every row"),
         pc2=("float64",),
         pc2_share=("float64",),
     ),
     "loop_metrics": table("run iteration group k measure", **STATISTICS),
     "drift": table("run iteration boundary reference_state measure", **STATISTICS),
-    # One row per held-out sequence. A bootstrap resamples documents, with all sequences that begin in one.
+    # One row per (checkpoint, group, loop step, held-out sequence, measure). A bootstrap resamples documents,
+    # each with all sequences that begin in it.
     "loop_sequences": table("run iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     "drift_sequences": table("run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS),
     # The regime of each loop with its evidence (`twoscale.analysis.regime`): exponents of powers of k, fitted to means
@@ -168,7 +172,7 @@ CORE: dict[str, dict[str, Column]] = {
         "run iteration group",
         regime=("string", "settling, drifting, marginal or undetermined"),
         first=("int32", "first loop step of the fits"),
-        last=("int32", "last loop step"),
+        last=("int32", "last loop step of the fits"),
         step=("float64", "exponent of the step norms"),
         step_low=("float64",),
         step_high=("float64",),
@@ -178,63 +182,75 @@ CORE: dict[str, dict[str, Column]] = {
         direction=("float64", "exponent of the norms of the steps of x / ||x||"),
         direction_low=("float64",),
         direction_high=("float64",),
-        last_step=("float64", "norm of the last step over the norm of its state, median over documents"),
-        at_floor=("bool", "whether the last step is rounding in half of the documents or more"),
-        direction_limit=("string", "frozen or turning; empty without measures of directions"),
+        last_step=("float64", "norm of the last step divided by the norm of the state, median over documents"),
+        at_floor=("bool", "whether the last step is below the rounding floor in at least half of the documents"),
+        direction_limit=("string", "frozen or turning; empty if directions were not measured"),
     ),
-    # One row per (criterion, threshold) and timed repeat.
+    # One row per (criterion, threshold, timed repeat).
     "exit_latency": table(
         "run criterion threshold repeat tokens latency_ms baseline_ms load_average cpus",
-        latency_ms=("float64", "per token, under the exit criterion"),
-        baseline_ms=("float64", "per token, the same evaluations without any criterion"),
+        latency_ms=("float64", "time per token, with the exit criterion"),
+        baseline_ms=("float64", "time per token for the same evaluations without a criterion"),
     ),
-    # The same per group.
+    # The mean evaluations per group, with the same repeats.
     "exit_latency_loops": table("run criterion threshold repeat group evaluations"),
-    # One row per (criterion, threshold) and held-out sequence.
+    # One row per (criterion, threshold, held-out sequence).
     "exit_quality": table(
         "run criterion threshold sequence document tokens ce ppl",
-        share_at_max_loops=("float64", "share of (token, group) pairs that used all of exits.max_loops"),
+        share_at_max_loops=("float64", "share of (token, group) pairs that used all exits.max_loops loop steps"),
     ),
-    # The same per group.
+    # The mean loop steps and evaluations per group, for the same sequences.
     "exit_loops": table(
         "run criterion threshold sequence document group loop_steps evaluations",
-        loop_steps=("float64", "mean loop steps of the returned state (k of Algorithm 1)"),
+        loop_steps=("float64", "mean loop steps to the returned state (k of Algorithm 1)"),
     ),
-    # One row per operating point of a criterion, reference, draw and held-out sequence.
+    # One row per (operating point of a criterion, reference, draw, held-out sequence).
     "exit_cost_matched": table(
         "run criterion threshold reference draw sequence document tokens evaluations ce",
-        reference=("string", "random: the criterion's counts of evaluations at random tokens; fixed: the mean of them"),
-        draw=("int32", "number of the draw of the tokens"),
-        evaluations=("float64", "mean calls of f over tokens and groups; over the whole text equal to the criterion's"),
+        reference=(
+            "string",
+            "random: the criterion's evaluation counts at random tokens; fixed: their mean for every token",
+        ),
+        draw=("int32", "number of the random draw"),
+        evaluations=(
+            "float64",
+            "mean evaluations of f over tokens and groups; over the whole text, as for the criterion",
+        ),
     ),
     # One row per (checkpoint, fixed loop count, held-out sequence).
-    "scaling_quality": table("iteration loops sequence document tokens ce ppl", loops=("int32", "of every group")),
-    # A recorded run: one row per (criterion, threshold, sequence), with exits on frozen paths; the same as means with
-    # 95 % intervals over documents; and one row per (group, reading, sequence) of its spectrum.
+    "scaling_quality": table(
+        "iteration loops sequence document tokens ce ppl", loops=("int32", "loop count of every group")
+    ),
+    # Exits of a recorded run, on frozen trajectories: one row per (criterion, threshold, sequence).
     "recorded_exits": table("iteration criterion threshold sequence document tokens ce evaluations"),
+    # The same as means over sequences, with 95 % intervals over documents.
     "recorded_gains": table(
         "iteration criterion threshold evaluations ce ce_low ce_high",
-        ce_low=("float64", "95 % interval of ce"),
-        ce_high=("float64", "95 % interval of ce"),
-        gain=("float64", "ce of fixed loops at as many evaluations, minus ce"),
-        gain_low=("float64", "95 % interval of gain"),
-        gain_high=("float64", "95 % interval of gain"),
+        ce_low=("float64", "lower end of the 95 % interval of ce"),
+        ce_high=("float64", "upper end of the 95 % interval of ce"),
+        gain=("float64", "ce of fixed loops at the same number of evaluations, minus ce"),
+        gain_low=("float64", "lower end of the 95 % interval of gain"),
+        gain_high=("float64", "upper end of the 95 % interval of gain"),
     ),
+    # Spectrum of a recorded run: one row per (group, reading, sequence).
     "recorded_spectrum": table(
         "iteration group reading k sequence",
-        reading=("string", "state: x^k to x^{k+1}; direction: the same of x/||x|| of each token"),
+        reading=("string", "state: map from x^k to x^{k+1}; direction: the same map for x/||x|| of each token"),
         radius=("float64", "modulus of the leading eigenvalue of the Jacobian over all tokens of the sequence"),
-        angle=("float64", "of the same eigenvalue, radians, 0 … π"),
-        error=("float64", "norm of J v - λ v for the unit eigenvector v: a Jacobian that differs by it has this λ"),
-        difference=("float64", "relative, of the exact product with Re v and a central difference"),
+        angle=("float64", "angle of the same eigenvalue in radians, 0 … π"),
+        error=(
+            "float64",
+            "norm of J v - λ v for the unit eigenvector v; a matrix this far from J has the eigenvalue λ",
+        ),
+        difference=("float64", "relative difference between the exact product with Re v and a central difference"),
     ),
     # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
     "check_cost": table(
         "run group repeat",
-        check_ms=("float64", "one check of the KL criterion, per token"),
-        loop_step_ms=("float64", "one loop step, per token"),
+        check_ms=("float64", "time of one check of the KL criterion, per token"),
+        loop_step_ms=("float64", "time of one loop step, per token"),
     ),
-    # One row per quantity and setting of `make gpu-check`.
+    # One row per (quantity, setting) of `make gpu-check`.
     "gpu_check": table(
         "",
         section=("string",),
@@ -242,23 +258,23 @@ CORE: dict[str, dict[str, Column]] = {
         setting=("string",),
         value=("float64", "null if it was not measured"),
         unit=("string",),
-        verdict=("string", 'of a check; "not measured" with the reason in `note`'),
+        verdict=("string", 'verdict of a check, or "not measured" with the reason in `note`'),
         note=("string",),
         device=("string",),
-        torch=("string", "version"),
+        torch=("string", "version of PyTorch"),
         commit=("string",),
     ),
     # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the claim.
     "claims": table(
         "run claim scope statement where quantity value low high bounds verdict reason scale",
         statement=("string", "the claim in words"),
-        where=("string", "in the paper"),
+        where=("string", "location in the paper"),
         quantity=("string", "measured quantity"),
-        value=("float64", "infinite if a length is not reached, null if nothing was measured"),
-        low=("float64", "95 % bootstrap interval"),
-        high=("float64", "95 % bootstrap interval"),
+        value=("float64", "infinite if a length is not reached; null if nothing was measured"),
+        low=("float64", "lower end of the 95 % bootstrap interval"),
+        high=("float64", "upper end of the 95 % bootstrap interval"),
         verdict=("string", "holds, does not hold, cannot be judged, or not asked"),
-        scale=("string", "small scale: less than half of the paper's tokens of training or parameters; else empty"),
+        scale=("string", "small scale: less than half of the paper's training tokens or parameters; otherwise empty"),
     ),
 }
 

@@ -17,9 +17,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "reruns.md"
 HEADER = """\
 # Edited line → jobs planned
 
-Each row shows an edit in a checkout with a finished run of `preset: tiny`, and the jobs, out of 25, that `snakemake
--n` then plans. A planned job restores its result if its code, config and inputs turn out to be unchanged. `python -m
-tests.workflow.reruns` writes this page; `tests/workflow/test_reruns.py` checks some rows.
+Each row shows an edit in a checkout with a finished run of `preset: tiny`, and which of the run's 25 jobs
+`snakemake -n` then plans. A planned job that finds its code, config and inputs unchanged restores its cached result
+instead of computing it again. `python -m tests.workflow.reruns` writes this page; `tests/workflow/test_reruns.py`
+checks some rows.
 
 | file | edit | jobs |
 |---|---|---|

@@ -36,19 +36,19 @@ class DataConfig(Section):
     )
     path: HomePath | None = key(
         None,
-        "A file, or a folder with files of the type given by source: *.txt and *.txt.gz, *.jsonl and *.jsonl.gz, "
-        "or *.parquet. Files are read in order of their paths. Required for source: txt, jsonl and parquet.",
+        "A file, or a folder with files of the type given by source: *.txt and *.txt.gz, *.jsonl and *.jsonl.gz, or "
+        "*.parquet. Files are read in the order of their paths. Required for source: txt, jsonl and parquet.",
     )
     piece_characters: Count | None = key(
         8_000,
         "Local files: documents longer than ten times this number of characters, such as novels, are split into "
-        "pieces of at most this length, at blank lines if possible. Each piece is then a document of its own. "
-        "null: documents are not split.",
+        "pieces of at most this length, at blank lines if possible. Each piece then counts as a document. null: "
+        "documents are not split.",
     )
     max_document_mb: Count = key(
         128,
-        "Maximum size of a document, in millions of bytes. It limits decompressed pages of parquet files, lines, "
-        "and plain text files that are not split. Larger documents are refused; memory use grows with this "
+        "Maximum size of a document, in millions of bytes. It applies to decompressed pages of parquet files, to "
+        "lines, and to plain text files that are not split. Larger documents are refused; memory use grows with this "
         "number.",
         optional=True,
     )
@@ -78,8 +78,8 @@ class DataConfig(Section):
     )
     near_duplicate_tokens: AtLeastTwo = key(
         32,
-        "A held-out document is dropped if this many consecutive tokens occur in the training text. Use about 150"
-        " for the tokenizer bytes.",
+        "A held-out document is dropped if this many of its consecutive tokens also occur consecutively in the "
+        "training text. Use about 150 for the tokenizer bytes.",
     )
     text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(8, "Number of parquet files for the text.")
 
@@ -100,7 +100,8 @@ class DownloadConfig(Section):
     retries: Natural = key(10, "Number of retries after a failed attempt.")
     delay: NonNegative = key(
         1.0,
-        "Seconds before the first retry. The delay doubles with each retry, and is longer if the hub requests it.",
+        "Seconds before the first retry. The delay doubles with each retry, and is longer if the hub requests a "
+        "longer delay.",
     )
     max_delay: NonNegative = key(60.0, "Maximum number of seconds between two attempts.")
     timeout: Positive = key(30.0, "Seconds without data after which an attempt fails.")

@@ -135,8 +135,8 @@ class ExitsConfig(Section):
             acceleration=half_decades(LARGEST_STEP),
         ),
         "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10 compares criteria at "
-        "equal quality and requires a finer grid up to a loss of quality (ours). null removes a criterion of the "
-        "defaults or the preset.",
+        "equal quality and requires finer grids that extend to a loss of quality (ours). null removes a criterion "
+        "that the defaults or the preset include.",
         source="App. D",
     )
     readout: Literal["head", "remaining_layers"] = key(
@@ -170,8 +170,8 @@ class ExitsConfig(Section):
     quality_batch_size: Count = key(4, "Sequences per batch.")
     random_draws: Count = key(
         3,
-        "Draws of the random exits at equal cost that every criterion is compared with. Each draw evaluates the "
-        "text once more, and fixed loops at the same mean need one more pass.",
+        "Number of draws of random exits of equal cost, with which every criterion is compared. Each draw evaluates "
+        "the text once more; fixed loops with the same mean need one more pass.",
     )
     latency_tokens: Count = key(64, "Timed tokens per repeat, spread over the context; at most model.context_length.")
     latency_segments: Count = key(
@@ -187,8 +187,8 @@ class ExitsConfig(Section):
 
 
 class ProbeConfig(Section):
-    """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text. It is
-    fitted only if `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
+    """Fit of the criterion `probe`: a linear classifier of states, fitted on training text at the last checkpoint. It
+    is fitted only if `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
     """
 
     tokens: Count = key(

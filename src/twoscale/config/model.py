@@ -94,9 +94,9 @@ class ModelConfig(ModelSizes, Section):
     )
     adapter_share: WholeShare = key(
         HALF,
-        "Share s of the state for adapter_init: blend. The projection starts as s times the state plus 1 - s "
-        "times the input; each block also has random weights of 0.04 times its share. 0: only the input. 1: only "
-        "the state.",
+        "Share s of the state for adapter_init: blend. The projection starts as s times the state plus 1 - s times "
+        "the input. Both terms also get random weights, scaled by 0.04 s and 0.04 (1 - s). 0: only the input. 1: "
+        "only the state.",
         optional=True,
     )
     exit_norm: Literal["none", "final_norm"] = key(
@@ -123,7 +123,7 @@ class ModelConfig(ModelSizes, Section):
         None, "Scaling of the slow rotary frequencies. null: none.", optional=True
     )
     rotary_channels: Count | None = key(
-        None, "Number of leading channels of a head that are rotated, even. null: all.", optional=True
+        None, "Number of leading channels of a head that are rotated; must be even. null: all.", optional=True
     )
     num_kv_heads: Count | None = key(
         None,

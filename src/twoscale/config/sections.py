@@ -41,7 +41,7 @@ class TrajectoriesConfig(InBatches):
         "float64", "Precision. In float32, steps stop shrinking near 1e-5 and their angles are rounding errors."
     )
     states_sequence: Natural = key(
-        0, "Index of the sequence in tokens whose states are saved for Fig. 1.", source="Fig. 1"
+        0, "Index of the measured sequence whose states are saved for Fig. 1.", source="Fig. 1"
     )
 
     def check(self, config: "CoreConfig") -> None:
@@ -53,7 +53,7 @@ class PathTypesConfig(Section):
     undecided. [G] names the types but gives no criteria.
     """
 
-    window: AtLeastTwo = key(16, "Number of last loop steps of a trajectory that determine the type.")
+    window: AtLeastTwo = key(16, "Number of loop steps at the end of a trajectory that determine the type.")
     converging_rate: Fraction = key(
         0.95,
         "Converging: the fitted ratio of successive step norms is at most this value, or the last step is below "
@@ -87,8 +87,8 @@ class FiguresConfig(Section):
     )
     reading: Literal["state", "direction"] = key(
         "state",
-        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of its direction x /"
-        " ||x||, which determines the output of a normalised readout.",
+        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of the direction x / "
+        "||x||, which alone determines the output of a readout that begins with a norm.",
     )
     seed_band: bool = key(
         False,

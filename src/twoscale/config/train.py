@@ -25,8 +25,8 @@ class ExitGateTraining(Section):
 
     entropy_weight: NonNegative = key(
         0.1,
-        "Factor beta of the entropy of the exit distribution (in nats), which is subtracted from the loss. Ouro "
-        "starts with 0.1 and continues with 0.05. With 0 the distribution may collapse to one loop step.",
+        "Factor beta of the entropy of the exit distribution (in nats); their product is subtracted from the loss. "
+        "Ouro starts with 0.1 and continues with 0.05. With 0 the distribution may collapse to one loop step.",
         source="arXiv 2510.25741",
     )
 
@@ -43,7 +43,8 @@ class TrainConfig(Section):
     )
     save_seconds: Positive = key(
         120.0,
-        "Seconds between saves within a job. A killed job loses at most this time, one iteration and the time to save.",
+        "Seconds between saves within a job. A killed job loses at most the work of this time, one iteration, and the "
+        "time to save.",
     )
     log_every: Count = key(
         10, "Iterations between lines of training/metrics.csv. Iterations with a held-out loss are always logged."
@@ -67,7 +68,7 @@ class TrainConfig(Section):
     )
     processes: Count = key(
         1,
-        "Number of data-parallel processes on all nodes, one per GPU, at most batch_size. It need not divide "
+        "Number of data-parallel processes across all nodes, one per GPU; at most batch_size. It need not divide "
         "batch_size.",
     )
     nodes: Count = key(
@@ -80,8 +81,8 @@ class TrainConfig(Section):
     )
     compile: Flag | Literal["auto"] = key(
         "auto",
-        "Apply torch.compile to each group's loop step. auto: on CUDA only. On CPU it requires a C++ compiler. It"
-        " changes results by rounding, so it is part of a run's identity.",
+        "Apply torch.compile to each group's loop step. auto: on CUDA only. Compiling for CPU requires a C++ "
+        "compiler. Compiled results differ by rounding, so this key is part of a run's identity.",
     )
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "auto",
@@ -117,9 +118,9 @@ class TrainConfig(Section):
     )
     exit_gate: ExitGateTraining | None = key(
         None,
-        "Train the gate of model.exit_gate with the model (one looped group). The loss, also in the log, is then "
-        "the expected cross-entropy under the exit distribution over all loop steps, each decoded through the "
-        "layers after the group, minus entropy_weight times its entropy. null: the gate is not trained.",
+        "Train the gate of model.exit_gate with the model (one looped group). The loss, also in the log, is then the "
+        "expected cross-entropy under the exit distribution over all loop steps, each decoded through the layers "
+        "after the group, minus entropy_weight times the entropy of this distribution. null: the gate is not trained.",
         source="arXiv 2510.25741",
         optional=True,
     )

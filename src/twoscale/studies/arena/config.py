@@ -19,9 +19,9 @@ class ParetoConfig(Section):
 
     criteria: Criteria = key(
         grids(**DENSE_GRIDS),
-        "Exit criteria and their dense grids of thresholds. Criteria that appear only in `exits` keep their "
-        "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a"
-        " criterion of the defaults or the preset.",
+        "Exit criteria and their dense grids of thresholds. Criteria that appear only in `exits` keep the thresholds "
+        "given there. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
+        "criterion that the defaults or the preset include.",
     )
     quality_tokens: Count = key(8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
     latency_tokens: Count = key(32, "Timed tokens per repeat, spread over the context; at most model.context_length.")
@@ -46,8 +46,8 @@ class OracleConfig(OnHeldOut):
 
     tolerance: Annotated[float, Field(ge=0), Number] = key(
         0.01,
-        "A token has converged once its cross-entropy stays within this many nats of the value after "
-        "exits.max_loops loop steps, or below it.",
+        "A token has converged once its cross-entropy stays at most this many nats above the value after "
+        "exits.max_loops loop steps.",
     )
     tokens: Count = key(
         4096,

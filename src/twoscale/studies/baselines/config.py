@@ -6,9 +6,9 @@ from twoscale.config.types import Section, key
 
 
 class BaselinesConfig(Section):
-    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per token as the
-    looped model. `snakemake baselines` trains them on the same batches with every seed and compares held-out cross-
-    entropies.
+    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per token as the looped
+    model. `snakemake baselines` trains them on the same batches with every seed and compares the held-out
+    cross-entropy.
     """
 
     overrides: dict[str, Any] = key(

@@ -24,7 +24,7 @@ class CalibrationConfig(Section):
             acceleration=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
         ),
         "Exit criteria and the thresholds available to a path, for all groups together and for each group. null "
-        "removes a criterion of the defaults or the preset.",
+        "removes a criterion that the defaults or the preset include.",
     )
     tokens: Count = key(
         131_072, "Held-out tokens of all three parts, in whole sequences, at most data.held_out_tokens."
@@ -58,10 +58,10 @@ Guarantees = Annotated[tuple[Positive, ...], *Unique]
 
 
 class GuaranteesConfig(Section):
-    """Quality guarantees, for each of which thresholds are chosen separately: E[clipped loss] <= epsilon. A guarantee
+    """Quality guarantees, E[clipped loss] <= epsilon; thresholds are chosen separately for each guarantee. A guarantee
     holds with probability 1 - delta over the documents used to choose the threshold, by Learn then Test (arXiv
-    2110.01052). The loss compares exits with full depth. It is averaged over the tokens of a unit and clipped to
-    [0, clip * epsilon], so nothing is guaranteed about larger losses.
+    2110.01052). The loss compares exits with full depth. It is averaged over the tokens of a unit and clipped to [0,
+    clip * epsilon], so nothing is guaranteed about larger losses.
     """
 
     nats: Guarantees = key(

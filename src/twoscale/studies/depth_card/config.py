@@ -20,9 +20,9 @@ class DepthCardConfig(InBatches):
     )
     unlooped: str | None = key(
         None,
-        "Non-looped run to compare with, such as one of `runs`, on the same held-out text. The loop gain is its "
-        "loss minus the loss at the trained loops. null: the baseline with the same number of parameters, if it "
-        "is trained and baselines.overrides is empty.",
+        "Non-looped run to compare with, such as one of `runs`, on the same held-out text. The loop gain is the loss "
+        "of this run minus the loss of the looped model at the trained loop count. null: the baseline with the same "
+        "number of parameters, if it is trained and baselines.overrides is empty.",
     )
 
 

@@ -13,9 +13,9 @@ class ExploreConfig(Section):
     exits.max_loops loop steps; exits are shown for the criteria of `exits`.
     """
 
-    sequence: Natural = key(0, "Index of the sequence in trajectories.tokens.")
+    sequence: Natural = key(0, "Index of the sequence among the sequences of trajectories.tokens.")
     tokens: Count = key(
-        64, "Number of tokens to show from the start of the sequence. Each adds about 10 kB to the page."
+        64, "Number of tokens to show from the start of the sequence. Each token adds about 10 kB to the page."
     )
 
     def check(self, config: "CoreConfig") -> None:

@@ -9,8 +9,8 @@ from twoscale.config.types import Count, InBatches, Number, key
 
 class LensConfig(InBatches):
     """Predictions from the state after every loop step, through the layers after its group, at the last checkpoint.
-    results/lens.pdf shows loop step 0, powers of two and the numbers halfway between them, the mean of training and
-    the last loop step.
+    results/lens.pdf shows loop step 0, powers of two and the numbers halfway between them, the mean loop count of
+    training, and the last loop step.
     """
 
     max_multiple: Annotated[float, Field(ge=1), Number] = key(

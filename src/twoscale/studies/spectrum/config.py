@@ -25,18 +25,18 @@ class SpectrumConfig(InBatches):
     checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.")
     steps: AtLeastTwo = key(
         512,
-        "Maximum number of loop steps to a fixed point. A token has no fixed point if its update, or the update "
-        "of an earlier token, is still above the rounding floor.",
+        "Maximum number of loop steps to a fixed point. A token has no fixed point if its update, or the update of an "
+        "earlier token, is still above the rounding floor after this many steps.",
     )
     window: Annotated[int, Field(ge=4), Number] = key(
         16,
-        "Number of last updates above the rounding floor used to measure the rate and angle of a trajectory; at "
-        "most its second half.",
+        "Number of last updates above the rounding floor used to measure the rate and angle of a trajectory; at most "
+        "the second half of the trajectory.",
     )
     tolerance: Fraction = key(
         1e-3,
-        "Threshold for the column loops: the step norm is below this fraction of the norm of the state, as in the"
-        " criterion step_norm_relative.",
+        "Threshold for the column loops, which counts the loop steps until the step norm is below this fraction of "
+        "the norm of the state, as in the criterion step_norm_relative.",
     )
     dense_size: Count = key(
         256,

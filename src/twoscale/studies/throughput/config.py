@@ -18,16 +18,17 @@ class ThroughputConfig(Section):
 
     criteria: Criteria = key(
         grids(step_norm=[1e-2], kl=[1e-2], acceleration=[1e-2]),
-        "Exit criteria and their thresholds, compared with exits.max_loops loop steps for all tokens. null "
-        "removes a criterion of the defaults or the preset.",
+        "Exit criteria and their thresholds, compared with exits.max_loops loop steps for all tokens. null removes a "
+        "criterion that the defaults or the preset include.",
     )
     sequences: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
-        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values for the largest number are allocated at once."
+        (1, 2, 4, 8, 16),
+        "Numbers of sequences to decode together. Keys and values for the largest number are allocated at once.",
     )
     prompt_tokens: Count = key(
         32, "Tokens at the start of each sequence that are read untimed; at most half the context."
     )
-    tokens: Count = key(32, "Tokens to decode after them in each sequence; fewer if the context ends.")
+    tokens: Count = key(32, "Tokens to decode after the prompt in each sequence; fewer if the context ends earlier.")
     repeats: Count = key(3, "Timed repeats.")
     cpu_threads: Count = key(2, "CPU threads, the same for every number of sequences.")
 
