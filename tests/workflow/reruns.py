@@ -86,7 +86,7 @@ EDITS = [
         ("training/processes.py", "timedelta(hours=1)", "timedelta(hours=2)"),
         ("training/metrics_log.py", 'METRICS = "metrics.csv"', 'METRICS = "log.csv"'),
         ("jobs/environment.py", '"MKL_DYNAMIC"', '"MKL_DYNAMICS"'),
-        ("jobs/launch.py", '"--standalone"', '"--nnodes=1"'),
+        ("jobs/launch.py", '"--nnodes", "1"', '"--nnodes", "1:1"'),
         # measurements
         ("dynamics/vectors.py", "FLOOR_FACTOR = 16", "FLOOR_FACTOR = 8"),
         ("dynamics/measures.py", "", '@loop_measure("new", unit="1")\ndef new(step): return step.step_norm'),

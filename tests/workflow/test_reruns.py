@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.workflow.conftest import PARTIAL, SEGMENT, TARGET
+from tests.workflow.conftest import PARTIAL, ROOT, SEGMENT, TARGET
 from tests.workflow.reruns import EDITS, PAGE, plan, row
 
 SAMPLE = [edit for edit in EDITS if edit.old in ("math.sqrt(2 / 5)", "key(1e-6,", "CHARACTERS_PER_TOKEN = 9")]
@@ -18,6 +18,7 @@ def test_the_table_has_a_row_for_every_edit():
     rows = PAGE.read_text().splitlines()
     for edit in EDITS:
         assert sum(line.startswith(row(edit, {}).rpartition(" | none")[0]) for line in rows) == 1, edit
+        assert edit.old in (ROOT / edit.path).read_text(), edit
 
 
 @pytest.mark.parametrize("edit", SAMPLE, ids=lambda edit: f"{edit.path} {edit.old}")
