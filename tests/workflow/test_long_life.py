@@ -26,7 +26,7 @@ STARTED, FINISHED = b"    jobid: ", b"Finished jobid: "  # in Snakemake's output
 RETRIES = 5  # kills of jobs that a start of Snakemake survives
 PATIENCE = 600  # seconds
 # Files with measured times, or with what depends on them: benchmarks, logs, Fig. 4, the claims.
-TIMED = ("benchmarks/", "logs/", ".kept/", "fig4", "claims", "latency", "metrics.csv", "check_cost")
+TIMED = ("benchmarks/", "logs/", ".result_cache/", "fig4", "claims", "latency", "metrics.csv", "check_cost")
 TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]  # of the training log
 # Kinds of jobs that some kill must hit.
 SCRIPTS = {"prepare_text", "tokenize_text", "train_segment", "measure", "compare", "draw"}
