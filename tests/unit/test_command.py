@@ -101,7 +101,7 @@ def test_other_errors_are_faults_of_the_code(error):
 
 def test_refused_permission_is_one_sentence():
     error = PermissionError(errno.EACCES, "Permission denied", "results/a")
-    assert sentence(error) == "results/a: found the error 'Permission denied', expected the permission to use it."
+    assert sentence(error) == "results/a: found the error 'Permission denied', expected permission to use it."
 
 
 def test_an_error_of_the_disk_names_the_file_whichever_library_wrote_it(tmp_path):

@@ -245,10 +245,10 @@ def test_a_run_on_another_text_is_refused_with_the_python_of_the_release():
 
 def test_the_answer_names_numbers_outside_and_what_differs_in_the_machine():
     result = checks.check(changed("training", "held_out_loss", 1, 50.0), frames(), False)
-    text = checks.lines(result, ["cpus: 2 there, 4 here"])
-    assert text[0] == "another arithmetic: cpus: 2 there, 4 here"
+    text = checks.lines(result, ["cpus: 2 in the release, 4 here"])
+    assert text[0] == "another arithmetic: cpus: 2 in the release, 4 here"
     assert "outside: held-out loss, iteration 100: 50 here, 101 in the release" in text
-    assert checks.lines(checks.check(frames(), frames(), True), [])[0] == "arithmetic: that of the release"
+    assert checks.lines(checks.check(frames(), frames(), True), [])[0] == "arithmetic: as in the release"
 
 
 def test_the_largest_differences_are_named_and_the_rest_is_counted():
