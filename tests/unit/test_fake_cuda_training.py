@@ -205,7 +205,7 @@ def test_a_number_that_is_not_finite_is_noticed_before_the_state_is_saved_or_the
     with fake_cuda() as seen:
         trainer, state = prepared(seen, **keys)
         seen.value = lambda tensor: math.nan
-        with pytest.raises(InputError, match="found the loss nan and the gradient norm .* at iteration 1"):
+        with pytest.raises(InputError, match=r"found the loss nan and the gradient norm .* at iteration 1"):
             run_segment(trainer, state, until, tmp_path / "partial", {})
     assert not (tmp_path / "partial").exists()
 

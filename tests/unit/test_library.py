@@ -267,5 +267,5 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths_and_one_run_is_refu
         str(DEMO),
         str(tmp_path / "demo"),
     ]
-    with pytest.raises(InputError, match="twice, expected two runs; the column `iteration`"):
+    with pytest.raises(InputError, match="twice, expected two runs; within a run, the column `iteration`"):
         twoscale.compare(DEMO, DEMO / ".." / "demo", "claims")

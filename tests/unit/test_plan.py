@@ -343,8 +343,8 @@ def claim_notes(**keys) -> dict[int, str]:
 
 def test_the_plan_names_the_claims_that_no_result_can_uphold_and_what_would_help():
     assert claim_notes(preset="demo") == {
-        4: "cannot be upheld from 16 held-out sequences: with the noise of the demo, the intervals fit within the bounds "
-        "from 32 documents on (trajectories.tokens: 4096 or more)."
+        4: "cannot be upheld from 16 held-out sequences: with the noise of the demo, the intervals fit within the "
+        "bounds from 32 documents on (trajectories.tokens: 4096 or more)."
     }
     assert list(claim_notes(preset="demo", trajectories={"tokens": 128 * 11})) == [3, 4]
     assert claim_notes(preset="demo", trajectories={"tokens": 128 * 32}) == {}

@@ -65,7 +65,7 @@ def test_another_file_than_gpt2s_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("name", ["bpe", "gpt2"])
 def test_tokenizer_without_its_file_is_refused(name):
-    with pytest.raises(InputError, match=rf"--tokenizer: found nothing, expected the file of .*: {name}"):
+    with pytest.raises(InputError, match=rf"--tokenizer: found nothing, expected the tokenizer file for .*: {name}"):
         load_tokenizer(name)
 
 

@@ -92,7 +92,8 @@ def test_a_segment_in_another_environment_says_what_differs_in_one_line(shell):
     said = [line for line in shell[1].said.splitlines() if line.startswith("warning: ")]
     assert said == [
         "warning: training continues in another environment (MKL_CBWR: unset before, 'COMPATIBLE' now; "
-        r"OMP_THREAD_LIMIT: unset before, '1\x1b' now), so the weights may not be bit-identical to those of an uninterrupted run"
+        r"OMP_THREAD_LIMIT: unset before, '1\x1b' now), so the weights may not be bit-identical to those "
+        "of an uninterrupted run"
     ]
 
 

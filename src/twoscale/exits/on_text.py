@@ -25,8 +25,8 @@ def make_criterion(name: str, threshold: float) -> ExitCriterion:
     """A built-in exit criterion at a threshold.
 
     Args:
-        name: Name of the criterion, such as "acceleration" (Algorithm 1), "step_norm", "kl", or "fixed", the same number of loop steps for all
-            tokens. The error for an unknown name lists all names.
+        name: Name of the criterion, such as "acceleration" (Algorithm 1), "step_norm", "kl", or "fixed" (the
+            same number of loop steps for all tokens). The error for an unknown name lists all names.
         threshold: τ, in the unit of the criterion's statistic: that of the states for norms, nats for "kl", and a
             whole number of loop steps for "fixed".
 
@@ -63,7 +63,7 @@ def evaluate(
             - token: text of the token
             - group: label of the looped group, such as "5-6"
             - loop_steps: loop steps of the state with which the token leaves the group
-            - evaluations: loop steps that were computed (the cost): one more than loop_steps if the criterion discards the last
+            - evaluations: loop steps that were computed (the cost), one more if the criterion discards the last one
             - ce: cross-entropy of the next token in nats, equal for all groups; NaN at the end of a sequence
 
     Raises:

@@ -172,9 +172,10 @@ class Recorder:
             first integer tensor of the call, if it has the shape of the states without channels.
         mask: Argument of the model that is nonzero for tokens to measure, (B, T), such as "attention_mask".
         word: Token id -> text.
-        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model computes them after the loop. A second
-            parameter without a default gets the token ids (B, T). `decode` is called at the end of each pass, with states in
-            the dtype and on the device of the model. With it, the predictions after each loop step are measured.
+        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model computes them after the loop. A
+            second parameter without a default gets the token ids (B, T). `decode` is called at the end of each pass,
+            with states in the dtype and on the device of the model. With it, the predictions after each loop step are
+            measured.
         criteria: Criteria of the path types.
         trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a pass.
         set_loops: Setter of the model's loop steps: the dotted path of an attribute, or a function of the
