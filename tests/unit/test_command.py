@@ -81,7 +81,8 @@ def test_too_little_memory_is_one_sentence(allocate):
     assert done.returncode == 1
     assert line.startswith("error: memory: found too little")
     assert line.endswith(
-        ", expected more; run fewer jobs at a time (--cores), or set smaller batches or a shorter context in the config."
+        ", expected more; run fewer jobs at a time (--cores), or set smaller "
+        "batches or a shorter context in the config."
     )
 
 
