@@ -25,7 +25,7 @@ def main(run: Path, docs: Path) -> None:
         pictures = [path for path in docs.glob(f"{figure.name}.*") if path.suffix in (".svg", ".png")]
         missing = [file for file in figure.inputs.values() if not (run / file).is_file()]
         for picture in pictures:
-            print(f"{picture}: {f'kept, {run / missing[0]} is missing' if missing else 'drawn'}")
+            print(f"{picture}: {f'kept, because {run / missing[0]} is missing' if missing else 'drawn'}")
             if not missing:
                 redraw(figure, config, run, picture)
 

@@ -24,8 +24,12 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default=defaults.device)
     parser.add_argument("--model", default=defaults.model, help="preset of the model to measure")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections to measure")
-    parser.add_argument("--micro-batches", type=int, nargs="+", default=defaults.micro_batches, help="sequences")
-    parser.add_argument("--iterations", type=int, default=defaults.iterations, help="counted ones of a setting")
+    parser.add_argument(
+        "--micro-batches", type=int, nargs="+", default=defaults.micro_batches, help="numbers of sequences"
+    )
+    parser.add_argument(
+        "--iterations", type=int, default=defaults.iterations, help="iterations to measure in each setting"
+    )
     parser.add_argument("--folder", type=Path, default=Path("results"), help="folder of the report")
     command.run(run, parser)
 

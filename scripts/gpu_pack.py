@@ -23,13 +23,17 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=actions, help="work and measure are called by run")
-    parser.add_argument("--folder", type=Path, default=Path("gpu-pack"), help="the pack")
-    parser.add_argument("--preset", default="half-hour", help="make: file of workflow/presets/, and name of the run")
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make: additional config keys")
+    parser.add_argument("--folder", type=Path, default=Path("gpu-pack"), help="folder of the pack")
+    parser.add_argument(
+        "--preset", default="half-hour", help="make: preset in workflow/presets/, also the name of the run"
+    )
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make: files with further config keys")
     parser.add_argument("--python", default="3.12", help="make: version of Python on the other machine")
-    parser.add_argument("--minutes", type=float, default=25, help="run: total time, including figures")
+    parser.add_argument("--minutes", type=float, default=25, help="run: total minutes, including the figures")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
-    parser.add_argument("--wait", action="store_true", help="run: wait until everything is done, for a batch job")
+    parser.add_argument(
+        "--wait", action="store_true", help="run: return only when everything is done (for a batch job)"
+    )
     command.run(lambda options: print(actions[options.action](options)), parser)
 
 

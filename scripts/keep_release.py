@@ -33,5 +33,7 @@ def main(arguments) -> None:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("snapshot", type=Path, help="folder of the snapshot")
-    options.add_argument("folder", type=Path, help="folder of the release; files of its old manifest are replaced")
+    options.add_argument(
+        "folder", type=Path, help="folder of the release; files that an earlier manifest lists are replaced"
+    )
     command.run(main, options)

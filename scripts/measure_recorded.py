@@ -19,7 +19,8 @@ from twoscale.recorder.run import TEXT, draw_run
 def main(arguments) -> None:
     if arguments.states is not None and arguments.iteration is None:
         raise InputError(
-            "--iteration: required with --states; expected the training iteration of the weights, or 0 if untrained."
+            "option --iteration: found nothing, but --states requires the training iteration of the weights, or 0 if "
+            "untrained."
         )
     if arguments.states is not None:
         measure_saved(arguments.states, arguments.folder, arguments.iteration, arguments.batch_size, arguments.replace)
@@ -35,5 +36,7 @@ if __name__ == "__main__":
     options.add_argument("--batch-size", type=int, default=4, help="batch size for --states")
     options.add_argument("--replace", action="store_true", help="replace an earlier recording of --states")
     options.add_argument("--text", default=TEXT, help="name of the text, for the footer of the figures")
-    options.add_argument("--reading", choices=["state", "direction"], default="state", help="steps of Fig. 3 and 5")
+    options.add_argument(
+        "--reading", choices=["state", "direction"], default="state", help="how steps are measured in Figs. 3 and 5"
+    )
     command.run(main, options)

@@ -32,9 +32,11 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", help="file of workflow/presets/, also the name of the run")
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="your configuration")
-    parser.add_argument("--config", nargs="+", default=[], dest="entries", metavar="KEY=VALUE", help="more keys")
+    parser.add_argument("--preset", help="preset in workflow/presets/, also the name of the run")
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="your config files")
+    parser.add_argument(
+        "--config", nargs="+", default=[], dest="entries", metavar="KEY=VALUE", help="further config keys"
+    )
     for rate, unit in RATES.items():
         parser.add_argument(f"--{rate}", type=float, help=f"sustained {unit}")
     command.run(main, parser)

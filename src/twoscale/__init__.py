@@ -1,6 +1,6 @@
 """Two-scale latent dynamics of looped transformers: train, measure and compare looped language models.
 
-The public names, each with a docstring, as in `help(twoscale.open_run)`:
+The public names, each with a docstring for `help`, as in `help(twoscale.open_run)`:
 
     open_run        a model with its tokenizer: any checkpoint of a run, or a published model
     read_table      a table of a run as a pandas DataFrame
@@ -9,7 +9,7 @@ The public names, each with a docstring, as in `help(twoscale.open_run)`:
     Recorder        records the loops of any PyTorch module
     compare         a table of two runs as one DataFrame
 
-They are imported at their first use: `import twoscale` and `read_table` need no torch. docs/tour.ipynb uses all six.
+They are imported on first use: `import twoscale` and `read_table` need no torch. docs/tour.ipynb uses all six.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -23,8 +23,8 @@ DISK_ERRORS = {
     errno.EDQUOT: "room in the quota of its disk",
     errno.EFBIG: "a file system for files of this size",
     errno.EROFS: "a file system that can be written",
-    errno.EACCES: "the permission to use it",
-    errno.EPERM: "the permission to use it",
+    errno.EACCES: "permission to use it",
+    errno.EPERM: "permission to use it",
     errno.EIO: "a disk without faults",
 }
 

@@ -235,7 +235,7 @@ def test_a_training_segment_without_iterations_is_refused(tmp_path):
     path = write("training", training_rows(1, 3)[:0], tmp_path / "a.parquet")
     with pytest.raises(InputError) as error:
         aggregate.training([path])
-    assert_one_sentence(error, "a.parquet", "no training iteration")
+    assert_one_sentence(error, "a.parquet", "no training iterations")
 
 
 @pytest.mark.parametrize("groups", [("5",), ("4", "10"), ()], ids=["other", "order", "none"])

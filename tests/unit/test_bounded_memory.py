@@ -163,5 +163,5 @@ def test_the_first_rows_of_a_row_group_are_read_without_the_rest_of_it(tmp_path)
 
 def test_lists_of_text_are_refused_before_they_are_read(tmp_path):
     pq.write_table(pa.table({"text": [["a"]]}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet: the column text has the type list<.*>, expected strings"):
+    with pytest.raises(InputError, match=r"a\.parquet: found the type list<.*> in the column text, expected strings"):
         list(text_files.local_documents(DataConfig(source="parquet", path=str(tmp_path)), tmp_path / "cache"))

@@ -115,7 +115,7 @@ def test_a_flipped_bit_anywhere_is_refused(saved):
         with pytest.raises(InputError) as error:
             checkpoints.load(saved, "weights", IDENTITY)
         assert str(error.value).startswith(f"{saved}: "), place
-    assert f"it is damaged: remove it and call `snakemake {saved}`" in str(
+    assert f"the file is damaged; remove it and run `snakemake {saved}`" in str(
         error.value
     )  # the last byte is one of a tensor
 

@@ -422,7 +422,10 @@ def test_empty_tables_leave_claims_open_and_none_fails(empty):
 
 def test_one_document_gives_no_interval():
     verdict = examine(1, synthetic(loops=loops().assign(document=3)))
-    assert (verdict.verdict, "at least 2 documents, found 1" in verdict.reason) == (OPEN, True)
+    assert (verdict.verdict, "too few documents for an interval (found 1, expected at least 2)" in verdict.reason) == (
+        OPEN,
+        True,
+    )
 
 
 def test_a_hole_in_a_table_is_named():

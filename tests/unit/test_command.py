@@ -81,7 +81,8 @@ def test_too_little_memory_is_one_sentence(allocate):
     assert done.returncode == 1
     assert line.startswith("error: memory: found too little")
     assert line.endswith(
-        ", expected more, fewer jobs at a time (--cores), or smaller batches and a shorter context in the config."
+        ", expected more; run fewer jobs at a time (--cores), or set smaller "
+        "batches or a shorter context in the config."
     )
 
 
@@ -101,7 +102,7 @@ def test_other_errors_are_faults_of_the_code(error):
 
 def test_refused_permission_is_one_sentence():
     error = PermissionError(errno.EACCES, "Permission denied", "results/a")
-    assert sentence(error) == "results/a: found the error 'Permission denied', expected the permission to use it."
+    assert sentence(error) == "results/a: found the error 'Permission denied', expected permission to use it."
 
 
 def test_an_error_of_the_disk_names_the_file_whichever_library_wrote_it(tmp_path):

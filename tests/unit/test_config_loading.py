@@ -131,7 +131,7 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"figures": {"fig1_tokens": 99}}, "figures.fig1_tokens: found 99, expected at most model.context_length = "),
         ({"runs": {"x": 3}}, "config key runs.x: found 3, expected a section of keys."),
         ({"runs": [1]}, "config key runs: found [1], expected a section of keys."),
-        ({"learning_rate": "1e-3"}, "unknown key learning_rate, expected it in its section, train: {learning_ra"),
+        ({"learning_rate": "1e-3"}, "unknown key learning_rate, expected it in a section, as in train: {learning"),
         ({"qqq": 1}, ", preset, run, runs, release."),  # the keys that name runs are keys of the top level
         ({"seeds": [5, 5]}, "config key seeds: found [5, 5], expected a list of distinct whole numbers"),
         (

@@ -63,17 +63,17 @@ def criterion_that(update=None, start=None):
         (
             lambda step, x: (step < 1, {"x": x, "k": 1}),
             r"as state\['k'\] a value of type int",
-            "a tensor whose first axis is",
+            "a tensor whose first axis has",
         ),
         (
             lambda step, x: (step < 1, {"x": x, "mean": step.mean()}),
             r"as state\['mean'\] a float64 tensor of shape \(\)",
-            "a tensor whose first axis is the tokens, {0} here",
+            "a tensor whose first axis has one entry per token, {0} here",
         ),
         (
             lambda step, x: (step < 1, {"x": x.T}),
             r"shape \(16, {0}\)",
-            "a tensor whose first axis is the tokens, {0} here",
+            "a tensor whose first axis has one entry per token, {0} here",
         ),
     ],
     ids=["one number", "statistic", "column", "python bool", "nothing", "a dict", "state", "int", "scalar", "axis"],
@@ -138,7 +138,8 @@ def test_weights_of_a_mean_are_limited_to_what_is_left_of_one():
 )
 def test_what_start_returns_is_refused_with_what_was_expected(run, tokens, start, found):
     with pytest.raises(
-        InputError, match=rf"^exit criterion Faulty\.start returned {found}.*first axis is the tokens, {tokens}"
+        InputError,
+        match=rf"^exit criterion Faulty\.start returned {found}.*first axis has one entry per token, {tokens}",
     ):
         run(criterion_that(start=start))
 

@@ -172,7 +172,10 @@ def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
     ("changes", "sentence"),
     [
         ({"source": "published", "folder": "/x"}, "found a published model, expected one that is trained here"),
-        ({"architecture": "mine"}, "found model.architecture: mine, expected transformer, the only one whose code"),
+        (
+            {"architecture": "mine"},
+            "found model.architecture: mine, expected transformer, the only architecture whose code",
+        ),
     ],
 )
 def test_a_model_whose_code_or_weights_are_not_the_librarys_is_refused(changes, sentence):

@@ -129,7 +129,7 @@ def test_text_is_written_to_standard_output_and_speed_to_standard_error(results,
     assert done.stdout.startswith(b"loop")
     assert b"\x1b[" not in done.stdout
     facts = dict(line.split(": ", 1) for line in done.stderr.decode().splitlines())
-    assert facts["stopped"] == "after 8 tokens, the number of --tokens"
+    assert facts["stopped"] == "after 8 tokens, as set by --tokens"
     assert re.fullmatch(r"[\d.]+ tokens/s", facts["speed"])
     assert re.fullmatch(r"[\d.]+ in 2, [\d.]+ in 3", facts["evaluations per token"])
     assert "acceleration 0.5" in page.read_text(encoding="utf-8")
@@ -177,7 +177,7 @@ def test_a_published_model_generates_text_with_its_published_loops_and_room_for_
     main(parser().parse_args(["--model", str(folder), "--prompt", "the loop", "--tokens", "4", "--seed", "1"]))
     printed = capfd.readouterr()
     assert printed.out.startswith("the loop")
-    assert "after 4 tokens, the number of --tokens" in printed.err
+    assert "after 4 tokens, as set by --tokens" in printed.err
     assert f"evaluations per token: {loops}" in printed.err
 
 

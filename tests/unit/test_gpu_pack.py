@@ -86,7 +86,7 @@ def test_what_a_pack_cannot_run_is_refused(tmp_path, values, sentence):
 
 def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match="contains other files"):
+    with pytest.raises(InputError, match="found files that do not belong to a pack"):
         pack.make(tmp_path, "tiny", [], "3.12")
     assert (tmp_path / "thesis.tex").exists()
 

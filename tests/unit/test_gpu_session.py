@@ -113,7 +113,7 @@ def test_the_status_has_the_stage_the_check_the_iteration_the_jobs_and_the_last_
     lines = ["1 of 26 steps (4%) done", "error: a", "3 of 26 steps (12%) done", "RuntimeError: b", "error: a", "x.y"]
     session.log.write_text("\n".join(lines))
     assert status(session).splitlines() == [
-        "tiny on cpu: stopped in stage workflow, and `run` continues it; minute 10 of 25",
+        "tiny on cpu: stopped in stage workflow; `run` continues it; minute 10 of 25",
         "GPU check: passed after 210 s, see results/tiny/gpu/gpu-check.md",
         "training: iteration 10 of 20, loss 5.5, 2 iterations/s, 01:30 left",
         "jobs: 3 of 26 are done",

@@ -381,7 +381,7 @@ def test_a_response_that_is_longer_than_requested_is_cut_off_and_not_repeated(hu
     flood = Flood(code)
     hub.faults += [loopback.nothing, loopback.nothing, flood]
     assert "000.parquet: could not be read from the Hugging Face Hub" in (sentence := run().fail())
-    assert "found more bytes than the" in sentence
+    assert "the most that this response may have" in sentence
     assert flood.sent < 50e6  # the range, and what the buffers of the system hold
     assert len(hub.content_requests()) == 3
 
@@ -390,7 +390,7 @@ def test_a_redirect_and_a_listing_without_end_are_cut_off(hub, run):
     for code in (302, 200):
         flood = Flood(code, Location=f"{hub.address}/elsewhere")
         hub.api_faults += [flood]
-        assert "found more bytes than the" in run().fail()
+        assert "the most that this response may have" in run().fail()
         assert flood.sent < client.MAX_RESPONSE + 50e6
 
 
@@ -545,7 +545,7 @@ def test_a_bounded_stream_yields_the_bytes_up_to_its_limit_and_closes_what_it_re
     assert list(bounded) == [b"ab", b"cd"]
     bounded.close()
     assert stream.closed
-    with pytest.raises(client.WrongResponseError, match="found more bytes than the 3 that"):
+    with pytest.raises(client.WrongResponseError, match="found more than 3 bytes"):
         list(client._BoundedStream(stream, 3))
 
 

@@ -188,7 +188,7 @@ def test_a_source_without_text_is_refused(tmp_path, shards):
 
 
 def test_the_counts_of_a_side_without_documents_are_in_the_sentence(tmp_path, shards):
-    with pytest.raises(InputError, match=r"found no held-out document among 2 \(9 characters\) at 0\.0"):
+    with pytest.raises(InputError, match=r"found no held-out document among 2 \(9 characters\) with the fraction 0\.0"):
         prepare(write_parquet(tmp_path / "s.parquet", ["four", "fives"]), shards, fraction=0.0)
 
 

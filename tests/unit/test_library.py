@@ -234,7 +234,12 @@ def test_the_tables_of_a_dense_grid_have_the_columns_of_the_exits(tmp_path):
     ("folder", "table", "iteration", "message"),
     [
         (DEMO, "metrics", None, r"found no table 'metrics', expected one of check_cost, claims, .*did you mean"),
-        (DEMO, "trajectories", None, r"found no table 'trajectories', expected one of .* \(its job has not run\)"),
+        (
+            DEMO,
+            "trajectories",
+            None,
+            r"found no table 'trajectories', expected one of .* \(the job for the table trajectories has not run\)",
+        ),
         ("nowhere", "claims", None, "nowhere: found no such folder, expected the folder of a run, such as "),
         (DEMO, "loop_metrics", 7, "found no rows of iteration 7, expected one of 0, .*1000"),
         (DEMO, "training", 7000, "found no rows of iteration 7000, expected one from 1 to 1000"),
@@ -262,5 +267,5 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths_and_one_run_is_refu
         str(DEMO),
         str(tmp_path / "demo"),
     ]
-    with pytest.raises(InputError, match="twice, expected two runs; the column `iteration`"):
+    with pytest.raises(InputError, match="twice, expected two runs; within a run, the column `iteration`"):
         twoscale.compare(DEMO, DEMO / ".." / "demo", "claims")

@@ -91,5 +91,5 @@ def test_no_benchmark_files_give_an_empty_table():
 
 def test_a_file_that_is_no_benchmark_is_refused(tmp_path):
     (tmp_path / "x.tsv").write_text("a\tb\n1\t2\n")
-    with pytest.raises(InputError, match=r"x\.tsv: found a, b, expected a benchmark file"):
+    with pytest.raises(InputError, match=r"x\.tsv: found the columns a, b; expected those of a Snakemake benchmark"):
         pages.runtimes([tmp_path / "x.tsv"])

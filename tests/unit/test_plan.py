@@ -330,7 +330,7 @@ def test_a_number_of_processes_that_does_not_divide_the_batch_is_a_note():
     (run,) = config.runs({"preset": "paper", "train": {"processes": 4}}).values()
     assert plans.notes(run)[0] == (
         "train.processes: 4 does not divide train.batch_size = 10, so processes wait for 17% of the time; 1, 2, 5, 10 "
-        "divide it."
+        "do."
     )
     assert not any("processes" in note for note in plans.notes(tiny(train={"processes": 2})))
 
@@ -343,8 +343,8 @@ def claim_notes(**keys) -> dict[int, str]:
 
 def test_the_plan_names_the_claims_that_no_result_can_uphold_and_what_would_help():
     assert claim_notes(preset="demo") == {
-        4: "cannot be upheld from 16 held-out sequences: with the noise of the demo its intervals fit in the bounds "
-        "from 32 documents on (trajectories.tokens: 4096 or more)."
+        4: "cannot be upheld from 16 held-out sequences: with the noise of the demo, the intervals fit within the "
+        "bounds from 32 documents on (trajectories.tokens: 4096 or more)."
     }
     assert list(claim_notes(preset="demo", trajectories={"tokens": 128 * 11})) == [3, 4]
     assert claim_notes(preset="demo", trajectories={"tokens": 128 * 32}) == {}
@@ -354,7 +354,7 @@ def test_the_plan_names_the_claims_that_a_run_is_not_asked_and_trends_of_too_few
     tiny_notes = claim_notes(preset="tiny")
     assert tiny_notes[4] == "is not asked: the claim needs at least 30 loop steps, and trajectories.loops is 6."
     assert tiny_notes[2] == tiny_notes[12]
-    assert tiny_notes[2].startswith("cannot be judged: 2 checkpoints after warm-up, and a trend needs 3 (train.check")
+    assert tiny_notes[2].startswith("cannot be judged: 2 checkpoints after warm-up, but a trend needs 3 (train.check")
     assert {2, 3, 5, 12} <= claim_notes(preset="huginn-0125").keys()
     assert claim_notes(preset="demo", train={"early_checkpoints": [50], "checkpoint_every": 500})[2].startswith(
         "cannot be judged: 2 checkpoints after warm-up"

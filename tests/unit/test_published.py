@@ -294,9 +294,8 @@ def test_rotations_are_read_from_the_keys_of_either_version_of_transformers(tmp_
 def test_keys_that_nothing_reads_are_named(tmp_path, name):
     folder = copied(name, tmp_path)
     edit(folder, torch_dtype="bfloat16", partial_rotary_factor=0.5, n_layer_in_coda=3, unset=None)
-    assert (
-        "found the unknown keys n_layer_in_coda, partial_rotary_factor, which this importer does not know"
-        in refused_config(folder)
+    assert "found the keys n_layer_in_coda, partial_rotary_factor, which this importer does not know" in refused_config(
+        folder
     )
 
 

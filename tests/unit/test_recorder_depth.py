@@ -137,7 +137,11 @@ class Hidden(Affine):
     ("model", "loops", "message"),
     [
         (Looped(Affine(TURN)).float(), None, "spectrum: found float32, expected float64"),
-        (Looped(Hidden(TURN)), None, "group core: found products that differ by 1 of their length"),
+        (
+            Looped(Hidden(TURN)),
+            None,
+            "group core: found Jacobian products that differ from finite differences by 1 of their length",
+        ),
         (Looped(Affine(TURN), loops=1), None, "found 1 loop steps in a forward pass, expected at least 2"),
         (Looped(Affine(TURN)), {"core": Output("step", lambda x: x)}, "found a function that picks the state"),
         (Looped(Affine(TURN)), {"core": "stem"}, "found no module 'stem' in Looped"),

@@ -109,7 +109,10 @@ def test_a_table_that_is_said_to_be_very_large_is_not_read(tmp_path, monkeypatch
     found = opened(release(tmp_path))
     monkeypatch.setattr("twoscale.analysis.release.MAX_TABLE", 10)
     monkeypatch.setattr(Path, "open", None)
-    refused(lambda: found.read(LOOPS), r"loops\.parquet: found \d+ bytes in manifest.json, expected at most 10")
+    refused(
+        lambda: found.read(LOOPS),
+        r"loops\.parquet: found a size of \d+ bytes stated in manifest.json, expected at most 10",
+    )
 
 
 def test_a_file_with_the_right_digest_that_is_no_table_is_refused(tmp_path):
@@ -125,7 +128,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path, file)
     found = opened(folder)
     (folder / file).unlink()
     os.mkfifo(folder / file)
-    refused(lambda: opened(folder) if file == "manifest.json" else found.read(file), "expected a regular file")
+    refused(lambda: opened(folder) if file == "manifest.json" else found.read(file), "found no regular file")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_a_link_out_of_the_release_is_not_followed(tmp_path, name):
     folder = release(tmp_path)
     outside = (folder / name).rename(tmp_path / "outside")
     (folder / name).symlink_to(outside)
-    refused(lambda: opened(folder).read(LOOPS), r"found a link out of the release, expected a file in")
+    refused(lambda: opened(folder).read(LOOPS), r"found a link that leads out of the release, expected a file in")
 
 
 def test_links_in_a_circle_are_refused(tmp_path):
@@ -258,7 +261,7 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path):
     (tmp_path / "config.json").touch()
     refused(lambda: opened(tmp_path), r"expected a file of released tables\.$")
     (tmp_path / "model.safetensors").touch()
-    refused(lambda: opened(tmp_path), r"released tables, and found a released model, which has no tables\.")
+    refused(lambda: opened(tmp_path), r"released tables; this release has a model and no tables\.")
 
 
 def test_a_manifest_of_megabytes_is_refused_unread(tmp_path):
@@ -321,7 +324,9 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(served, monkeypatch
 
     served.faults = [slowly]
     hurried = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=0.1)
-    refused(lambda: Release.open(served.address, hurried), r"manifest\.json: found no complete answer in 2 s, expected")
+    refused(
+        lambda: Release.open(served.address, hurried), r"manifest\.json: found no complete answer within 2 s, expected"
+    )
     ended.set()
 
 

@@ -112,7 +112,7 @@ def test_held_out_text_that_is_too_short_is_refused_with_the_number_of_dropped_d
         "1 of 10 documents",
         "32 tokens in a row",
         f"data.held_out_tokens = {tokens + 1}",
-        f"ask for what this text has, with data: {{held_out_tokens: {tokens}, held_out_margin: ",
+        f"request only as many as this text has, with data: {{held_out_tokens: {tokens}, held_out_margin: ",
     )
     for part in expected:
         assert part in str(caught.value)
@@ -124,7 +124,7 @@ def test_held_out_text_that_is_too_short_is_refused_with_the_number_of_dropped_d
 @pytest.mark.parametrize("unit", ["tokens", "characters"])
 @pytest.mark.parametrize(
     ("margin", "advice"),
-    [(1.0, "raise data.held_out_margin (now 1): text was collected up to this times data.held_out_tokens;"),
+    [(1.0, "raise data.held_out_margin (now 1): text was collected up to this multiple of data.held_out_tokens;"),
      (90.0, "raise data.held_out_fraction (now 0.25): the source has no further held-out text; or use more text;")],
 )  # fmt: skip
 def test_the_advice_on_too_little_text_names_the_limit_that_binds_and_keys_that_work(tmp_path, unit, margin, advice):
@@ -258,7 +258,7 @@ def test_joining_in_chunks_of_any_size_gives_the_same_files(shards, tmp_path, mo
 def test_token_shards_of_different_tokenizers_are_refused(shards, tmp_path, trained):
     separate = tokenize_each(shards, tmp_path, byte_level())
     tokenize_text(shards[1], load_bpe(trained), separate[1])
-    with pytest.raises(InputError, match="found 2 kinds of ids, expected one tokenizer"):
+    with pytest.raises(InputError, match="found ids of 2 tokenizers, expected those of one"):
         join_tokens(separate, TokenShard(*outputs(tmp_path)), 200, NGRAM, CONTEXT, QUOTA)
 
 
@@ -359,10 +359,14 @@ def test_an_empty_shard_is_opened_as_no_ids(tmp_path):
 def test_open_shard_refuses_ids_that_the_vocabulary_or_the_model_lacks(shards, tmp_path):
     train, _, metadata = tokenize(shards, tmp_path)
     assert len(open_shard(train, metadata, 257))
-    with pytest.raises(InputError, match=r"train\.bin: found the token id 256, expected ids below 256"):
+    with pytest.raises(
+        InputError, match=r"train\.bin: found the token id 256, expected ids below the vocabulary size 256"
+    ):
         open_shard(train, metadata, 256)
     metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"vocab_size": 200}))
-    with pytest.raises(InputError, match=r"train\.bin: found the token id 256, expected ids below 200"):
+    with pytest.raises(
+        InputError, match=r"train\.bin: found the token id 256, expected ids below the vocabulary size 200"
+    ):
         open_shard(train, metadata, 257)
 
 

@@ -156,8 +156,11 @@ def test_missing_path_is_refused(tmp_path):
 
 
 WRONG_COLUMNS = {
-    "no text": ({"content": ["one"], "id": ["1"]}, "found the columns content, id; expected a column text"),
-    "binary": ({"text": pa.array([None, b"one"], pa.binary())}, "found a value of type binary in row 1, expected text"),
+    "no text": ({"content": ["one"], "id": ["1"]}, "found the columns content, id; expected a column named text"),
+    "binary": (
+        {"text": pa.array([None, b"one"], pa.binary())},
+        "found a value of type binary in row 1 of the column text",
+    ),
     "numbers": ({"text": [1, 2]}, "found a value of type int64 in row 0"),
     "not UTF-8": (
         {"text": not_utf8(b"fine", b"\xff\xfe broken", b"fine")},

@@ -164,14 +164,14 @@ def test_line_numbers_go_on_across_batches(tmp_path, read):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"content": "x"}', "found the fields content; expected a field text"),
-        ("{}", "found the fields none; expected a field text"),
+        ('{"content": "x"}', "found the fields content; expected a field named text"),
+        ("{}", "found the fields none; expected a field named text"),
         ('{"text": null}', "found null in the field text, expected a string"),
         ('{"text": 3}', "found a value of type int in the field text, expected a string"),
-        ('["text"]', "found list, expected an object with the field text"),
+        ('["text"]', "found a value of type list, expected an object with the field text"),
         ('{"text": "x"', r"cannot be read as JSON \(Expecting ',' delimiter at character 14\), expected an object"),
         ('{"text": "a\tb"}', r"cannot be read as JSON \(Invalid control character at character 12\), expected"),
-        ('{"text": "\\ud800"}', "found an unpaired surrogate in text"),
+        ('{"text": "\\ud800"}', "found an unpaired surrogate in the field text"),
     ],
 )
 def test_a_line_without_text_is_refused_with_file_and_line(tmp_path, read, line, message):
@@ -335,7 +335,10 @@ def test_a_file_that_cannot_be_read_is_one_sentence_and_leaves_nothing(tmp_path)
     ("files", "sentence"),
     [
         ({"a.txt": b" \n", "b.txt": b""}, r"data\.source: txt: found no document with text; every text is empty"),
-        ({"a.txt": b"a short story"}, r"found no (training|held-out) document among 1 \(13 characters\) at 0\.2"),
+        (
+            {"a.txt": b"a short story"},
+            r"found no (training|held-out) document among 1 \(13 characters\) with the fraction 0\.2",
+        ),
     ],
 )
 def test_text_without_documents_for_both_sides_names_the_cause_and_leaves_nothing(tmp_path, files, sentence):

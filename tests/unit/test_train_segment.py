@@ -26,7 +26,9 @@ def stopped(tmp_path_factory) -> tuple[Run, bytes, str]:
 def test_a_loss_that_is_not_finite_ends_the_job_in_one_sentence(stopped):
     said = stopped[2].splitlines()
     assert "Traceback" not in stopped[2]
-    assert re.match(r"error: training: iteration \d gave the loss \S+ and the gradient norm \S+, expected", said[-1])
+    assert re.match(
+        r"error: training: found the loss \S+ and the gradient norm \S+ at iteration \d, expected", said[-1]
+    )
 
 
 def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint_and_the_partial_state(stopped):
@@ -90,7 +92,8 @@ def test_a_segment_in_another_environment_says_what_differs_in_one_line(shell):
     said = [line for line in shell[1].said.splitlines() if line.startswith("warning: ")]
     assert said == [
         "warning: training continues in another environment (MKL_CBWR: unset before, 'COMPATIBLE' now; "
-        r"OMP_THREAD_LIMIT: unset before, '1\x1b' now), so its bits may differ from those of an uninterrupted run"
+        r"OMP_THREAD_LIMIT: unset before, '1\x1b' now), so the weights may not be bit-identical to those "
+        "of an uninterrupted run"
     ]
 
 

@@ -533,7 +533,7 @@ def test_the_partial_state_alone_is_read_where_there_is_one(untrained, two_itera
     start.write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
     assert load_state(segment(), Segment(6, WHOLE), paths).iteration == 2
     paths.partial.unlink()
-    with pytest.raises(InputError, match="it is damaged"):
+    with pytest.raises(InputError, match="the file is damaged"):
         load_state(segment(), Segment(6, WHOLE), paths)
 
 

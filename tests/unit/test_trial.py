@@ -51,7 +51,7 @@ def test_a_criterion_that_decides_on_each_token_alone_passes(tmp_path):
 def test_a_criterion_that_looks_at_other_tokens_is_refused(tmp_path, decision):
     sentence = (
         r"^exit criterion 'mine' of the file .*mine\.py at \d\S*: found \d evaluations of token \d in group [23] in "
-        r"parallel and \d in decoding, expected none: the decision for a token may depend only on its own row"
+        r"parallel and \d in decoding, expected no difference: the decision for a token may depend only on its own row"
     )
     with pytest.raises(InputError, match=sentence):
         try_mine(tmp_path, decision)

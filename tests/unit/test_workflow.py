@@ -74,7 +74,9 @@ def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
 
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
 def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
-    with pytest.raises(InputError, match=r"run tiny: no checkpoint at iteration \d+, expected one of \[10, 20\]\."):
+    with pytest.raises(
+        InputError, match=r"run tiny: found no checkpoint at iteration \d+, expected one of \[10, 20\]\."
+    ):
         runs().paths.segment_start(of(iteration=iteration))
 
 
@@ -169,7 +171,9 @@ def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
     for pattern in (mine.trained_pattern, mine.last_segments, mine.repository_pattern):
         assert not re.fullmatch(pattern, "tiny")
         assert not re.fullmatch(pattern, "")
-    with pytest.raises(InputError, match="no checkpoint at iteration 10, expected 0: the model is published"):
+    with pytest.raises(
+        InputError, match="found no checkpoint at iteration 10, expected iteration 0 of the published model"
+    ):
         mine.paths.checkpoint_file(of(iteration="000010"))
 
 

@@ -82,7 +82,7 @@ def test_a_checkpoint_of_another_config_is_refused(editable):
     [
         ("results/fig9.pdf", "results/fig9.pdf: found no rule that makes it, expected a target (all, supplementary, "),
         ("results/foo/tables/drift.parquet", "found no run foo in this config, expected one of tiny"),
-        ("suplementary", "(did you mean supplementary?); snakemake --list-rules has all rules."),
+        ("suplementary", "(did you mean supplementary?); snakemake --list-rules lists all rules."),
     ],
 )
 def test_a_target_that_no_rule_makes_is_answered_with_those_that_there_are(fresh, target, sentence):
@@ -96,7 +96,7 @@ def test_more_threads_than_cores_are_a_warning_where_training_runs_here(fresh):
     """A run of another machine may be repeated, whose bits depend on its threads."""
     fresh.configure(train={"cpu_threads": 1000})
     done = fresh.succeed("-n")
-    assert "config key train.cpu_threads: found 1000 threads of all processes, expected at most" in done.stdout
+    assert "config key train.cpu_threads: found 1000 threads over all processes, expected at most" in done.stdout
     assert "train.cpu_threads" not in fresh.succeed("-n", "text").stdout
 
 

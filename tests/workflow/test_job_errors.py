@@ -53,7 +53,7 @@ def test_the_last_lines_say_why_each_job_failed_and_shell_lines_are_printed_once
     assert done.returncode == 1
     assert set(done.stderr.strip().splitlines()[-3:]) == {
         "wrong: error: file x: found é.",
-        "killed: the job was killed (SIGKILL), as the system does when memory runs out.",
+        "killed: the job was killed (SIGKILL), as happens when memory runs out.",
         "silent: the job wrote no message.",
     }
     for rule in ("wrong", "killed", "silent"):

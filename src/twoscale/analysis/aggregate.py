@@ -94,7 +94,7 @@ def training(paths: Iterable[str | Path]) -> pd.DataFrame:
     segments = [(path, tables.read("training", path)) for path in paths]
     for path, segment in segments:
         if segment.empty:
-            raise InputError(f"{path}: found no training iteration, expected at least one.")
+            raise InputError(f"{path}: found no training iterations, expected at least one.")
     return _joined(segments, rows_per_iteration=1)
 
 
@@ -237,7 +237,7 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
 def _only_iteration(file: pq.ParquetFile, path: str | Path) -> int:
     iterations = _column(file, "iteration").unique().to_pylist()
     if len(iterations) > 1:
-        raise InputError(f"{path}: found the iterations {sorted(iterations)}, expected a single checkpoint.")
+        raise InputError(f"{path}: found the iterations {sorted(iterations)}, expected a single iteration.")
     return iterations[0]
 
 

@@ -345,7 +345,7 @@ def _by_point(rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, v
 
 def _check_units(name: str, number: int) -> None:
     if number < 2:
-        raise InconclusiveError(f"rows missing: an interval needs at least 2 {name}, found {number}")
+        raise InconclusiveError(f"rows missing: too few {name} for an interval (found {number}, expected at least 2)")
 
 
 # --- statistics of totals (R, …, 2) ----------------------------------------------------------------------------

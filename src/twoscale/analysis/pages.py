@@ -127,5 +127,7 @@ def _job(path: Path) -> dict[str, object]:
     frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
     missing = {"s", "cpu_time", "max_rss"} - set(frame.columns)
     if missing or frame.empty:
-        raise InputError(f"{path}: found {', '.join(frame.columns)}, expected a benchmark file of Snakemake.")
+        raise InputError(
+            f"{path}: found the columns {', '.join(frame.columns)}; expected those of a Snakemake benchmark."
+        )
     return {"rule": rule if iteration.isdigit() else name} | frame.iloc[0].to_dict()

@@ -93,7 +93,7 @@ class Release:
             raise InputError(f"config key release: found {source!r}, expected a folder or an http(s) address.")
         if "://" in source and not ADDRESS.fullmatch(source):
             raise InputError(
-                f"config key release: found {source}, expected a folder, or its http:// or https:// address "
+                f"config key release: found {source}, expected a folder, or an http:// or https:// address "
                 "without spaces, ?, # or @."
             )
         source = source.rstrip("/") or source
@@ -158,7 +158,9 @@ class Release:
         """
         file, what = self.tables[name], f"{self.source}/{name}"
         if file.bytes > MAX_TABLE:
-            raise InputError(f"{what}: found {file.bytes} bytes in {MANIFEST}, expected at most {MAX_TABLE}.")
+            raise InputError(
+                f"{what}: found a size of {file.bytes} bytes stated in {MANIFEST}, expected at most {MAX_TABLE}."
+            )
         content = _read(self.source, name, file.bytes, self.download)
         if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
             raise InputError(
@@ -196,14 +198,14 @@ def _read(source: str, name: str, most: int, download: DownloadConfig) -> bytes:
         if folder.parent.name == "snapshots":  # of the hub's cache, whose files are links to its folder `blobs`
             folder = folder.parents[1]
         if not path.resolve().is_relative_to(folder):
-            raise InputError(f"{path}: found a link out of the release, expected a file in {source}.")
+            raise InputError(f"{path}: found a link that leads out of the release, expected a file in {source}.")
         if path.exists() and not path.is_file():  # a named pipe would never end
-            raise InputError(f"{path}: expected a regular file of the release {source}.")
+            raise InputError(f"{path}: found no regular file, expected one in the release {source}.")
         with path.open("rb") as file:
             content = file.read(most + 1)
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
         model = Path(source, "config.json").is_file() and Path(source, "model.safetensors").is_file()
-        hint = ", and found a released model, which has no tables" if model else ""
+        hint = "; this release has a model and no tables" if model else ""
         raise InputError(
             f"{path}: cannot be read ({first_line(error)}), expected a file of released tables{hint}."
         ) from error
@@ -229,8 +231,8 @@ def _in_time(address: str, most: int, download: DownloadConfig, read: Callable[.
         return answer.result(seconds)
     except TimeoutError as error:
         raise InputError(
-            f"{address}: found no complete answer in {seconds:.0f} s, expected a faster server, or a larger value of "
-            "config key download.timeout."
+            f"{address}: found no complete answer within {seconds:.0f} s, expected a faster server, or a larger value "
+            "of config key download.timeout."
         ) from error
 
 
@@ -317,5 +319,5 @@ def _check_texts(what: str, table: str, content: bytes) -> None:
                 shown = text if len(text) <= 100 else f"{text[:100]}…"
                 raise InputError(
                     f"{what}: found {shown!r} in the column {name!r}, expected {expected} without control characters "
-                    "and markup."
+                    "or markup."
                 )

@@ -148,7 +148,7 @@ def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None
         if (other := found.get(name, "none")) != digest:
             raise InputError(
                 f"{where}: found {name} with the SHA-256 {other[:12]}…, expected {digest[:12]}… as in the release; "
-                "the demo's text is Python's documentation, in the release of Python "
+                "the demo's text is Python's documentation, and the release was made with Python "
                 f"{manifest.versions.get('python', 'unknown')}."
             )
 
@@ -160,11 +160,11 @@ def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
     """
     here, there = machine.description(), manifest.machine
     names = [name for name in ("processor", "cpus") if here[name] != there.get(name)]
-    found = [f"{name}: {there.get(name)!r} there, {here[name]!r} here" for name in names]
+    found = [f"{name}: {there.get(name)!r} in the release, {here[name]!r} here" for name in names]
     released, ours = environment.valid(manifest.training.get("environments")), environment.distinct(segments)
     if len(released) != len(ours):
-        return [*found, f"environments of training: {len(released)} there, {len(ours)} here"]
-    changes = (environment.differences(*pair, ("there", "here")) for pair in zip(released, ours, strict=True))
+        return [*found, f"environments of training: {len(released)} in the release, {len(ours)} here"]
+    changes = (environment.differences(*pair, ("in the release", "here")) for pair in zip(released, ours, strict=True))
     return [*found, *dict.fromkeys(text for texts in changes for text in texts)]
 
 
@@ -176,7 +176,7 @@ def check_config(identity: Mapping[str, Any], released: Config, where: str) -> N
     theirs = training_identity(released)
     ours = {section: identity.get(section) for section in theirs}
     if keys := _differing(ours, theirs):
-        raise InputError(f"{where}: {', '.join(keys)} differ from the release.")
+        raise InputError(f"{where}: found other values of {', '.join(keys)}, expected those of the release.")
 
 
 def _differing(ours: Any, theirs: Any, name: str = "") -> list[str]:
@@ -299,11 +299,11 @@ def _verdicts(found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
 
 def lines(result: Check, changes: Sequence[str], most: int = 20) -> list[str]:
     """The answer as text: what differs in the machine, a row per kind, and the numbers that left their tolerance."""
-    text = ["arithmetic: that of the release" if not changes else f"another arithmetic: {'; '.join(changes)}", ""]
+    text = ["arithmetic: as in the release" if not changes else f"another arithmetic: {'; '.join(changes)}", ""]
     text.append(f"{'kind':<40}{'numbers':>9}{'outside':>9}{'largest':>12}{'tolerance':>11}")
     for row in result.kinds().itertuples():
         text.append(f"{row.kind:<40}{row.numbers:>9}{row.outside:>9}{row.largest:>12.3g}{row.tolerance:>11g}")
-    text += ["", "times depend on the machine and its load and are not compared"]
+    text += ["", "times are not compared: they depend on the machine and the load on it"]
     for row in result.verdicts.itertuples():
         text.append(f"claim {row.claim}: {row.found} here, {row.released} in the release")
     shown = result.outside.sort_values("difference", ascending=False, kind="stable").head(most)

@@ -43,7 +43,7 @@ def compress_files(report: str) -> str:
         return report
     before, end, after = report.rpartition(END)
     if not end or "var results" not in before:
-        raise InputError("report: found no results or end of body, expected the report.html of Snakemake.")
+        raise InputError("report: found no results, or no end of the body, expected the report.html of Snakemake.")
     return "".join([DATA.sub(_compressed, before.replace(*TITLES)), SCRIPT, end, after])
 
 

@@ -55,7 +55,11 @@ def read_table(run: str | PathLike[str] | HasFolder, table: str, iteration: int 
     folder = _folder(run)
     found = _files(folder)
     if table not in found:
-        later = " (its job has not run)" if table in tables.declared() else did_you_mean(table, found)
+        later = (
+            f" (the job for the table {table} has not run)"
+            if table in tables.declared()
+            else did_you_mean(table, found)
+        )
         raise InputError(
             f"{folder}: found no table {table!r}, expected one of {', '.join(sorted(found)) or '(none)'}{later}."
         )
@@ -98,8 +102,8 @@ def compare(
     folders = [_folder(run_a), _folder(run_b)]
     if folders[0].resolve() == folders[1].resolve():
         raise InputError(
-            f"compare: found {folders[0]} twice, expected two runs; the column `iteration` of its tables "
-            "distinguishes the checkpoints of a run."
+            f"compare: found {folders[0]} twice, expected two runs; within a run, the column `iteration` "
+            "distinguishes the checkpoints."
         )
     names = [folder.absolute().name for folder in folders]
     names = names if names[0] != names[1] else [str(folder) for folder in folders]

@@ -91,7 +91,7 @@ def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int)
         raise InputError(f"{snapshot / MANIFEST}: found no file {', '.join(absent)} in the snapshot.")
     if facts["modified"] is not False:
         raise InputError(
-            f"{snapshot / MANIFEST}: found modified: {json.dumps(facts['modified'])}, expected false: commit your "
+            f"{snapshot / MANIFEST}: found modified: {json.dumps(facts['modified'])}, expected false; commit your "
             "changes and take the snapshot again."
         )
     if (size := sum(listed[name]["bytes"] for name in names)) > most_bytes:

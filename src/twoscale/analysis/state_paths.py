@@ -63,13 +63,14 @@ def read_states(path: str | Path) -> States:
         states = States(values, **{key: described[key] for key in METADATA_KEYS})
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: found no usable metadata 'twoscale' ({error!r}), expected JSON with {', '.join(METADATA_KEYS)}."
+            f"{path}: found no usable metadata 'twoscale' ({error!r}), expected JSON with the keys "
+            f"{', '.join(METADATA_KEYS)}."
         ) from error
     expected = (len(states.sites), len(states.tokens))
     if values.ndim != 3 or values.shape[:2] != expected:
         raise InputError(
             f"{path}: found states of shape {values.shape}, expected {expected[0]} sites by {expected[1]} tokens by "
-            "channels, as in its metadata."
+            "channels, as in the metadata."
         )
     return states
 

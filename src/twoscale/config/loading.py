@@ -176,7 +176,8 @@ def check_top_level(values: Mapping[str, Any], further: Sequence[str] = ()) -> N
         sections = [name for name, section in SECTIONS.items() if key in section.model_fields]
         if len(sections) == 1:
             raise InputError(
-                f"config key (top level): unknown key {key}, expected it in its section, {sections[0]}: {{{key}: …}}."
+                f"config key (top level): unknown key {key}, expected it in a section, as in {sections[0]}: "
+                f"{{{key}: …}}."
             )
     if unknown:
         raise InputError(unknown_key("(top level)", unknown, known))

@@ -168,9 +168,9 @@ def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int,
     available = _num_sequences(shard, context_length)
     if available < count:
         raise InputError(
-            f"held-out tokens: found {len(shard)}, {available} sequences of model.context_length = {context_length}, "
-            f"expected {count} sequences; raise data.held_out_tokens or data.held_out_fraction, or evaluate fewer "
-            "sequences."
+            f"held-out tokens: found {len(shard)} tokens, or {available} sequences of model.context_length = "
+            f"{context_length}, expected {count} sequences; raise data.held_out_tokens or data.held_out_fraction, or "
+            "evaluate fewer sequences."
         )
     sequences = sorted(_spread(available)[:count])
     starts = np.array(sequences, dtype=np.int64) * context_length

@@ -66,8 +66,8 @@ def fetch(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         # the client and the parsers below it raise these for an answer that has not the form that they expect
         raise InputError(
-            f"{what}: found a response that is not from a Hugging Face Hub ({_describe(error)}) "
-            "(check the variable HF_ENDPOINT and your proxy)."
+            f"{what}: found a response that is not from a Hugging Face Hub ({_describe(error)}); "
+            "check the variable HF_ENDPOINT and your proxy."
         ) from error
     except (HTTPError, OfflineModeIsEnabled, ShortResponseError, WrongResponseError) as error:
         raise InputError(
@@ -88,7 +88,7 @@ class _BoundedStream(SyncByteStream):
         for chunk in self.stream:
             received += len(chunk)
             if received > self.limit:
-                raise WrongResponseError(f"found more bytes than the {self.limit} that this response may have")
+                raise WrongResponseError(f"found more than {self.limit} bytes, the most that this response may have")
             yield chunk
 
     def close(self) -> None:
@@ -132,8 +132,8 @@ def get_address(url: str, max_bytes: int, download: DownloadConfig) -> bytes:
         return with_retries(lambda: get(url, download, max_bytes=max_bytes).content, download)
     except (HTTPError, OfflineModeIsEnabled, WrongResponseError, ValueError) as error:
         raise InputError(
-            f"{url}: could not be read after up to {download.retries} retries ({_describe(error)}); "
-            f"check the network; expected a file of at most {max_bytes} bytes."
+            f"{url}: could not be read after up to {download.retries} retries ({_describe(error)}), "
+            f"expected a file of at most {max_bytes} bytes; check the network."
         ) from error
 
 
@@ -371,8 +371,8 @@ class RemoteFile(io.RawIOBase):
         response = get(self.url, self.download, headers, count + ERROR_BYTES)
         if response.status_code != 206 or len(response.content) > count:
             raise WrongResponseError(
-                f"status {response.status_code} with {len(response.content)} bytes, expected 206 with {count}; a "
-                "server or proxy in between ignores ranges"
+                f"found the status {response.status_code} with {len(response.content)} bytes, expected 206 with "
+                f"{count}; the server, or a proxy before it, ignores ranges"
             )
         self._check_version(response)
         if len(response.content) < count:

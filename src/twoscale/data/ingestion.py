@@ -143,8 +143,8 @@ def _check_both_sides(tally: Tally) -> None:
         if not tally.documents[held_out] and tally.limits[held_out] != 0:
             raise InputError(
                 f"config key data.held_out_fraction: found no {side} document among {documents} ({tally.characters} "
-                f"characters) at {tally.held_out_fraction}, expected at least one; use more text or another fraction"
-                f"{', or lower data.piece_characters' if tally.source in FILE_SOURCES else ''}."
+                f"characters) with the fraction {tally.held_out_fraction}, expected at least one; use more text or "
+                f"another fraction{', or lower data.piece_characters' if tally.source in FILE_SOURCES else ''}."
             )
 
 
@@ -233,8 +233,8 @@ class Parts:
                         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
             except (OSError, ValueError, pa.ArrowException) as error:
                 raise InputError(
-                    f"{path}: cannot be read as a part ({first_line(error)}), expected what {MANIFEST} describes; "
-                    "remove the folder to start again."
+                    f"{path}: cannot be read as a part ({first_line(error)}), expected the part that {MANIFEST} "
+                    "describes; remove the folder to start again."
                 ) from error
 
     def clear(self) -> None:
@@ -283,8 +283,8 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
     last = parts.parts[-1] if parts.parts else None
     if last and last.file not in subset.files:
         raise InputError(
-            f"{parts.folder / MANIFEST}: found a part of {last.file!r}, expected a file of the subset; remove the "
-            "folder to start again."
+            f"{parts.folder / MANIFEST}: found a part of {last.file!r}, expected a part of a file of the subset; "
+            "remove the folder to start again."
         )
     for name in subset.files[subset.files.index(last.file) if last else 0 :]:
         first, version = (last.end, last.version) if last and last.file == name else (0, None)

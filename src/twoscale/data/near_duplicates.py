@@ -45,8 +45,8 @@ class DroppedDocuments:
     def __str__(self) -> str:
         return (
             f"held-out text: dropped {self.dropped_documents} of {self.documents} documents, {self.dropped_tokens} of "
-            f"{self.tokens} tokens, for {self.ngram_tokens} tokens in a row that stand in the training text; share of "
-            f"tokens in such n-grams: {self.share_before:.4%} before, {self.share_after:.4%} after"
+            f"{self.tokens} tokens, for {self.ngram_tokens} tokens in a row that also occur in the training text; "
+            f"share of tokens in such n-grams: {self.share_before:.4%} before, {self.share_after:.4%} after"
         )
 
 

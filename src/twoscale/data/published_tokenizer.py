@@ -95,7 +95,7 @@ def load_published(path: Path) -> PublishedTokenizer:
 
 def _ids(engine: Engine, text: str, special: bool) -> list[int]:
     """Ids of a text, with or without what the post-processor adds."""
-    with _refusing("tokenizer.json: found a tokenizer that cannot encode a text", "one for any text"):
+    with _refusing("tokenizer.json: found a tokenizer that cannot encode a text", "one that encodes any text"):
         return engine.encode(text, add_special_tokens=special).ids
 
 
@@ -124,7 +124,7 @@ def _end_of_text(engine: Engine, folder: Path) -> int:
         if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
     names = ", ".join(name for name, _ in SETTINGS)
-    raise InputError(f"{folder}: found no end-of-text token in {names}, expected one of those in tokenizer.json.")
+    raise InputError(f"{folder}: found no end-of-text token in {names}, expected one of the tokens in tokenizer.json.")
 
 
 def _setting(path: Path, key: str) -> Any:

@@ -175,7 +175,7 @@ def _check_held_out(
         return
     lost = (
         f"after {dropped.dropped_documents} of {dropped.documents} documents were dropped for {dropped.ngram_tokens} "
-        "tokens in a row that stand in the training text (data.near_duplicate_tokens)"
+        "tokens in a row that also occur in the training text (data.near_duplicate_tokens)"
         if dropped.dropped_documents
         else f"in {dropped.documents} documents"
     )
@@ -187,7 +187,7 @@ def _check_held_out(
 
 def _limit(collected: HeldOutQuota, is_full: bool) -> str:
     if is_full:
-        key, value, limit = "margin", collected.margin, "text was collected up to this times data.held_out_tokens"
+        key, value, limit = "margin", collected.margin, "text was collected up to this multiple of data.held_out_tokens"
     else:
         key, value, limit = "fraction", collected.fraction, "the source has no further held-out text; or use more text"
     return f"raise data.held_out_{key} (now {value:g}): {limit}"
@@ -197,7 +197,7 @@ def _fewer(found: int, wanted: int, margin: float) -> str:
     """Advice to ask for what was found: with at least the same text collected, it is found again."""
     same = math.ceil(100 * margin * wanted / found) / 100 if found else 0
     keys = f"data: {{held_out_tokens: {found}, held_out_margin: {same}}}"
-    return f"; or ask for what this text has, with {keys}" if found else ""
+    return f"; or request only as many as this text has, with {keys}" if found else ""
 
 
 # --- metadata
@@ -217,7 +217,7 @@ def _common_id_metadata(paths: Sequence[Path]) -> tuple[dict[str, Any], int]:
     """The metadata of ids that the shards share, and the characters of their held-out text."""
     shards = [read_ids(path, ShardMetadata) for path in paths]
     if (kinds := len(set(shards))) != 1:
-        raise InputError(f"token shards: found {kinds} kinds of ids, expected one tokenizer.")
+        raise InputError(f"token shards: found ids of {kinds} tokenizers, expected those of one.")
     id_metadata = json.loads(paths[0].read_text(encoding="utf-8"))
     id_metadata.pop(CHARACTERS, None)
     return id_metadata, sum(shard.held_out_characters for shard in shards)

@@ -117,9 +117,9 @@ def rows(opened: BinaryIO, file: str, short_name: str, max_bytes: int, first: in
 def _text_columns(schema: pa.Schema, file: str) -> list[str]:
     """The columns to read: text, and id where each row has one value of it."""
     if "text" not in schema.names:
-        raise InputError(f"{file}: found the columns {', '.join(schema.names)}; expected a column text.")
+        raise InputError(f"{file}: found the columns {', '.join(schema.names)}; expected a column named text.")
     if pa.types.is_nested(schema.field("text").type):
-        raise InputError(f"{file}: the column text has the type {schema.field('text').type}, expected strings.")
+        raise InputError(f"{file}: found the type {schema.field('text').type} in the column text, expected strings.")
     return [name for name in ("id", "text") if name in schema.names and not pa.types.is_nested(schema.field(name).type)]
 
 
@@ -129,7 +129,9 @@ def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: found text that is not UTF-8 ({error}) in row {row}.") from error
     if text is not None and not isinstance(text, str):
-        raise InputError(f"{file}: found a value of type {value.type} in row {row}, expected text to be a string.")
+        raise InputError(
+            f"{file}: found a value of type {value.type} in row {row} of the column text, expected a string."
+        )
     return text
 
 

@@ -144,7 +144,10 @@ def _check_length(file: Path, number: int, length: int, longest: int) -> None:
 
 def too_large(longest: int) -> str:
     """The end of the sentence on a line or document of more than `longest` characters."""
-    return f"found more than {longest} characters, expected at most that many; raise data.max_document_mb or cut it."
+    return (
+        f"found more than {longest} characters, expected at most that many; raise data.max_document_mb or shorten "
+        "the text."
+    )
 
 
 def _plain_text(file: Path, data: DataConfig, cache: Path) -> Iterator[str]:
@@ -156,7 +159,7 @@ def _plain_text(file: Path, data: DataConfig, cache: Path) -> Iterator[str]:
         if "\0" in line:
             raise InputError(
                 f"{file}: found the character NUL after {characters + line.index(chr(0))} characters, expected text in "
-                "UTF-8; it may be a binary file or have another encoding, such as UTF-16."
+                "UTF-8; the file may be binary or have another encoding, such as UTF-16."
             )
         characters += len(line)
         if characters > longest and not is_bounded:
@@ -197,16 +200,18 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: cannot be read as JSON ({first_line(error)}), expected an object.") from error
     if not isinstance(entry, dict):
-        raise InputError(f"{where}: found {type(entry).__name__}, expected an object with the field text.")
+        raise InputError(
+            f"{where}: found a value of type {type(entry).__name__}, expected an object with the field text."
+        )
     if "text" not in entry:
-        raise InputError(f"{where}: found the fields {', '.join(entry) or 'none'}; expected a field text.")
+        raise InputError(f"{where}: found the fields {', '.join(entry) or 'none'}; expected a field named text.")
     if not isinstance(entry["text"], str):
         found = "null" if entry["text"] is None else f"a value of type {type(entry['text']).__name__}"
         raise InputError(f"{where}: found {found} in the field text, expected a string.")
     try:
         entry["text"].encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{where}: found an unpaired surrogate in text.") from error
+        raise InputError(f"{where}: found an unpaired surrogate in the field text.") from error
     return entry
 
 

@@ -103,7 +103,7 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     shard = np.memmap(path, dtype=dtype, mode="r")
     known = [size for size in (vocab_size, metadata.vocab_size) if size is not None]
     if known and (highest := int(shard.max())) >= min(known):
-        raise InputError(f"{path}: found the token id {highest}, expected ids below {min(known)}, the vocabulary.")
+        raise InputError(f"{path}: found the token id {highest}, expected ids below the vocabulary size {min(known)}.")
     return shard
 
 
@@ -121,7 +121,7 @@ def _check_file(path: Path, part: PartMetadata, dtype: np.dtype, metadata_path: 
     if (found := sha256(path)) != digest:
         raise InputError(
             f"{path}: found tokens with the SHA-256 {found[:12]}…, expected {digest[:12]}…, as {metadata_path.name} "
-            f"says; remove the file and call `snakemake {path}`."
+            f"says; remove the file and run `snakemake {path}`."
         )
 
 

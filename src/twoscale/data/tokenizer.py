@@ -77,7 +77,7 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
         InputError: if the name is unknown, or the file is missing or not the tokenizer's.
     """
     if path is None and name in ("gpt2", "bpe", "published"):
-        raise InputError(f"option --tokenizer: found nothing, expected the file of tokenizer.name: {name}.")
+        raise InputError(f"option --tokenizer: found nothing, expected the tokenizer file for tokenizer.name: {name}.")
     match name:
         case "gpt2":
             return load_gpt2(path)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def load_gpt2(path: Path) -> Tokenizer:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected GPT-2's tokenizer.") from error
     if hashlib.sha256(content).hexdigest() != GPT2_SHA256:
-        raise InputError(f"{path}: differs from GPT-2's tokenizer, as written by fetch_gpt2.")
+        raise InputError(f"{path}: found another tokenizer, expected GPT-2's as written by fetch_gpt2.")
     pairs = (line.split() for line in content.splitlines())
     return Tokenizer("gpt2", _encoding("gpt2", {base64.b64decode(token): int(rank) for token, rank in pairs}))
 

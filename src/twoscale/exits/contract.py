@@ -86,7 +86,7 @@ class Decisions:
 
     def _check_state(self, method: str) -> None:
         """Refuse a state that is not a dict of tensors with the tokens as first axis."""
-        expected = f"a tensor whose first axis is the tokens, {self._shape[0]} here, on {self._device}"
+        expected = f"a tensor whose first axis has one entry per token, {self._shape[0]} here, on {self._device}"
         if not isinstance(self.state, dict):
             raise self._error(method, f"as state {described(self.state)}", f"a dict, each value {expected}")
         for key, value in self.state.items():

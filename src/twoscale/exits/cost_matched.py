@@ -52,8 +52,8 @@ class PlannedGroup(ExitCriterion):
     def start(self, x0: Tensor) -> State:
         if len(x0) != len(self.evaluations):
             raise ValueError(
-                f"exit plan: found the evaluations of {len(self.evaluations)} tokens, expected {len(x0)}, those of "
-                "the text."
+                f"exit plan: found the evaluations of {len(self.evaluations)} tokens, expected those of the "
+                f"{len(x0)} tokens of the text."
             )
         return {"left": self.evaluations}
 

@@ -84,7 +84,7 @@ class ExitCriterion:
         raise NotImplementedError
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
-        """Which tokens exit (N,) bool after one more loop step, and the new per-token state."""
+        """Which tokens exit after one more loop step, (N,) bool, and the new per-token state."""
         raise NotImplementedError
 
 

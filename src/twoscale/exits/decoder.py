@@ -100,7 +100,7 @@ class Decoder:
         if self.shares_slots:
             raise InputError(
                 f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected one slot per loop "
-                "step for positions computed in parallel; feed them one by one."
+                "step for positions computed in parallel; feed the tokens one by one."
             )
         model = self._rows_model if len(tokens) < MULTIPLE else self.model
         engine = ParallelEngine(model, self.criterion, self.max_loops, self.options.readout)

@@ -97,7 +97,7 @@ def generate_text(run: TrainedRun, sampling: Sampling, arguments: argparse.Names
     for name, value in facts.items():
         print(f"{name}: {value}", file=sys.stderr)
     if in_colour:
-        print(f"colours: {terminal_scale(printer.ends)} loops and beyond", file=sys.stderr)
+        print(f"colours: {terminal_scale(printer.ends)} loops, and more", file=sys.stderr)
     if arguments.html is not None:
         write_page(arguments, run, facts, printer.spans)
 
@@ -224,11 +224,11 @@ class TokenPrinter:
 def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int) -> str:
     """Why the text ends."""
     if tokens[-1].id == run.tokenizer.end_of_text:
-        return "at the end of text, which the model chose"
+        return "at the end-of-text token, which the model chose"
     if len(tokens) < max_new_tokens:
         room = run.model.config.context_length
         return f"after {len(tokens)} of {max_new_tokens} tokens, because the text fills the model's context of {room}"
-    return f"after {max_new_tokens} tokens, the number of --tokens"
+    return f"after {max_new_tokens} tokens, as set by --tokens"
 
 
 def summary(prompt: int, tokens: Sequence[NewToken], times: Sequence[float], model: ModelConfig) -> dict[str, str]:
@@ -282,7 +282,7 @@ def _add_criterion(options: argparse.ArgumentParser) -> None:
     criterion.add_argument(
         "--max-loops",
         type=int,
-        help=f"maximum loops per group (default: {MAX_LOOPS} regardless of the run; as published with --model)",
+        help=f"maximum loops per group (default: {MAX_LOOPS} for every run; as published with --model)",
     )
     criterion.add_argument(
         "--readout",
@@ -322,11 +322,14 @@ def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding.add_argument("--speculative", type=int, metavar="N", help="draft N tokens, then verify them in one pass")
     decoding.add_argument("--draft-loops", type=int, default=4, help="loops of a drafted token (default: 4)")
     decoding.add_argument(
-        "--draft-tau", type=float, metavar="TAU", help="draft under the criterion at this threshold instead"
+        "--draft-tau",
+        type=float,
+        metavar="TAU",
+        help="draft with the criterion at this threshold, not with --draft-loops",
     )
     decoding.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     decoding.add_argument("--dtype", choices=DTYPES, default="float32")
-    decoding.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
+    decoding.add_argument("--threads", type=int, help="threads of PyTorch (default: chosen by PyTorch)")
     decoding.add_argument(
         "--cuda-graphs",
         action=argparse.BooleanOptionalAction,

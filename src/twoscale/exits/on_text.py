@@ -25,13 +25,13 @@ def make_criterion(name: str, threshold: float) -> ExitCriterion:
     """A built-in exit criterion at a threshold.
 
     Args:
-        name: Such as "acceleration" (Algorithm 1), "step_norm", "kl", or "fixed", the same number of loop steps for all
-            tokens. The error for an unknown name lists all names.
-        threshold: τ, in the unit of the criterion's statistic: of the states for norms, nats for "kl", loop steps for
-            "fixed", a whole number.
+        name: Name of the criterion, such as "acceleration" (Algorithm 1), "step_norm", "kl", or "fixed" (the
+            same number of loop steps for all tokens). The error for an unknown name lists all names.
+        threshold: τ, in the unit of the criterion's statistic: that of the states for norms, nats for "kl", and a
+            whole number of loop steps for "fixed".
 
     Raises:
-        InputError: for an unknown name, and a threshold that is not a number above 0.
+        InputError: for an unknown name, or a threshold that is not a number above 0.
 
     Example:
         >>> criterion = twoscale.make_criterion("acceleration", threshold=0.01)
@@ -54,7 +54,7 @@ def evaluate(
         run: What `open_run` returned.
         text: A text, or token ids (T,) or (B, T).
         criterion: What `make_criterion` returned, or an instance of your class.
-        max_loops: Most loop steps of a token in a group.
+        max_loops: Maximum number of loop steps of a token in a group.
 
     Returns:
         One row for each token and looped group, with the columns
@@ -63,7 +63,7 @@ def evaluate(
             - token: text of the token
             - group: label of the looped group, such as "5-6"
             - loop_steps: loop steps of the state with which the token leaves the group
-            - evaluations: loop steps that were computed, the cost; one more if the criterion discards the last one
+            - evaluations: loop steps that were computed (the cost), one more if the criterion discards the last one
             - ce: cross-entropy of the next token in nats, equal for all groups; NaN at the end of a sequence
 
     Raises:

@@ -103,7 +103,10 @@ def quality(seen: Tensor, converged: Tensor, weight: Tensor, bias: Tensor) -> st
     found = F.binary_cross_entropy_with_logits(seen @ weight + bias, converged.to(seen))
     share = converged.double().mean()
     base = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
-    return f"log loss {found:.4f} nats, {base:.4f} with the share of converged tokens, {share:.1%}, alone"
+    return (
+        f"log loss {found:.4f} nats, compared with {base:.4f} if only the share of converged tokens, {share:.1%}, "
+        "is known"
+    )
 
 
 def run(job: "CheckpointJob") -> None:

@@ -28,7 +28,7 @@ def require_parallel(criterion: ExitCriterion, readout: str) -> None:
     if is_sequential(criterion, readout):
         raise InputError(
             "exits.readout: found remaining_layers, expected head for positions computed in parallel; with the "
-            "remaining layers a prediction needs the exit states of earlier tokens."
+            "remaining layers, a prediction needs the exit states of earlier tokens."
         )
 
 

@@ -49,7 +49,7 @@ def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfi
             file = exits.criteria[name].file
             where = f"exit criterion '{name}'" + (f" of the file {file}" if file else "")
             raise InputError(
-                f"{where} at {threshold:g}: found {difference}, expected none: the decision for a token "
+                f"{where} at {threshold:g}: found {difference}, expected no difference: the decision for a token "
                 "may depend only on its own row."
             )
 

@@ -192,7 +192,7 @@ class LoopCache:
         if self.padding is None or mask is not None:
             padding = leading_padding(mask, batch, end, self._like.device, behind=False)
             if self.padding is not None and not torch.equal(padding, self.padding):
-                raise InputError("attention_mask: the padding differs from the previous call.")
+                raise InputError("attention_mask: found padding that differs from the padding in the previous call.")
             self.padding = padding
         if end > self._room:
             self._grow(end, batch)
@@ -387,7 +387,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return super().from_pretrained(folder, *arguments, revision=revision, **options)
 
     def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Module:
-        raise InputError("resize_token_embeddings: not supported: the vocabulary of the model is fixed.")
+        raise InputError("resize_token_embeddings: not supported, because the vocabulary of the model is fixed.")
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -559,7 +559,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         if cache is None:
             cache = LoopCache(model.config, max_loops, any_weight(model))
         if not isinstance(cache, LoopCache) or cache.slots != max_loops:
-            found = f"one of {cache.slots} loop steps" if isinstance(cache, LoopCache) else type(cache).__name__
+            found = f"a cache of {cache.slots} loop steps" if isinstance(cache, LoopCache) else type(cache).__name__
             raise InputError(
                 f"past_key_values: found {found}, expected None or what a call with max_loops = {max_loops} returned."
             )

@@ -13,7 +13,7 @@ def check_released(run: str, model: ModelConfig) -> None:
         found, expected = "a published model", "one that is trained here"
     elif model.architecture != "transformer":
         found = f"model.architecture: {model.architecture}"
-        expected = "transformer, the only one whose code a release contains"
+        expected = "transformer, the only architecture whose code a release contains"
     else:
         return
     raise InputError(f"results/{run}/release: found {found}, expected {expected}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 LIBRARY = Path(__file__).parents[2]
 MODELING = "twoscale.export.modeling"
 REPLACED = {"twoscale.config": "twoscale.export.plain_config"}
-HEADER = "# A module of the library twoscale with relative imports. Changes belong into the library.\n"
+HEADER = "# A module of the library twoscale with relative imports. Make changes in the library.\n"
 IMPORT = re.compile(r"^( *)from (twoscale\.[\w.]+|twoscale) import", re.MULTILINE)
 
 

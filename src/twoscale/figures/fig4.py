@@ -53,7 +53,7 @@ def draw(
     """
     for name, table in (("exit_latency", exit_latency), ("exit_quality", exit_quality)):
         if table.empty:
-            raise InputError(f"table {name}: found no row, expected at least one exit criterion for Figure 4.")
+            raise InputError(f"table {name}: found no rows, expected at least one exit criterion for Figure 4.")
     times = summarise_latency(exit_latency)
     scores = summarise_quality(exit_quality, exit_loops, context.loops)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])

@@ -176,7 +176,7 @@ def measures_read(table: pd.DataFrame, measures: Mapping[str, str], reading: str
     if missing := set(read) - set(table["measure"]):
         raise InputError(
             f"figures.reading: found {reading} and no {min(missing)} in the table loop_metrics, expected trajectories "
-            "that were measured with it."
+            "measured with this reading."
         )
     return read
 

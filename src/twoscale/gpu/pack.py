@@ -106,7 +106,9 @@ def _check(runs: Runs, folder: Path) -> None:
     if train.processes > 1:
         raise InputError(f"config key train.processes: found {train.processes}, expected 1 for a pack.")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise InputError(f"{folder}: contains other files, expected an empty folder or an earlier pack.")
+        raise InputError(
+            f"{folder}: found files that do not belong to a pack, expected an empty folder or an earlier pack."
+        )
 
 
 def _download_wheels(folder: Path, python: str) -> None:
@@ -125,7 +127,9 @@ def _download_wheels(folder: Path, python: str) -> None:
 def _call(module: str, *arguments: str) -> None:
     status = subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
     if status:
-        raise InputError(f"python -m {module}: found exit status {status}, expected 0; its messages are above.")
+        raise InputError(
+            f"python -m {module}: found exit status {status}, expected 0; the messages of the command are above."
+        )
 
 
 def _checked_size(folder: Path) -> int:

@@ -36,7 +36,7 @@ def _stage(session: Session, state: dict[str, Any]) -> str:
     elif state.get("workflow", {}).get("status") == 0:
         where = "finished"
     else:
-        where = f"stopped in stage {stage}, and `run` continues it"
+        where = f"stopped in stage {stage}; `run` continues it"
     minute = (time.time() - state["started"]) / 60
     return f"{session.run} on {state['device']}: {where}; minute {minute:.0f} of {state['minutes']:g}"
 

@@ -66,7 +66,7 @@ class Throughput:
             Row("training", setting, tokens_per_s, "tokens/s", note="at the mean loop count"),
         ]
         if settings.train.compile:
-            rows.append(Row("compilation", setting, compilation, "s", note="what the first iterations took longer"))
+            rows.append(Row("compilation", setting, compilation, "s", note="extra time of the first iterations"))
         if peak := peak_tflops(self.name):
             share = rate / 1e12 / peak
             rows.append(Row("utilisation", setting, share, "of the dense bf16 peak", note=f"peak {peak:g} TFLOP/s"))

@@ -127,8 +127,8 @@ def sentence(error: Exception) -> str | None:
         return f"{where}: found the error '{os.strerror(error.errno)}', expected {DISK_ERRORS[error.errno]}."
     if (wanted := _memory(error)) is not None:
         return (
-            f"memory: found too little{wanted}, expected more, fewer jobs at a time (--cores), or smaller batches and "
-            "a shorter context in the config."
+            f"memory: found too little{wanted}, expected more; run fewer jobs at a time (--cores), or set smaller "
+            "batches or a shorter context in the config."
         )
     return None
 

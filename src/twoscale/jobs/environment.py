@@ -74,8 +74,8 @@ def warning(before: Environment, now: Environment) -> str | None:
     if not (changes := differences(before, now)):
         return None
     return (
-        f"warning: training continues in another environment ({'; '.join(changes)}), so its bits may differ from "
-        "those of an uninterrupted run"
+        f"warning: training continues in another environment ({'; '.join(changes)}), so the weights may "
+        "not be bit-identical to those of an uninterrupted run"
     )
 
 

@@ -25,7 +25,7 @@ EXCLUDED = frozenset(
     for name in (
         *("config", "config.identity", "config.loading", "config.messages", "config.reference", "config.sections"),
         *("tables", "errors", "files", "progress", "training.metrics_log"),
-        *("jobs.command", "jobs.environment", "jobs.fingerprint", "jobs.kept", "jobs.launch", "jobs.machine"),
+        *("jobs.command", "jobs.environment", "jobs.fingerprint", "jobs.launch", "jobs.machine", "jobs.result_cache"),
         "jobs.study_job",
     )
 )

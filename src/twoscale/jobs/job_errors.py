@@ -83,7 +83,7 @@ class JobErrors(logging.Filter):
     def _cause(self, logs: Iterable[str], command: str | None) -> str:
         status = next((status for line, status in self._status.items() if command and command in line), None)
         if status == SIGKILL:
-            return "the job was killed (SIGKILL), as the system does when memory runs out."
+            return "the job was killed (SIGKILL), as happens when memory runs out."
         if status in STOPPED:
             return f"the job was stopped ({STOPPED[status]})."
         return next(filter(None, map(last_line, logs)), None) or "the job wrote no message."

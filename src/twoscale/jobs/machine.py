@@ -76,8 +76,8 @@ def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
         raise InputError(f"{origin}: found cuda, expected cpu, because {problem}.")
     if processes > devices:
         raise InputError(
-            f"config key train.processes: found {processes}, expected at most {devices}, the CUDA devices of this "
-            "machine."
+            f"config key train.processes: found {processes}, expected at most {devices}, the number of CUDA "
+            "devices of this machine."
         )
 
 

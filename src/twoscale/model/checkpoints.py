@@ -197,7 +197,7 @@ def check_digest(path: Path, expected: str) -> None:
     if found != expected:
         raise InputError(
             f"{path}: found a file with the SHA-256 {found[:12]}…, expected {expected[:12]}… as when it was "
-            f"written; it is damaged: remove it and call `snakemake {path}`."
+            f"written; the file is damaged; remove it and run `snakemake {path}`."
         )
 
 

@@ -47,12 +47,12 @@ class CallableModel(LoopedModel, Protocol):
 class TrainedRun:
     """A model with its tokenizer, as `open_run` returns it.
 
-    `run.model(tokens)` returns logits (B, T, V). It takes what `tokens` takes, and as further arguments the loop steps
-    of each group, by default as in `trace`, and the noise.
+    `run.model(tokens)` returns logits (B, T, V). It accepts the same text or ids as `tokens`, and two further
+    arguments: the loop steps of each group (by default as in `trace`) and the noise.
 
     Attributes:
         model: The looped model, for evaluation.
-        tokenizer: Its tokenizer.
+        tokenizer: Tokenizer of the model.
         seed: Seed of the training and of the noise.
         iteration: Training iteration of the weights; 0 for a published model.
         folder: Folder of the run, or of the published model.
@@ -71,7 +71,7 @@ class TrainedRun:
     def tokens(self, text: str | Sequence[int] | Tensor) -> Tensor:
         """Token ids (B, T) of a text, or given ids (T,) or (B, T), on the device of the model. A text has B = 1.
 
-        Raises InputError for an empty text, ids of another shape or type, and ids that the model does not have.
+        Raises InputError for an empty text, ids of another shape or type, and ids outside the vocabulary.
 
         Example:
             >>> run.tokens("Return the value")[:, :256]  # at most the first 256 tokens
@@ -101,14 +101,14 @@ class TrainedRun:
         if tokens.shape[1] > longest:
             raise InputError(
                 f"text: found {tokens.shape[1]} tokens, expected at most {longest}, the model's context_length; "
-                f"run.tokens(text)[:, :{longest}] are the first ones."
+                f"run.tokens(text)[:, :{longest}] gives the first ones."
             )
         return tokens
 
     def loops(self, loops: int | Sequence[int] | None = None) -> list[int]:
         """Loop steps of each group: one number for all, one for each, or None for the mean of the training.
 
-        Raises InputError for another number of groups, and for what is not a whole number of at least 1.
+        Raises InputError for a list of the wrong length, and for a value that is not a whole number of at least 1.
         """
         labels = self.model.config.group_labels
         if loops is None:
@@ -129,7 +129,7 @@ class TrainedRun:
 
         Returns:
             Name of the stage -> states (K + 1, B, T, C): x^0 … x^K of a looped group under its label, such as "5-6";
-                one state, (1, B, T, C), of "embedding" and of an unlooped layer, such as "layer 1".
+                one state, (1, B, T, C), for "embedding" and for each unlooped layer, such as "layer 1".
 
         Raises:
             InputError: for a text that is longer than the context, and for wrong loop steps or token ids.
@@ -171,20 +171,20 @@ def open_run(
     dtype: torch.dtype = torch.float32,
     context_length: int = 1024,
 ) -> TrainedRun:
-    """A model to use, with its tokenizer: a checkpoint of a run, or a published model.
+    """Open a model with its tokenizer: a checkpoint of a run, or a published model.
 
-    The files are enough: a checkpoint carries the config of its model. The tokenizer is checked to be the one of
-    the training text.
+    No config is needed: a checkpoint contains the config of the model. The tokenizer is checked against the training
+    text.
 
     Args:
         folder: Folder of the run, such as "results/demo", or of a published model with its config.json.
         iteration: Training iteration of the checkpoint; None: the last one.
         device: "cpu" or "cuda".
         dtype: Type of the weights and states.
-        context_length: Longest text in tokens of a published model, at most as published; a run has its own.
+        context_length: Context of a published model in tokens, at most as published; for a run it is fixed.
 
     Raises:
-        InputError: if the run or the checkpoint does not exist, or its files are damaged or do not belong together.
+        InputError: if the run or the checkpoint does not exist, or the files are damaged or do not belong together.
 
     Example:
         >>> run = twoscale.open_run("results/demo", iteration=400)
@@ -251,8 +251,9 @@ def _unknown_run(folder: Path) -> str:
     if (folder / "data").is_dir():
         models = ", ".join(str(path.parent) for path in sorted(folder.parent.glob("models/*/config.json")))
         return (
-            f"run {name!r}: found no checkpoint of a model trained here, expected that training has begun, or the "
-            f"folder of a published model ({models or 'model.folder of its config'}; --model of scripts/generate.py)."
+            f"run {name!r}: found no checkpoint of a model trained here, expected a run whose training has begun, or "
+            f"the folder of a published model ({models or 'model.folder of its config'}; --model of "
+            "scripts/generate.py)."
         )
     below = [f"{name}/{path.parent.name}" for path in folder.glob("*/checkpoints")]
     known = ", ".join(sorted(below or (path.parent.name for path in results.glob("*/checkpoints")))) or "(none)"

@@ -363,6 +363,6 @@ def _shapes(path: Path, slices: Mapping[str, Any]) -> list[Sequence[int]]:
         if len(shape) != 4 or shape[1:3] != first[1:3]:
             raise InputError(
                 f"{path}: found '{GROUP}{label}' of shape {shape}, expected (K + 1, sequences, tokens, channels) with "
-                f"the sequences and tokens of every group."
+                f"the same sequences and tokens in every group."
             )
     return list(shapes.values())

@@ -167,19 +167,20 @@ class Recorder:
         model: The module whose call is one forward pass.
         loops: Group -> the module that is called once a loop step, or a `Loop`; in the order of the model.
         folder: Folder of the run, such as results/mine.
-        iteration: Training iteration of the weights; figures call 0 untrained.
+        iteration: Training iteration of the weights; figures label 0 as untrained.
         tokens: Argument of the model with token ids (B, T), as `Input.pick`, for the words of Fig. 1. By default the
             first integer tensor of the call, if it has the shape of the states without channels.
         mask: Argument of the model that is nonzero for tokens to measure, (B, T), such as "attention_mask".
         word: Token id -> text.
-        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model continues after its loop. A second
-            parameter without a default gets the token ids (B, T). It is called at the end of each pass, with states in
-            the dtype and on the device of the model. With it the predictions after each loop step are measured.
+        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model computes them after the loop. A
+            second parameter without a default gets the token ids (B, T). `decode` is called at the end of each pass,
+            with states in the dtype and on the device of the model. With it, the predictions after each loop step are
+            measured.
         criteria: Criteria of the path types.
         trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a pass.
-        set_loops: Setter of the model's loop steps: the dotted path of an attribute, or a function of their
-            number. The model then runs `run_loops` of them while it is recorded, and `trained_loops` or the value of
-            the attribute afterwards.
+        set_loops: Setter of the model's loop steps: the dotted path of an attribute, or a function of the
+            number. The model then runs `run_loops` loop steps while it is recorded, and `trained_loops` or the
+            earlier value of the attribute afterwards.
         run_loops: Loop steps of the last group to record; by default eight times the trained ones.
         exits: Exit criterion, a name or a class -> thresholds, to measure on the recorded states of the last group;
             needs `decode`.
@@ -187,7 +188,7 @@ class Recorder:
 
     Raises:
         InputError: for an earlier recording of the iteration; and while the model runs, if a module or tensor is not
-            found or has another shape, or the loop steps are not those that were set.
+            found or has the wrong shape, or the loop steps are not those that were set.
 
     Example:
         >>> with torch.no_grad(), twoscale.Recorder(model, {"core": "model.core"}, "results/mine", iteration=1000):
@@ -316,7 +317,7 @@ class Recorder:
     def _decoded(self, batch: RecordedBatch) -> RecordedBatch:
         """The batch with what is predicted after every loop step of the last group, and with exits."""
         if batch.tokens is None:
-            raise InputError("recorder: found no token ids in the model's call, which `decode` requires.")
+            raise InputError("recorder: found a call of the model without token ids, which `decode` requires.")
         tokens, states = batch.tokens.long(), list(batch.states.values())[-1]
         assert self.decode is not None
         read = Reader(self.decode, tokens, next(self.model.parameters()).device)
@@ -402,7 +403,8 @@ def set_loops(model: nn.Module, setter: str | Callable[[int], None], loops: int,
         before = getattr(owner, name)
     except AttributeError as error:
         raise InputError(
-            f"recorder: found no attribute '{setter}' in {_name(model)}, expected the attribute that sets its loops."
+            f"recorder: found no attribute '{setter}' in {_name(model)}, expected the attribute that sets the loops of "
+            "the model."
         ) from error
     setattr(owner, name, loops)
     return partial(setattr, owner, name, before)

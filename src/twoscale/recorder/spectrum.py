@@ -197,8 +197,8 @@ class LoopStepMap:
         found = (exact - differences).norm(dim=-1) / torch.maximum(exact.norm(dim=-1), differences.norm(dim=-1))
         if (found > MOST_DIFFERENCE).any():
             raise InputError(
-                f"group {self.label}: found products that differ by {found.max().item():.2g} of their length from "
-                "differences of the loop step; a call of detach() inside a model hides its derivative."
+                f"group {self.label}: found Jacobian products that differ from finite differences by "
+                f"{found.max().item():.2g} of their length; a call of detach() inside the model hides a derivative."
             )
         return found
 

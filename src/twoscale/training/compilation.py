@@ -24,7 +24,7 @@ def check_compiler(device: str) -> None:
     except InvalidCxxCompiler as error:
         raise InputError(
             "config key train.compile: found no C++ compiler (the variable CXX, otherwise g++), expected one for "
-            "compilation on CPU; set it to false to train without."
+            "compilation on CPU; set train.compile: false to train without it."
         ) from error
 
 

@@ -116,8 +116,8 @@ def connected(processes: int) -> Iterator[None]:
             raise
         reason = first_line(error).partition(". ")[0]
         raise InputError(
-            f"training: lost the connection to another process ({reason}), expected all {processes} processes to the "
-            "end; the next attempt resumes from the last saved state."
+            f"training: lost the connection to another process ({reason}), expected all {processes} processes to run "
+            "to the end; the next attempt resumes from the last saved state."
         ) from error
 
 

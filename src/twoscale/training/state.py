@@ -124,7 +124,9 @@ def _log(path: Path, header: Header, groups: int) -> list[dict[str, Any]]:
     try:
         rows = checked(header.extra.get("log"), list[dict[str, int | float | list[Count] | None]])
     except ValueError as error:
-        raise InputError(f"{path}: found no log of the segment ({error}), expected one row per iteration.") from error
+        raise InputError(
+            f"{path}: found no log of the segment ({error}), expected a log with one row per iteration."
+        ) from error
     columns = {*tables.columns("training"), "loops"}
     for number, row in enumerate(rows, start=header.iteration - len(rows) + 1):
         values = [value for name, value in row.items() if name not in ("iteration", "loops", "tokens_seen")]

@@ -91,8 +91,8 @@ class Trainer:
     def _check_finite(iteration: int, loss: float, gradient_norm: float) -> None:
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):
             raise InputError(
-                f"training: iteration {iteration} gave the loss {loss} and the gradient norm {gradient_norm}, expected "
-                "finite numbers; the last checkpoint is kept (a lower train.learning_rate may help)."
+                f"training: found the loss {loss} and the gradient norm {gradient_norm} at iteration {iteration}, "
+                "expected finite numbers; the last checkpoint is kept (a lower train.learning_rate may help)."
             )
 
     def _speed(self, loops: Sequence[int], seconds: float) -> dict[str, float | None]:
@@ -189,7 +189,7 @@ def check_same_start(world: World, partial: Path, iteration: int) -> None:
     if len(found) > 1:
         raise InputError(
             f"{partial}: found states after iterations {', '.join(map(str, found))} on the nodes, expected the same "
-            "file on all of them; start the job again once the shared file system shows it."
+            "state on all nodes; start the job again once all nodes see the same file."
         )
 
 

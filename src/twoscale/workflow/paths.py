@@ -130,7 +130,9 @@ class Paths:
         if trains(self.runs[run]):
             return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
         if iteration:
-            raise InputError(f"run {run}: no checkpoint at iteration {iteration}, expected 0: the model is published.")
+            raise InputError(
+                f"run {run}: found no checkpoint at iteration {iteration}, expected iteration 0 of the published model."
+            )
         return f"{self.model_folder(run)}/{CONFIG}"
 
     def checkpoint_file(self, wildcards: Any) -> str:
@@ -161,7 +163,9 @@ class Paths:
         run, iteration = wildcards.run, int(wildcards.iteration)
         iterations = self.iterations(run)
         if iteration not in iterations[1:]:
-            raise InputError(f"run {run}: no checkpoint at iteration {iteration}, expected one of {iterations[1:]}.")
+            raise InputError(
+                f"run {run}: found no checkpoint at iteration {iteration}, expected one of {iterations[1:]}."
+            )
         before = iterations[iterations.index(iteration) - 1]
         weights = self.checkpoint(run, before)
         return [weights, weights.replace(".safetensors", OPTIMIZER)] if before else [weights]

@@ -163,7 +163,7 @@ def _idle(run: config.Config) -> list[str]:
     divisors = [count for count in range(1, train.batch_size + 1) if train.batch_size % count == 0]
     return [
         f"train.processes: {train.processes} does not divide train.batch_size = {train.batch_size}, so processes wait "
-        f"for {idle:.0%} of the time; {', '.join(map(str, divisors))} divide it."
+        f"for {idle:.0%} of the time; {', '.join(map(str, divisors))} do."
     ]
 
 
@@ -192,11 +192,11 @@ def _obstacle(claim: Claim, run: config.Config) -> str:
     if (lacking := claim.needs.lacking(expected)) is not None:
         return f"is not asked: {lacking}"
     if claim.needs.training and (number := _after_warmup(run.train)) < FEWEST_FOR_TREND:
-        found = f"{number} checkpoint{'s' * (number != 1)} after warm-up, and a trend needs {FEWEST_FOR_TREND}"
+        found = f"{number} checkpoint{'s' * (number != 1)} after warm-up, but a trend needs {FEWEST_FOR_TREND}"
         return f"cannot be judged: {found} (train.checkpoint_every, train.early_checkpoints)"
     if (sequences := run.trajectory_sequences) < claim.documents:
         tokens = claim.documents * run.model.context_length
-        narrow = f"with the noise of the demo its intervals fit in the bounds from {claim.documents} documents on"
+        narrow = f"with the noise of the demo, the intervals fit within the bounds from {claim.documents} documents on"
         return f"cannot be upheld from {sequences} held-out sequences: {narrow} (trajectories.tokens: {tokens} or more)"
     return ""
 

@@ -98,8 +98,8 @@ def slow_training(runs: "Runs", jobs: Iterable[PlannedJob], cores: int) -> str |
     if threads <= cores:
         return None
     return (
-        f"config key train.cpu_threads: found {threads} threads of all processes, expected at most {cores}, the cores "
-        "of this machine: training will be slow."
+        f"config key train.cpu_threads: found {threads} threads over all processes, expected at most {cores}, the "
+        "number of cores of this machine; training will be slow."
     )
 
 

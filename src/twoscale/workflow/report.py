@@ -41,7 +41,7 @@ class Report:
         if not self.runs.config.model.groups:
             raise InputError(
                 f"run {self.runs.selected}: found no looped groups (model.groups: []), expected at least one for the "
-                "figures of the paper; its checkpoints and the baselines can be requested by name."
+                "figures of the paper; the checkpoints of this run and the baselines can still be requested by name."
             )
         return self.figure_files("all") + list(map(in_results, self.claims))
 
@@ -150,7 +150,7 @@ class Report:
         return (
             f"{file}: found no rule that makes it, expected a target ({', '.join(targets)}), a figure "
             f"({', '.join(figures)}) or a file of a run{did_you_mean(file, [*targets, *figures])}; "
-            "snakemake --list-rules has all rules."
+            "snakemake --list-rules lists all rules."
         )
 
     @property

@@ -134,7 +134,7 @@ LOSS_FAULTS = {
     "infinity": (lambda f: f.assign(loss=f["loss"].where(f.index != 7, np.inf)), "loss inf, expected a finite number"),
     "text as position": (lambda f: f.assign(position="first"), "column position with type"),
     "a sequence of two documents": (lambda f: f.assign(document=f["position"]), "a sequence with several documents"),
-    "no row": (lambda f: f[:0], "found no row"),
+    "no row": (lambda f: f[:0], "found no rows"),
 }
 
 

@@ -201,7 +201,7 @@ def test_the_figure_has_the_plateau_and_a_line_per_group():
     assert list(figure.axes[0].get_lines()[0].get_xdata()) == list(LOSSES)
     assert "without loops" not in legend_texts(draw())
     found, findings = card()
-    with pytest.raises(InputError, match="table depth_card: found no row"):
+    with pytest.raises(InputError, match="table depth_card: found no rows"):
         figures.draw(found.head(0), findings, context=None)
 
 

@@ -211,7 +211,7 @@ def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_fi
     assert ce.get_title(loc="left") == "(i)  cross-entropy, 4.92 at $k = 3$"
     assert rank.get_lines()[1].get_ydata()[-1] == pytest.approx(26 * np.exp(2 / 3))
     assert legend_texts(figure) == ["group 2", "group 3", "trained: 3.2 loops"]
-    with pytest.raises(InputError, match="table lens: found no row"):
+    with pytest.raises(InputError, match="table lens: found no rows"):
         draw(groups=())
 
 

@@ -76,7 +76,7 @@ def test_the_figure_has_a_line_per_criterion():
 
 
 def test_a_table_without_rows_is_one_sentence():
-    with pytest.raises(InputError, match="table throughput: found no row") as error:
+    with pytest.raises(InputError, match="table throughput: found no rows") as error:
         draw(sequences=())
     assert one_sentence(error)
 

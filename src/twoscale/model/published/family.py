@@ -154,8 +154,8 @@ class Options:
         known = self.read_keys | IRRELEVANT | set(irrelevant)
         if unknown := sorted(key for key, value in self.values.items() if key not in known and value is not None):
             raise InputError(
-                f"{self.path}: found the unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)[:LONGEST_LIST]}, "
-                "which this importer does not know; remove keys that do not affect the model's values."
+                f"{self.path}: found the key{'s' * (len(unknown) > 1)} {', '.join(unknown)[:LONGEST_LIST]}, "
+                "which this importer does not know; remove any that do not affect the model's values."
             )
 
     def within(self, key: str) -> "Options":

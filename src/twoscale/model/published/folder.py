@@ -73,7 +73,7 @@ class PublishedFolder:
         found = {file: tensor_shapes(file) for file in sorted(set(listed.values()))}
         for name, file in listed.items():
             if name not in found[file]:
-                raise InputError(f"{file}: found no tensor {name}, expected it according to {INDEX}.")
+                raise InputError(f"{file}: found no tensor {name}, expected it as {INDEX} says.")
         return {name: file for file, names in found.items() for name in names}
 
     @cached_property

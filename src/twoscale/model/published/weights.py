@@ -49,7 +49,7 @@ def _check_names(source: PublishedFolder, config: ModelConfig, names: NameMap) -
         raise InputError(f"{source.path}: found no tensor {_listed(missing)}, expected the tensors of {CONFIG}.")
     if unknown := sorted(source.tensors.keys() - wanted.keys() - set(source.family.droppable(config, source.tensors))):
         raise InputError(
-            f"{source.path}: found the unknown tensor {_listed(unknown)}, which is not part of the family "
+            f"{source.path}: found the unknown tensor {_listed(unknown)}, expected only tensors of the family "
             f"{source.family.name}."
         )
     for file in source.weight_files:

@@ -25,5 +25,10 @@ if __name__ == "__main__":
     options.add_argument("exits", type=Path, help="parquet table: criterion, threshold, sequence, position, depth")
     options.add_argument("folder", type=Path, help="folder of the results")
     tolerance = OracleConfig().tolerance
-    options.add_argument("--tolerance", type=float, default=tolerance, help="nats, of a converged token (%(default)s)")
+    options.add_argument(
+        "--tolerance",
+        type=float,
+        default=tolerance,
+        help="tolerance for a converged token, in nats (default: %(default)s)",
+    )
     command.run(main, options)

@@ -41,7 +41,7 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     gains = shown[shown["reference"] != ORACLE]
     colours = style.criterion_colours(gains["criterion"])
     if not colours:
-        raise InputError("table arena: found no row, expected at least one exit criterion and its cost-matched exits.")
+        raise InputError("table arena: found no rows, expected at least one exit criterion and its cost-matched exits.")
     oracle = _gain_of_oracle(shown)
     last = len(colours) - 1 + (ORACLE_GAP + 1) * (not oracle.empty)
     figure = style.new_figure(style.DOUBLE, 1.1 + 0.22 * (last + 1), context)

@@ -43,7 +43,7 @@ def draw(
     """
     for name, table in {"exit_latency": exit_latency, "exit_quality": exit_quality}.items():
         if table.empty:
-            raise InputError(f"table {name}: found no row, expected at least one exit criterion for the figure.")
+            raise InputError(f"table {name}: found no rows, expected at least one exit criterion for the figure.")
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
     points = summarise_quality(exit_quality, exit_loops, context.loops).merge(times, on=OPERATING_POINT)
     full = points.loc[(points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"].item()

@@ -127,7 +127,7 @@ def _read(table: str, path: Path) -> pd.DataFrame:
     """A table that another program wrote. Raises InputError for no row, for nulls, and for another type of a column."""
     frame = tables.read(table, path)
     if frame.empty:
-        raise InputError(f"{path}: found no row, expected rows of the table '{table}'.")
+        raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
     for name, dtype in tables.columns(table).items():
         if name != "loss" and frame[name].isna().any():
             raise InputError(f"{path}: found a null in the column {name}, expected a value in every row.")

@@ -28,7 +28,7 @@ def draw(baselines: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     Raises InputError for a table without rows.
     """
     if baselines.empty:
-        raise InputError("table baselines: found no row, expected a looped model and its baselines for the figure.")
+        raise InputError("table baselines: found no rows, expected a looped model and its baselines for the figure.")
     figure = style.new_figure(style.DOUBLE, 2.8, context)
     quality, difference = figure.subplots(1, 2, width_ratios=(3, 2))
     _draw_models(quality, baselines, [LOOPED, *BASELINES], "ce", "ce")

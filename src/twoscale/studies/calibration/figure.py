@@ -42,7 +42,7 @@ def draw(calibration: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     Raises InputError for a table without rows.
     """
     if calibration.empty:
-        raise InputError("table calibration: found no row, expected at least one guarantee for the figure.")
+        raise InputError("table calibration: found no rows, expected at least one guarantee for the figure.")
     guarantees = [guarantee for guarantee in GUARANTEES if guarantee in set(calibration["guarantee"])]
     criteria = list(calibration["criterion"].unique())
     looks = {name: FIXED for name in criteria if name == "fixed"} | style.criterion_styles(criteria)

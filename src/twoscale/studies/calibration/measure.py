@@ -78,7 +78,7 @@ def split_documents(documents: Sequence[int], search_share: float, report_share:
     if len(distinct) < len(PARTS):
         raise InputError(
             f"config key calibration.tokens: found {len(distinct)} documents in the held-out tokens, expected at "
-            f"least {len(PARTS)}, for the parts {', '.join(PARTS)}; raise it or data.held_out_tokens."
+            f"least {len(PARTS)}, for the parts {', '.join(PARTS)}; raise this key or data.held_out_tokens."
         )
     number = len(distinct)
     search = min(max(1, round(search_share * number)), number - 2)

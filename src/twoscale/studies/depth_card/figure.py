@@ -31,7 +31,7 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
     Raises InputError for a table without rows.
     """
     if depth_card.empty:
-        raise InputError("table depth_card: found no row, expected at least one loop count for the figure.")
+        raise InputError("table depth_card: found no rows, expected at least one loop count for the figure.")
     groups = [group for group in depth_card["group"].unique() if group]
     looks = dict(zip(groups, style.nested(style.series_styles(len(groups))), strict=True))
     known = depth_findings[depth_findings["group"] == ""].set_index("quantity")["value"]

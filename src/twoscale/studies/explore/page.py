@@ -54,7 +54,7 @@ def page(
     """
     for mark in (PLOTLY_MARK, DATA_MARK):
         if template.count(mark) != 1:
-            raise InputError(f"template of explore.html: found {template.count(mark)} times {mark}, expected 1.")
+            raise InputError(f"template of explore.html: found {mark} {template.count(mark)} times, expected it once.")
     before, _, rest = template.partition(PLOTLY_MARK)
     between, _, after = rest.partition(DATA_MARK)
     return "".join([before, library(), between, embedded(data(tokens, states, components, exits, text)), after])

@@ -33,7 +33,7 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
     Raises InputError for a table without rows.
     """
     if lens.empty:
-        raise InputError("table lens: found no row, expected at least one group for the figure.")
+        raise InputError("table lens: found no rows, expected at least one group for the figure.")
     summary = summarise_lens(lens, typical_loops)
     groups = style.looped_groups(summary, "the lens")
     looks = dict(zip(groups, style.nested(style.series_styles(len(groups))), strict=True))

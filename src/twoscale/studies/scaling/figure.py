@@ -31,7 +31,7 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
     Raises InputError for a table without rows.
     """
     if scaling.empty:
-        raise InputError("table scaling: found no row, expected at least one checkpoint for the figure.")
+        raise InputError("table scaling: found no rows, expected at least one checkpoint for the figure.")
     styles = style.checkpoint_palette(scaling["iteration"], context)
     figure = style.new_figure(style.DOUBLE, 2.7, context)
     panels = figure.subplots(1, len(PANELS))

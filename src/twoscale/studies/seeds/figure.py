@@ -35,7 +35,7 @@ def draw(seeds: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     Raises InputError if the table has no rows.
     """
     if seeds.empty:
-        raise InputError("table seeds: found no row, expected verdicts of at least two seeds.")
+        raise InputError("table seeds: found no rows, expected verdicts of at least two seeds.")
     figure = style.new_figure(style.DOUBLE, 3.7, context)
     verdicts, spreads = figure.subplots(1, 2, width_ratios=(0.16 * seeds["seed"].nunique(), 1))
     _draw_verdicts(verdicts, seeds[seeds["scope"] == ALL])

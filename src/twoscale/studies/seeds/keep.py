@@ -55,5 +55,5 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("tables", type=Path, nargs="+", help="table seeds of a run")
+    options.add_argument("tables", type=Path, nargs="+", help="the table seeds of each run")
     command.run(main, options)

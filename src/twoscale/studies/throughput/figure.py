@@ -33,7 +33,7 @@ def draw(throughput: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     Raises InputError for a table without rows.
     """
     if throughput.empty:
-        raise InputError("table throughput: found no row, expected at least one exit criterion for the figure.")
+        raise InputError("table throughput: found no rows, expected at least one exit criterion for the figure.")
     points = summarise_throughput(throughput)
     styles = _styles(throughput)
     figure = style.new_figure(style.DOUBLE, 2.9, context)

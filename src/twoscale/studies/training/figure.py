@@ -61,7 +61,7 @@ def draw(
     Raises InputError for a table without rows.
     """
     if training.empty:
-        raise InputError("table training: found no row, expected at least one iteration for the training figure.")
+        raise InputError("table training: found no rows, expected at least one iteration for the training figure.")
     groups = list(training_loops["group"].unique())
     heights = [UPPER, LOWER] if groups else [UPPER]
     figure = Figure(figsize=(style.DOUBLE, sum(heights) + MARGIN), layout="constrained")
