@@ -243,3 +243,8 @@ def test_the_library_modules_that_a_criterion_file_imports_count_but_no_installe
     assert found[0] == file
     assert all(path.is_relative_to(LIBRARY) for path in found[1:])
     assert LIBRARY / "exits/oracle.py" in found
+
+
+def test_the_modules_that_no_fingerprint_covers_exist():
+    for name in fingerprint.EXCLUDED:
+        assert fingerprint._module_file(PROJECT, name), name
