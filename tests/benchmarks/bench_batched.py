@@ -1,12 +1,12 @@
-"""Sequences that are decoded together
+"""Decoding several sequences together
 
     python tests/benchmarks/bench_batched.py [--tokens 24] [--repeats 5] [--threads 2] [--results results]
 
-Given texts are decoded under `acceleration` at a threshold of 0.01, on two threads. Sequences have the same exits
-together and alone, so the mean loops are the same, except that the clock stops at the end of the first sequence.
-`Decoder` decodes the single sequence; the bare products are those of 16 rows at the mean loops. The untrained model has
-12 layers of width 256. All of its tokens take nearly the same number of loops, so no token waits for a slower one. The
-tokens of the finished demo take different numbers.
+Given texts are decoded under `acceleration` at a threshold of 0.01, on two threads. A sequence has the same exits in a
+batch and alone, so the mean loop counts are the same, except that timing stops at the end of the first sequence.
+`Decoder` decodes the single sequence; the bare products are computed for 16 rows at the mean loop counts. The untrained
+model has 12 layers of width 256. All of its tokens take nearly the same number of loops, so no token waits for a slower
+one. The tokens of the finished demo take different numbers.
 """
 
 import time

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_checkpoint.py [--folder FOLDER] [--repeats 5]
 
-Weights and moments of the paper's size, 1.5 GB. Both calls write to the same folder and wait for the disk (fsync). Both
-read the file that they wrote, which the system keeps in memory.
+The state consists of weights and moments of the paper's size, 1.5 GB. Both calls write to the same folder and wait for
+the disk (fsync). Each call reads the file that it wrote, which is still in the system's page cache.
 """
 
 import os

@@ -4,10 +4,10 @@
 
 The CPU time of one thread is measured; the calls of a comparison decode the same token in turn. "Bare products" are
 calls of `F.linear` with each weight, as often as the token needs it. They use the weights as stored, whereas decoding
-uses column-major copies and can therefore be faster. Criteria decide at every loop step and never end a token, so a row
-shows the cost of the decisions. The models are untrained, so nothing here shows what a criterion saves. Width 768 is
-the paper's architecture. The paper reports about 580 to 360 ms per token under acceleration, with exits, and does not
-name its hardware.
+uses column-major copies and can therefore be faster. Criteria are evaluated at every loop step but never trigger an
+exit, so each row shows only the cost of the decisions. The models are untrained, so nothing here shows what a criterion
+saves. Width 768 is the paper's architecture. With exits, the paper reports about 580 to 360 ms per token under
+acceleration, on hardware that it does not name.
 """
 
 import time

@@ -1,12 +1,12 @@
-"""Exits cost their evaluations, and `kl` also its readouts
+"""The cost of exits: evaluations, and readouts for `kl`
 
     python tests/benchmarks/bench_exits.py [--hidden-size 256] [--device cpu]
 
 The text has 8 × 256 tokens, the model has width 256 and at most 8 loops, and the CPU time of the process is measured.
 The time of a text under an exit criterion is divided by the time of all its loop steps. This ratio is compared with the
-share (F + Σ E c) / (F + Σ K c) that the evaluations give. F is the time of unlooped layers and head, c the time of one
-evaluation of a group for the whole batch, E the mean number of evaluations, and K the maximum. `kl` never exits here;
-it is compared with the same loops, heads and softmax.
+ratio expected from the number of evaluations, (F + Σ E c) / (F + Σ K c). F is the time of unlooped layers and head, c
+is the time of one evaluation of a group for the whole batch, E is the mean number of evaluations, and K is the maximum.
+`kl` never triggers an exit here; its time is compared with the time of the same loops, heads and softmax.
 """
 
 import argparse

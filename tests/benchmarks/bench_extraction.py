@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_extraction.py [--preset demo] [--device cpu]
 
 The extraction measures every state and writes all its tables. The bare forward pass computes the states of the same
-sequences without a readout. The peak memory is that of one batch and does not grow with the text.
+sequences without a readout. Peak memory depends on the size of a batch and does not grow with the text.
 """
 
 import resource

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/bench_loops.py [--hidden-size 256] [--device cpu]
 
-Forward and backward passes. The unshared stack applies the same layers and 2C → C projections, built from PyTorch's
-modules, but each application has its own weights. The plain stack has the layers of a model without loops. Time is the
-CPU time of one thread. Memory per loop step is the growth of peak memory from 4 to 16 loop steps, each measured in its
-own process. Its unit is one state, batch size × context length × hidden size in float32, for each of three groups.
+Forward and backward passes are timed, in CPU time of one thread. The unshared stack applies the same layers and 2C → C
+projections, built from PyTorch's modules, but each application has separate weights. The plain stack has the layers of
+a model without loops. Memory per loop step is the growth of peak memory from 4 to 16 loop steps; each peak is measured
+in a separate process. The unit is one state, batch size × context length × hidden size in float32, for each of three
+groups.
 """
 
 import multiprocessing

@@ -4,10 +4,11 @@
 
 One token is decoded after a prompt of 128 tokens. The model has width 768, 2 + 4 + 2 layers, 32 loops, a vocabulary of
 8192 and random weights in float32; the CPU time of one thread is measured. The published code has two caches: a dynamic
-cache, the default of its `generate`, and a static cache. Before anything is timed, the logits of a text must agree
-between both programs.
+cache, the default of its `generate`, and a static cache. Before anything is timed, the benchmark checks that both
+programs compute the same logits for a text.
 
-The published file is specified by its path, with `raven_config_minimal.py` in the same folder. It needs `transformers`.
+The published file is specified by its path, with `raven_config_minimal.py` in the same folder. The published code needs
+`transformers`.
 """
 
 import importlib

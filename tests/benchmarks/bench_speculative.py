@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_speculative.py [--run demo] [--results results]
 
 The finished demo generates greedy text at 30 loops, with drafts and without. Four prompts come from its held-out text;
-each text has 48 tokens. The CPU time of one thread is measured. Every text must be the same, up to rounding.
+each text has 48 tokens. The CPU time of one thread is measured. Both texts must be the same, up to rounding.
 """
 
 import time

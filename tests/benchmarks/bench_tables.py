@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_tables.py [--rows 10000000]
 
-The rule `aggregate_metrics` runs on checkpoints of 8192 tokens, with 10 million rows in total. It is compared with a
-process that reads the same columns. The peak memory is that of its process.
+The rule `aggregate_metrics` runs on checkpoints of 8192 tokens, with 10 million rows in total. Its time is compared
+with the time of a process that reads the same columns. Peak memory is measured in the process of the rule.
 """
 
 import json

@@ -4,9 +4,9 @@
 
 `tokenize_text` reads, tokenizes, hashes and writes one text shard. It is compared with tiktoken's batch call, on one
 thread, for documents in memory. Then two jobs run on two shards, in parallel and in sequence. Two empty loops, which
-share nothing, show the limit of the machine. All times are wall times. The memory of a job is compared for 2 and 20
-times the text. The tokenizer is GPT-2's if it is available in TIKTOKEN_CACHE_DIR or from the network, and otherwise
-byte-level.
+share no resources, show the largest speed-up that the machine allows. All times are wall times. The memory of a job is
+measured for texts of 2 and 20 times the length. The tokenizer is GPT-2's if this is available in TIKTOKEN_CACHE_DIR or
+from the network, and otherwise byte-level.
 """
 
 import json

@@ -4,10 +4,10 @@
 
 A step consists of batch, forward pass, loss, backward pass, clipping and AdamW, for `groups: []` in float32 on two
 threads. It is compared with nanoGPT's own model file, specified by its path, and with `torch.mm` products of the same
-sizes as its linear layers and their gradients. The numbers are tokens per second: above 1, ours is faster. Each program
-runs in its own process, and the processes take turns. A ratio above 1 to the bare products is possible, because
-`torch.mm` uses MKL, which is limited to AVX2 on processors not made by Intel, while linear layers use oneDNN with
-AVX-512.
+sizes as the model's linear layers and their gradients. The numbers are tokens per second: if a ratio is above 1, our
+program is faster. Each program runs in a separate process, and the processes take turns. Our program can be faster than
+the bare products, because `torch.mm` uses MKL, which is limited to AVX2 on processors not made by Intel, while linear
+layers use oneDNN with AVX-512.
 """
 
 import contextlib
