@@ -8,7 +8,7 @@ cache, the default of its `generate`, and a static cache. Before anything is tim
 programs compute the same logits for a text.
 
 The published file is specified by its path, with `raven_config_minimal.py` in the same folder. The published code needs
-`transformers`.
+`transformers` 4.
 """
 
 import importlib
