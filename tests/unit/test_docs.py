@@ -11,6 +11,7 @@ PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
 # Written by the code, or a list of changes: not counted as prose.
 GENERATED = {
     "CHANGELOG.md",
+    "benchmarks.md",
     "claims.md",
     "config.md",
     "jacobians.md",
