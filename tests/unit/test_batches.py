@@ -231,7 +231,7 @@ def test_the_end_of_text_is_read_from_the_metadata(tmp_path):
 
 
 def test_too_many_held_out_sequences_are_refused():
-    with pytest.raises(InputError, match=r"found 84, 10 sequences .* expected 11 sequences"):
+    with pytest.raises(InputError, match=r"found 84 tokens, or 10 sequences .* expected 11 sequences"):
         held_out_sequences(numbered(10), END, CONTEXT, 11)
 
 

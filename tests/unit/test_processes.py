@@ -144,5 +144,5 @@ def test_a_loss_that_is_not_finite_stops_every_process(tmp_path):
     run = Run(tmp_path, learning_rate=1e30, warmup_iterations=0)
     finished = run.train(0, ITERATIONS, processes=2)
     assert finished.returncode != 0
-    assert "error: training: iteration" in finished.stderr
+    assert "error: training: found the loss" in finished.stderr
     assert not run.checkpoint(ITERATIONS).exists()

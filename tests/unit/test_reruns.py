@@ -61,7 +61,7 @@ ALLOWED = {
         *(f"analysis.{name}" for name in ("evidence", "exponents", "findings", "regime", "scale")),
     },
 }
-TRAINING_LINES = 3_490
+TRAINING_LINES = 3_500
 
 # Modules that these jobs import and no fingerprint covers, and why an edit cannot change a number.
 UNCOVERED = {
@@ -134,7 +134,7 @@ def test_training_stands_on_few_lines():
 
 def test_the_figures_and_claims_stand_on_half_of_the_library():
     inside = core.inside()
-    assert core.lines(inside) <= 16_800
+    assert core.lines(inside) <= 16_820
     assert core.lines(inside) < core.lines(KNOWN.keys() - inside)
 
 

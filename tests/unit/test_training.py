@@ -311,7 +311,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_iteration_and_both_numbers(tmp
 
 
 def test_a_learning_rate_that_blows_the_weights_up_is_reported_too(tmp_path):
-    with pytest.raises(InputError, match=r"iteration \d+ .*train\.learning_rate"):
+    with pytest.raises(InputError, match=r"at iteration \d+, .*train\.learning_rate"):
         trained(20, tmp_path / "none", learning_rate=1e30, warmup_iterations=0)
 
 

@@ -47,4 +47,4 @@ def test_the_caption_has_the_sizes_of_the_benchmark():
     run = config.checked(config.preset("demo"))
     caption = render_caption("pareto")
     assert f"{run.pareto.quality_tokens} held-out tokens" in caption
-    assert f"medians of {run.pareto.latency_repeats} repeats" in caption
+    assert f"medians over {run.pareto.latency_repeats} repeats" in caption

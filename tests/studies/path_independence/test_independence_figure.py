@@ -38,4 +38,4 @@ def test_a_model_without_groups_is_refused_in_one_sentence():
 def test_the_caption_has_the_values_of_the_config():
     config = checked(preset("demo"))
     tokens = config.sequences("path_independence") * config.model.context_length
-    assert f"the same {tokens} held-out tokens" in render_caption("path_independence")
+    assert f"The same {tokens} held-out tokens" in render_caption("path_independence")
