@@ -128,6 +128,7 @@ def test_the_tests_that_need_a_gpu_need_no_other_packages(on_gpu_machine):
     assert int(re.search(r"(\d+)/\d+ tests collected", done.stdout)[1]) > 90
 
 
+@pytest.mark.runs
 def test_what_is_not_measured_fails_the_check_and_is_named(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     options = ("--device", "cpu", "--model", "tiny", "--sections", "training", "--micro-batches", "0")
@@ -232,6 +233,7 @@ def hang(calls: list, noted: Path | None = None) -> list[Row]:
     time.sleep(600)
 
 
+@pytest.mark.runs
 def test_a_measurement_that_goes_wrong_costs_its_own_row_only():
     """One worker survives all kinds: the object of the next measurement is new."""
     kinds = {

@@ -87,6 +87,7 @@ def test_ten_samples_on_four_processes_are_three_three_two_and_two():
     ]
 
 
+@pytest.mark.runs
 def test_two_processes_divide_each_micro_batch_and_are_continued_by_one(alone, tmp_path):
     run = Run(tmp_path, NOISY).succeed(0, 3, processes=2, micro_batches=2)
     assert_same_run(run.succeed(3, ITERATIONS), alone)

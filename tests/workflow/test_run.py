@@ -58,6 +58,7 @@ def test_one_figure_plans_no_other(fresh):
     assert not {*OTHERS, "extract_trajectories", "aggregate_metrics"} & set(planned)
 
 
+@pytest.mark.runs
 def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again(editable):
     """Copies of its files take the place of another run's, which keeps its own, and come back."""
     results, copies = editable.root / "results", {"show_figure": 5, "show_page": 1}
