@@ -394,7 +394,7 @@ def test_a_wrong_argument_is_refused_in_one_sentence(exports, options, sentence)
 def test_a_cache_of_other_loops_and_a_text_beyond_the_context_are_refused(exports):
     _, model = exports("paper")
     cache = model(ids(), use_cache=True, max_loops=2).past_key_values
-    with pytest.raises(Exception, match="past_key_values: found one of 2 loop steps, expected None or what a call"):
+    with pytest.raises(Exception, match="past_key_values: found a cache of 2 loop steps, expected None or what a call"):
         model(ids(), past_key_values=cache)
     with pytest.raises(Exception, match="input_ids: found 25 tokens, expected at most 24, the model's context length"):
         model(torch.zeros(1, 25, dtype=torch.int64))
