@@ -121,6 +121,7 @@ def test_the_page_has_every_row(measured, frame):
     assert "0 FAILED, 0 not measured" in page
 
 
+@pytest.mark.runs
 def test_the_tests_that_need_a_gpu_need_no_other_packages(on_gpu_machine):
     command = [*DeviceTests("cuda").command, "--collect-only"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=on_gpu_machine)

@@ -219,6 +219,7 @@ def test_the_summary_is_one_line_with_all_counts():
         assert part in line
 
 
+@pytest.mark.runs
 def test_no_held_out_page_of_the_running_pythons_documentation_stands_in_its_training_text():
     """Split as in the demo; 150 bytes are about 32 tokens of its tokenizer."""
     tokenizer, sides = byte_level(), {False: [], True: []}

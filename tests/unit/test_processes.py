@@ -141,6 +141,7 @@ def test_a_process_whose_team_does_not_answer_ends_in_one_sentence(nodes, monkey
         init_distributed("cpu", 2)
 
 
+@pytest.mark.runs
 def test_a_loss_that_is_not_finite_stops_every_process(tmp_path):
     run = Run(tmp_path, learning_rate=1e30, warmup_iterations=0)
     finished = run.train(0, ITERATIONS, processes=2)
