@@ -39,7 +39,8 @@ def test_a_users_script_has_types_and_a_wrong_name_or_argument_is_found(tmp_path
     script, wrong = tmp_path / "script.py", ("twoscale.opne_run", "twoscale.open_run(3)", "run.trace(loops=12)")
     script.write_text("\n".join([SCRIPT, *(f"reveal_type({name})" for name in TYPES), *wrong]))
     command = [MYPY, "--python-executable", sys.executable, "--cache-dir", tmp_path / "cache", script]
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    # in a folder without the settings of the project
+    lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout.splitlines()
     revealed = [line.split('"')[1] for line in lines if "Revealed type is" in line]
     assert [name.replace("pandas.core.frame.", "pandas.") for name in revealed] == [*TYPES.values()]
     codes = [line.rpartition("[")[2] for line in lines if ": error: " in line]
