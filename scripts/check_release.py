@@ -12,8 +12,8 @@ from pathlib import Path
 
 from twoscale.analysis import release_check, snapshot
 from twoscale.analysis.release import Release
+from twoscale.base import neutralise
 from twoscale.config import DownloadConfig
-from twoscale.escaping import neutralise
 from twoscale.jobs import command
 from twoscale.model.checkpoints import read_header
 

@@ -1,13 +1,13 @@
 """Rule fetch_gpt2: download GPT-2's tokenizer once, so that later jobs need no network."""
 
-from twoscale import files
+from twoscale.base import replacing
 from twoscale.data import gpt2
 from twoscale.jobs import command
 
 
 def main(arguments) -> None:
     ranks = gpt2.fetch(arguments.config.download)
-    with files.replacing(arguments.ranks) as temporary:
+    with replacing(arguments.ranks) as temporary:
         temporary.write_bytes(ranks)
 
 

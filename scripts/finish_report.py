@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from twoscale.analysis.report_file import compress_files
-from twoscale.errors import InputError
-from twoscale.files import replacing
+from twoscale.base import InputError, replacing
 
 
 def main(report: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twoscale import tables
 from twoscale.analysis import release, snapshot
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures.catalogue import figures, snapshot_figures
 from twoscale.jobs import command
 

@@ -10,7 +10,7 @@ safetensors file.
 import argparse
 from pathlib import Path
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs import command
 from twoscale.recorder.recorded import measure_saved
 from twoscale.recorder.run import TEXT, draw_run

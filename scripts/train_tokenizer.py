@@ -1,6 +1,6 @@
 """Rule train_tokenizer: train a BPE tokenizer on the training documents."""
 
-from twoscale import files
+from twoscale.base import replacing
 from twoscale.data.text import training_texts
 from twoscale.data.tokenizer import train_bpe
 from twoscale.jobs import command
@@ -8,7 +8,7 @@ from twoscale.jobs import command
 
 def main(arguments) -> None:
     tokenizer = train_bpe(training_texts(arguments.text), arguments.config.tokenizer.vocab_size)
-    with files.replacing(arguments.tokenizer) as temporary:
+    with replacing(arguments.tokenizer) as temporary:
         temporary.write_text(tokenizer, encoding="utf-8")
 
 

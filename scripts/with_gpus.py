@@ -2,7 +2,7 @@
 
 import sys
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs import gpu_lease
 
 if __name__ == "__main__":

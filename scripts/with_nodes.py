@@ -5,7 +5,7 @@
 
 import sys
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs.launch import NodeResources, run_on_nodes, run_on_one_node
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from twoscale.base import InputError
 from twoscale.config import Config, checked
 from twoscale.config.loading import paper as defaults
-from twoscale.errors import InputError
 
 
 def paper(**sections: Any) -> Config:

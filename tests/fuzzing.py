@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 # Numbers of cases: those of every run, and those of `make test-long`.
 several = pytest.mark.parametrize("cases", [100, pytest.param(2000, marks=pytest.mark.long)])

@@ -17,7 +17,7 @@ import psutil
 from tests.ports import free_port
 from tests.small import learnable_tokens, model_config, shard_part, train_config
 from twoscale import tables
-from twoscale.canonical import canonical_json
+from twoscale.base import canonical_json
 from twoscale.config import RUNTIME_KEYS, ConfigSlice, plain
 from twoscale.data.token_files import TokenShard
 from twoscale.jobs.launch import NODE_NUMBER, NodeResources, torchrun_line

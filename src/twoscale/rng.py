@@ -11,7 +11,7 @@ import hashlib
 
 import numpy as np
 
-from twoscale.canonical import canonical_json
+from twoscale.base import canonical_json
 
 
 def _digest(parts: tuple) -> bytes:

@@ -17,9 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from twoscale.base import InputError, did_you_mean, first_line, replacing
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError, did_you_mean, first_line
-from twoscale.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,6 +20,7 @@ from pathlib import Path
 from common import not_measured, options, ratios, record, turns
 
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import gpt2
 from twoscale.data.ingestion import Collection, prepare_text
@@ -27,7 +28,6 @@ from twoscale.data.shards import tokenize_text
 from twoscale.data.text import iter_shards
 from twoscale.data.token_files import TokenShard
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.errors import InputError
 
 NAMES = {"gpt2": "GPT-2's tokenizer", "bytes": "bytes"}
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

@@ -6,7 +6,7 @@ import pytest
 
 from twoscale import tables
 from twoscale.analysis import aggregate
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 # "turning" is no measure of ours: aggregation takes the measures from the file
 LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration", "turning")

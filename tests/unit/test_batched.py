@@ -21,7 +21,7 @@ from tests.unit.test_engine import (
     small_model,
     text,
 )
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.generation import generate

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.small import model_config, shard_part
+from twoscale.base import InputError
 from twoscale.data.batches import Batches, Prefetched, held_out_sequences, open_held_out
-from twoscale.errors import InputError
 
 CONTEXT = 8
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.small import ROOT
 from tests.unit.test_text import CountedFile
+from twoscale.base import InputError
 from twoscale.config import DataConfig
 from twoscale.data import text_files
 from twoscale.data.bounded_parquet import BATCH_BYTES, BoundedParquet, pages
-from twoscale.errors import InputError
 
 # Prints the number of documents, and by how many bytes the peak of the process grew.
 READ = """
@@ -24,7 +24,7 @@ import re, sys
 from pathlib import Path
 from twoscale.config import DataConfig
 from twoscale.data import text_files
-from twoscale.errors import InputError
+from twoscale.base import InputError
 peak = lambda: 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 data = DataConfig(source=sys.argv[1], path=sys.argv[2], max_document_mb=20, piece_characters=None)
 before, count = peak(), 0

@@ -22,7 +22,7 @@ from tests.unit.test_engine import (
     small_model,
     text,
 )
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits import captured_loops
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 

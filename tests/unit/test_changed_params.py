@@ -3,7 +3,7 @@
 import pytest
 from snakemake.persistence import ParamsChange
 
-from twoscale.canonical import canonical_json
+from twoscale.base import canonical_json
 from twoscale.jobs.changed_params import named
 
 BEFORE = {"seed": 1, "train": {"learning_rate": 1e-3, "groups": [[2], [3]]}, "text": 'it\'s; now: "new"'}

@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.small import job_config, model_config
-from twoscale.canonical import canonical_json
+from twoscale.base import InputError, canonical_json
 from twoscale.config import plain
-from twoscale.errors import InputError
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise

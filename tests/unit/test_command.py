@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.small import ROOT
-from twoscale.canonical import canonical_json
-from twoscale.errors import InputError
-from twoscale.files import check_writable, replacing
+from twoscale.base import InputError, canonical_json, check_writable, replacing
 from twoscale.jobs.command import sentence
 from twoscale.jobs.machine import cuda_devices
 
@@ -39,7 +37,7 @@ def script(body, **options):
 def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path):
     """/dev/full refuses every byte, like a disk without space."""
     body = (
-        "from twoscale.files import replacing\n"
+        "from twoscale.base import replacing\n"
         f"with replacing({str(tmp_path / 'table.bin')!r}) as temporary:\n"
         "    temporary.touch()\n"
         "    with open('/dev/full', 'wb', buffering=0) as file:\n"

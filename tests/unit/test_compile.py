@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 from tests.small import held_out, job_config, model_config, train_config
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.model.checkpoints import Header
 from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import training_noise

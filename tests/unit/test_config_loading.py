@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from twoscale import config
+from twoscale.base import InputError
 from twoscale.config.loading import _overlaid
 from twoscale.config.loading import paper as paper_values
-from twoscale.errors import InputError
 
 
 def test_merge_goes_into_mappings_and_replaces_every_other_value():

@@ -12,9 +12,8 @@ import pytest
 from tests.configs import assert_refused
 from tests.configs import paper as from_paper
 from twoscale import config
-from twoscale.canonical import canonical_json
+from twoscale.base import InputError, canonical_json
 from twoscale.config import messages
-from twoscale.errors import InputError
 
 
 def small_train(**changes: Any) -> config.TrainConfig:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.small import model_config
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import KL, Acceleration, ExitCriterion
 from twoscale.exits.criterion_file import load_criterion

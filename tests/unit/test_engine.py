@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import reference_engine
 from tests.small import ARCHITECTURES, model_config
+from twoscale.base import InputError
 from twoscale.dynamics.vectors import kl_divergence
-from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.parallel import evaluate

@@ -9,8 +9,7 @@ from docutils.core import publish_doctree, publish_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twoscale.errors import InputError, first_line
-from twoscale.escaping import LONGEST, markdown, one_line, rst
+from twoscale.base import LONGEST, InputError, first_line, markdown, one_line, rst
 from twoscale.workflow.report import Caption
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

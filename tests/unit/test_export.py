@@ -20,10 +20,10 @@ from tests.exported import CONTEXT, SEED, VARIANTS
 from tests.small import ROOT, train_config
 from twoscale import config as configs
 from twoscale.analysis import citation
+from twoscale.base import InputError
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data import tokenizer as tokenizers
 from twoscale.data.token_ids import CHARACTER_TO_BYTE
-from twoscale.errors import InputError
 from twoscale.export import model_card, sources, tokenizer_files
 from twoscale.export.folder import write_release
 from twoscale.export.released import check_released

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 from tests.fake_cuda import Seen, _run_backward, fake_cuda
 from tests.small import checkpoint, held_out, job_config, learnable_tokens, model_config, train_config
+from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
 from twoscale.dynamics.trajectories import measure_batch
-from twoscale.errors import InputError
 from twoscale.model import registry
 from twoscale.model.attention import attention
 from twoscale.model.linear import lowered_weights

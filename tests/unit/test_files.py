@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_command import foreign_user
-from twoscale.errors import InputError
-from twoscale.files import link, private_folder, replacing
+from twoscale.base import InputError, link, private_folder, replacing
 
 
 def names(folder):
@@ -73,7 +72,7 @@ def test_the_temporary_file_is_on_the_same_disk_and_belongs_to_this_process(tmp_
 
 KILLED = """
 import os, signal, sys
-from twoscale.files import replacing
+from twoscale.base import replacing
 with replacing(sys.argv[1]) as temporary:
     temporary.write_text("half of the n")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -153,7 +152,7 @@ def test_a_hard_link_replaces_a_file_and_may_be_made_twice(tmp_path):
 UMASK = """
 import os, sys
 os.umask(0o077)
-from twoscale.files import replacing
+from twoscale.base import replacing
 with replacing(sys.argv[1]) as temporary:
     temporary.write_text("private")
 print(oct(os.umask(0)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs import fingerprint
 
 PROJECT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from tests import published
 from tests.fuzzing import assert_read_or_refused, bent, changed, json_bytes, several, try_all
 from tests.small import job_config, learnable_tokens, model_config, shard_part
-from twoscale.canonical import canonical_json
+from twoscale.base import canonical_json
 from twoscale.config import DataConfig, DownloadConfig, loading, plain
 from twoscale.data import hub, ingestion
 from twoscale.data.batches import open_held_out

@@ -10,9 +10,9 @@ import torch
 
 from tests.published import write_folder
 from tests.small import ROOT, job_config, model_config
+from twoscale.base import InputError
 from twoscale.config import BYTES_VOCAB_SIZE, ProbeConfig, plain
 from twoscale.data.tokenizer import train_bpe
-from twoscale.errors import InputError
 from twoscale.exits.generate import main, parser
 from twoscale.exits.loop_heatmap import neutralise
 from twoscale.exits.probe import Probe, save_probe

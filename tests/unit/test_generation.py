@@ -15,7 +15,7 @@ from tests.unit.test_engine import (
     small_model,
     text,
 )
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.generation import Speculation, generate

@@ -10,10 +10,10 @@ import tiktoken
 from huggingface_hub import close_session
 from tiktoken_ext import openai_public
 
+from twoscale.base import InputError
 from twoscale.config import DownloadConfig
 from twoscale.data import gpt2
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.errors import InputError
 
 DOWNLOAD = DownloadConfig(retries=1, delay=0.01, max_delay=0.01, timeout=1.0, part_characters=1)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.small import ROOT, learnable_tokens, shard_part
 from tests.small import project as runs
 from twoscale import config
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.gpu import pack, speed
 from twoscale.gpu.schedule import RESERVE, schedule
 from twoscale.model.flops import flops_per_token

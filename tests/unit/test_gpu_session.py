@@ -16,8 +16,8 @@ import yaml
 from tests.small import ROOT
 from twoscale import config, tables
 from twoscale.analysis.release import Release
+from twoscale.base import InputError
 from twoscale.config import DownloadConfig
-from twoscale.errors import InputError
 from twoscale.gpu import archive, pack
 from twoscale.gpu.session import Session, start
 from twoscale.gpu.status import status

@@ -23,10 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import hub as loopback
+from twoscale.base import InputError
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import hub as client
 from twoscale.data import ingestion
-from twoscale.errors import InputError
 
 PROJECT = Path(__file__).parents[2]
 # without the settings of a user's hub client

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
-    {"escaping", "errors", "files", "canonical", "json", "progress", "rng", "tables", "discovery"},
+    {"base", "json", "rng", "tables", "discovery"},
     {"config"},
     {"jobs"},
     {"data"},

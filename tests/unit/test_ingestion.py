@@ -6,10 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from twoscale.base import InputError, sha256
 from twoscale.config import DataConfig, DownloadConfig, TextQuota
 from twoscale.data import ingestion, text
-from twoscale.errors import InputError
-from twoscale.files import sha256
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 FRACTION = 0.2

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.segment import Run
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs.launch import NodeResources, Team, checked_team, leave_team, team, torchrun_line
 
 WITH_NODES = Path(__file__).parents[2] / "scripts" / "with_nodes.py"

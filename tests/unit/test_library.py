@@ -11,7 +11,7 @@ from tests.published import write_folder
 from tests.small import ROOT
 from tests.unit.test_generate import write_run
 from twoscale import tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.criteria import ExitCriterion
 
 DEMO = ROOT / "docs" / "demo-release" / "demo"
@@ -51,7 +51,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_the_import_of_the_package_loads_none_of_its_modules():
     """So that no result depends on the package itself: the fingerprint of a job leaves it out."""
-    new = loaded_by("import twoscale, twoscale.errors") - loaded_by("import twoscale.errors")
+    new = loaded_by("import twoscale, twoscale.base") - loaded_by("import twoscale.base")
     assert new == set()
     assert {name for name in loaded_by("import twoscale") if name.startswith("twoscale")} == {"twoscale"}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twoscale.escaping import neutralise
+from twoscale.base import neutralise
 from twoscale.exits.loop_heatmap import (
     RAMP,
     TokenSpan,

@@ -15,8 +15,8 @@ import pytest
 from tests.segment import TIMEOUT, Run
 from tests.small import job_config, model_config, train_config
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.config import ConfigSlice
-from twoscale.errors import InputError
 from twoscale.model import checkpoints
 from twoscale.training.metrics_log import (
     METRICS,

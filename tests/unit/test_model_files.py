@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from twoscale.config import DownloadConfig
 from twoscale.data import model_files
-from twoscale.errors import InputError
+from twoscale.base import InputError
 model_files.MAX_RANGE = 4096
 try:
     model_files.fetch_model(sys.argv[1], sys.argv[2], Path(sys.argv[3]), DownloadConfig(retries=2, delay=0, timeout=5))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.small import project
 from twoscale.analysis import pages
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.workflow.rows import Measurement
 
 FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
 from twoscale.config.messages import build
 from twoscale.dynamics import measures, path_types, vectors
 from twoscale.dynamics.path_types import LoopPath
-from twoscale.errors import InputError
 
 STEPS, WIDTH = 30, 6
 

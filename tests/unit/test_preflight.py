@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs import machine
 from twoscale.model.flops import parameters
 from twoscale.workflow import preflight

@@ -7,7 +7,7 @@ from tests.segment import SEED, Run
 from tests.small import checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
 from twoscale import config, tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits import jobs, probe_fit
 from twoscale.exits.benchmark import make_criteria
 from twoscale.exits.oracle import converged_within

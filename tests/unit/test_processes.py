@@ -9,7 +9,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.ports import free_port
 from tests.segment import Run
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs import launch
 from twoscale.model import checkpoints
 from twoscale.training import processes

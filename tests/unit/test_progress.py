@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from twoscale import progress
+from twoscale import base
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def counts(line: str) -> tuple[float, str]:
 
 
 def test_a_log_gets_whole_lines_without_carriage_returns(capsys):
-    with progress.meter("train", 3, "it") as bar:
+    with base.meter("train", 3, "it") as bar:
         for _ in range(3):
             bar.update()
     printed = capsys.readouterr().err
@@ -29,7 +29,7 @@ def test_a_log_gets_whole_lines_without_carriage_returns(capsys):
 
 
 def test_quick_work_prints_one_line_with_the_total(log):
-    with progress.meter("train 0 -> 200", 200, "it") as bar:
+    with base.meter("train 0 -> 200", 200, "it") as bar:
         for _ in range(200):
             bar.update()
     (line,) = log()
@@ -39,8 +39,8 @@ def test_quick_work_prints_one_line_with_the_total(log):
 
 
 def test_long_work_prints_a_line_per_interval(log, monkeypatch):
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
-    with progress.meter("train", 2, "it") as bar:
+    monkeypatch.setattr(base, "LOG_SECONDS", 0.0)
+    with base.meter("train", 2, "it") as bar:
         bar.update()
         bar.set_postfix_str("loss 1.5")
         bar.update()
@@ -51,13 +51,13 @@ def test_long_work_prints_a_line_per_interval(log, monkeypatch):
 
 
 def test_resumed_work_counts_from_its_initial_amount(log):
-    with progress.meter("train", 10, "it", initial=7) as bar:
+    with base.meter("train", 10, "it", initial=7) as bar:
         bar.update(3)
     assert counts(log()[0]) == (10, "10.0")
 
 
 def test_work_without_a_total_is_counted(log):
-    with progress.meter("documents", None, "documents") as bar:
+    with base.meter("documents", None, "documents") as bar:
         bar.update(5)
     (line,) = log()
     assert re.match(r"documents: 5\.0+ \[", line)

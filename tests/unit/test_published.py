@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from tests.published import write_folder
 from tests.small import ROOT
 from twoscale import config
+from twoscale.base import InputError
 from twoscale.config import Config, ConfigSlice, plain, user_values
-from twoscale.errors import InputError
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate

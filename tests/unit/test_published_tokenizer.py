@@ -7,8 +7,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from tests.texts import CORPUS
+from twoscale.base import InputError
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.errors import InputError
 
 TEXT = "The loop, näive: 数 <|end|> twice"
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.small import ROOT
 from twoscale import tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.criteria import ExitGate, StepNorm
 from twoscale.recorder.card import write_card
 from twoscale.recorder.recorded import table_path

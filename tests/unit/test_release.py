@@ -24,9 +24,9 @@ from tests.small import ROOT
 from twoscale import tables
 from twoscale.analysis import snapshot
 from twoscale.analysis.release import MAX_MANIFEST, Release
+from twoscale.base import InputError
 from twoscale.config import DownloadConfig, preset
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.workflow.runs import Runs
 
@@ -207,7 +207,7 @@ def test_an_architecture_of_a_released_config_imports_no_other_module_of_the_lib
     config["model"] |= {"architecture": "registry"}
     code = (
         "import sys; from twoscale.analysis.release import Release; from twoscale.config import DownloadConfig;"
-        "from twoscale.errors import InputError\n"
+        "from twoscale.base import InputError\n"
         "try: Release.open(sys.argv[1], DownloadConfig()).runs({})\n"
         "except InputError as error: print(error, 'torch' in sys.modules, 'twoscale.model.registry' in sys.modules)"
     )

@@ -12,8 +12,8 @@ from twoscale import tables
 from twoscale.analysis import release_check as checks
 from twoscale.analysis.claims import CLAIMS
 from twoscale.analysis.release import Manifest
+from twoscale.base import InputError
 from twoscale.config import runs, training_identity
-from twoscale.errors import InputError
 from twoscale.jobs import environment, machine
 
 KEYS = {

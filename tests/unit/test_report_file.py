@@ -7,7 +7,7 @@ import re
 import pytest
 
 from twoscale.analysis.report_file import compress_files
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 REPORT = "<html><body><script>var results = {};</script></body></html>"
 

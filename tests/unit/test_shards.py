@@ -13,11 +13,11 @@ import tiktoken
 
 from tests.texts import CORPUS
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.data import shards as shards_module
 from twoscale.data.shards import HeldOutQuota, ShardWriter, join_tokens, tokenize_text
 from twoscale.data.token_files import TokenShard, open_shard, read_digest
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer
-from twoscale.errors import InputError
 
 CONTEXT = 16
 QUOTA = HeldOutQuota("characters", 300, 1.5, 0.25)

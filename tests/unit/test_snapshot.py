@@ -9,7 +9,7 @@ import pytest
 
 from twoscale import tables
 from twoscale.analysis import snapshot
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs import environment, machine
 
 

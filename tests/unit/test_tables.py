@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.config import PROJECT
-from twoscale.errors import InputError
 
 UNITS = {"step_norm": "state", "cosine": "1"}
 

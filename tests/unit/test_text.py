@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.config import DataConfig
 from twoscale.data import text, text_files
 from twoscale.data.bounded_parquet import ROWS
-from twoscale.errors import InputError
 
 CACHE = Path("unused")  # reading parquet files writes nothing
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]

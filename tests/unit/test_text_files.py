@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from twoscale.base import InputError
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import ingestion, text, text_files
 from twoscale.data.source_files import ENDINGS
-from twoscale.errors import InputError
 
 PROJECT = Path(__file__).parents[2]
 NOVEL = "".join(

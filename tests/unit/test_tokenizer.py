@@ -9,8 +9,8 @@ import pytest
 import tokenizers
 
 from tests.texts import CORPUS, SOURCE, strange_texts
+from twoscale.base import InputError
 from twoscale.data.tokenizer import END_OF_TEXT, byte_level, count_tokens, load_bpe, load_tokenizer, train_bpe
-from twoscale.errors import InputError
 
 
 @pytest.mark.parametrize("module", ["tokenizer", "shards"])

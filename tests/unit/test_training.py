@@ -12,8 +12,8 @@ import torch
 
 from tests.small import ARCHITECTURES, job_config, learnable_tokens, model_config, train_config
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.data.batches import Prefetched, held_out_sequences
-from twoscale.errors import InputError
 from twoscale.jobs import environment
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header

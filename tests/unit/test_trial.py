@@ -8,7 +8,7 @@ import torch
 
 from tests import small
 from twoscale import config
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits import trial
 from twoscale.exits.criteria import CRITERIA
 from twoscale.exits.trial import TRIAL_TOKENS, try_criteria

@@ -18,11 +18,11 @@ from tests.published import write_folder
 from tests.small import ROOT, of
 from tests.small import project as runs
 from twoscale.analysis.claims import CLAIMS
+from twoscale.base import InputError
 from twoscale.config import ModelConfig, modules_of_model, modules_of_tokenizer
 from twoscale.config.types import key
 from twoscale.data import model_files, source_files
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
 from twoscale.workflow import params, paths, report, resources

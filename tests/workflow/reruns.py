@@ -110,8 +110,8 @@ EDITS = [
         # planning, files and messages
         ("workflow/resources.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000"),
         ("jobs/result_cache.py", "", "EDITED = 1"),
-        ("files.py", "", "EDITED = 1"),
-        ("errors.py", "", "EDITED = 1"),
+        ("base.py", "", "EDITED = 1"),
+        ("base.py", "", "EDITED = 1"),
     ]
 ] + [
     Edit("scripts/train_segment.py", "", "EDITED = 1"),

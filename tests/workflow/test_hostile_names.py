@@ -12,7 +12,7 @@ import pytest
 
 from tests.workflow.conftest import checkout
 from tests.workflow.test_run import embedded
-from twoscale.escaping import one_line
+from twoscale.base import one_line
 
 pytestmark = pytest.mark.runs
 

@@ -77,8 +77,8 @@ def test_a_path_in_another_script_is_named_under_a_locale_of_ascii(fresh):
 
 
 def test_a_python_without_its_help_topics_is_named(monkeypatch):
+    from twoscale.base import InputError
     from twoscale.data.text import python_docs
-    from twoscale.errors import InputError
 
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)  # as import finds a module that is not installed
     with pytest.raises(InputError, match=r"config key data.source: found python_docs, but this Python .* has no help"):

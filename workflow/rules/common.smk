@@ -42,7 +42,7 @@ SOURCE = str(PROJECT / "src")
 sys.path.insert(0, SOURCE)
 
 from twoscale.config import read_yaml
-from twoscale.files import check_writable
+from twoscale.base import check_writable
 from twoscale.workflow import snakefile
 from twoscale.workflow.params import file_options, table_columns, untracked
 from twoscale.workflow.resources import growing

@@ -10,7 +10,7 @@
 
 from dataclasses import asdict
 
-from twoscale.canonical import canonical_json
+from twoscale.base import canonical_json
 from twoscale.config import text_quota, text_source
 from twoscale.workflow.params import SOURCE_DIGEST
 from twoscale.workflow.paths import trains

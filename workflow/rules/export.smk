@@ -3,7 +3,7 @@
 # in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, and tables/seeds.parquet if it exists
 # out: results/{run}/release
 
-from twoscale.canonical import json_digest
+from twoscale.base import json_digest
 from twoscale.export.sources import code_files
 
 

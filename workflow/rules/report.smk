@@ -3,7 +3,7 @@
 # in:  results/{run}/tables/*.parquet
 # out: results/report/*.html
 
-from twoscale.canonical import canonical_json
+from twoscale.base import canonical_json
 
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency"]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twoscale import tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

@@ -13,7 +13,7 @@ from twoscale.analysis.findings import Finding, marked
 from twoscale.analysis.regime import DRIFTING, Regime
 from twoscale.analysis.scale import HEADER as SCALE_HEADER
 from twoscale.analysis.scale import MEANING, Scales
-from twoscale.escaping import markdown
+from twoscale.base import markdown
 from twoscale.tables import CLAIM_TABLES
 
 if TYPE_CHECKING:

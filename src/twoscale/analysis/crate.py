@@ -19,9 +19,8 @@ from urllib.parse import quote
 
 from twoscale.analysis import citation as citations
 from twoscale.analysis.snapshot import MANIFEST
+from twoscale.base import InputError, sha256
 from twoscale.config import PROJECT
-from twoscale.errors import InputError
-from twoscale.files import sha256
 
 if TYPE_CHECKING:
     from rocrate.model import ContextEntity

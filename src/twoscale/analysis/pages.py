@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from twoscale import tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

@@ -22,11 +22,10 @@ from pydantic import Field
 
 from twoscale import config as configs
 from twoscale import tables
+from twoscale.base import InputError, first_line, replacing
 from twoscale.config import Config, DownloadConfig
 from twoscale.config.types import FILE_NAME
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError, first_line
-from twoscale.files import replacing
 from twoscale.json import Count, parse
 
 if TYPE_CHECKING:

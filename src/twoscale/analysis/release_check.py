@@ -19,8 +19,8 @@ from twoscale import tables
 from twoscale.analysis import aggregate
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.release import Manifest, Release
+from twoscale.base import InputError
 from twoscale.config import Config, training_identity
-from twoscale.errors import InputError
 from twoscale.jobs import environment, machine
 
 ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"

@@ -9,7 +9,7 @@ import base64
 import gzip
 import re
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 END = "</body>"
 TITLES = ("<title>Snakemake Report</title>", "<title>Two-scale latent dynamics: report</title>")

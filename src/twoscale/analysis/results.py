@@ -24,9 +24,8 @@ from twoscale.analysis.release import MANIFEST, Release
 from twoscale.analysis.reported import REPORTED_COSINE, REPORTED_LATENCY
 from twoscale.analysis.scale import LABELS, MEANING, SMALL_SCALE, Scales, text
 from twoscale.analysis.seeds import MEAN, PER_RUN
+from twoscale.base import markdown, replacing
 from twoscale.config import PROJECT, Config, text_label
-from twoscale.escaping import markdown
-from twoscale.files import replacing
 
 PAGE = "results.md"
 SEEDS = "seeds"  # folder in docs/

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pandas as pd
 
 from twoscale import tables
-from twoscale.errors import InputError, did_you_mean
+from twoscale.base import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -27,9 +27,8 @@ import pandas as pd
 from twoscale.analysis import pages
 from twoscale.analysis.release import MANIFEST
 from twoscale.analysis.scale import Scales
+from twoscale.base import InputError, first_line, replacing, sha256
 from twoscale.config import PROJECT
-from twoscale.errors import InputError, first_line
-from twoscale.files import replacing, sha256
 from twoscale.jobs import environment, machine
 
 if TYPE_CHECKING:

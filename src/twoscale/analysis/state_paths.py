@@ -14,8 +14,8 @@ import pandas as pd
 from safetensors import SafetensorError, safe_open
 
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.dynamics.principal import project
-from twoscale.errors import InputError
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from twoscale import tables
+from twoscale.base import replacing
 from twoscale.config import PROJECT
 from twoscale.discovery import study_parts
-from twoscale.files import replacing
 
 PAGE = PROJECT / "docs" / "tables.md"
 HEADER = """\

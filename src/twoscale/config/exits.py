@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from twoscale.base import InputError, did_you_mean
 from twoscale.config.thresholds import THRESHOLD_TYPES, check_threshold
 from twoscale.config.types import (
     FILE_NAME,
@@ -23,7 +24,6 @@ from twoscale.config.types import (
     require,
     sort_loops,
 )
-from twoscale.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twoscale.escaping import one_line
+from twoscale.base import one_line
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

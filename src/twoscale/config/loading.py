@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import yaml
 
+from twoscale.base import InputError, did_you_mean, first_line
 from twoscale.config.identity import complete, is_optional
 from twoscale.config.messages import build, shown, unknown_key, user_keys
 from twoscale.config.model import ModelConfig
@@ -22,7 +23,6 @@ from twoscale.config.sections import SECTIONS, Config
 from twoscale.config.train import TrainConfig
 from twoscale.config.types import FILE_NAME, Section, expand_home
 from twoscale.discovery import STUDIES, study_parts
-from twoscale.errors import InputError, did_you_mean, first_line
 
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"

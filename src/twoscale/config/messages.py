@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from twoscale.errors import InputError, did_you_mean
+from twoscale.base import InputError, did_you_mean
 
 S = TypeVar("S", bound=BaseModel)
 Schema = Mapping[str, Any]

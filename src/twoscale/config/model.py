@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from twoscale.base import InputError
 from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.definitions import NOISE_STD, ModelSizes
 from twoscale.config.types import (
@@ -24,7 +25,6 @@ from twoscale.config.types import (
     parse_flag,
     require,
 )
-from twoscale.errors import InputError
 
 HALF = 0.5  # share of the state in the blend that the projection may start from
 COMMIT = r"[0-9a-f]{40}"

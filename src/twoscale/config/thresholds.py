@@ -6,7 +6,7 @@ Nothing here needs pydantic, so a released model contains this module as it is (
 import math
 from typing import Any
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 # Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
 THRESHOLD_TYPES: dict[str, type] = {

@@ -14,8 +14,8 @@ from pydantic import (
     model_validator,
 )
 
+from twoscale.base import InputError
 from twoscale.config.identity import whole_sequences
-from twoscale.errors import InputError
 
 if TYPE_CHECKING:
     from twoscale.config.exits import ExitsConfig

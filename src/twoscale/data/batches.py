@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError
 from twoscale.config import ModelConfig
 from twoscale.data.token_files import open_shard, read_end_of_text
-from twoscale.errors import InputError
 from twoscale.rng import stream
 
 ORDERS = ("permutation", "offsets")

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 ROWS = 256  # most rows of a batch
 BATCH_BYTES = 2**26  # of a batch of several rows

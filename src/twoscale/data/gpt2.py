@@ -15,10 +15,9 @@ from pathlib import Path
 import tiktoken
 from httpx2 import HTTPError
 
+from twoscale.base import InputError, first_line, replacing, sha256
 from twoscale.config import DownloadConfig
 from twoscale.data.hub import get, with_retries
-from twoscale.errors import InputError, first_line
-from twoscale.files import replacing, sha256
 
 # address of a file -> its SHA-256, both as in tiktoken_ext/openai_public.py
 FILES = {

@@ -20,8 +20,8 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 from pydantic import Field
 
+from twoscale.base import InputError, first_line
 from twoscale.config import DownloadConfig
-from twoscale.errors import InputError, first_line
 from twoscale.json import checked
 
 BUFFER = 2**22  # bytes read ahead of the parquet reader's position

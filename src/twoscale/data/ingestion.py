@@ -20,13 +20,12 @@ from typing import Annotated, Any, NamedTuple
 import pyarrow as pa
 from pydantic import Field
 
-from twoscale import progress, tables
+from twoscale import tables
+from twoscale.base import InputError, first_line, meter, replacing, sha256
 from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
 from twoscale.data.bounded_parquet import BoundedParquet
 from twoscale.data.text import Document, is_held_out, rows, split_key
 from twoscale.data.text_files import local_documents
-from twoscale.errors import InputError, first_line
-from twoscale.files import replacing, sha256
 from twoscale.json import Count, parse
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
@@ -298,7 +297,7 @@ def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collect
     for name, text, size in parts.documents():  # parts of an earlier run
         tally.take(name, text, size)
     unit = {"tokens": "tok", "characters": "char"}[tally.unit]
-    with progress.meter("text", tally.limits[False], unit, initial=tally.progress) as bar, closing(files):
+    with meter("text", tally.limits[False], unit, initial=tally.progress) as bar, closing(files):
         started, resumed = time.monotonic(), sum(tally.documents.values())
         # a full quota must not start `files`, whose first item sends a request
         for pending in () if tally.full else _pending_parts(files, collection.download.part_characters):

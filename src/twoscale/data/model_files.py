@@ -12,11 +12,9 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub.utils import build_hf_headers
 
-from twoscale import progress
+from twoscale.base import InputError, meter, replacing
 from twoscale.config import DownloadConfig
 from twoscale.data.hub import MAX_RANGE, RemoteFile, Subset, checked_names, fetch, get, with_form
-from twoscale.errors import InputError
-from twoscale.files import replacing
 
 # What is read of a repository. Pickled weights and Python files are not.
 PATTERNS = (
@@ -107,7 +105,7 @@ def _append(remote: RemoteFile, part: Path) -> None:
             f"{remote.what}."
         )
     label = f"download {remote.what}"
-    with part.open("ab") as file, progress.meter(label, remote.size, "bytes", initial=start) as bar:
+    with part.open("ab") as file, meter(label, remote.size, "bytes", initial=start) as bar:
         while chunk := remote.read(MAX_RANGE):
             file.write(chunk)
             bar.update(len(chunk))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer as Engine
 
+from twoscale.base import InputError, first_line
 from twoscale.data.token_files import id_dtype
 from twoscale.data.token_ids import CHARACTER_TO_BYTE
-from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
 # Files next to tokenizer.json that may name the end of text, each with the key of its name or its id.

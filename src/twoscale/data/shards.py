@@ -11,14 +11,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from twoscale import progress
-from twoscale.canonical import canonical_json
+from twoscale.base import InputError, canonical_json, meter, replacing
 from twoscale.data.near_duplicates import DroppedDocuments, drop_near_duplicates
 from twoscale.data.text import iter_shards
 from twoscale.data.token_files import DTYPES, IdMetadata, TokenShard, id_dtype, read_ids
 from twoscale.data.tokenizer import Tokenizer
-from twoscale.errors import InputError
-from twoscale.files import replacing
 from twoscale.json import Count
 
 CHUNK = 2**20  # training ids in memory when shards are joined
@@ -55,7 +52,7 @@ def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShar
         metadata = stack.enter_context(replacing(token_shard.metadata))
         train = stack.enter_context(_writer(token_shard.train, tokenizer.end_of_text))
         val = stack.enter_context(_writer(token_shard.val, tokenizer.end_of_text))
-        bar = stack.enter_context(progress.meter(f"tokens {text_shard.stem}", None, "tok"))
+        bar = stack.enter_context(meter(f"tokens {text_shard.stem}", None, "tok"))
         characters = 0
         for held_out, texts in iter_shards([text_shard]):
             for excluded, text in zip(held_out, texts, strict=True):

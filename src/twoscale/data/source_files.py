@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from twoscale.canonical import json_digest
+from twoscale.base import InputError, json_digest, sha256
 from twoscale.config import FILE_SOURCES
-from twoscale.errors import InputError
-from twoscale.files import sha256
 
 # data.source -> endings of its files in a folder
 ENDINGS = {"txt": (".txt", ".txt.gz"), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".parquet",)}

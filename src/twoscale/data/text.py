@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 
 from twoscale import tables
+from twoscale.base import InputError, first_line
 from twoscale.data.bounded_parquet import BoundedParquet
-from twoscale.errors import InputError, first_line
 
 # Packages of the standard library whose docstrings are fixtures, or that some installations lack.
 SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})

@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from twoscale.base import InputError, first_line
 from twoscale.config import FILE_SOURCES, DataConfig
 from twoscale.data import text
 from twoscale.data.source_files import find_files
 from twoscale.data.text import Document
-from twoscale.errors import InputError, first_line
 
 LONG = 10  # a document is cut into pieces if it has more than LONG * data.piece_characters characters
 BOUNDARIES = ("\n\n", "\n", ". ", " ")  # where a document may be cut, best first

@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from twoscale.errors import InputError, first_line
-from twoscale.files import sha256
+from twoscale.base import InputError, first_line, sha256
 from twoscale.json import Count, parse
 
 T = TypeVar("T")

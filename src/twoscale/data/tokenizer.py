@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twoscale import progress
+from twoscale.base import InputError, first_line, meter
 from twoscale.config import BYTES_VOCAB_SIZE, TOKENIZERS
 from twoscale.data.token_files import id_dtype
 from twoscale.data.token_ids import CHARACTER_TO_BYTE
-from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def _bpe_trainer(vocab_size: int):
 
 
 def _with_progress(texts: Iterable[str]) -> Iterator[str]:
-    with progress.meter("tokenizer", None, "char") as bar:
+    with meter("tokenizer", None, "char") as bar:
         for text in texts:
             yield text
             bar.update(len(text))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from twoscale import rng
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 SUBSPACE = 40  # vectors of one cycle of Arnoldi's and of Golub and Kahan's method
 RESTARTS = 25  # most cycles of Arnoldi's method

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale import progress
+from twoscale.base import meter, replacing
 from twoscale.data.batches import HeldOut
-from twoscale.files import replacing
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import StageTrace
 
@@ -20,7 +19,7 @@ Columns = dict[str, np.ndarray]
 
 def batches(checkpoint: LoadedCheckpoint, held_out: HeldOut, size: int, label: str) -> Iterator[HeldOut]:
     """`held_out` in batches of `size` sequences, with a progress bar."""
-    with progress.meter(f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens") as bar:
+    with meter(f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens") as bar:
         for batch in held_out.batches(size):
             yield batch
             bar.update(batch.inputs.numel())

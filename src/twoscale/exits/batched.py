@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError
 from twoscale.data.batches import HeldOut
-from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.decoder import read_parallel
 from twoscale.exits.generation import NewToken, check_prompt

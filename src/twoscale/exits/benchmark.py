@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from twoscale import progress
+from twoscale.base import meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.cost_matched import Planned, Row, measure_cost_matched
@@ -116,7 +116,7 @@ def measure_quality(
     found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_cost_matched": []}
     controlled = [point for point in criteria if point[0] != "fixed" and groups]
     passes = len(criteria) + (exits.random_draws + 1) * len(controlled)
-    with progress.meter("quality", passes * text.inputs.numel(), "tokens") as bar:
+    with meter("quality", passes * text.inputs.numel(), "tokens") as bar:
         for (name, threshold), criterion in criteria.items():
             point = {"criterion": name, "threshold": float(threshold)}
             evaluations = []
@@ -194,7 +194,7 @@ def measure_latency(
     order = turns(list(criteria), repeats=len(prompts.inputs))
     latency: list[Row] = []
     loops: list[Row] = []
-    with progress.meter("latency", len(order), "points") as bar:
+    with meter("latency", len(order), "points") as bar:
         for repeat, (name, threshold) in order:
             prompt = repeat or 0
             decoder.reset(criteria[name, threshold], int(prompts.sequences[prompt]))

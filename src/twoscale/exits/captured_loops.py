@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from twoscale.errors import first_line
+from twoscale.base import first_line
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.cuda_graphs import Replay, graphs_of

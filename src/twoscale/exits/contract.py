@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.criteria import ExitCriterion, State, keep_rows, raise_failure
 from twoscale.model.interface import Readout
 

@@ -36,9 +36,9 @@ from typing import ClassVar, NoReturn
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError, did_you_mean, first_line
 from twoscale.config.thresholds import THRESHOLD_TYPES
 from twoscale.dynamics.vectors import acceleration, acceleration_normalized, cosine, kl_divergence, norm, relative
-from twoscale.errors import InputError, did_you_mean, first_line
 from twoscale.model.interface import Readout
 from twoscale.model.loss import entropies
 

@@ -7,8 +7,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from twoscale.base import InputError, first_line
 from twoscale.config import CriterionConfig
-from twoscale.errors import InputError, first_line
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, place_in
 
 KEEPS = ("previous", "new", "weighted")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots, tensor_on
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from twoscale import progress
+from twoscale.base import meter
 from twoscale.config import ScalingConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import Row, evaluate_parallel
@@ -26,7 +26,7 @@ def run(job: "CheckpointJob") -> None:
 def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig) -> Iterator[Row]:
     """Rows of the table "scaling_quality": held-out sequences with every group at each loop count."""
     label = f"scaling of iteration {checkpoint.iteration}"
-    with progress.meter(label, len(scaling.loops) * text.inputs.numel(), "tokens") as bar:
+    with meter(label, len(scaling.loops) * text.inputs.numel(), "tokens") as bar:
         for loops in scaling.loops:
             for batch in text.batches(scaling.batch_size):
                 logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)

@@ -21,11 +21,10 @@ from typing import cast
 
 import torch
 
+from twoscale.base import InputError, neutralise, replacing
 from twoscale.config import ModelConfig
 from twoscale.config.thresholds import THRESHOLD_TYPES
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.errors import InputError
-from twoscale.escaping import neutralise
 from twoscale.exits import probe
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.criterion_file import load_criterion
@@ -44,7 +43,6 @@ from twoscale.exits.loop_heatmap import (
 )
 from twoscale.exits.readout import READOUTS
 from twoscale.exits.sampling import Sampling
-from twoscale.files import replacing
 from twoscale.jobs.machine import check_cuda
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.trained_run import TrainedRun, open_published_run, open_run

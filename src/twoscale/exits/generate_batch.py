@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.generation import NewToken, check_prompt

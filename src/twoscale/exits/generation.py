@@ -10,7 +10,7 @@ without drafts gives, token for token, up to rounding.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.sampling import Sampling

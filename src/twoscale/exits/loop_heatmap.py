@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from twoscale.escaping import neutralise
+from twoscale.base import neutralise
 
 # RGB from pale yellow to red, all legible under black (YlOrRd of ColorBrewer without its darkest)
 RAMP = ((255, 255, 204), (255, 237, 160), (254, 217, 118), (254, 178, 76), (253, 141, 60), (252, 78, 42))

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError
 from twoscale.config.thresholds import check_threshold
-from twoscale.errors import InputError
 from twoscale.exits import criteria, parallel
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.model.loss import cross_entropies

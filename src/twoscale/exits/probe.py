@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError
 from twoscale.config import ConfigSlice, ModelConfig, plain
 from twoscale.dynamics import vectors
-from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion, State
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header, LoadedCheckpoint

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale import progress
+from twoscale.base import meter
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.exits.oracle import converged_within
@@ -89,7 +89,7 @@ def fit_probe(checkpoint: LoadedCheckpoint, text: HeldOut, config: ConfigSlice) 
     labels, size = checkpoint.model.config.group_labels, checkpoint.model.config.hidden_size
     weight = torch.zeros(len(labels), size + FURTHER_FEATURES, dtype=torch.float64)
     bias = torch.zeros(len(labels), dtype=torch.float64)
-    with progress.meter("probe", len(labels), "groups") as bar:
+    with meter("probe", len(labels), "groups") as bar:
         for group, label in enumerate(labels):
             seen, converged = trajectory_samples(checkpoint, text, group, config)
             weight[group], bias[group] = fit(seen, converged, config.probe.penalty)

@@ -12,7 +12,7 @@ from typing import cast
 
 from torch import Tensor
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
 

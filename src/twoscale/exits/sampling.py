@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.rng import stream
 
 

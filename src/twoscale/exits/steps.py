@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.captured_loops import CapturedLoops
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion

@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError
 from twoscale.config import ExitsConfig
-from twoscale.errors import InputError
 from twoscale.exits.benchmark import operating_points
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion, make_criterion

@@ -16,12 +16,12 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from twoscale.base import link, replacing
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.export.released import ORIGIN, check_released
 from twoscale.export.sources import code_files
 from twoscale.export.tokenizer_files import as_json, generation_config, tokenizer_config, tokenizer_json
-from twoscale.files import link, replacing
 from twoscale.model.checkpoints import Header, load_weights
 
 WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"

@@ -14,8 +14,8 @@ from twoscale.analysis.evidence import Estimate
 from twoscale.analysis.findings import marked
 from twoscale.analysis.scale import MEANING
 from twoscale.analysis.seeds import MEAN
+from twoscale.base import markdown
 from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
-from twoscale.escaping import markdown
 from twoscale.export.released import ORIGIN
 from twoscale.jobs.environment import FIRST, Environment
 from twoscale.model.flops import parameters

@@ -22,8 +22,8 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, Pre
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import cached_file, logging
 
+from twoscale.base import InputError
 from twoscale.config.thresholds import check_threshold
-from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.kv_cache import allocate
 from twoscale.exits.parallel import ParallelEngine, evaluate, stack_counts

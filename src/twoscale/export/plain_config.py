@@ -8,8 +8,8 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+from twoscale.base import InputError
 from twoscale.config.definitions import ModelSizes
-from twoscale.errors import InputError
 
 RotaryScaling = SimpleNamespace
 

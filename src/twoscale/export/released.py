@@ -1,7 +1,7 @@
 """Checks of which models can be released, and the released part of their config."""
 
+from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.errors import InputError
 
 # Keys of the section `model` that say where a model comes from; a released model comes from its folder.
 ORIGIN = ("architecture", "source", "repository", "revision", "folder")

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.figures.style import Look
 

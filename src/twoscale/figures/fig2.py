@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 REFERENCE_STATE_NAMES = {

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from twoscale.analysis.claims_exits import PAPER_GRID
 from twoscale.analysis.names import criterion_name
 from twoscale.analysis.summaries import random_exits, summarise_latency, summarise_quality
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 ALL_LOOPS: style.Look = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}

@@ -32,9 +32,8 @@ from matplotlib.ticker import (
 )
 
 from twoscale.analysis.reported import REPORTED_COSINE
+from twoscale.base import InputError, replacing
 from twoscale.config.thresholds import THRESHOLD_TYPES
-from twoscale.errors import InputError
-from twoscale.files import replacing
 
 # Widths of a journal column and of the page, in inches.
 SINGLE, DOUBLE = 3.4, 7.0

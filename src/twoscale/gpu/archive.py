@@ -12,9 +12,8 @@ from typing import Any
 
 from twoscale import tables
 from twoscale.analysis import aggregate, release, snapshot
+from twoscale.base import InputError, replacing
 from twoscale.config import PROJECT, user_values
-from twoscale.errors import InputError
-from twoscale.files import replacing
 from twoscale.gpu import pack
 from twoscale.gpu.session import Session
 from twoscale.jobs import machine

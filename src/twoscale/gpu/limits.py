@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from twoscale.errors import first_line
+from twoscale.base import first_line
 from twoscale.gpu.report import SKIPPED, Row
 
 KILL_SECONDS = 10.0  # for a process to end

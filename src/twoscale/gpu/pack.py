@@ -19,9 +19,8 @@ from types import SimpleNamespace
 import yaml
 
 from twoscale.analysis import snapshot
+from twoscale.base import InputError, replacing, sha256
 from twoscale.config import PROJECT, user_config
-from twoscale.errors import InputError
-from twoscale.files import replacing, sha256
 from twoscale.workflow.paths import trains
 from twoscale.workflow.runs import Runs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from twoscale import tables
-from twoscale.files import replacing
+from twoscale.base import replacing
 
 # Dense bf16 tensor-core peak in TFLOP/s, without sparsity, by a part of the device's name (NVIDIA's data sheets).
 PEAK_TFLOPS = {"H200": 989.0, "H100 80GB HBM3": 989.0, "H100 PCIe": 756.0, "A100": 312.0}

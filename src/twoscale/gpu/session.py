@@ -19,8 +19,7 @@ from typing import Any
 import yaml
 
 from twoscale import config as configs
-from twoscale.errors import InputError
-from twoscale.files import replacing
+from twoscale.base import InputError, replacing
 from twoscale.gpu import pack
 from twoscale.gpu.schedule import schedule
 from twoscale.jobs.machine import check_cuda

@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.gpu.session import Session
 from twoscale.training.metrics_log import METRICS
 from twoscale.workflow.runs import RESULTS

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from twoscale.escaping import one_line
+from twoscale.base import one_line
 
 LITERAL = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""  # a string as Python prints it
 ITEM = rf"(?:{LITERAL}|[^\s,'\"]+)"

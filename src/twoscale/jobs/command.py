@@ -15,9 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from twoscale.base import DISK_ERRORS, InputError
 from twoscale.config import ConfigSlice
-from twoscale.errors import InputError
-from twoscale.files import DISK_ERRORS
 from twoscale.jobs import environment, result_cache
 from twoscale.jobs.machine import check_cuda
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from twoscale.errors import InputError, did_you_mean, first_line
+from twoscale.base import InputError, did_you_mean, first_line
 
 LIBRARY = Path("src", "twoscale")  # relative to the project
 

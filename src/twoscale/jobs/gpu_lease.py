@@ -14,8 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from twoscale.errors import InputError
-from twoscale.files import private_folder
+from twoscale.base import InputError, private_folder
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.5

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from twoscale.escaping import one_line
+from twoscale.base import one_line
 from twoscale.jobs import changed_params
 
 # "Command '...' returned non-zero exit status 1." or "Command '...' died with <Signals.SIGKILL: 9>."

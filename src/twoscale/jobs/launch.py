@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import MutableMapping, Sequence
 from typing import NamedTuple, NoReturn
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 SLURM_JOB = "SLURM_JOB_ID"

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 
 def description() -> dict[str, Any]:

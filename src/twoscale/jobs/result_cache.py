@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from twoscale.canonical import canonical_json, json_digest
-from twoscale.errors import first_line
-from twoscale.files import link, replacing, sha256
+from twoscale.base import canonical_json, first_line, json_digest, link, replacing, sha256
 from twoscale.jobs import launch
 
 MANIFEST = "manifest.json"

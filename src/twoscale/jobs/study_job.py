@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twoscale import tables
+from twoscale.base import replacing
 from twoscale.config import ConfigSlice
-from twoscale.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,10 +24,8 @@ from pydantic import ConfigDict, Field
 from safetensors.torch import save_file
 from torch import Tensor
 
-from twoscale.canonical import canonical_json
+from twoscale.base import InputError, canonical_json, first_line, replacing, sha256
 from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
-from twoscale.errors import InputError, first_line
-from twoscale.files import replacing, sha256
 from twoscale.json import Count, parse
 from twoscale.model import flops
 from twoscale.model.interface import LoopedModel

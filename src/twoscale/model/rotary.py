@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from twoscale.base import InputError
 from twoscale.config import ModelConfig, RotaryScaling
-from twoscale.errors import InputError
 
 MOST_POSITIONS = 2**20
 MOST_ANGLES = 2**26  # of a table: so many positions of 64 pairs

@@ -9,10 +9,10 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from twoscale.base import InputError, first_line
 from twoscale.config import Config, ConfigSlice, ModelConfig
 from twoscale.data.token_files import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
-from twoscale.errors import InputError, first_line
 from twoscale.jobs.machine import check_cuda
 from twoscale.json import checked
 from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header

@@ -14,10 +14,9 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis.claims_page import interval, number, table
 from twoscale.analysis.evidence import Estimate
+from twoscale.base import InputError, replacing
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError
 from twoscale.figures import style
-from twoscale.files import replacing
 from twoscale.recorder import exits
 from twoscale.recorder.recorded import facts_path, table_path
 from twoscale.recorder.run import SEED, TEXT

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from twoscale.analysis.summaries import with_bounds
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 

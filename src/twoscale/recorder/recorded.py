@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from twoscale import tables
+from twoscale.base import InputError, replacing
 from twoscale.config import PathTypesConfig
 from twoscale.config.loop_counts import loop_counts
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.states import Columns, describe_loop, exact, token_keys, write_states
 from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units
-from twoscale.errors import InputError
-from twoscale.files import replacing
 
 # Folder of each table in the folder of a run, as in the workflow.
 FOLDERS = {

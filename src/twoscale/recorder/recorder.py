@@ -22,10 +22,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
 from twoscale.config.loop_counts import MULTIPLES
 from twoscale.dynamics.states import exact
-from twoscale.errors import InputError
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.recorder.exits import FrozenExits, Thresholds, exit_rows, make_criteria
 from twoscale.recorder.recorded import RecordedBatch, StateTables

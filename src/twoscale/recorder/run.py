@@ -12,12 +12,11 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import aggregate, claims, claims_page, regime, state_paths
 from twoscale.analysis.evidence import Evidence
+from twoscale.base import InputError, replacing
 from twoscale.config import Config, ConfigSlice
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError
 from twoscale.figures import drawing, style
 from twoscale.figures.catalogue import figures
-from twoscale.files import replacing
 from twoscale.jobs.study_job import StudyJob
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")

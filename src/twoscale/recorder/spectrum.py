@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from twoscale import tables
+from twoscale.base import InputError, first_line
 from twoscale.dynamics.arnoldi import arnoldi, check_precision, start_vectors
 from twoscale.dynamics.vectors import norm
-from twoscale.errors import InputError, first_line
 from twoscale.recorder.recorded import check_absent, table_path
 from twoscale.recorder.recorder import Loop, Module, Output, find_module
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.model.interface import LoopedModel
 
 GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too

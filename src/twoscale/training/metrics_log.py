@@ -17,9 +17,8 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from twoscale import tables
+from twoscale.base import InputError, replacing
 from twoscale.config import ModelConfig, TrainConfig
-from twoscale.errors import InputError
-from twoscale.files import replacing
 
 METRICS = "metrics.csv"
 EVENT_FILES = "events.out.tfevents.*"

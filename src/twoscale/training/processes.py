@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from twoscale.errors import InputError, first_line
+from twoscale.base import InputError, first_line
 from twoscale.jobs import launch
 
 # How long a process waits for the others. It covers what the main process does alone: it measures the held-out loss and

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from twoscale import tables
-from twoscale.canonical import canonical_json
+from twoscale.base import InputError, canonical_json
 from twoscale.config import TrainConfig
-from twoscale.errors import InputError
 from twoscale.jobs import environment
 from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale import progress
+from twoscale.base import InputError, meter
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.data.token_files import TokenShard, open_shard
-from twoscale.errors import InputError
 from twoscale.jobs import environment
 from twoscale.model import registry
 from twoscale.model.flops import exit_gate_flops
@@ -201,7 +200,7 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
     train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
     label, shown = f"train {start} -> {until}", len(state.log)
-    with progress.meter(label, until - start, "it", initial=shown, visible=is_main) as bar:
+    with meter(label, until - start, "it", initial=shown, visible=is_main) as bar:
         while state.iteration < until:
             trainer.iterate(state)
             if state.iteration % train.held_out_every == 0 or state.iteration == until:

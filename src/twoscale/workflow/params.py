@@ -13,11 +13,9 @@ from pydantic import BaseModel
 
 from twoscale import config as configs
 from twoscale import tables
-from twoscale.canonical import canonical_json, json_digest
+from twoscale.base import InputError, canonical_json, json_digest, sha256
 from twoscale.config import Config, CriterionConfig
 from twoscale.data import source_files
-from twoscale.errors import InputError
-from twoscale.files import sha256
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.workflow.paths import OPTIMIZER
 

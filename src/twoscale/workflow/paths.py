@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twoscale import config as configs
+from twoscale.base import InputError
 from twoscale.config import Config, ModelConfig
-from twoscale.errors import InputError
 from twoscale.export.released import check_released
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 

@@ -9,8 +9,8 @@ from twoscale import config, tables
 from twoscale.analysis.claims import CLAIMS, Claim
 from twoscale.analysis.costs import Cost, checkpoints, decoded_bytes, forward, training_tokens
 from twoscale.analysis.evidence import FEWEST_FOR_TREND
+from twoscale.base import InputError
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError
 from twoscale.model.flops import BYTES, cache_bytes, parameters
 from twoscale.training.plan import (
     PUBLISHED_BYTES,

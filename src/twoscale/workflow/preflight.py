@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from twoscale.base import InputError
 from twoscale.config import FILE_SOURCES, Config
 from twoscale.data.source_files import find_files
-from twoscale.errors import InputError
 from twoscale.jobs.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.training.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.analysis.costs import scales
-from twoscale.canonical import canonical_json
-from twoscale.errors import InputError, did_you_mean
-from twoscale.escaping import rst
+from twoscale.base import InputError, canonical_json, did_you_mean, rst
 from twoscale.figures.catalogue import Figure, caption_values, report_values, snapshot_figures
 from twoscale.workflow.params import untracked
 from twoscale.workflow.paths import trains

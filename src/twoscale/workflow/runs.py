@@ -13,10 +13,10 @@ from typing import Any
 
 from twoscale import config as configs
 from twoscale.analysis import release as releases
+from twoscale.base import InputError
 from twoscale.config import Config, DownloadConfig, ExitsConfig
 from twoscale.config.messages import build
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError
 from twoscale.figures.catalogue import figures
 from twoscale.model.published.layer import folder_layer
 from twoscale.workflow.core import JOBS, PROBE_JOB

@@ -12,7 +12,7 @@ from snakemake.io import IOFile, update_wildcard_constraints
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.jobs import launch
 from twoscale.jobs.job_errors import JobErrors
 from twoscale.workflow import preflight

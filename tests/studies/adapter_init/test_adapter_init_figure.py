@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.studies.adapter_init.samples import ITERATIONS, SHARES, draw, value
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 

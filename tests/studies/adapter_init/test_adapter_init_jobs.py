@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.small import job_row, of, project, without_projection
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures.catalogue import figures
 from twoscale.studies.adapter_init.study import JOBS
 

@@ -5,7 +5,7 @@ import pytest
 from tests.small import without_projection
 from tests.unit.test_release import config_of, refused, release, runs
 from twoscale import config
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 
 def starts_of(user):

@@ -10,7 +10,7 @@ from tests.figures import RUN
 from tests.studies.arena.samples import DOCUMENTS, GROUPS, THRESHOLDS, compared, matched_tables, regret_tables
 from twoscale import tables
 from twoscale.analysis import bootstrap
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.studies.arena import compare as arena
 from twoscale.studies.arena import figure as figure_module

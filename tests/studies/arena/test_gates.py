@@ -10,7 +10,7 @@ import torch
 
 from tests.small import ROOT
 from twoscale import tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits.cost_matched import random_plan
 from twoscale.exits.oracle import cheapest_exits
 from twoscale.studies.arena import gates, page

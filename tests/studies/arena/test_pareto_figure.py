@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 
 from tests.figures import LOOPS, RUN, exit_tables, legend_texts, one_sentence, render_caption
 from tests.studies.arena.samples import draw_pareto
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.studies.arena import figure_pareto as pareto
 

@@ -8,7 +8,7 @@ from tests.figures import legend_texts
 from tests.studies.baselines.samples import DOCUMENTS, THREE, compared, draw
 from twoscale import config, tables
 from twoscale.analysis import bootstrap
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.model.flops import parameters
 from twoscale.model.registry import build

@@ -11,8 +11,8 @@ from tests import configs, small
 from tests.figures import legend_texts
 from tests.studies.calibration.samples import draw
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.config import ExitsConfig
-from twoscale.errors import InputError
 from twoscale.exits.benchmark import TextEvaluator
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate

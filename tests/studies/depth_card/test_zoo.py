@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from twoscale import tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.studies.depth_card import zoo
 
 

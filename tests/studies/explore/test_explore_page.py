@@ -6,8 +6,8 @@ import re
 import pytest
 
 from tests.studies.explore.tables import GROUPS, LOOPS, SITES, TOKENS, explore_tables
+from twoscale.base import InputError
 from twoscale.config import PROJECT
-from twoscale.errors import InputError
 from twoscale.studies.explore import page as explore_page
 
 TEMPLATE = (PROJECT / "src/twoscale/studies/explore/page.html").read_text(encoding="utf-8")

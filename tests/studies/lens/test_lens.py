@@ -12,7 +12,7 @@ from tests.figures import legend_texts
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.exits import sequence_pass
 from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.model.interface import CausalAttention

@@ -4,8 +4,8 @@ import pytest
 
 from tests.figures import ITERATIONS, render_caption
 from tests.studies.path_independence.samples import draw
+from twoscale.base import InputError
 from twoscale.config import checked, preset
-from twoscale.errors import InputError
 
 
 def test_there_is_a_line_per_varied_group_and_the_share_of_changed_predictions():

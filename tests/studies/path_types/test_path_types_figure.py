@@ -5,8 +5,8 @@ import pytest
 
 from tests.figures import ITERATIONS, legend_texts, quantile_table
 from tests.studies.path_types.samples import draw, types_table
+from twoscale.base import InputError
 from twoscale.dynamics import path_types as criteria
-from twoscale.errors import InputError
 from twoscale.studies.path_types import figure as path_types
 from twoscale.studies.path_types.compare import sentence
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.figures import legend_texts, one_sentence, render_caption
 from tests.studies.scaling.samples import draw, scaling_table
+from twoscale.base import InputError
 from twoscale.config import checked, preset
-from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.scaling import figure as scaling
 

@@ -10,7 +10,7 @@ from twoscale import config, tables
 from twoscale.analysis import seeds
 from twoscale.analysis.findings import marked
 from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.studies.seeds import keep
 from twoscale.studies.seeds import page as seeds_page
 

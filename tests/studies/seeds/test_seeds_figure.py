@@ -3,7 +3,7 @@
 import pytest
 
 from tests.studies.seeds.samples import SPREADS, draw, seeds_table
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 
 def test_every_claim_has_a_cell_for_each_seed_and_for_the_mean():

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.small import job_row, of, project
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.studies.seeds.study import JOBS
 
 

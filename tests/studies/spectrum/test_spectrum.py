@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 
 from tests import configs, small
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.dynamics import arnoldi
-from twoscale.errors import InputError
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
 from twoscale.studies.spectrum import diagonal_block, late_path

@@ -10,8 +10,8 @@ from tests.studies.spectrum import samples
 from tests.studies.spectrum.samples import FLOATS, LENGTH, RUN, SEQUENCES, token_table
 from twoscale import tables
 from twoscale.analysis import aggregate
+from twoscale.base import InputError
 from twoscale.config import PROJECT
-from twoscale.errors import InputError
 from twoscale.studies.spectrum import compare as analysis
 from twoscale.studies.spectrum import figure, study
 from twoscale.workflow.runs import Runs

@@ -11,8 +11,8 @@ from tests.small import checkpoint, held_out, job_config, job_row, of, project
 from tests.studies.throughput.samples import draw, throughput_table
 from tests.unit.test_engine import CONTEXT_LENGTH, small_model, text
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.config import Config, checked, preset
-from twoscale.errors import InputError
 from twoscale.studies.throughput.figure import summarise_throughput
 from twoscale.studies.throughput.measure import measure_throughput
 from twoscale.studies.throughput.study import JOBS

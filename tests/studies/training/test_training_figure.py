@@ -6,7 +6,7 @@ import pytest
 
 from tests.figures import assert_the_same_bytes, draw_elsewhere, legend_texts, one_sentence, render_caption
 from tests.studies.training.samples import draw, loops_table
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.studies.training import figure as figure_module
 from twoscale.studies.training.compare import sentence

@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgb
 
 from tests.figures import LOOPS, ranges, render_caption
 from tests.studies.variants.samples import RUNS, draw
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.studies.variants import figure as variants
 

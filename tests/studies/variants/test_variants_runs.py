@@ -3,7 +3,7 @@
 import pytest
 
 from twoscale import config
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.studies.variants.runs import KEYS
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig
 from twoscale.config.messages import LONGEST_VALUE
-from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
 Shape = tuple[int, ...]

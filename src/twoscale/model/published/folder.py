@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import safetensors
 from pydantic import Field
 
+from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig
 from twoscale.config.messages import build
-from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 from twoscale.model.published.family import Defaults, Family, Options
 from twoscale.model.published.ouro import OURO

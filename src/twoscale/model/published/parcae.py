@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.errors import InputError
 from twoscale.model.published.family import (
     MOST_LOOPS,
     Defaults,

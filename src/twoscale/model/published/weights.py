@@ -7,8 +7,8 @@ import safetensors
 import torch
 from torch import Tensor
 
+from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.errors import InputError
 from twoscale.model import flops, registry
 from twoscale.model.interface import LoopedModel
 from twoscale.model.published.family import NameMap

@@ -13,7 +13,7 @@ from twoscale.analysis.claims_page import blocks, number, table
 from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.analysis.reported import REPORTED_COSINE
-from twoscale.escaping import markdown
+from twoscale.base import markdown
 from twoscale.studies.adapter_init.compare import ALL, COSINE, LOSS, START, InitRun, compare
 
 if TYPE_CHECKING:

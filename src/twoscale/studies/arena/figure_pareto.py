@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from twoscale.analysis.names import criterion_name
 from twoscale.analysis.summaries import OPERATING_POINT, summarise_latency, summarise_quality
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.studies.arena.figure import LINEAR
 

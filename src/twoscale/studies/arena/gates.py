@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from twoscale import tables
-from twoscale.errors import InputError
+from twoscale.base import InputError, replacing
 from twoscale.exits.cost_matched import FIXED, RANDOM, fixed_evaluations
 from twoscale.exits.oracle import cheapest_exits, converged_within, exit_costs
 from twoscale.figures import style
-from twoscale.files import replacing
 from twoscale.studies.arena import compare, figure, page
 from twoscale.studies.arena.regret import PRICES
 from twoscale.studies.arena.regret import compare as beside_oracle

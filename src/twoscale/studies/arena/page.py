@@ -8,7 +8,7 @@ import pandas as pd
 
 from twoscale.analysis import claims_page
 from twoscale.analysis.evidence import Estimate
-from twoscale.escaping import markdown
+from twoscale.base import markdown
 from twoscale.studies.arena.compare import ALL_GROUPS, COST_MATCHED, ORACLE, convergence, summarise
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twoscale import progress
+from twoscale.base import meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import OperatingPoint, Row, make_criteria
@@ -63,7 +63,7 @@ def measure_regret(
     criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
     labels = checkpoint.model.config.group_labels
     found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": []}
-    with progress.meter("regret", len(labels) * text.inputs.numel(), "tokens") as bar:
+    with meter("regret", len(labels) * text.inputs.numel(), "tokens") as bar:
         for batch in text.batches(oracle.batch_size):
             tokens = batch.inputs.to(checkpoint.device)
             passing = Pass.of(checkpoint, tokens, batch.sequences, exits.max_loops)

@@ -16,7 +16,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import bootstrap, claims_page
 from twoscale.analysis.summaries import with_bounds
-from twoscale.escaping import markdown
+from twoscale.base import markdown
 from twoscale.studies.baselines.runs import BASELINES, LOOPED, UNTRAINED
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.studies.baselines.compare import NAMES
 from twoscale.studies.baselines.runs import BASELINES, LOOPED, UNTRAINED

@@ -8,8 +8,8 @@ L times with these two, k and k L layers. All see the same tokens, so equal FLOP
 
 from typing import Any
 
+from twoscale.base import InputError
 from twoscale.config import Config, checked, complete, merge
-from twoscale.errors import InputError
 from twoscale.model.flops import parameters
 from twoscale.training.plan import mean_flops_per_token
 

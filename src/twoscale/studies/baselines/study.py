@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twoscale.base import InputError
 from twoscale.config.exits import ScalingConfig
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
-from twoscale.errors import InputError
 from twoscale.figures.catalogue import Figure, table
 from twoscale.model.flops import parameters
 from twoscale.studies.baselines.runs import LOOPED, UNTRAINED

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from twoscale.analysis.names import criterion_name
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 from twoscale.studies.calibration.compare import NO_THRESHOLD
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale import progress, rng
+from twoscale import rng
+from twoscale.base import InputError, meter
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
 from twoscale.data.token_files import read_end_of_text
-from twoscale.errors import InputError
 from twoscale.exits.benchmark import Row, TextEvaluator, criterion_classes
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.probe import Probe, open_probe
@@ -246,14 +246,14 @@ def measure_calibration(
         bar.update(part.text.inputs.numel())
         return part.measure(make_per_group(name, thresholds, classes))
 
-    with progress.meter(f"search of {name}", None, "tokens") as bar:
+    with meter(f"search of {name}", None, "tokens") as bar:
         searched = measured_text(SEARCH)
         paths = search_paths(
             entry.thresholds, len(labels), lambda point: measure(searched, bar, point).cost, config.path_end
         )
     rest = measured_text(CALIBRATION, REPORT)
     points = list(dict.fromkeys(point for path in paths.values() for point in path))
-    with progress.meter(f"calibration of {name}", len(points) * rest.text.inputs.numel(), "tokens") as bar:
+    with meter(f"calibration of {name}", len(points) * rest.text.inputs.numel(), "tokens") as bar:
         measured = {point: measure(rest, bar, point) for point in points}
     return (
         [row for path in paths for row in _run_rows(name, path, paths[path], measured, rest.text, part_of)],

@@ -14,7 +14,7 @@ from twoscale import tables
 from twoscale.analysis import bootstrap, snapshot
 from twoscale.analysis.regime import Exponent, regime
 from twoscale.analysis.summaries import with_bounds
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.studies.depth_card.steps import STATE_MEASURES
 
 if TYPE_CHECKING:

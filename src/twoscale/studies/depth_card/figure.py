@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 STATE, STEP = {"linestyle": "-"}, {"linestyle": (0, (3, 1.5))}

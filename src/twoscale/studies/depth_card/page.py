@@ -9,8 +9,8 @@ import pandas as pd
 from twoscale.analysis import snapshot
 from twoscale.analysis.claims_page import blocks, interval, number, table
 from twoscale.analysis.evidence import Estimate
+from twoscale.base import markdown
 from twoscale.config import PROJECT
-from twoscale.escaping import markdown
 from twoscale.studies.depth_card.compare import NO_GROUP
 from twoscale.studies.depth_card.steps import STATE_MEASURES
 

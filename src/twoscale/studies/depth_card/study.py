@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from twoscale.analysis.costs import Cost
+from twoscale.base import InputError, did_you_mean
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
-from twoscale.errors import InputError, did_you_mean
 from twoscale.figures.catalogue import Figure, is_published, table
 from twoscale.model.flops import flops_per_token, parameters
 from twoscale.studies.depth_card.steps import counts_of, trained_loops

@@ -20,10 +20,9 @@ from matplotlib.figure import Figure
 
 from twoscale import tables
 from twoscale.analysis.claims_page import blocks, table
+from twoscale.base import InputError, replacing
 from twoscale.config import PROJECT
-from twoscale.errors import InputError
 from twoscale.figures import style
-from twoscale.files import replacing
 from twoscale.jobs import command
 from twoscale.studies.depth_card import compare
 

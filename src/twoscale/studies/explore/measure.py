@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from twoscale import progress
+from twoscale.base import meter
 from twoscale.config import ExitsConfig, PathTypesConfig
 from twoscale.data.batches import HeldOut
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
@@ -84,7 +84,7 @@ def trace_states(
     model = checkpoint.model
     tokens, noise = sequence.inputs.to(checkpoint.device), checkpoint.noise(sequence.sequences)
     states, frames = [], []
-    with progress.meter("explore", 1 + len(model.stages), "stages") as bar:
+    with meter("explore", 1 + len(model.stages), "stages") as bar:
         for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
             states += [exact(state[0]).cpu() for state in stage.states]
             frames.append(_stage_frame(checkpoint, sequence, stage, tokenizer))
@@ -151,7 +151,7 @@ def exit_rows(
 ) -> Iterator[Row]:
     """Rows of the table "explore_exits": where each token of one sequence leaves each group, under each criterion."""
     evaluator, criteria = TextEvaluator(checkpoint, exits), make_criteria(exits, probe)
-    with progress.meter("exits", len(criteria), "points") as bar:
+    with meter("exits", len(criteria), "points") as bar:
         for (name, threshold), criterion in criteria.items():
             _, counts = evaluator.evaluate(criterion, sequence)
             point = {"iteration": checkpoint.iteration, "criterion": name, "threshold": float(threshold)}

@@ -15,7 +15,7 @@ import pandas as pd
 from plotly.offline import get_plotlyjs
 
 from twoscale.analysis.names import criterion_name
-from twoscale.errors import InputError
+from twoscale.base import InputError
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

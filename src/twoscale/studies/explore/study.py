@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twoscale.base import InputError
 from twoscale.config.identity import text_label
-from twoscale.errors import InputError
 from twoscale.workflow.rows import Comparison, Measurement
 
 if TYPE_CHECKING:

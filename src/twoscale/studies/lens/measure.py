@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from twoscale import progress
+from twoscale.base import meter
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
 from twoscale.exits.sequence_pass import Pass, measure_tokens
@@ -44,7 +44,7 @@ def measure_lens(checkpoint: LoadedCheckpoint, text: HeldOut, config: ConfigSlic
         config: Its sections `model` and `lens`.
     """
     labels, steps = checkpoint.model.config.group_labels, steps_of(config)
-    with progress.meter("lens", len(labels) * len(steps) * text.inputs.numel(), "tokens") as bar:
+    with meter("lens", len(labels) * len(steps) * text.inputs.numel(), "tokens") as bar:
         for batch in text.batches(config.lens.batch_size):
             tokens = batch.inputs.to(checkpoint.device)
             passing = Pass.of(checkpoint, tokens, batch.sequences, other_loops(config))

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 # column: (title, label)

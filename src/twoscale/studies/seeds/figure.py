@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.analysis.seeds import MEAN
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 # Verdict -> colour and sign of its cell; the others have a dash.

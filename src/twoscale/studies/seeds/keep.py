@@ -13,9 +13,8 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import results
 from twoscale.analysis.claims_page import blocks
+from twoscale.base import InputError, replacing
 from twoscale.config import PROJECT
-from twoscale.errors import InputError
-from twoscale.files import replacing
 from twoscale.jobs import command
 from twoscale.studies.seeds.page import summary
 

@@ -14,7 +14,7 @@ from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.analysis.scale import Scales
 from twoscale.analysis.seeds import MEAN, SeedFinding, SeedVerdict
-from twoscale.escaping import markdown
+from twoscale.base import markdown
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

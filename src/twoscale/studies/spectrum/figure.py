@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 DOT: style.Look = {"linestyle": "", "markersize": 2.2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}

@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFo
 
 from twoscale.analysis.names import criterion_name
 from twoscale.analysis.summaries import OPERATING_POINT
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 # column: (title, label)

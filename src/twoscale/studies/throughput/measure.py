@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from twoscale import progress
+from twoscale.base import meter
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
 from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request, given_texts
@@ -83,7 +83,7 @@ def measure_throughput(
     order = turns(points, config.throughput.repeats)
     rows: list[Row] = []
     loops: list[Row] = []
-    with progress.meter("throughput", len(order), "points") as bar:
+    with meter("throughput", len(order), "points") as bar:
         for repeat, ((name, threshold), sequences) in order:
             decoder.reset(criteria[name, threshold])
             timed = time_sequences(decoder, given_texts(text[:sequences], prompt, tokens))

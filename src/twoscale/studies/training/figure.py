@@ -10,7 +10,7 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from twoscale.errors import InputError
+from twoscale.base import InputError
 from twoscale.figures import style
 
 # A running mean spans this share of the iterations, at least LEAST_WINDOW of them.

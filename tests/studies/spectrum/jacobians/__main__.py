@@ -18,7 +18,7 @@ from tests.studies.spectrum.jacobians.maps import known_maps
 from tests.studies.spectrum.jacobians.page import PAGE, RADII, page
 from tests.studies.spectrum.jacobians.recipes import measure
 from tests.studies.spectrum.jacobians.zoo import zoo_maps
-from twoscale.files import replacing
+from twoscale.base import replacing
 
 
 def main(weights: Path | None, names: list[str] | None) -> None:

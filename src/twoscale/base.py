@@ -1,0 +1,276 @@
+"""Helpers that every other module may use: safe text, error messages, canonical JSON, atomic writes, progress.
+
+Names of files, subsets and columns come from the hub, from data sets and from user folders; `one_line` and `neutralise`
+make them harmless before they are shown.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+# Characters of embedding and overriding directions, which could show a text in another order.
+DIRECTIONS = frozenset(map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+LINE_ENDS = frozenset("\u2028\u2029")  # besides those that are control characters
+CONTROL_PICTURES = 0x2400  # + code of a control character
+LONGEST = 4000  # characters of a sentence
+
+
+def neutralise(text: str) -> str:
+    """Text that cannot control a terminal or the order of a page; line ends and tabs are kept."""
+    return "".join(character if character in "\n\t" else _safe(character) for character in text)
+
+
+def one_line(text: str) -> str:
+    """Like `neutralise`, without line ends and tabs; the middle of a very long text is left out."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
+    return "".join("\N{REPLACEMENT CHARACTER}" if character in LINE_ENDS else _safe(character) for character in text)
+
+
+def _safe(character: str) -> str:
+    if character < " ":
+        return chr(CONTROL_PICTURES + ord(character))
+    is_control = unicodedata.category(character) in ("Cc", "Cs") or character in DIRECTIONS
+    return "\N{REPLACEMENT CHARACTER}" if is_control else character
+
+
+def rst(text: str) -> str:
+    """One line that reStructuredText shows as it is: a backslash before each character that could be markup."""
+    return re.sub(r"([^\w\s]|_)", r"\\\1", one_line(text))
+
+
+def markdown(text: str) -> str:
+    """One line that Markdown shows as it is, also where HTML is allowed."""
+    escaped = re.sub(r"([\\`*_\[\]|])", r"\\\1", one_line(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+class InputError(Exception):
+    """Wrong input. The message is one sentence: the file or key, what was found, what was expected.
+
+    It may quote names from outside: characters that control a terminal are replaced, and it stays one line.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's message, without its full stop, for use in a sentence of ours."""
+    return one_line(str(error).strip().partition("\n")[0].rstrip(".")) or type(error).__name__
+
+
+def did_you_mean(found: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The name in `known` that a mistyped name is closest to, as " (did you mean X?)"; empty if none is close.
+
+    `cutoff` is the least similarity, as in `difflib.get_close_matches`.
+    """
+    close = get_close_matches(str(found), list(known), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def canonical_json(value: Any) -> str:
+    """`value` as JSON with sorted keys and no spaces. Tuples become lists."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def json_digest(value: Any) -> str:
+    """The first 64 bits of the SHA-256 of the canonical JSON of `value`, in hexadecimal."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+# Mode rw-rw-rw- under the user's umask. It is set explicitly, because some writers create private files.
+_UMASK = os.umask(0o022)
+os.umask(_UMASK)
+_MODE = 0o666 & ~_UMASK
+
+# Errors of a disk -> what a user has to provide.
+DISK_ERRORS = {
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "room in the quota of its disk",
+    errno.EFBIG: "a file system for files of this size",
+    errno.EROFS: "a file system that can be written",
+    errno.EACCES: "permission to use it",
+    errno.EPERM: "permission to use it",
+    errno.EIO: "a disk without faults",
+}
+
+
+def sha256(path: str | os.PathLike) -> str:
+    """SHA-256 of the content of a file, in hexadecimal. Raises OSError for a file that cannot be read."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield the path of a new, empty file in the same folder that atomically replaces `path` on success.
+
+    After an exception the temporary file is removed and `path` is unchanged. After a kill it stays until the next write
+    of `path` on this host, which knows by the host, the process namespace and the process id in its name that nobody
+    writes it. A random part of the name keeps others who may write to the folder from putting a link there first. A
+    refusal of the system, such as a full disk, is an OSError with the name of `path`, whichever library wrote the file.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    start = f".{path.name}.{os.uname().nodename}.{_process_namespace()}."
+    _remove_orphans(path.parent, start)
+    temporary = path.with_name(f"{start}{os.getpid()}.{secrets.token_hex(8)}.tmp")
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+        yield temporary
+        _finish(temporary)
+        os.replace(temporary, path)
+    except Exception as error:
+        number = _system_error(error, temporary)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _remove_orphans(folder: Path, start: str) -> None:
+    """Remove the temporary files in a folder whose name has this start and the id of a process that has ended."""
+    pattern = re.compile(re.escape(start) + r"(\d{1,9})\.[0-9a-f]{16}\.tmp")
+    with suppress(OSError):  # the folder cannot be listed, or another process removes the same file
+        for name in os.listdir(folder):
+            if (found := pattern.fullmatch(name)) and not _is_running(int(found[1])):
+                (folder / name).unlink()
+
+
+def _process_namespace() -> int:
+    """Where process ids are those of this process: containers on one host may share its name, not this number."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # not Linux
+        return 0
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # sends no signal
+    except OSError as error:  # PermissionError: another user's process
+        return not isinstance(error, ProcessLookupError)
+    return True
+
+
+def link(source: str | os.PathLike, path: str | os.PathLike) -> None:
+    """Make `path` a hard link to the file `source` in one step."""
+    with replacing(path) as temporary:
+        temporary.unlink()
+        os.link(source, temporary)  # fails where anything has that name
+
+
+def _system_error(error: Exception, temporary: Path) -> int | None:
+    """The number of an error of the disk at writing `temporary`; None for another error or one of another file."""
+    if isinstance(error, OSError):
+        number = error.errno if error.filename in (None, str(temporary), temporary) else None
+    else:
+        match = re.search(r"\(os error (\d+)\)", str(error))  # libraries in Rust
+        number = int(match[1]) if match else None
+    return number if number in DISK_ERRORS else None
+
+
+def private_folder(folder: Path, variable: str) -> Path:
+    """Create a folder with a predictable name where it is missing, for files that this user relies on.
+
+    Raises InputError where another user could change what is in it; `variable` names the place for it.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
+        raise InputError(
+            f"{folder}: found {stat.filemode(found.st_mode)} of user {found.st_uid}, expected a folder owned by user "
+            f"{os.getuid()} and not world-writable; remove it, or set {variable} to another folder."
+        )
+    return folder
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that exists and cannot be written."""
+    if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder.absolute()}: is not writable.")
+
+
+def _finish(path: Path) -> None:
+    """Give a file its mode, and wait until its bytes are on disk: a power failure leaves no empty file under a name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, _MODE)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+LOG_SECONDS = 10.0  # between two lines in a log
+WITH_TOTAL = "{l_bar} {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
+
+
+class _LogLines:
+    """The part of tqdm's interface that meters offer, with whole lines instead of carriage returns."""
+
+    def __init__(self, label: str, total: int | None, unit: str, initial: int) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done, self.initial, self.note = initial, initial, ""
+        self.start = self.last = time.monotonic()
+
+    def set_postfix_str(self, note: str, refresh: bool = False) -> None:
+        self.note = note
+
+    def update(self, amount: int = 1) -> None:
+        self.done += amount
+        if time.monotonic() - self.last >= LOG_SECONDS:
+            self.line()
+
+    def line(self) -> None:
+        self.last = time.monotonic()
+        text = tqdm.format_meter(
+            self.done,
+            self.total,
+            self.last - self.start,
+            prefix=self.label,
+            unit=self.unit,
+            unit_scale=True,
+            initial=self.initial,
+            postfix=self.note or None,
+            bar_format=WITH_TOTAL if self.total else WITHOUT_TOTAL,
+        )
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: bool = True) -> Iterator:
+    """Yield an object with `update(amount)` and `set_postfix_str(note)` that prints progress on standard error.
+
+    Args:
+        label: Name of the work.
+        total: Amount of work in `unit`; None if unknown.
+        unit: Unit of `total` and of rates.
+        initial: Amount that an earlier process completed.
+        visible: False prints nothing, for all but one of several processes that work together.
+    """
+    if not visible or sys.stderr.isatty():
+        options: dict[str, Any] = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not visible}
+        with tqdm(desc=label, total=total, file=sys.stderr, **options) as bar:
+            yield bar
+        return
+    lines = _LogLines(label, total, unit, initial)
+    yield lines
+    lines.line()
