@@ -305,7 +305,6 @@ RUNTIME_CHANGES = {
     "save_seconds": 1,
     "log_every": 3,
     "print_seconds": 5,
-    "tracker": "tensorboard",
     "micro_batches": 2,
     "processes": 5,
     "nodes": 2,

@@ -15,20 +15,9 @@ import pytest
 from tests.segment import TIMEOUT, Run
 from tests.small import job_config, model_config, train_config
 from twoscale import tables
-from twoscale.base import InputError
 from twoscale.config import ConfigSlice
 from twoscale.model import checkpoints
-from twoscale.training.metrics_log import (
-    METRICS,
-    STDOUT,
-    Clock,
-    SegmentView,
-    monitoring,
-    print_on_terminal,
-    whole_lines,
-)
-from twoscale.training.state import Segment, SegmentPaths
-from twoscale.training.trainer import train_segment
+from twoscale.training.metrics_log import METRICS, STDOUT, SegmentView, monitoring, print_on_terminal
 
 GROUPS = ("2", "3")
 
@@ -39,7 +28,6 @@ RUNTIME = {
     "checkpoint_every": SECOND,
     "log_every": 2,
     "save_seconds": 0.1,
-    "tracker": "tensorboard",
 }
 
 
@@ -70,7 +58,6 @@ def kill_beyond_its_partial_state(run: Run) -> int:
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory) -> Run:
     """Two segments, the first of which was killed while it wrote a line."""
-    pytest.importorskip("tensorboard")
     run = Run(tmp_path_factory.mktemp("resumed"))
     (run.folder / METRICS).write_text("of an earlier training\n1,2,3\n")
     assert 0 < kill_beyond_its_partial_state(run) < FIRST
@@ -112,26 +99,6 @@ def test_the_time_left_ends_at_zero(resumed):
     assert lines.loc[SECOND, ["segment_left_s", "run_left_s"]].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("name", ["loss", "held_out_loss", "gradient_norm", "learning_rate", "tokens_per_s", "loops_3"])
-def test_tensorboard_reads_each_iteration_once_after_a_kill(resumed, table, name):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    curves = EventAccumulator(str(resumed.folder), size_guidance={"scalars": 0}).Reload()
-    found = [(event.step, event.value) for event in curves.Scalars(name)]
-    expected = table[name].dropna()
-    assert [step for step, _ in found] == expected.index.tolist()
-    assert [value for _, value in found] == pytest.approx(expected.tolist(), rel=1e-5)
-
-
-def test_a_missing_package_is_named_before_any_file_is_read(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
-    missing = tmp_path / "missing"
-    paths = SegmentPaths([missing], missing, missing, missing, missing, missing)
-    with pytest.raises(InputError, match=r"^config key train\.tracker: found 'tensorboard', but .* not installed"):
-        train_segment(config(tracker="tensorboard"), None, Segment(4, {}), paths)
-    assert not list(tmp_path.iterdir())
-
-
 def config(**changes: Any) -> ConfigSlice:
     return job_config(model=model_config(), train=train_config(log_every=2, **changes))
 
@@ -158,12 +125,6 @@ def test_lines_are_at_the_interval_and_where_the_held_out_loss_is(tmp_path):
     assert pd.read_csv(tmp_path / METRICS)["held_out_loss"].dropna().tolist() == [2.5]
 
 
-def test_a_line_can_be_read_at_once(tmp_path):
-    with monitoring(config(), SegmentView("small", 20, 0, (), tmp_path)) as record:
-        record(row(2))
-        assert iterations_in(tmp_path) == [2]
-
-
 @pytest.mark.parametrize("resumed_at", range(9))
 def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
     """From every cut and resume: each line once, in order, none beyond, and those of the segment complete."""
@@ -184,14 +145,6 @@ def test_lines_under_other_columns_are_dropped(tmp_path):
     assert iterations_in(tmp_path) == [4]
 
 
-def test_training_from_scratch_starts_new_files(tmp_path):
-    pytest.importorskip("tensorboard")
-    for last in (8, 4):
-        show(tmp_path, [row(iteration) for iteration in range(1, last + 1)], tracker="tensorboard")
-    assert iterations_in(tmp_path) == [2, 4]
-    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
-
-
 def test_the_next_segment_appends_to_the_same_file(tmp_path):
     show(tmp_path, [row(2)])
     with (tmp_path / METRICS).open() as followed:
@@ -206,20 +159,6 @@ def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_succ
         show(tmp_path, [row(4)], iteration=2, log=(row(1), row(2)))
         record(row(6))
     assert iterations_in(tmp_path) == [2, 4]
-
-
-def test_a_repeated_line_counts_once():
-    assert whole_lines("a,b\n2,first\n2,second\n", "a,b\n", 2) == {2: "2,first\n"}
-
-
-def test_the_first_iteration_does_not_count_once_there_is_another():
-    clock = Clock()
-    time.sleep(0.5)
-    clock.tick()
-    assert clock.seconds(10) >= 5
-    for _ in range(5):
-        clock.tick()
-    assert clock.seconds(10) < 5
 
 
 def terminal(stdout: int) -> subprocess.CompletedProcess:

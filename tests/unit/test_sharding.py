@@ -15,8 +15,8 @@ from tests.segment import TIMEOUT
 from tests.small import ROOT, model_config
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import initialise
-from twoscale.training import sharding
-from twoscale.training.compilation import compile_blocks
+from twoscale.training.processes import reshard, shard_model
+from twoscale.training.state import compile_blocks
 
 pytestmark = pytest.mark.runs
 
@@ -57,7 +57,7 @@ def norm_of(model, loops, divided=False) -> float:
     hidden = model.hidden_states(tokens, [loops] * len(model.config.groups), training_noise(1, 0, 0))
     model.loss(hidden, tokens).backward()
     if divided:
-        sharding.reshard(model)
+        reshard(model)
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
     return (norm.full_tensor() if divided else norm).item()
 
@@ -67,7 +67,7 @@ def test_the_blocks_of_a_divided_model_are_compiled_once_whatever_the_loop_count
     counter = CompileCounter()
     whole, divided = (initialise(model_config(hidden_size=16), 11) for _ in range(2))
     compile_blocks(divided, sharded=True, backend=counter)
-    sharding.shard_model(divided, "cpu")
+    shard_model(divided, "cpu")
     graphs = []
     for loops in (4, 1, 2, 7):
         assert norm_of(divided, loops, divided=True) == pytest.approx(norm_of(whole, loops), rel=1e-5)

@@ -31,7 +31,6 @@ RUNTIME_KEYS = frozenset(
         "save_seconds",
         "log_every",
         "print_seconds",
-        "tracker",
         "micro_batches",
         "processes",
         "nodes",

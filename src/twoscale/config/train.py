@@ -52,11 +52,6 @@ class TrainConfig(Section):
     print_seconds: Positive = key(
         60.0, "Seconds between progress lines on the terminal: iteration, loss and time left."
     )
-    tracker: Literal["none", "tensorboard"] = key(
-        "none",
-        "Additional log format. tensorboard: event files in the folder of training/metrics.csv; requires the "
-        "package tensorboard.",
-    )
     order: Literal["permutation", "offsets"] = key(
         "permutation",
         "Order of the text: permutation, non-overlapping sequences in a new order each epoch, or random offsets "

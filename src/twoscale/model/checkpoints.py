@@ -26,12 +26,40 @@ from torch import Tensor
 
 from twoscale.base import InputError, canonical_json, first_line, replacing, sha256
 from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
+from twoscale.data.batches import HeldOut, open_held_out
+from twoscale.jobs.study_job import StudyJob
 from twoscale.json import Count, parse
 from twoscale.model import flops
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import DrawnNoise, EvaluationNoise
 from twoscale.model.registry import architecture, build
-from twoscale.model.tensors import check_tensors
+
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+
+def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of other names, shapes or dtypes than the expected ones, and values that are not finite.
+
+    The values of `expected` are not read, so it may be on the device "meta".
+    """
+    for problem, names in (("no", expected.keys() - found.keys()), ("the unknown", found.keys() - expected.keys())):
+        if names:
+            others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+            raise InputError(f"{path}: found {problem} tensor {min(names)}{others}, expected those of the model.")
+    for name, tensor in found.items():
+        for what in ("shape", "dtype"):
+            value, wanted = (getattr(of, what) for of in (tensor, expected[name]))
+            if value != wanted:
+                value, wanted = (tuple(shape) for shape in (value, wanted)) if what == "shape" else (value, wanted)
+                raise InputError(f"{path}: tensor {name}: found the {what} {value}, expected {wanted}.")
+        check_finite(path, name, tensor)
+
+
+def check_finite(path: Path, name: str, tensor: Tensor) -> None:
+    """Refuse a tensor of floats with NaN or an infinite value, in one pass that allocates nothing."""
+    if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():  # NaN is both minimum and maximum
+        raise InputError(f"{path}: tensor {name}: found NaN or an infinite value, expected finite numbers.")
+
 
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
 METADATA_KEY = "twoscale"
@@ -249,3 +277,18 @@ def load_model(path: Path, config: ModelConfig, dtype: torch.dtype, device: str)
     model = build(config)
     model.load_state_dict(tensors)
     return model.to(device=device, dtype=dtype).eval().requires_grad_(False), header
+
+
+@dataclass(frozen=True)
+class CheckpointJob(StudyJob):
+    """A job on a checkpoint. `threads`: those that it may use; torch has one unless the function sets more."""
+
+    threads: int = 1
+
+    def checkpoint(self, dtype: str) -> LoadedCheckpoint:
+        """The checkpoint in `dtype`, on the device of the config."""
+        return open_checkpoint(self.file("checkpoint"), self.config, dtype)
+
+    def held_out(self, sequences: int) -> HeldOut:
+        """The given number of sequences of held-out text."""
+        return open_held_out(self.file("val"), self.file("metadata"), self.config.model, sequences)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from twoscale.config import ModelConfig
-from twoscale.model.attention import causal_attention
+from twoscale.model.kernels import causal_attention
 
 # (group, k, like) -> noise of the shape of `like`: k = 0 is the initial state, k >= 1 precedes loop step k.
 Noise = Callable[[int, int, Tensor], Tensor]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.model.linear import MULTIPLE, linear
+from twoscale.model.kernels import MULTIPLE, linear
 
 # Logits at a time. A chunk should fit a CPU's caches and allocator; a GPU needs more rows to be busy.
 CHUNK_LOGITS = {"cpu": 2**24, "cuda": 2**26}

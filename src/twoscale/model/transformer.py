@@ -20,11 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend, CausalAttention, KVPolicy, Noise, Stage, StageTrace, last, run_stages
-from twoscale.model.layers import GROUPS, TransformerBlock
-from twoscale.model.linear import Linear, linear
+from twoscale.model.kernels import Linear, RMSNorm, linear
+from twoscale.model.layers import GROUPS, RotaryEmbedding, TransformerBlock
 from twoscale.model.loss import cross_entropies, linear_cross_entropy
-from twoscale.model.rms_norm import RMSNorm
-from twoscale.model.rotary import RotaryEmbedding
 from twoscale.rng import truncated_normal
 
 BLEND_NOISE = 0.04  # size of the random part in adapter_init = blend, relative to the share of its block

@@ -17,16 +17,53 @@ from twoscale import rng
 from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, HeldOut, Prefetched
 from twoscale.model import registry
-from twoscale.model.interface import LoopedModel
-from twoscale.model.linear import lowered_weights
+from twoscale.model.interface import Gated, LoopedModel, Noise
+from twoscale.model.kernels import lowered_weights
+from twoscale.model.loss import exit_log_probabilities
 from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
 from twoscale.model.registry import Loss
-from twoscale.training import sharding
-from twoscale.training.exit_gate import default_loss
-from twoscale.training.processes import World
+from twoscale.training.processes import World, reshard
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+
+def default_loss(
+    model: LoopedModel, tokens: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise, train: TrainConfig
+) -> Tensor:
+    """The `Loss` of an architecture without its own (`twoscale.model.registry`)."""
+    if train.exit_gate is not None:
+        return exit_gate_loss(cast(Gated, model), tokens, targets, loops[0], noise, train)
+    return model.loss(model.hidden_states(tokens, loops, noise, train.backprop_depth, train.recompute), targets)
+
+
+def exit_gate_loss(
+    model: Gated, tokens: Tensor, targets: Tensor, loops: int, noise: Noise, train: TrainConfig
+) -> Tensor:
+    """Mean loss in nats of `tokens` (B, T) against the ids `targets` (B, T) after up to `loops` loop steps.
+
+    This is Ouro's first stage (Zhu et al., arXiv 2510.25741). After loop step k the gate reads lambda^k from the state
+    of a token, and p^k = lambda^k prod_{j<k} (1 - lambda^j) is the probability that the token leaves there; the rest is
+    that of the last loop step. The loss of a token is
+
+        sum_k p^k CE^k - beta H(p)
+
+    with CE^k the cross-entropy if all tokens leave with their x^k, decoded through the layers after the group, and H
+    the entropy of p in nats, which keeps p from collapsing onto one loop step: a uniform prior, up to a constant. Ouro
+    has no layers after its group and a fixed number of loop steps; here p is over the loop steps drawn for the
+    iteration. The gradient reaches the gate and, through both p and CE, the whole model.
+
+    `model` has one looped group and an exit gate. Of `train` it reads exit_gate, backprop_depth and recompute.
+    """
+    assert train.exit_gate is not None
+    states, hidden = model.exit_states(tokens, loops, noise, train.backprop_depth, train.recompute)  # (K, B, T, C)
+    log_p = exit_log_probabilities(model.exit_gate_logit(states))  # (K, B, T)
+    p = log_p.exp()
+    # `loss` is a mean over exits too
+    expected = loops * model.loss(hidden, targets.expand(p.shape), p)
+    entropy = -(p * log_p).sum(0).mean()
+    return expected - train.exit_gate.entropy_weight * entropy
+
 
 ADAM_EPSILON = 1e-8
 ALONE = World()
@@ -163,7 +200,7 @@ class Recipe:
                 if rows.start < rows.stop:
                     loss += self._add_gradient(model, iteration, inputs[rows], targets[rows], rows.start, loops)
         if self.train.shard:  # FSDP has averaged the gradients
-            sharding.reshard(model)
+            reshard(model)
             self.world.average([loss])
         else:
             # every process has a sample in the first micro-batch, so all have the same gradients

@@ -15,15 +15,52 @@ from twoscale.config import TrainConfig
 from twoscale.jobs import environment
 from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry
-from twoscale.model.checkpoints import Header
+from twoscale.model.checkpoints import Header, check_tensors
 from twoscale.model.interface import Gated, LoopedModel
-from twoscale.model.tensors import check_tensors
-from twoscale.training import sharding
-from twoscale.training.compilation import check_compiler, compile_blocks
+from twoscale.training.processes import gather, shard_like, shard_model
 from twoscale.training.recipe import SegmentConfig, make_optimizer
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+
+GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
+BATCH_SIZES = 2  # of the parts of a batch, which differ by one sequence where it is not divided evenly
+
+
+def check_compiler(device: str) -> None:
+    """Refuse to compile for the CPU where torch finds no C++ compiler."""
+    if device != "cpu":
+        return
+    # imported here: it takes a second, and few runs compile on CPU
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise InputError(
+            "config key train.compile: found no C++ compiler (the variable CXX, otherwise g++), expected one for "
+            "compilation on CPU; set train.compile: false to train without it."
+        ) from error
+
+
+def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) -> None:
+    """Compile the loop step of every group and every unlooped layer, each once whatever the loop counts.
+
+    `options` are for torch.compile. Beyond its limit torch would silently run the rest uncompiled. Of a model that
+    will be divided only `forward` is compiled, without the hooks that gather weights and would break the graph.
+    """
+    limit = GRAPHS_PER_GROUP * BATCH_SIZES * max(1, len(model.config.groups))
+    # for the whole process, because not every version of torch.compile has the option
+    torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)
+    options |= {"dynamic": False}
+    for module in model.blocks:
+        if sharded:
+            module.forward = torch.compile(module.forward, **options)
+        else:
+            module.compile(**options)
+
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 PARTS = ("weights/", "optimizer/")  # what the names of tensors in a partial state begin with
@@ -69,7 +106,7 @@ class TrainingState:
 
     A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups. The
     environments are those in which the segment was trained so far, see `twoscale.jobs.environment`. If `sharded`,
-    model and optimizer are divided over the processes, see `twoscale.training.sharding`.
+    model and optimizer are divided over the processes, see `twoscale.training.processes`.
     """
 
     model: LoopedModel
@@ -187,7 +224,7 @@ def restore(
         check_compiler(config.device)
         compile_blocks(model, sharded)
     if sharded:
-        sharding.shard_model(model, config.device)
+        shard_model(model, config.device)
     optimizer = make_optimizer(model, config.train)
     if moments:
         for name, parameter in model.named_parameters():
@@ -196,7 +233,7 @@ def restore(
             updates = torch.tensor(float(header.iteration), device=parameter.device)
             parts = {m: moments[f"{name}.{m}"].to(parameter.device) for m in MOMENTS}
             if sharded:
-                parts = {m: sharding.shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
+                parts = {m: shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
             optimizer.state[parameter] = {"step": updates} | parts
     log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
@@ -231,7 +268,7 @@ def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tenso
         for moment in MOMENTS
     }
     weights = dict(state.model.state_dict())
-    return (sharding.gather(weights), sharding.gather(moments)) if state.sharded else (weights, moments)
+    return (gather(weights), gather(moments)) if state.sharded else (weights, moments)
 
 
 def save_partial(path: Path, state: TrainingState, identity: dict[str, Any], is_main: bool = True) -> None:

@@ -18,9 +18,8 @@ from twoscale.jobs import environment
 from twoscale.model import registry
 from twoscale.model.flops import exit_gate_flops
 from twoscale.model.noise import DrawnNoise
-from twoscale.training import sharding
-from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
-from twoscale.training.processes import World, connected, destroy_distributed, init_distributed
+from twoscale.training.metrics_log import Record, SegmentView, monitoring
+from twoscale.training.processes import World, connected, destroy_distributed, init_distributed, reshard
 from twoscale.training.recipe import ALONE, Recipe, SegmentConfig, held_out_loss
 from twoscale.training.state import (
     Segment,
@@ -54,7 +53,7 @@ class Trainer:
         self.model, self.train, self.world = config.model, config.train, world
         self.recipe, self.held_out = Recipe(config, data.tokens, world), data.held_out
         self._held_out_noise = DrawnNoise()
-        self.record: Record = ignore  # called with each row of the log
+        self.record: Record = lambda row: None  # called with each row of the log
         self._unread: tuple[dict[str, Any], Timer] | None = None  # row and numbers of the last iteration
 
     def iterate(self, state: TrainingState) -> None:
@@ -124,7 +123,7 @@ class Trainer:
             self._held_out_noise,
         )
         if state.sharded:
-            sharding.reshard(state.model)
+            reshard(state.model)
 
 
 class Timer:
@@ -165,7 +164,6 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
 
     The outputs are the log, the optimizer state and the weights; the partial state is removed last.
     """
-    check_tracker(config.train)
     with connected(config.train.processes):
         world = init_distributed(config.device, config.train.processes)
         state = load_state(config, segment, paths)

@@ -10,11 +10,11 @@ from torch import Tensor
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
 from twoscale.model import flops, registry
+from twoscale.model.checkpoints import FLOATS, check_finite
 from twoscale.model.interface import LoopedModel
+from twoscale.model.layers import RotaryEmbedding
 from twoscale.model.published.family import NameMap
 from twoscale.model.published.folder import CONFIG, PublishedFolder, tensor_shapes
-from twoscale.model.rotary import RotaryEmbedding
-from twoscale.model.tensors import FLOATS, check_finite
 
 MEMORY = Path("/proc/meminfo")
 MOST_ROUNDING = 2.0**-8  # of a stored cosine: half a step of bfloat16 next to 1, and as much for angles in float32

@@ -1,0 +1,325 @@
+"""Attention, norm and matrix products, each with the fastest kernel that PyTorch has for the device.
+
+On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other processors than Intel's. oneDNN, which
+PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_kernels.py).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+# Up to this many tokens, batched products are faster than PyTorch's fused kernel on CPU, which gains nothing from a
+# second thread there, and the weights take little memory (tests/benchmarks/bench_kernels.py).
+SHORT = 128
+
+# What flash attention takes, without a mask. No other fused kernel on CUDA knows that G < H. PyTorch would then write
+# all attention weights, so each query head gets its own copy of keys and values.
+HALF = (torch.float16, torch.bfloat16)
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) -> (B, T, H, D)."""
+    if _is_short(q) and q.shape == k.shape:
+        return _ShortAttention.apply(q, k, v) if torch.is_grad_enabled() else _attend(q, k, v)[0]
+    q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+    return attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """softmax(q k / sqrt(D)) v for q (B, H, N, D) and k, v (B, G, T, D), where G divides H: (B, H, N, D).
+
+    mask: which keys a query sees, broadcastable to (B, H, N, T).
+    """
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
+        k, v = (heads.repeat_interleave(q.shape[1] // heads.shape[1], dim=1) for heads in (k, v))
+        grouped = False
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped)
+
+
+def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """softmax(q k / sqrt(D) + bias) v of one query for each of N texts: q (N, H, D) and k, v (N, G, T, D) -> (N, H, D).
+
+    Two batched products, which on the CPU take half the time of PyTorch's fused kernel under a mask.
+
+    bias: (N * G, 1, T), 0 where a query sees a key and -inf elsewhere.
+    """
+    queries = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)  # (N * G, H / G, D)
+    weights = torch.baddbmm(bias, queries, k.flatten(0, 1).mT, alpha=q.shape[-1] ** -0.5).softmax(-1)
+    return torch.bmm(weights, v.flatten(0, 1)).view_as(q)
+
+
+def _is_short(q: Tensor) -> bool:
+    return q.shape[1] <= SHORT and q.is_cpu and not torch.compiler.is_compiling()
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """The result (B, T, H, D), and q, k, v (B * H, T, D) and the attention weights (B * H, T, T)."""
+    batch, length, _, size = q.shape
+    q, k, v = (_by_head(heads) for heads in (q, k, v))
+    mask = q.new_full((length, length), -torch.inf).triu_(1)
+    weights = torch.baddbmm(mask, q, k.mT, alpha=size**-0.5).softmax(-1)
+    return _by_position(torch.bmm(weights, v), batch), q, k, v, weights
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """(B, T, H, D) -> (B * H, T, D)."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def _by_position(x: Tensor, batch: int) -> Tensor:
+    """(B * H, T, D) -> (B, T, H, D)."""
+    return x.unflatten(0, (batch, -1)).transpose(1, 2)
+
+
+class _ShortAttention(torch.autograd.Function):
+    """Keeps the attention weights for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        result, *kept = _attend(q, k, v)
+        ctx.save_for_backward(*kept)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        batch, of_result = len(gradient), _by_head(gradient)
+        of_weights = torch.bmm(of_result, v.mT)
+        # d softmax: weights * (of_weights - sum(weights * of_weights)) a row
+        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
+        products = torch.bmm(of_scores, k), torch.bmm(of_scores.mT, q), torch.bmm(weights.mT, of_result)
+        return tuple(_by_position(product, batch) for product in products)
+
+
+# --- RMSNorm in few passes over memory (Zhang and Sennrich, arXiv 1910.07467) -----------------------------------------
+
+_ZERO = torch.zeros(())
+
+
+class RMSNorm(nn.RMSNorm):
+    """`torch.nn.RMSNorm` over the last axis, as fast on CPU as on CUDA.
+
+    PyTorch has fused kernels on CUDA; a compiler makes its own. On CPU PyTorch 2.13 composes the norm of six
+    operations and autograd keeps an intermediate result of each, so there the gradient is written by hand.
+    """
+
+    eps: float
+
+    def __init__(self, hidden_size: int, eps: float) -> None:
+        super().__init__(hidden_size, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        # bfloat16 under autocast, which knows this norm on CUDA alone, and only in PyTorch 2.13
+        x = x.to(self.weight.dtype)
+        if x.is_cuda or torch.compiler.is_compiling():
+            return super().forward(x)
+        if torch.is_grad_enabled():
+            return _RMSNorm.apply(x, self.weight, self.eps)
+        return (x * inverse_rms(x, self.eps)).mul_(self.weight)
+
+    def forward_row(self, x: Tensor) -> Tensor:
+        """`forward` for one row (..., C) on the CPU, float32 or float64, without gradient.
+
+        Two kernels, a norm and a scaled product, for less host work (tests/benchmarks/bench_decode.py).
+        """
+        mean_square = torch.linalg.vector_norm(x).item() ** 2 / x.numel()
+        return torch.addcmul(_ZERO, x, self.weight, value=(mean_square + self.eps) ** -0.5)
+
+    def forward_rows(self, x: Tensor) -> Tensor:
+        """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient: five kernels for seven."""
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = torch.addcmul(_scalar(self.eps, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        return (x * scale).mul_(self.weight)
+
+
+@cache
+def _scalar(value: float, dtype: torch.dtype) -> Tensor:
+    """() of a number on the CPU; the dtype of what it is combined with saves a conversion."""
+    return torch.tensor(value, dtype=dtype, device="cpu")
+
+
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(mean(x^2) + eps) over the last axis: (..., C) -> (..., 1)."""
+    # the norm reads x once and writes no square of it
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
+class _RMSNorm(torch.autograd.Function):
+    """Keeps only its input and one number a row for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        scale = inverse_rms(x, eps)  # (..., 1)
+        ctx.save_for_backward(x, weight, scale)
+        return (x * scale).mul_(weight)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, scale = ctx.saved_tensors
+        # The fused backward pass of LayerNorm with a mean of zero gives the gradient of the weight, and that of x
+        # less scale * mean(gradient * weight) a row, which LayerNorm subtracts for its mean.
+        of_x, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
+            gradient, x, weight.shape, torch.zeros_like(scale), scale, weight, None, [True, True, False]
+        )
+        row_means = (gradient @ weight).unsqueeze(-1) / weight.numel()
+        return of_x.add_(row_means.mul_(scale)), of_weight, None
+
+
+# --- matrix products ---------------------------------------------------------------------------------------------------
+
+# oneDNN prepares a kernel for each shape, which takes as long as a product of some hundred rows. So it is used for
+# row counts that recur, as in whole batches, and not for the tokens that still loop under an exit criterion.
+MULTIPLE = 64
+MIN_MULTIPLICATIONS = 2**20  # below, the call itself takes longer than the product
+HAS_ONEDNN = torch.backends.mkldnn.is_available()  # not in every build of PyTorch
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear` without bias."""
+
+    lowered: Tensor | None = None  # a copy of the weight, see `lowered_weights`
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+
+    def used_weight(self) -> Tensor:
+        """The matrix of `forward`: the weight, or its copy in lower precision."""
+        return self.weight if self.lowered is None else _Lowered.apply(self.weight, self.lowered)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        return linear(x, self.used_weight())
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """`residual` (..., out_features) + `forward(x)`."""
+        return residual + self.forward(x)
+
+    def prepare(self, packed_for: int | None) -> None:
+        """Compute `forward` and `added` of few rows as `few_rows` from now on."""
+        self.forward, self.added = few_rows(self.weight, packed_for)  # type: ignore[method-assign, assignment]
+
+
+@contextmanager
+def lowered_weights(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+    """A context in which every `Linear` in `modules` multiplies by a copy of its weight in `dtype`, made once.
+
+    It has to span the backward pass. Each product gives its gradient in the dtype of the weight, so the gradients of a
+    layer that is looped are summed in that dtype. Autocast would make one copy, whose gradients are summed in `dtype`,
+    and under torch.compile one for each product.
+    """
+    layers = [layer for module in modules for layer in module.modules() if isinstance(layer, Linear)]
+    weights = [layer.weight.detach() for layer in layers]
+    copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+    if layers:
+        torch._foreach_copy_(copies, weights)
+    for layer, copy in zip(layers, copies, strict=True):
+        layer.lowered = copy
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.lowered = None
+
+
+class _Lowered(torch.autograd.Function):
+    """The copy of a weight; its gradient is the weight's."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, lowered: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return lowered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None
+
+
+def few_rows(
+    weight: Tensor, packed_for: int | None = None
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+    """x (..., I) -> x @ weight.T (..., O), and (residual (..., O), x) -> residual + x @ weight.T, without gradient.
+
+    With `packed_for` they are computed by oneDNN, fastest for so many rows, with a copy of the weight (O, I); otherwise
+    each is one call of MKL for x (N, I), without the choice of a kernel.
+    """
+    if packed_for is None:
+        columns = weight.detach().t()
+        return (
+            lambda x: torch.mm(x, columns) if x.dim() == 2 else torch.matmul(x, columns),
+            lambda residual, x: (
+                torch.addmm(residual, x, columns) if x.dim() == 2 else residual + torch.matmul(x, columns)
+            ),
+        )
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), packed_for)
+    pointwise = torch.ops.mkldnn._linear_pointwise
+    return (
+        lambda x: pointwise(x, packed, None, "none", [], ""),
+        lambda residual, x: pointwise.binary(x, residual, packed, None, "add"),
+    )
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether `few_rows` can pack such weights."""
+    return HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and weight.is_cpu and weight.dtype is torch.float32
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`torch.nn.functional.linear`, x @ weight.T: (..., I) and (O, I) -> (..., O)."""
+    if not _suits_onednn(x, weight):
+        return F.linear(x, weight)
+    return _Linear.apply(x, weight) if torch.is_grad_enabled() else _onednn_linear(x, weight)
+
+
+def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
+    if not HAS_ONEDNN or x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
+        return False
+    if torch.is_autocast_enabled("cpu"):  # F.linear is what autocast knows
+        return False
+    rows = x.numel() // x.shape[-1]
+    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and bool(torch.backends.mkldnn.enabled)
+
+
+def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
+    # the operator that torch.compile calls for a linear layer on CPU: input, weight, bias, and no function on top
+    return torch.ops.mkldnn._linear_pointwise(_dense(x), _dense(weight), None, "none", [], "")
+
+
+def _dense(x: Tensor) -> Tensor:
+    """`x` without gaps between its rows, for which oneDNN has only a slow kernel; a transposed matrix is fine."""
+    return x if x.is_contiguous() or x.mT.is_contiguous() else x.contiguous()
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn_linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight = ctx.needs_input_grad
+        return (
+            linear(gradient, weight.T) if of_x else None,
+            _weight_gradient(gradient.flatten(0, -2), x.flatten(0, -2)) if of_weight else None,
+        )
+
+
+def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """gradient.T @ x: (N, O) and (N, I) -> (O, I)."""
+    # oneDNN copies its left operand where that is transposed, so the narrower one comes left
+    if x.shape[1] < gradient.shape[1]:
+        return linear(x.T, gradient.T).T.contiguous()
+    return linear(gradient.T, x.T)
