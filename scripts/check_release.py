@@ -10,12 +10,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from twoscale.analysis import release_check, snapshot
-from twoscale.analysis.release import Release
 from twoscale.base import neutralise
 from twoscale.config import DownloadConfig
 from twoscale.jobs import command
 from twoscale.model.checkpoints import read_header
+from twoscale.report import check as release_check
+from twoscale.report import snapshot
+from twoscale.report.release import Release
 
 
 def main(arguments) -> None:

@@ -1,8 +1,8 @@
 """Rule fetch_release: the tables of a release, each with the size and the SHA-256 of its manifest."""
 
-from twoscale.analysis.release import Release
 from twoscale.config import ConfigSlice
 from twoscale.jobs import command
+from twoscale.report.release import Release
 
 
 def main(arguments) -> None:

@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from twoscale.analysis.report_file import compress_files
 from twoscale.base import InputError, replacing
+from twoscale.report.report_file import compress_files
 
 
 def main(report: Path) -> None:

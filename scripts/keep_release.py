@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 
 from twoscale import tables
-from twoscale.analysis import release, snapshot
 from twoscale.base import InputError
 from twoscale.figures.catalogue import figures, snapshot_figures
 from twoscale.jobs import command
+from twoscale.report import release, snapshot
 
 MOST_BYTES = 4_000_000
 

@@ -17,7 +17,7 @@ SCRIPTS = (
     *("prepare_text", "train_tokenizer", "fetch_gpt2", "tokenize_text", "join_tokens", "init_model", "train_segment"),
     *("measure", "compare", "draw"),
 )
-FUNCTIONS = ("analysis.aggregate.metrics", "analysis.claims_page.run", *(f"figures.fig{n}.draw" for n in range(1, 6)))
+FUNCTIONS = ("dynamics.aggregate.metrics", "report.claims_page.run", *(f"figures.fig{n}.draw" for n in range(1, 6)))
 BESIDES = {"write_overview", "write_runtimes", "take_snapshot", "write_rocrate"}  # rows for the report and releases
 
 

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
 from twoscale import tables
-from twoscale.analysis.state_paths import read_states, state_paths
 from twoscale.config import PROJECT, checked, merge, preset
+from twoscale.dynamics.state_paths import read_states, state_paths
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
 from twoscale.figures.catalogue import caption_values, figures, report_values
 

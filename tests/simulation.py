@@ -36,9 +36,10 @@ from tests.worlds import (
     Size,
     World,
 )
-from twoscale.analysis import bootstrap, claims
-from twoscale.analysis.evidence import Evidence
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.claims import bootstrap
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import FAILS, HOLDS, OPEN
 
 REPEATS = 300  # samples of a bootstrap, fewer than in use
 POWER = 0.8

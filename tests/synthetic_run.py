@@ -5,7 +5,8 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import claims, evidence
+from twoscale.claims import evidence
+from twoscale.claims import verdicts as claims
 
 GROUPS = ("4", "5-6")
 BOUNDARY = "4->5-6"

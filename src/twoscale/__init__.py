@@ -18,7 +18,7 @@ __version__ = "0.3.0"
 __all__ = ["Recorder", "__version__", "compare", "evaluate", "make_criterion", "open_run", "read_table"]
 
 if TYPE_CHECKING:
-    from twoscale.analysis.run_tables import compare, read_table
+    from twoscale.dynamics.run_tables import compare, read_table
     from twoscale.exits.on_text import evaluate, make_criterion
     from twoscale.model.trained_run import open_run
     from twoscale.recorder.recorder import Recorder
@@ -27,7 +27,7 @@ else:
     def __getattr__(name: str) -> Any:
         match name:
             case "compare" | "read_table":
-                from twoscale.analysis import run_tables as home
+                from twoscale.dynamics import run_tables as home
             case "evaluate" | "make_criterion":
                 from twoscale.exits import on_text as home
             case "open_run":

@@ -96,7 +96,7 @@ STATISTICS = {
 # Statistics over the tokens of one sequence.
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
-# The tables that claims are judged on, by the attribute of `twoscale.analysis.evidence.Evidence`.
+# The tables that claims are judged on, by the attribute of `twoscale.claims.evidence.Evidence`.
 CLAIM_TABLES = {
     "loops": "loop_sequences",
     "drift": "drift_sequences",
@@ -165,7 +165,7 @@ CORE: dict[str, dict[str, Column]] = {
     # each with all sequences that begin in it.
     "loop_sequences": table("run iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     "drift_sequences": table("run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS),
-    # The regime of each loop with its evidence (`twoscale.analysis.regime`): exponents of powers of k, fitted to means
+    # The regime of each loop with its evidence (`twoscale.claims.regime`): exponents of powers of k, fitted to means
     # over the tokens of each document, with 95 % intervals over documents.
     "regime": table(
         "run iteration group",

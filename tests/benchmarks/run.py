@@ -37,8 +37,8 @@ Row = dict[str, str]
 
 def where() -> Row:
     """Commit, with `-dirty` after a change, date, processor and torch of this run."""
-    from twoscale.analysis.snapshot import checkout
     from twoscale.jobs.machine import description
+    from twoscale.report.snapshot import checkout
 
     git, machine = checkout(PROJECT), description()
     return {

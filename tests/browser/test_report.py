@@ -3,7 +3,7 @@
 import pandas as pd
 
 from tests.workflow.conftest import editable, finished  # noqa: F401
-from twoscale.analysis import pages
+from twoscale.report import pages
 
 DECODED_WIDTHS = """Promise.all([...document.querySelectorAll('.overview img')]
     .map(image => image.decode().then(() => image.naturalWidth)))"""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from twoscale import rng
-from twoscale.analysis import bootstrap
+from twoscale.claims import bootstrap
 
 RNG = np.random.default_rng(3)
 

@@ -21,8 +21,9 @@ from tests.synthetic_run import (
     usual_tables,
     usual_verdicts,
 )
-from twoscale.analysis import bootstrap, claims, evidence
-from twoscale.analysis.findings import NOT_ASKED
+from twoscale.claims import bootstrap, evidence
+from twoscale.claims import verdicts as claims
+from twoscale.claims.findings import NOT_ASKED
 
 RATES = {"rate": 0.72, "level": 0.62, "wobble": 0.03, "scale": 1.1}  # of the last checkpoint
 SHAPE = {"floor": 0.004, "bend": 1.3, "start": 0.2}

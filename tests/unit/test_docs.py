@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from twoscale.analysis import tables_page
 from twoscale.config import PROJECT
+from twoscale.report import tables_page
 
 PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
 # Written by the code, or a list of changes: not counted as prose.
@@ -67,7 +67,7 @@ def sections(text):
 def test_the_page_of_tables_is_up_to_date():
     written, now = sections(tables_page.PAGE.read_text(encoding="utf-8")), sections(tables_page.page())
     present = {name: written.get(name) for name in now}  # a study may have been removed
-    assert present == now, "run python -m twoscale.analysis.tables_page"
+    assert present == now, "run python -m twoscale.report.tables_page"
 
 
 def words(page):

@@ -35,10 +35,9 @@ from tests.figures import (
     under_seeds,
 )
 from twoscale import tables
-from twoscale.analysis.state_paths import States, read_states, state_paths
 from twoscale.base import InputError
 from twoscale.config import PROJECT, Config, checked, preset
-from twoscale.dynamics.principal import project
+from twoscale.dynamics.state_paths import States, project, read_states, state_paths
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
 
 PAPER = ("fig1", "fig2", "fig3", "fig4", "fig5")

@@ -15,12 +15,12 @@ import yaml
 
 from tests.small import ROOT
 from twoscale import config, tables
-from twoscale.analysis.release import Release
 from twoscale.base import InputError
 from twoscale.config import DownloadConfig
 from twoscale.gpu import archive, pack
 from twoscale.gpu.session import Session, start
 from twoscale.gpu.status import status
+from twoscale.report.release import Release
 
 RUN = Path("results/tiny")
 STATE = {"minutes": 25.0, "device": "cpu", "stage": "workflow"}

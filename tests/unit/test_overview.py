@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from twoscale.analysis import overview
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
+from twoscale.report import overview
 
 STATE = "first_state"
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.small import project
-from twoscale.analysis import pages
 from twoscale.base import InputError
+from twoscale.report import pages
 from twoscale.workflow.rows import Measurement
 
 FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})

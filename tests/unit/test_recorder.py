@@ -17,10 +17,10 @@ from torch import nn
 from tests.figures import CATALOGUE
 from tests.small import ROOT, checkpoint, held_out, model_config
 from twoscale import tables
-from twoscale.analysis.state_paths import read_states, state_paths
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig, TrajectoriesConfig
 from twoscale.dynamics import trajectories
+from twoscale.dynamics.state_paths import read_states, state_paths
 from twoscale.figures import fig1
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise

@@ -6,8 +6,10 @@ import pytest
 
 from tests import synthetic_run
 from twoscale import tables
-from twoscale.analysis import claims, claims_page, regime
+from twoscale.claims import regime
+from twoscale.claims import verdicts as claims
 from twoscale.dynamics import vectors
+from twoscale.report import claims_page
 
 K = 64
 

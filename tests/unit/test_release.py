@@ -22,12 +22,12 @@ from tests import web
 from tests.fuzzing import assert_read_or_refused, json_bytes, several, try_all
 from tests.small import ROOT
 from twoscale import tables
-from twoscale.analysis import snapshot
-from twoscale.analysis.release import MAX_MANIFEST, Release
 from twoscale.base import InputError
 from twoscale.config import DownloadConfig, preset
 from twoscale.discovery import study_parts
 from twoscale.figures.catalogue import Figure, figures, table
+from twoscale.report import snapshot
+from twoscale.report.release import MAX_MANIFEST, Release
 from twoscale.workflow.runs import Runs
 
 ONCE = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=5.0)
@@ -107,7 +107,7 @@ def test_a_table_that_is_not_that_of_the_manifest_is_refused(tmp_path, changes):
 
 def test_a_table_that_is_said_to_be_very_large_is_not_read(tmp_path, monkeypatch):
     found = opened(release(tmp_path))
-    monkeypatch.setattr("twoscale.analysis.release.MAX_TABLE", 10)
+    monkeypatch.setattr("twoscale.report.release.MAX_TABLE", 10)
     monkeypatch.setattr(Path, "open", None)
     refused(
         lambda: found.read(LOOPS),
@@ -206,7 +206,7 @@ def test_an_architecture_of_a_released_config_imports_no_other_module_of_the_lib
     config = config_of()
     config["model"] |= {"architecture": "registry"}
     code = (
-        "import sys; from twoscale.analysis.release import Release; from twoscale.config import DownloadConfig;"
+        "import sys; from twoscale.report.release import Release; from twoscale.config import DownloadConfig;"
         "from twoscale.base import InputError\n"
         "try: Release.open(sys.argv[1], DownloadConfig()).runs({})\n"
         "except InputError as error: print(error, 'torch' in sys.modules, 'twoscale.model.registry' in sys.modules)"
@@ -223,7 +223,7 @@ def test_a_config_of_very_many_runs_is_refused_before_they_are_planned(tmp_path)
 
 def test_a_release_may_have_as_many_combinations_as_the_limit_says(tmp_path, monkeypatch):
     studies, config = study_parts("runs"), config_of()
-    monkeypatch.setattr("twoscale.analysis.release.MAX_COMBINATIONS", 3 * (1 + len(studies)))
+    monkeypatch.setattr("twoscale.report.release.MAX_COMBINATIONS", 3 * (1 + len(studies)))
     for study in studies:
         config[study] = {k: value[:1] if isinstance(value, list) else value for k, value in config[study].items()}
     assert runs(release(tmp_path / "three", config=config | {"seeds": [1, 2, 3]})).selected == "tiny"
@@ -283,7 +283,7 @@ def test_a_release_at_an_address_is_read_as_one_in_a_folder(served, tmp_path):
 
 def test_the_token_of_the_hub_is_not_sent_to_another_server(served, tmp_path):
     code = (
-        "import sys; from twoscale.analysis.release import Release; from twoscale.config import DownloadConfig;"
+        "import sys; from twoscale.report.release import Release; from twoscale.config import DownloadConfig;"
         f"Release.open(sys.argv[1], DownloadConfig()).read({LOOPS!r})"
     )
     shell = os.environ | {"HF_TOKEN": "hf_secret", "HF_HOME": str(tmp_path / "home")}
@@ -313,7 +313,7 @@ def test_an_answer_larger_than_the_manifest_says_is_refused_without_being_read_w
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(served, monkeypatch):
-    monkeypatch.setattr("twoscale.analysis.release.SLOWEST", MAX_MANIFEST)
+    monkeypatch.setattr("twoscale.report.release.SLOWEST", MAX_MANIFEST)
     ended = Event()
 
     def slowly(handler):

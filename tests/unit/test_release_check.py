@@ -9,12 +9,12 @@ import pytest
 
 from tests.small import ROOT
 from twoscale import tables
-from twoscale.analysis import release_check as checks
-from twoscale.analysis.claims import CLAIMS
-from twoscale.analysis.release import Manifest
 from twoscale.base import InputError
+from twoscale.claims.verdicts import CLAIMS
 from twoscale.config import runs, training_identity
 from twoscale.jobs import environment, machine
+from twoscale.report import check as checks
+from twoscale.report.release import Manifest
 
 KEYS = {
     "iteration": [50, 100],

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from twoscale.analysis.report_file import compress_files
 from twoscale.base import InputError
+from twoscale.report.report_file import compress_files
 
 REPORT = "<html><body><script>var results = {};</script></body></html>"
 

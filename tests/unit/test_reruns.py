@@ -39,7 +39,7 @@ EXITS = {
 MEASURED = MODEL | {"data.batches", "model.checkpoint_job"}
 # Functions that scripts/measure.py and scripts/compare.py call; the other jobs have a script of their own.
 MEASURED_BY = {job.name: job.function for job in JOBS if isinstance(job, Measurement)}
-FUNCTIONS = MEASURED_BY | {"judge_claims": "twoscale.analysis.claims_page.run"}
+FUNCTIONS = MEASURED_BY | {"judge_claims": "twoscale.report.claims_page.run"}
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {
@@ -57,8 +57,8 @@ ALLOWED = {
     "measure_exit_quality": MEASURED | EXITS | {"exits.jobs", "exits.trial"},
     "judge_claims": {
         *("canonical", "escaping", "rng"),
-        *(f"analysis.{name}" for name in ("bootstrap", "claims", "claims_exits", "claims_geometry", "claims_page")),
-        *(f"analysis.{name}" for name in ("evidence", "exponents", "findings", "regime", "scale")),
+        *(f"claims.{name}" for name in ("bootstrap", "evidence", "exits", "findings", "geometry", "regime", "scale")),
+        *("claims.verdicts", "report.claims_page", "report.render"),
     },
 }
 TRAINING_LINES = 3_500

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from twoscale import config, tables
-from twoscale.analysis import claims, results
-from twoscale.analysis.claims_page import number
-from twoscale.analysis.findings import HOLDS
-from twoscale.analysis.seeds import MEAN, PER_RUN
+from twoscale.claims import verdicts as claims
+from twoscale.claims.findings import HOLDS
+from twoscale.claims.seeds import MEAN, PER_RUN
+from twoscale.report import results
+from twoscale.report.render import number
 
 DOCS = config.PROJECT / "docs"
 PAGE = (DOCS / results.PAGE).read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import torch
 
 from tests.small import model_config
 from twoscale import rng
-from twoscale.analysis import bootstrap
+from twoscale.claims import bootstrap
 from twoscale.data.batches import Batches
 from twoscale.exits.sampling import Sampling
 from twoscale.model.noise import EvaluationNoise, training_noise

@@ -8,11 +8,12 @@ from tests.small import of, project
 from tests.synthetic_run import synthetic
 from tests.unit.test_claims import usual_verdicts
 from twoscale import config
-from twoscale.analysis import claims, claims_page, overview
 from twoscale.analysis.costs import scales
-from twoscale.analysis.findings import marked
-from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales
+from twoscale.claims import verdicts as claims
+from twoscale.claims.findings import marked
+from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
 from twoscale.config import ConfigSlice
+from twoscale.report import claims_page, overview
 from twoscale.workflow.core import JOBS
 
 PAPER = Scale(tokens=1000, parameters=100, mean_loops=12.0, loops=30)

@@ -10,10 +10,11 @@ import pytest
 from tests import synthetic_run
 from tests.unit import test_claims
 from twoscale import tables
-from twoscale.analysis import bootstrap, claims, evidence, seeds
-from twoscale.analysis.claims import ALL, CLAIMS
-from twoscale.analysis.evidence import Estimate, InconclusiveError
-from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, above, judge
+from twoscale.claims import bootstrap, evidence, seeds
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import Estimate, InconclusiveError
+from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, above, judge
+from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.studies.seeds import page as seeds_page
 
 SEEDS = (1337, 1338, 1339)

@@ -13,9 +13,10 @@ import pytest
 from tests import simulation, worlds
 from tests.worlds import DEMO, FALSE, FALSE_LIMIT, GROUPS, SIZES, TRUE, TRUE_LIMIT, WORLDS
 from twoscale import tables
-from twoscale.analysis import bootstrap, claims, evidence
-from twoscale.analysis.claims_geometry import log_mean_step
-from twoscale.analysis.findings import FAILS, HOLDS
+from twoscale.claims import bootstrap, evidence
+from twoscale.claims import verdicts as claims
+from twoscale.claims.findings import FAILS, HOLDS
+from twoscale.claims.geometry import log_mean_step
 
 ALLOWED = 0.05
 RELEASE = Path(__file__).parents[2] / "docs" / "demo-release" / "demo" / "tables"

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from twoscale import tables
-from twoscale.analysis import snapshot
 from twoscale.base import InputError
 from twoscale.jobs import environment, machine
+from twoscale.report import snapshot
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twoscale.analysis import bootstrap
-from twoscale.analysis.summaries import summarise_latency, summarise_quality
+from twoscale.claims import bootstrap
+from twoscale.claims.bootstrap import summarise_latency, summarise_quality
 
 
 def quality_tables(changes):

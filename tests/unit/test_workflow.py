@@ -17,8 +17,8 @@ from humanfriendly import parse_size
 from tests.published import write_folder
 from tests.small import ROOT, of
 from tests.small import project as runs
-from twoscale.analysis.claims import CLAIMS
 from twoscale.base import InputError
+from twoscale.claims.verdicts import CLAIMS
 from twoscale.config import ModelConfig, modules_of_model, modules_of_tokenizer
 from twoscale.config.types import key
 from twoscale.data import model_files, source_files
@@ -299,13 +299,13 @@ def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
 
 
 def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_model(monkeypatch, ouro):
-    module = ModuleType("twoscale.model.linear")
+    module = ModuleType("twoscale.model.kernels")
     module.Config = type("Config", (ModelConfig,), {})
-    monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
+    monkeypatch.setitem(sys.modules, "twoscale.model.kernels", module)
     models = [runs(), runs(model={"architecture": "linear"}), runs(model=ouro)]
     names = [[*modules_of_model(mine.config), *modules_of_tokenizer(mine.config)] for mine in models]
     published = ["twoscale.model.published.weights", "twoscale.data.published_tokenizer"]
-    assert names == [[], ["twoscale.model.linear"], published]
+    assert names == [[], ["twoscale.model.kernels"], published]
     script = "fetch_gpt2"  # imports no model
     assert len({mine.params.torch_code(script)(of()) for mine in models}) == len(models)
     assert [mine.params.tokenizer_code(script)(of()) for mine in models] == [
@@ -316,10 +316,10 @@ def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_mod
 def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has_it(monkeypatch):
     codes = []
     for default in (1.0, 2.0):
-        module = ModuleType("twoscale.model.linear")
+        module = ModuleType("twoscale.model.kernels")
         namespace = {"__annotations__": {"gain": float}, "gain": key(default, "Gain.", source="ours", optional=True)}
         module.Config = type("Config", (ModelConfig,), namespace)
-        monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
+        monkeypatch.setitem(sys.modules, "twoscale.model.kernels", module)
         mine = runs(model={"architecture": "linear"})
         assert "gain" not in mine.params.training_identity(of())
         codes.append(mine.params.torch_code("fetch_gpt2")(of()))

@@ -101,9 +101,9 @@ EDITS = [
         ("exits/trial.py", "TRIAL_TOKENS = 8", "TRIAL_TOKENS = 4"),
         ("exits/batched.py", "", "EDITED = 1"),
         # analyses, claims and figures
-        ("analysis/aggregate.py", '("dlr", "jump_over_path")', '("dlr",)'),
-        ("analysis/bootstrap.py", "", "EDITED = 1"),
-        ("analysis/claims_exits.py", "EQUAL_QUALITY = 0.01", "EQUAL_QUALITY = 0.02"),
+        ("dynamics/aggregate.py", '("dlr", "jump_over_path")', '("dlr",)'),
+        ("claims/bootstrap.py", "", "EDITED = 1"),
+        ("claims/exits.py", "EQUAL_QUALITY = 0.01", "EQUAL_QUALITY = 0.02"),
         ("studies/spectrum/compare.py", "RESOLVED = 0.1", "RESOLVED = 0.2"),
         ("figures/fig2.py", "", "EDITED = 1"),
         ("figures/style.py", "LEAST_FONT = 6", "LEAST_FONT = 7"),

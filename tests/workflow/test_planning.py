@@ -114,7 +114,7 @@ def test_another_threshold_measures_the_quality_of_that_criterion_alone(editable
 
 
 def test_an_edit_of_the_claims_judges_them_again(editable):
-    append_code(editable, "src/twoscale/analysis/claims.py")
+    append_code(editable, "src/twoscale/claims/verdicts.py")
     assert editable.plan() == {"judge_claims": 1}
 
 

@@ -7,7 +7,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from twoscale.analysis import pages
+from twoscale.report import pages
 
 FIGURES = [f"fig{number}" for number in range(1, 6)]
 OTHERS = [f"plot_{name}" for name in FIGURES if name != "fig4"]

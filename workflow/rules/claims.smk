@@ -23,7 +23,7 @@ rule judge_claims:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **runs.params.function("twoscale.analysis.claims_page.run"),
+        **runs.params.function("twoscale.report.claims_page.run"),
         config=runs.params.slice(
             *("run", "seed"),
             text=lambda config: text_label(config.data),

@@ -29,7 +29,7 @@ rule write_table_page:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **runs.params.function("twoscale.analysis.pages.table_page"),
+        **runs.params.function("twoscale.report.pages.table_page"),
         config=lambda wildcards: canonical_json({"run": runs.selected, "table": wildcards.table}),
         caption=runs.report.caption(),
     shell:

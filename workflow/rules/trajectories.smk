@@ -25,7 +25,7 @@ rule aggregate_metrics:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        **runs.params.function("twoscale.analysis.aggregate.metrics"),
+        **runs.params.function("twoscale.dynamics.aggregate.metrics"),
         config=runs.params.slice("run"),
         tables=table_columns("loop_metrics", "drift", "loop_sequences", "drift_sequences"),
     shell:

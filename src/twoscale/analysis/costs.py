@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from twoscale import config
-from twoscale.analysis.scale import Scale, Scales
+from twoscale.claims.scale import Scale, Scales
 from twoscale.model.flops import BYTES, flops_per_token, layer_matrices, parameters
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from twoscale.analysis import citation as citations
-from twoscale.analysis.snapshot import MANIFEST
 from twoscale.base import InputError, sha256
 from twoscale.config import PROJECT
+from twoscale.export import citation as citations
+from twoscale.report.snapshot import MANIFEST
 
 if TYPE_CHECKING:
     from rocrate.model import ContextEntity

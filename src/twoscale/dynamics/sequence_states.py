@@ -6,7 +6,7 @@ from twoscale.data.tokenizer import load_tokenizer
 from twoscale.dynamics.states import save_states
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 
 def run(job: "CheckpointJob") -> None:

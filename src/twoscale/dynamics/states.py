@@ -79,7 +79,7 @@ def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence
 
 
 def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
-    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.analysis.state_paths.States` describes."""
+    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.dynamics.state_paths.States` describes."""
     from safetensors.torch import save_file
 
     with replacing(path) as temporary:

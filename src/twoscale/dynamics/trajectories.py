@@ -25,7 +25,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 TABLES = ("trajectories", "token_paths", "token_drift")
 

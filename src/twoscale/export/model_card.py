@@ -7,18 +7,18 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from twoscale.analysis.citation import author_name, is_person
-from twoscale.analysis.claims import ALL, CLAIMS
-from twoscale.analysis.claims_page import blocks, interval, number, table
-from twoscale.analysis.evidence import Estimate
-from twoscale.analysis.findings import marked
-from twoscale.analysis.scale import MEANING
-from twoscale.analysis.seeds import MEAN
 from twoscale.base import markdown
+from twoscale.claims.evidence import Estimate
+from twoscale.claims.findings import marked
+from twoscale.claims.scale import MEANING
+from twoscale.claims.seeds import MEAN
+from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
+from twoscale.export.citation import author_name, is_person
 from twoscale.export.released import ORIGIN
 from twoscale.jobs.environment import FIRST, Environment
 from twoscale.model.flops import parameters
+from twoscale.report.render import blocks, interval, number, table
 
 # Licence of the training text of sources that are not the user's.
 TEXT_LICENCES = {

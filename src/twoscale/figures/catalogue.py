@@ -28,7 +28,7 @@ class Figure:
         values: Further arguments of `draw`.
         target: Target rule that the figure belongs to: "all", "supplementary" or the name of a study.
         title: Name of the figure in the report; by default from `name`.
-        claims: Numbers of the claims (`twoscale.analysis.claims`) that the figure is about.
+        claims: Numbers of the claims (`twoscale.claims.verdicts`) that the figure is about.
         groups: Least number of looped groups that the figure needs.
         training: Whether it needs a model that is trained here.
         noise: Whether it needs a model that draws noise.

@@ -31,8 +31,8 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 
-from twoscale.analysis.reported import REPORTED_COSINE
 from twoscale.base import InputError, replacing
+from twoscale.claims.scale import REPORTED_COSINE
 from twoscale.config.thresholds import THRESHOLD_TYPES
 
 # Widths of a journal column and of the page, in inches.

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from twoscale import tables
-from twoscale.analysis import aggregate, release, snapshot
 from twoscale.base import InputError, replacing
 from twoscale.config import PROJECT, user_values
+from twoscale.dynamics import aggregate
 from twoscale.gpu import pack
 from twoscale.gpu.session import Session
 from twoscale.jobs import machine
+from twoscale.report import release, snapshot
 from twoscale.workflow.runs import RESULTS
 
 MOST_BYTES = 15_000_000
@@ -27,7 +28,7 @@ PER_TOKEN = {"loop_metrics": "trajectories", "drift": "drift"}  # table -> folde
 def collect(session: Session) -> Path:
     """Write the present results into `{run}.zip` in the folder of the pack, at most `MOST_BYTES`, and return its path.
 
-    Files have their paths below `results/`. The manifest has the keys of a snapshot (`twoscale.analysis.snapshot`),
+    Files have their paths below `results/`. The manifest has the keys of a snapshot (`twoscale.report.snapshot`),
     so the archive of a finished run is a release, and `session`, `hours` and `left_out`: files for which there was no
     space. Tables with a row per token are left out. Until their statistics are in `{run}/tables`, those of the
     checkpoints so far are in `{run}/gpu`. Raises InputError before the first start.

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 import yaml
 
-from twoscale.analysis import snapshot
 from twoscale.base import InputError, replacing, sha256
 from twoscale.config import PROJECT, user_config
+from twoscale.report import snapshot
 from twoscale.workflow.paths import trains
 from twoscale.workflow.runs import Runs
 

@@ -12,14 +12,14 @@ from typing import Any
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis.claims_page import interval, number, table
-from twoscale.analysis.evidence import Estimate
 from twoscale.base import InputError, replacing
+from twoscale.claims.evidence import Estimate
 from twoscale.discovery import study_parts
 from twoscale.figures import style
 from twoscale.recorder import exits
 from twoscale.recorder.recorded import facts_path, table_path
 from twoscale.recorder.run import SEED, TEXT
+from twoscale.report.render import interval, number, table
 
 STUDY = "depth_card"
 TOLERANCE = 0.01  # nats per token above the lowest loss up to which a loop count belongs to the plateau

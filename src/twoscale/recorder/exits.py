@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from twoscale.analysis.summaries import with_bounds
 from twoscale.base import InputError
+from twoscale.claims.bootstrap import with_bounds
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 

@@ -10,14 +10,17 @@ from pathlib import Path
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import aggregate, claims, claims_page, regime, state_paths
-from twoscale.analysis.evidence import Evidence
 from twoscale.base import InputError, replacing
+from twoscale.claims import regime
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
 from twoscale.discovery import study_parts
+from twoscale.dynamics import aggregate, state_paths
 from twoscale.figures import drawing, style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs.study_job import StudyJob
+from twoscale.report import claims_page
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN: tuple[str, ...]

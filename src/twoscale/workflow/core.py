@@ -22,7 +22,7 @@ JOBS = (
     # --- the logs of all segments of training, joined
     Comparison(
         name="aggregate_training",
-        function="twoscale.analysis.aggregate.join_training",
+        function="twoscale.dynamics.aggregate.join_training",
         inputs=lambda runs: {
             "logs": runs.paths.at_checkpoints(SEGMENT, untrained=False),
             "loops": runs.paths.at_checkpoints(SEGMENT.replace(".parquet", ".loops.parquet"), untrained=False),
@@ -59,7 +59,7 @@ JOBS = (
     ),
     Comparison(
         name="project_states",
-        function="twoscale.analysis.state_paths.run",
+        function="twoscale.dynamics.state_paths.run",
         inputs=lambda runs: {"states": "results/{run}/states.safetensors"},
         outputs={"state_paths": "results/{run}/tables/state_paths.parquet"},
         tables=["state_paths"],
@@ -82,7 +82,7 @@ JOBS = (
     ),
     Comparison(
         name="join_exit_quality",
-        function="twoscale.analysis.aggregate.join_exit_quality",
+        function="twoscale.dynamics.aggregate.join_exit_quality",
         inputs=lambda runs: {f"{name}_files": runs.paths.each_criterion(path) for name, path in CRITERION.items()},
         outputs={name: f"results/{{run}}/tables/{{grid}}_{name}.parquet" for name in CRITERION},
         tables=EXIT_TABLES,
@@ -108,7 +108,7 @@ JOBS = (
     # --- pages of the report; the first one, workflow.rst, shows the overview
     Comparison(
         name="write_overview",
-        function="twoscale.analysis.overview.run",
+        function="twoscale.report.overview.run",
         inputs=lambda runs: {
             **{name: runs.report.figure_table(name) for name in runs.report.sentences},
             "claims": [runs.paths.table_file("claims")] if runs.report.claims else [],
@@ -122,7 +122,7 @@ JOBS = (
     ),
     Comparison(
         name="write_runtimes",
-        function="twoscale.analysis.pages.runtimes_page",
+        function="twoscale.report.pages.runtimes_page",
         inputs=lambda runs: {"results": runs.report.results},  # the benchmark files exist once these do
         outputs={"page": "results/report/runtimes.html"},
         report=("Runtime", "Runtime of each rule"),
@@ -130,7 +130,7 @@ JOBS = (
     ),
     Comparison(
         name="write_claims_page",
-        function="twoscale.analysis.pages.claims_page",
+        function="twoscale.report.pages.claims_page",
         inputs=lambda runs: {"claims": runs.report.drawn("claims.md")},
         outputs={"page": "results/report/claims_in_full.html"},
         report=("Claims", "Each claim in full"),
@@ -139,7 +139,7 @@ JOBS = (
     # --- for the docs of a run, or to hand it on
     Comparison(
         name="take_snapshot",
-        function="twoscale.analysis.snapshot.run",
+        function="twoscale.report.snapshot.run",
         inputs=lambda runs: {
             "results": runs.report.snapshot_files,
             "training": runs.paths.table_file("training"),

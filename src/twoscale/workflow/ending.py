@@ -4,8 +4,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from twoscale import tables
-from twoscale.analysis import claims
-from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.claims import verdicts as claims
+from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.workflow.report import in_results
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
 
 from twoscale import config, tables
-from twoscale.analysis.claims import CLAIMS, Claim
 from twoscale.analysis.costs import Cost, checkpoints, decoded_bytes, forward, training_tokens
-from twoscale.analysis.evidence import FEWEST_FOR_TREND
 from twoscale.base import InputError
+from twoscale.claims.evidence import FEWEST_FOR_TREND
+from twoscale.claims.verdicts import CLAIMS, Claim
 from twoscale.discovery import study_parts
 from twoscale.model.flops import BYTES, cache_bytes, parameters
 from twoscale.training.plan import (

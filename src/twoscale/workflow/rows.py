@@ -60,7 +60,7 @@ class Job:
         return self._file("benchmarks", "tsv")
 
     def _file(self, folder: str, suffix: str) -> str:
-        """As `twoscale.analysis.pages.runtimes` reads it: the iteration after "_", other wildcards after "."."""
+        """As `twoscale.report.pages.runtimes` reads it: the iteration after "_", other wildcards after "."."""
         wildcards = re.findall(r"\{(\w+)\}", next(iter(self.outputs.values())).replace("{selected}", ""))
         run = "{run}/" if "run" in wildcards else ""
         further = "".join(f"{'_' if name == 'iteration' else '.'}{{{name}}}" for name in wildcards if name != "run")

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from twoscale import config as configs
-from twoscale.analysis import release as releases
 from twoscale.base import InputError
 from twoscale.config import Config, DownloadConfig, ExitsConfig
 from twoscale.config.messages import build
 from twoscale.discovery import study_parts
 from twoscale.figures.catalogue import figures
-from twoscale.model.published.layer import folder_layer
+from twoscale.model.published.folder import folder_layer
+from twoscale.report import release as releases
 from twoscale.workflow.core import JOBS, PROBE_JOB
 from twoscale.workflow.params import Params, criterion_files
 from twoscale.workflow.paths import Paths, trains

@@ -8,9 +8,9 @@ import pytest
 
 from tests.synthetic_run import GROUPS, loop_rows
 from twoscale import tables
-from twoscale.analysis import claims_geometry
-from twoscale.analysis.evidence import Evidence, InconclusiveError
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.claims import geometry as claims_geometry
+from twoscale.claims.evidence import Evidence, InconclusiveError
+from twoscale.claims.findings import FAILS, HOLDS, OPEN
 from twoscale.studies.adapter_init import compare as starts
 from twoscale.studies.adapter_init import page as adapter_init_page
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.figures import RUN
 from tests.studies.arena.samples import DOCUMENTS, GROUPS, THRESHOLDS, compared, matched_tables, regret_tables
 from twoscale import tables
-from twoscale.analysis import bootstrap
 from twoscale.base import InputError
+from twoscale.claims import bootstrap
 from twoscale.figures import style
 from twoscale.studies.arena import compare as arena
 from twoscale.studies.arena import figure as figure_module

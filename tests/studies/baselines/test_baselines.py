@@ -7,8 +7,8 @@ import pytest
 from tests.figures import legend_texts
 from tests.studies.baselines.samples import DOCUMENTS, THREE, compared, draw
 from twoscale import config, tables
-from twoscale.analysis import bootstrap
 from twoscale.base import InputError
+from twoscale.claims import bootstrap
 from twoscale.figures import style
 from twoscale.model.flops import parameters
 from twoscale.model.registry import build

@@ -8,7 +8,7 @@ from tests import configs, small
 from twoscale import tables
 from twoscale.config import ExitsConfig
 from twoscale.data.tokenizer import byte_level
-from twoscale.dynamics.principal import project
+from twoscale.dynamics.state_paths import project
 from twoscale.exits.benchmark import evaluate_parallel
 from twoscale.exits.criteria import Fixed
 from twoscale.model.transformer import initialise

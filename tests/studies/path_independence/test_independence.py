@@ -9,8 +9,8 @@ from tests.configs import assert_refused
 from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
 from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
-from twoscale.analysis.aggregate import statistics
 from twoscale.config import TrajectoriesConfig
+from twoscale.dynamics.aggregate import statistics
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise

@@ -4,8 +4,8 @@ import pandas as pd
 
 from tests.unit.test_measures import further_measures, write_tables  # noqa: F401 - a fixture
 from twoscale import tables
-from twoscale.analysis.aggregate import statistics
 from twoscale.dynamics import measures
+from twoscale.dynamics.aggregate import statistics
 from twoscale.studies.path_types.compare import path_types
 
 MEASURES = ("contraction_rate", "effective_dimension", "bending")

@@ -7,10 +7,10 @@ import pytest
 from tests.studies.seeds.samples import seeds_table
 from tests.synthetic_run import synthetic
 from twoscale import config, tables
-from twoscale.analysis import seeds
-from twoscale.analysis.findings import marked
-from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales
 from twoscale.base import InputError
+from twoscale.claims import seeds
+from twoscale.claims.findings import marked
+from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
 from twoscale.studies.seeds import keep
 from twoscale.studies.seeds import page as seeds_page
 

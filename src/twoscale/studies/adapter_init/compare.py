@@ -2,7 +2,7 @@
 
 The late cosine is as in claim 4, and each is judged by the bounds of claim 4.
 
-Means over seeds and their intervals are from `twoscale.analysis.seeds`. Two seeds or three give wide intervals.
+Means over seeds and their intervals are from `twoscale.claims.seeds`. Two seeds or three give wide intervals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import claims_geometry
-from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
-from twoscale.analysis.findings import OPEN, between, judge
-from twoscale.analysis.seeds import mean_over_seeds, over_seeds
+from twoscale.claims import geometry as claims_geometry
+from twoscale.claims.evidence import Estimate, Evidence, InconclusiveError
+from twoscale.claims.findings import OPEN, between, judge
+from twoscale.claims.seeds import mean_over_seeds, over_seeds
 
 ALL = "all"  # in place of a seed: all of them; in place of a group: the whole model
 START = ["share", "state_init", "sandwich"]  # columns that name a start

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis.claims_geometry import PAPER_ANGLES
-from twoscale.analysis.claims_page import blocks, number, table
-from twoscale.analysis.evidence import Evidence
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
-from twoscale.analysis.reported import REPORTED_COSINE
 from twoscale.base import markdown
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import FAILS, HOLDS, OPEN
+from twoscale.claims.geometry import PAPER_ANGLES
+from twoscale.claims.scale import REPORTED_COSINE
+from twoscale.report.render import blocks, number, table
 from twoscale.studies.adapter_init.compare import ALL, COSINE, LOSS, START, InitRun, compare
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap
-from twoscale.analysis.evidence import Estimate
-from twoscale.analysis.summaries import OPERATING_POINT, mean_evaluations
+from twoscale.claims import bootstrap
+from twoscale.claims.bootstrap import OPERATING_POINT, mean_evaluations
+from twoscale.claims.evidence import Estimate
 
 ALL_GROUPS = "all"
 ORACLE = "oracle"

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from twoscale.analysis.names import criterion_name
-from twoscale.analysis.summaries import OPERATING_POINT, summarise_latency, summarise_quality
 from twoscale.base import InputError
+from twoscale.claims.bootstrap import OPERATING_POINT, summarise_latency, summarise_quality
+from twoscale.claims.scale import criterion_name
 from twoscale.figures import style
 from twoscale.studies.arena.figure import LINEAR
 

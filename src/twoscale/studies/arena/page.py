@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import claims_page
-from twoscale.analysis.evidence import Estimate
 from twoscale.base import markdown
+from twoscale.claims.evidence import Estimate
+from twoscale.report import render
 from twoscale.studies.arena.compare import ALL_GROUPS, COST_MATCHED, ORACLE, convergence, summarise
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def page(
     text = {name: markdown(str(value)) for name, value in values.items()}
     documents = cost_matched["documents"].max() if len(cost_matched) else 0
     regret = arena[(arena["reference"] == ORACLE) & (arena["group"] == ALL_GROUPS)]
-    return claims_page.blocks(
+    return render.blocks(
         *(parts["header"].format(**text, documents=documents, gains=len(cost_matched)), _in_short(cost_matched)),
         *("## Gain over cost-matched exits", _gains(cost_matched)),
         *("## Regret", parts["regret"].format(**text), _regrets(regret)),
@@ -88,7 +88,7 @@ def _in_short(cost_matched: pd.DataFrame) -> str:
     for criterion, of_criterion in cost_matched.groupby("criterion", sort=False):
         of_references = (of_criterion[of_criterion["reference"] == reference] for reference in COST_MATCHED)
         rows.append((criterion, *(in_words(gains, len(cost_matched)) for gains in of_references)))
-    return claims_page.table(("criterion", *(f"against {NAMES[reference]}" for reference in COST_MATCHED)), rows)
+    return render.table(("criterion", *(f"against {NAMES[reference]}" for reference in COST_MATCHED)), rows)
 
 
 def in_words(rows: pd.DataFrame, findings: int) -> str:
@@ -113,7 +113,7 @@ def summary(arena: pd.DataFrame) -> str:
         for criterion, rows in arena[arena["reference"] == reference].groupby("criterion", sort=False):
             words = judged(rows, findings)
             gains = [row.gain for row in rows.itertuples() if words[row.threshold] == BETTER]
-            most = f" (by up to {claims_page.number(max(gains))} nats per token)" if gains else ""
+            most = f" (by up to {render.number(max(gains))} nats per token)" if gains else ""
             found[_verdict(words)].append(criterion.replace("_", " ") + most)
         listed = "; ".join(f"{verdict} with {', '.join(names)}" for verdict, names in found.items() if names)
         sentences.append(f"Compared with {NAMES[reference]} of the same cost: {listed or 'no criterion was compared'}.")
@@ -154,7 +154,7 @@ def _point(row: Any) -> tuple[str, str]:
 def _cells(row: Any, *names: str) -> list[str]:
     """Value and interval of each estimate of a row."""
     found = [_estimate(row, name) for name in names]
-    return [cell for one in found for cell in (claims_page.number(one.value), claims_page.interval(one))]
+    return [cell for one in found for cell in (render.number(one.value), render.interval(one))]
 
 
 def _gains(cost_matched: pd.DataFrame) -> str:
@@ -172,7 +172,7 @@ def _gains(cost_matched: pd.DataFrame) -> str:
         (*_point(row), NAMES[row.reference], f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
         for row in cost_matched.itertuples()
     )
-    return claims_page.table(header, rows)
+    return render.table(header, rows)
 
 
 def _regrets(regret: pd.DataFrame) -> str:
@@ -183,7 +183,7 @@ def _regrets(regret: pd.DataFrame) -> str:
         (*_point(row), f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
         for row in regret.assign(**turned).itertuples()
     )
-    return claims_page.table(header, rows)
+    return render.table(header, rows)
 
 
 def _convergence(convergence: pd.DataFrame) -> str:
@@ -194,4 +194,4 @@ def _convergence(convergence: pd.DataFrame) -> str:
         (*_point(row), row.oracle, f"{row.evaluations:.2f}", f"{row.least:.2f}", *_cells(row, *cells))
         for row in convergence.itertuples()
     )
-    return claims_page.table(header, rows)
+    return render.table(header, rows)

@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap, claims_page
-from twoscale.analysis.summaries import with_bounds
 from twoscale.base import markdown
+from twoscale.claims import bootstrap
+from twoscale.claims.bootstrap import with_bounds
+from twoscale.report import render
 from twoscale.studies.baselines.runs import BASELINES, LOOPED, UNTRAINED
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def page(table: pd.DataFrame, values: Mapping[str, Any]) -> str:
     counts = {"tokens": means["tokens"].iloc[0], "documents": means["documents"].iloc[0]}
     text = {name: markdown(str(value)) for name, value in values.items()}
     header = HEADER.format(**text | names | counts, seeds=seeds)
-    return claims_page.blocks(header, _models(means), "## Mean over seeds", _means(means), *_per_seed(each))
+    return render.blocks(header, _models(means), "## Mean over seeds", _means(means), *_per_seed(each))
 
 
 def _models(means: pd.DataFrame) -> str:
@@ -135,7 +136,7 @@ def _models(means: pd.DataFrame) -> str:
         )
         for model, row in rows.iterrows()
     ]
-    return claims_page.table(header, lines)
+    return render.table(header, lines)
 
 
 def _beside(value: float, looped: float) -> str:
@@ -148,7 +149,7 @@ def _means(means: pd.DataFrame) -> str:
         (NAMES[row.model], f"{row.ce:.4f}", _interval(row.ce_low, row.ce_high, ".4f"), *_difference(row))
         for row in means.itertuples()
     ]
-    return claims_page.table(header, lines)
+    return render.table(header, lines)
 
 
 def _difference(row: Any) -> tuple[str, ...]:
@@ -167,7 +168,7 @@ def _per_seed(each: pd.DataFrame) -> Iterator[str]:
             (NAMES[row.model], f"{row.ce:.4f}", _interval(row.ce_low, row.ce_high, ".4f"), *_difference(row)[:2])
             for row in rows.itertuples()
         ]
-        yield from (f"## Seed {int(seed)}", claims_page.table(header, cells))
+        yield from (f"## Seed {int(seed)}", render.table(header, cells))
 
 
 def _interval(low: float, high: float, digits: str) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.claims import bootstrap
+from twoscale.claims.findings import FAILS, HOLDS, OPEN
 from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
 if TYPE_CHECKING:

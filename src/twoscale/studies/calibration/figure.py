@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from twoscale.analysis.names import criterion_name
 from twoscale.base import InputError
+from twoscale.claims.scale import criterion_name
 from twoscale.figures import style
 from twoscale.studies.calibration.compare import NO_THRESHOLD
 

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap, snapshot
-from twoscale.analysis.regime import Exponent, regime
-from twoscale.analysis.summaries import with_bounds
 from twoscale.base import InputError
+from twoscale.claims import bootstrap
+from twoscale.claims.bootstrap import with_bounds
+from twoscale.claims.regime import Exponent, regime
+from twoscale.report import snapshot
 from twoscale.studies.depth_card.steps import STATE_MEASURES
 
 if TYPE_CHECKING:

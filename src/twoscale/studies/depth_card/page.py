@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import snapshot
-from twoscale.analysis.claims_page import blocks, interval, number, table
-from twoscale.analysis.evidence import Estimate
 from twoscale.base import markdown
+from twoscale.claims.evidence import Estimate
 from twoscale.config import PROJECT
+from twoscale.report import snapshot
+from twoscale.report.render import blocks, interval, number, table
 from twoscale.studies.depth_card.compare import NO_GROUP
 from twoscale.studies.depth_card.steps import STATE_MEASURES
 

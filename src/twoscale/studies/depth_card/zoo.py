@@ -19,11 +19,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from twoscale import tables
-from twoscale.analysis.claims_page import blocks, table
 from twoscale.base import InputError, replacing
 from twoscale.config import PROJECT
 from twoscale.figures import style
 from twoscale.jobs import command
+from twoscale.report.render import blocks, table
 from twoscale.studies.depth_card import compare
 
 FOLDER = PROJECT / "docs" / "zoo"

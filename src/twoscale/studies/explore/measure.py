@@ -18,7 +18,7 @@ from twoscale.base import meter
 from twoscale.config import ExitsConfig, PathTypesConfig
 from twoscale.data.batches import HeldOut
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
-from twoscale.dynamics.principal import project
+from twoscale.dynamics.state_paths import project
 from twoscale.dynamics.states import describe, exact, is_group
 from twoscale.dynamics.trajectories import measure_group
 from twoscale.exits.benchmark import Row, TextEvaluator, make_criteria
@@ -28,7 +28,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, StageTrace
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 COMPONENTS = 3
 MEASURES = ("state_norm", "step_norm", "cosine")

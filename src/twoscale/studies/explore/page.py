@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
-from twoscale.analysis.names import criterion_name
 from twoscale.base import InputError
+from twoscale.claims.scale import criterion_name
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

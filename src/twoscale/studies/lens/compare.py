@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis.summaries import with_bounds
+from twoscale.claims.bootstrap import with_bounds
 
 
 def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from twoscale.analysis.aggregate import statistics
+from twoscale.dynamics.aggregate import statistics
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

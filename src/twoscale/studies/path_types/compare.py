@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis.aggregate import statistics
+from twoscale.dynamics.aggregate import statistics
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

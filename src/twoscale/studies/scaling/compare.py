@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis.summaries import with_bounds
+from twoscale.claims.bootstrap import with_bounds
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

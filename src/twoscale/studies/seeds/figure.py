@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from twoscale.analysis.claims import ALL, CLAIMS
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
-from twoscale.analysis.seeds import MEAN
 from twoscale.base import InputError
+from twoscale.claims.findings import FAILS, HOLDS, OPEN
+from twoscale.claims.seeds import MEAN
+from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
 
 # Verdict -> colour and sign of its cell; the others have a dash.

@@ -2,7 +2,7 @@
 
     python -m twoscale.studies.seeds.keep results/demo/tables/seeds.parquet
 
-A table without a release of its run in docs/ (`twoscale.analysis.results.RELEASES`) is refused.
+A table without a release of its run in docs/ (`twoscale.report.results.RELEASES`) is refused.
 """
 
 import argparse
@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import results
-from twoscale.analysis.claims_page import blocks
 from twoscale.base import InputError, replacing
 from twoscale.config import PROJECT
 from twoscale.jobs import command
+from twoscale.report import results
+from twoscale.report.render import blocks
 from twoscale.studies.seeds.page import summary
 
 DOCS = PROJECT / "docs"

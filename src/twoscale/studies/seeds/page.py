@@ -7,14 +7,15 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap, seeds
-from twoscale.analysis.claims import ALL, CLAIMS
-from twoscale.analysis.claims_page import blocks, interval, number, scale_table, table
-from twoscale.analysis.evidence import Estimate, Evidence
-from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
-from twoscale.analysis.scale import Scales
-from twoscale.analysis.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.base import markdown
+from twoscale.claims import bootstrap, seeds
+from twoscale.claims.evidence import Estimate, Evidence
+from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
+from twoscale.claims.scale import Scales
+from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
+from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.report.claims_page import scale_table
+from twoscale.report.render import blocks, interval, number, table
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap
-from twoscale.analysis.aggregate import statistics
+from twoscale.claims import bootstrap
+from twoscale.dynamics.aggregate import statistics
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob

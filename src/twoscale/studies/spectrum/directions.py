@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale.analysis.exponents import SUMMABLE, slopes
+from twoscale.claims.regime import SUMMABLE, slopes
 from twoscale.dynamics import vectors
 from twoscale.dynamics.measures import direction
 from twoscale.studies.spectrum.diagonal_block import DiagonalBlocks

@@ -18,7 +18,7 @@ from tests.studies.spectrum.jacobians.recipes import (
     STEPS,
     TF32,
 )
-from twoscale.analysis.claims_page import blocks, table
+from twoscale.report.render import blocks, table
 
 RADII, PAGE = ROOT / "docs" / "jacobians" / "radii.parquet", ROOT / "docs" / "jacobians.md"
 TEMPLATE = Path(__file__).with_name("page.md")

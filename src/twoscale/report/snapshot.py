@@ -3,7 +3,7 @@
 manifest.json has the keys
 
     run, commit, modified   the run, the commit of the checkout, and whether tracked files differ from it
-    scale                   of the run and of the paper, and the mark of verdicts (`twoscale.analysis.scale`)
+    scale                   of the run and of the paper, and the mark of verdicts (`twoscale.claims.scale`)
     text                    SHA-256 of the training tokens and of the held-out ones
     config                  every key of the run
     versions                of Python and of the packages that the library imports
@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from twoscale.analysis import pages
-from twoscale.analysis.release import MANIFEST
-from twoscale.analysis.scale import Scales
 from twoscale.base import InputError, first_line, replacing, sha256
+from twoscale.claims.scale import Scales
 from twoscale.config import PROJECT
 from twoscale.jobs import environment, machine
+from twoscale.report import pages
+from twoscale.report.release import MANIFEST
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
+
 
 PACKAGES = (
     "datasets",

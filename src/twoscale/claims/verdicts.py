@@ -1,6 +1,6 @@
 """The claims of the paper, measured on one run, with a verdict on each.
 
-A claim is judged on findings, see `twoscale.analysis.findings`: numbers with intervals, judged against bounds, each
+A claim is judged on findings, see `twoscale.claims.findings`: numbers with intervals, judged against bounds, each
 for one scope: a group, a boundary, a reference state, an exit criterion. A claim does not hold if one of its findings
 does not; else it cannot be judged if one of them cannot; else it holds. Bounds do not depend on a run.
 tests/simulation.py counts how often a verdict is wrong. A claim that is about another kind of run, such as
@@ -16,9 +16,10 @@ from typing import Protocol
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import claims_exits, claims_geometry
-from twoscale.analysis.evidence import LATE_STEPS, Estimate, Evidence
-from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
+from twoscale.claims import exits as claims_exits
+from twoscale.claims import geometry as claims_geometry
+from twoscale.claims.evidence import LATE_STEPS, Estimate, Evidence
+from twoscale.claims.findings import NOT_ASKED, Finding, Quantity, combine, find
 
 ALL = "all"  # the scope of the last row of a claim
 LATE_LOOPS = int(LATE_STEPS[-1]) + 1
@@ -276,7 +277,7 @@ def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdi
 def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
     """The table "claims": one row per finding, then the verdict on the claim with the scope "all".
 
-    `mark` is the mark of the run's scale, see `twoscale.analysis.scale`.
+    `mark` is the mark of the run's scale, see `twoscale.claims.scale`.
     """
     rows = []
     for verdict in judged:

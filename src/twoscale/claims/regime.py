@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap
-from twoscale.analysis.exponents import FEWEST, SUMMABLE, slopes
+from twoscale.claims import bootstrap
 
 SETTLING, DRIFTING, MARGINAL, UNDETERMINED = REGIMES = ("settling", "drifting", "marginal", "undetermined")
 LEAST_GROWTH = 0.1  # of the exponent q: over the last half of the loop steps the norm grows by 7 %
@@ -193,3 +192,20 @@ def _exponent(values: np.ndarray, k: np.ndarray) -> Exponent:
     found = slopes(values, k)
     found = found[~np.isnan(found)]
     return Exponent(float(found.mean()), *bootstrap.t_interval(found)) if found.size else Exponent(*[np.nan] * 3)
+
+
+SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
+FEWEST = 3  # values of a fit
+
+
+def slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Least-squares slopes of log values (units, n) in log k (n,): (units,).
+
+    NaN and zero are left out; the slope is NaN if fewer than `FEWEST` values remain.
+    """
+    known = np.isfinite(values) & (values > 0)
+    count = np.maximum(known.sum(1, keepdims=True), 1)
+    offset = np.where(known, np.log(k) - (known * np.log(k)).sum(1, keepdims=True) / count, 0)
+    with np.errstate(invalid="ignore"):
+        found = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
+    return np.where(count[:, 0] >= FEWEST, found, np.nan)

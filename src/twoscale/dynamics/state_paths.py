@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.dynamics.principal import project
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
+
 
 METADATA_KEYS = ("sites", "tokens", "iteration", "sequence")
 DESCRIPTION = ("stage", "layer", "group", "k")  # columns that describe a site, as in its metadata
@@ -100,3 +100,19 @@ def state_paths(states: States, run: str) -> pd.DataFrame:
 def run(job: "StudyJob") -> None:
     """The job of the workflow."""
     job.write("state_paths", state_paths(read_states(job.file("states")), job.config.run))
+
+
+def project(values: np.ndarray, components: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates (P, T, n) of the states (P, T, C) in their n principal directions, and variance shares (n,).
+
+    The directions are fitted to the union of all tokens, depths and loop steps (section 3 of the paper); the
+    largest loading of each is positive, which fixes the signs. There are at most C directions.
+    """
+    union = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    union -= union.mean(axis=0)
+    # The right singular vectors of the data, from its C x C scatter: P T is up to a hundred times C.
+    _, scatter, directions = np.linalg.svd(union.T @ union, hermitian=True)
+    main = directions[:components]
+    largest = np.abs(main).argmax(axis=1)
+    main = main * np.sign(main[np.arange(len(main)), largest])[:, None]
+    return (union @ main.T).reshape(*values.shape[:2], len(main)), scatter[: len(main)] / scatter.sum()

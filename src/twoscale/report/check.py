@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import aggregate
-from twoscale.analysis.claims import ALL, CLAIMS
-from twoscale.analysis.release import Manifest, Release
 from twoscale.base import InputError
+from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import Config, training_identity
+from twoscale.dynamics import aggregate
 from twoscale.jobs import environment, machine
+from twoscale.report.release import Manifest, Release
 
 ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
 

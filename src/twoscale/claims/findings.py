@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twoscale.analysis.evidence import Estimate, InconclusiveError
+from twoscale.claims.evidence import Estimate, InconclusiveError
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
 NOT_ASKED = "not asked"  # of a run that the claim is not about

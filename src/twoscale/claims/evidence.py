@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap
-from twoscale.analysis.regime import Regime, of_sequences
+from twoscale.claims import bootstrap
+from twoscale.claims.regime import Regime, of_sequences
 
 TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
 LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine

@@ -87,3 +87,17 @@ def text(value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or "unknown"
     return f"{value / 1e6:.4g} M" if value >= 1e6 else f"{value:,g}"
+
+
+# Range in which the cosine settles in later checkpoints (section 3).
+REPORTED_COSINE = (0.5, 0.65)
+
+# ms per token under the acceleration criterion at τ = 1e-5 and 1e-2 (section 4, about).
+REPORTED_LATENCY = (580, 360)
+
+
+CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
+
+
+def criterion_name(criterion: str) -> str:
+    return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))

@@ -1,23 +1,24 @@
 """The verdicts on the claims as a Markdown page: results/claims.md."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from twoscale.analysis import claims, regime
-from twoscale.analysis.claims import Verdict
-from twoscale.analysis.evidence import CORRELATION, Estimate, Evidence
-from twoscale.analysis.findings import Finding, marked
-from twoscale.analysis.regime import DRIFTING, Regime
-from twoscale.analysis.scale import HEADER as SCALE_HEADER
-from twoscale.analysis.scale import MEANING, Scales
 from twoscale.base import markdown
+from twoscale.claims import regime
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import CORRELATION, Evidence
+from twoscale.claims.findings import Finding, marked
+from twoscale.claims.regime import DRIFTING, Regime
+from twoscale.claims.scale import HEADER as SCALE_HEADER
+from twoscale.claims.scale import MEANING, Scales
+from twoscale.claims.verdicts import Verdict
+from twoscale.report.render import blocks, interval, number, table
 from twoscale.tables import CLAIM_TABLES
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
+
 
 HEADER = """\
 # The claims of the paper on the run {run}
@@ -45,7 +46,7 @@ TRAINED = "Checkpoints at iterations {iterations}; those after {warmup} are afte
 PUBLISHED = (
     "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
 )
-REGIMES = "Regime of each looped group at the last checkpoint, as defined in the module `twoscale.analysis.regime`:"
+REGIMES = "Regime of each looped group at the last checkpoint, as defined in the module `twoscale.claims.regime`:"
 DRIFTS = """\
 This claim is about the steps of a loop that stays near a fixed point. The state drifts, with a norm that grows, in:
 {groups}. There the verdict is about absolute steps, which a readout that begins with a norm does not see."""
@@ -135,32 +136,6 @@ def _section(verdict: Verdict, mark: str, drifting: Sequence[str]) -> tuple[str,
 def _row(finding: Finding) -> tuple[str, ...]:
     values = (number(finding.estimate.value), interval(finding.estimate), finding.bounds or "(for comparison)")
     return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
-
-
-# --- parts of every page --------------------------------------------------------------------------------------------
-
-
-def blocks(*parts: str) -> str:
-    """A page of these parts, with an empty line between them; empty parts are left out."""
-    return "\n\n".join(part.removesuffix("\n") for part in parts if part) + "\n"
-
-
-def number(value: float) -> str:
-    """Three digits; "not reached" if infinite, empty if missing."""
-    if np.isnan(value):
-        return ""
-    return "not reached" if np.isinf(value) else f"{value:.3g}"
-
-
-def interval(estimate: Estimate) -> str:
-    """Both ends; empty if there is no interval."""
-    return "" if np.isnan(estimate.low) else f"{number(estimate.low)} … {number(estimate.high)}"
-
-
-def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table; bars inside cells are escaped."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def run(job: "StudyJob") -> None:

@@ -14,15 +14,16 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import claims, pages
-from twoscale.analysis.claims_page import number
-from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
-from twoscale.analysis.names import criterion_name
-from twoscale.analysis.scale import MEANING, SMALL_SCALE, Scales
+from twoscale.claims import verdicts as claims
+from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
+from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales, criterion_name
 from twoscale.jobs.command import function
+from twoscale.report import pages
+from twoscale.report.render import number
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
+
 
 # Text colours with a contrast above 4.5 to white.
 COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}

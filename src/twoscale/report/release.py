@@ -1,4 +1,4 @@
-"""Released tables: a snapshot (`twoscale.analysis.snapshot`) with a manifest, in a folder or at an address.
+"""Released tables: a snapshot (`twoscale.report.snapshot`) with a manifest, in a folder or at an address.
 
 A release comes from elsewhere and is not trusted. Only its manifest and the tables that the manifest lists are read, a
 table only if it has the size and the SHA-256 of the manifest, fits into memory, and has names without markup. This
@@ -30,6 +30,7 @@ from twoscale.json import Count, parse
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 MANIFEST = "manifest.json"
 FOLDER = "results/released"  # where the tables of a release are put
@@ -65,7 +66,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The keys of a manifest that are read; `twoscale.analysis.snapshot` describes them."""
+    """The keys of a manifest that are read; `twoscale.report.snapshot` describes them."""
 
     run: Annotated[str, Field(pattern=rf"^{FILE_NAME}$")]
     config: dict[str, Any]

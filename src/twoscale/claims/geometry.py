@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from twoscale.analysis.evidence import (
+from twoscale.claims.evidence import (
     FEWEST_FOR_TREND,
     LATE_STEPS,
     TENTH,
@@ -23,7 +23,7 @@ from twoscale.analysis.evidence import (
     late_variance,
     mean,
 )
-from twoscale.analysis.findings import Bounds, Quantity, above, at_least, at_most, below, between, judged, reference
+from twoscale.claims.findings import Bounds, Quantity, above, at_least, at_most, below, between, judged, reference
 
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
 MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS

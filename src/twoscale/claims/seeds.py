@@ -20,10 +20,11 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap, claims
-from twoscale.analysis.claims import CLAIMS, Claim, Verdict
-from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
-from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
+from twoscale.claims import bootstrap
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import Estimate, Evidence, InconclusiveError
+from twoscale.claims.findings import NOT_ASKED, Finding, Quantity, combine, find
+from twoscale.claims.verdicts import CLAIMS, Claim, Verdict
 
 MEAN = "mean"  # in the place of a seed: the mean over seeds
 PER_RUN = "per run"  # the verdict over seeds on times, which depend on the machine
@@ -180,7 +181,7 @@ def verdicts(evidence: Mapping[int, Evidence], examined: Iterable[Claim] = CLAIM
 def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int], mark: str = "") -> pd.DataFrame:
     """The table "seeds": one row per finding and seed and one for the mean, then the verdicts with the scope "all".
 
-    `mark` is the mark of the runs' scale, see `twoscale.analysis.scale`.
+    `mark` is the mark of the runs' scale, see `twoscale.claims.scale`.
     """
     rows = []
     for verdict in judged:

@@ -18,6 +18,7 @@ from twoscale.base import InputError
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
 
+
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><title>{title}</title></head>

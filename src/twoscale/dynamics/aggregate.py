@@ -20,9 +20,16 @@ from twoscale.base import InputError
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
 
+
 # Measures for which a claim needs an interval.
-LOOP_SEQUENCE_MEASURES: tuple[str, ...] = ("state_norm", "step_norm", "cosine", "acceleration")
-LOOP_SEQUENCE_MEASURES += ("direction_step_norm", "direction_cosine")
+LOOP_SEQUENCE_MEASURES = (
+    "state_norm",
+    "step_norm",
+    "cosine",
+    "acceleration",
+    "direction_step_norm",
+    "direction_cosine",
+)
 DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}

@@ -14,6 +14,7 @@ from twoscale.base import InputError, did_you_mean
 if TYPE_CHECKING:
     from os import PathLike
 
+
 # Tables that a run has in one file per checkpoint, ? for the digits of the iteration; all others are in tables/.
 PARTS = {
     "training": "training/iteration_??????.parquet",

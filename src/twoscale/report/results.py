@@ -1,6 +1,6 @@
 """docs/results.md and the table of verdicts in README, from the tables that are kept in docs/.
 
-    python -m twoscale.analysis.results
+    python -m twoscale.report.results
 
 Each run has a folder with released tables and a manifest; docs/seeds/{run}.parquet is its table "seeds", if it was
 trained under several.
@@ -16,16 +16,16 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import costs, overview
-from twoscale.analysis.claims import ALL, CLAIMS, Claim
-from twoscale.analysis.claims_page import blocks, number, table
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN, marked
-from twoscale.analysis.release import MANIFEST, Release
-from twoscale.analysis.reported import REPORTED_COSINE, REPORTED_LATENCY
-from twoscale.analysis.scale import LABELS, MEANING, SMALL_SCALE, Scales, text
-from twoscale.analysis.seeds import MEAN, PER_RUN
+from twoscale.analysis import costs
 from twoscale.base import markdown, replacing
+from twoscale.claims.findings import FAILS, HOLDS, OPEN, marked
+from twoscale.claims.scale import LABELS, MEANING, REPORTED_COSINE, REPORTED_LATENCY, SMALL_SCALE, Scales, text
+from twoscale.claims.seeds import MEAN, PER_RUN
+from twoscale.claims.verdicts import ALL, CLAIMS, Claim
 from twoscale.config import PROJECT, Config, text_label
+from twoscale.report import overview
+from twoscale.report.release import MANIFEST, Release
+from twoscale.report.render import blocks, number, table
 
 PAGE = "results.md"
 SEEDS = "seeds"  # folder in docs/

@@ -1,0 +1,1 @@
+"""Pages, and released tables; no torch."""
