@@ -188,7 +188,7 @@ class ExitsConfig(Section):
 
 class ProbeConfig(Section):
     """Fit of the criterion `probe`: a linear classifier of states, fitted on training text at the last checkpoint. It
-    is fitted only if `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
+    is fitted only if `probe` is among the criteria of `exits`, `pareto` or `calibration`.
     """
 
     tokens: Count = key(

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from twoscale.exits.benchmark import measure_quality, operating_points
+from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.probe import open_probe
-from twoscale.exits.trial import TRIAL_TOKENS, try_criteria
+from twoscale.exits.trial import try_criteria
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 
 def measure_exit_quality(job: "CheckpointJob") -> None:
@@ -22,11 +22,3 @@ def measure_exit_quality(job: "CheckpointJob") -> None:
         try_criteria(checkpoint, text.inputs[0], exits)
     for table, rows in measure_quality(checkpoint, text, exits, open_probe(job.optional("probe"), checkpoint)).items():
         job.write(table, rows, table.removeprefix("exit_"))
-
-
-def try_criterion(job: "CheckpointJob") -> None:
-    """Try a user's criterion on a few tokens, before a job that measures it together with others."""
-    exits = job.config.exits
-    try_criteria(job.checkpoint(exits.dtype), job.held_out(1).inputs[0], exits)
-    points = [f"{name} at {threshold:g}" for name, threshold in operating_points(exits)]
-    job.write_text("tried", f"{', '.join(points)}: the same exits of {TRIAL_TOKENS} tokens in both engines\n")
