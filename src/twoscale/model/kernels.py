@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# --- attention --------------------------------------------------------------------------------------------------------
+# --- attention ---------------------------------------------------------------------------------------------------
 
 # Up to this many tokens, batched products are faster than PyTorch's fused kernel on CPU, which gains nothing from a
 # second thread there, and the weights take little memory (tests/benchmarks/bench_kernels.py).
@@ -100,7 +100,7 @@ class _ShortAttention(torch.autograd.Function):
         return tuple(_by_position(product, batch) for product in products)
 
 
-# --- RMSNorm in few passes over memory (Zhang and Sennrich, arXiv 1910.07467) -----------------------------------------
+# --- RMSNorm in few passes over memory (Zhang and Sennrich, arXiv 1910.07467) ------------------------------------
 
 _ZERO = torch.zeros(())
 
@@ -177,7 +177,7 @@ class _RMSNorm(torch.autograd.Function):
         return of_x.add_(row_means.mul_(scale)), of_weight, None
 
 
-# --- matrix products ---------------------------------------------------------------------------------------------------
+# --- matrix products ---------------------------------------------------------------------------------------------
 
 # oneDNN prepares a kernel for each shape, which takes as long as a product of some hundred rows. So it is used for
 # row counts that recur, as in whole batches, and not for the tokens that still loop under an exit criterion.

@@ -18,7 +18,7 @@ from twoscale.config import ModelConfig, RotaryScaling
 from twoscale.model.interface import Attend
 from twoscale.model.kernels import Linear, RMSNorm, few_rows, linear
 
-# --- rotary position embeddings (Su et al., arXiv 2104.09864) ---------------------------------------------------------
+# --- rotary position embeddings (Su et al., arXiv 2104.09864) ----------------------------------------------------
 
 MOST_POSITIONS = 2**20
 MOST_ANGLES = 2**26  # of a table: so many positions of 64 pairs
@@ -125,7 +125,7 @@ PAIRS = {
     "halves": (_split_halves, _join_halves),
 }
 
-# --- one layer ---------------------------------------------------------------------------------------------------------
+# --- one layer ---------------------------------------------------------------------------------------------------
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries (..., H, D), keys and values (..., G, D)
 

@@ -1,7 +1,6 @@
 """Families of published models: how their config.json and tensors map to ours."""
 
 import json
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,40 +13,26 @@ from twoscale.json import parse
 
 Shape = tuple[int, ...]
 LONGEST_LIST = 300  # characters of keys in a message
+MOST_FLOAT = 1e300
+HEAD = "lm_head.weight"
 MOST = 2**31 - 1  # of any number of layers, channels, …
 MOST_LOOPS = 2**12  # the shape of no weight says how many, and a cache has a slot for each
 
 
-@dataclass(frozen=True)
-class Part:
-    """A published tensor with the shape that it must have."""
-
-    name: str
-    shape: Shape
-
-
 # Keys that transformers writes into any config.json, without a meaning for the values of a looped decoder.
-IRRELEVANT = {
-    *("model_type", "_name_or_path", "_commit_hash", "_attn_implementation", "architectures", "auto_map", "dtype"),
-    *(
-        "torch_dtype",
-        "transformers_version",
-        "transformers.js_config",
-        "use_cache",
-        "initializer_range",
-        "name_or_path",
-    ),
-    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "vocab_file"),
-    *("attention_dropout", "hidden_dropout", "output_attentions", "output_hidden_states", "return_dict"),
-    *("is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size", "use_return_dict"),
-    *("chunk_size_feed_forward", "gradient_checkpointing", "id2label", "label2id", "num_labels", "problem_type"),
-    *("finetuning_task", "prefix", "task_specific_params", "tokenizer_class", "torchscript", "pruned_heads"),
-    *("max_length", "do_sample", "temperature", "top_k", "top_p", "min_p", "num_beams", "repetition_penalty"),
-    *("tie_encoder_decoder", "tf_legacy_loss", "use_bfloat16", "pretraining_tp"),
-}
+IRRELEVANT = frozenset(
+    """model_type _name_or_path name_or_path _commit_hash _attn_implementation architectures auto_map dtype torch_dtype
+    transformers_version transformers.js_config use_cache initializer_range bos_token_id eos_token_id pad_token_id
+    sep_token_id decoder_start_token_id vocab_file attention_dropout hidden_dropout output_attentions
+    output_hidden_states return_dict use_return_dict is_decoder is_encoder_decoder add_cross_attention
+    cross_attention_hidden_size chunk_size_feed_forward gradient_checkpointing id2label label2id num_labels
+    problem_type finetuning_task prefix task_specific_params tokenizer_class torchscript pruned_heads max_length
+    do_sample temperature top_k top_p min_p num_beams repetition_penalty tie_encoder_decoder tf_legacy_loss
+    use_bfloat16 pretraining_tp""".split()
+)
 
-# Our parameter -> the published tensors that are its rows, in this order.
-NameMap = dict[str, list[Part]]
+# Our parameter -> the names of the published tensors that are its rows, in this order.
+NameMap = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -70,8 +55,7 @@ class Family:
         name: Its name in messages.
         layer: (config.json, tensors with their shapes) -> keys of the section `model` and "vocab_size".
         tensors: (our model, names of the tensors) -> the published tensors of each of its parameters.
-        droppable: (our model, names of the tensors) -> names of tensors that may be there and are not needed: buffers,
-            and a head that is tied.
+        droppable: Pattern of the names of tensors that may be there and are not needed; a head that is tied, too.
         defaults: (config.json, names of the tensors) -> how the model was published to be run.
         irrelevant: Keys of config.json without a meaning for the model's values, besides `IRRELEVANT`.
         rotation: Name of the tensor with the cosine and sine of each position and pair, (1, T, 1, R/2, 2), which the
@@ -81,7 +65,7 @@ class Family:
     name: str
     layer: Callable[["Options", Mapping[str, Shape]], dict[str, Any]]
     tensors: Callable[[ModelConfig, Collection[str]], NameMap]
-    droppable: Callable[[ModelConfig, Collection[str]], Collection[str]]
+    droppable: str
     defaults: Callable[["Options", Collection[str]], Defaults]
     irrelevant: Collection[str]
     rotation: str | None = None
@@ -101,14 +85,13 @@ class Options:
     @classmethod
     def read(cls, path: Path) -> "Options":
         try:
-            values = parse(path.read_bytes(), Any)
+            return cls(path, parse(path.read_bytes(), dict[str, Any]))
         except FileNotFoundError as error:
             raise InputError(f"{path}: no such file, expected the config.json of a published model.") from error
         except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read ({first_line(error)}), expected JSON.") from error
-        if not isinstance(values, dict):
-            raise InputError(f"{path}: found no mapping, expected the config.json of a published model.")
-        return cls(path, values)
+            raise InputError(
+                f"{path}: cannot be read ({first_line(error)}), expected the config.json of a published model."
+            ) from error
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key; its default where it is absent or null."""
@@ -129,12 +112,9 @@ class Options:
     def positive(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_FLOAT:
             raise self.error(key, "a number above 0")
-        try:
-            return float(value)
-        except OverflowError:
-            raise self.error(key, "a number in the range of floats") from None
+        return float(value)
 
     def require(self, **supported: Any) -> None:
         """Refuse an option with another value than the supported one; an option that is absent or null is fine."""
@@ -212,9 +192,28 @@ def _rotary_scaling(options: Options, key: str) -> dict[str, Any] | None:
     }
 
 
-def layer_prefixes(model: ModelConfig) -> dict[int, str]:
-    """Number of a layer -> the beginning of the names of our parameters in it."""
-    names = {number: f"unlooped.{number}" for number in range(1, model.num_layers + 1)}
+def core_layer(model: ModelConfig, number: int) -> str:
+    """Name of layer `number` in the code that Huginn and Parcae share: layers are counted from 0 in each part."""
+    (core,) = model.groups
+    if number in core:
+        return f"core_block.{number - core[0]}"
+    return f"prelude.{number - 1}" if number < core[0] else f"coda.{number - core[-1] - 1}"
+
+
+def name_map(
+    model: ModelConfig, outside: Mapping[str, str], theirs: Callable[[int], str], inside: Mapping[str, Sequence[str]]
+) -> NameMap:
+    """The `NameMap` of a model from its parameters outside of layers (without the head) and inside of them.
+
+    `theirs` maps the number of a layer to the beginning of the names of its published tensors; `inside` has both sides
+    without the beginnings of their names.
+    """
+    found = {ours: [name] for ours, name in outside.items()}
+    if not model.tied_head:
+        found["head.weight"] = [HEAD]
+    layers = {number: f"unlooped.{number}" for number in range(1, model.num_layers + 1)}
     for group, numbers in enumerate(model.groups):
-        names |= {number: f"groups.{group}.layers.{i}" for i, number in enumerate(numbers)}
-    return names
+        layers |= {number: f"groups.{group}.layers.{i}" for i, number in enumerate(numbers)}
+    for number, ours in layers.items():
+        found |= {f"{ours}.{name}": [f"{theirs(number)}.{part}" for part in parts] for name, parts in inside.items()}
+    return found

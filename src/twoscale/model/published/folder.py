@@ -1,5 +1,6 @@
 """A folder in the layout of the hub: config.json, and safetensors files that an index may list. Without torch."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import safetensors
 from pydantic import Field
 
 from twoscale.base import InputError, first_line
-from twoscale.config import ModelConfig
+from twoscale.config import ModelConfig, merge
 from twoscale.config.messages import build
 from twoscale.json import parse
 from twoscale.model.published.family import Defaults, Family, Options
@@ -22,10 +22,13 @@ from twoscale.model.published.raven import RAVEN
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+MOST_HEADER = 100_000_000  # bytes
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt")
 # Keys of config.json that name the family, and its names. Parcae's code writes no model_type.
 KIND_KEYS = ("model_type", "model_class_name", "_class_name")
 FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE}
+# Thresholds around the published one, so that a curve shows where a gate starts to cost quality.
+GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
 FREE_KEYS = ("mean_loops", "state_init", "state_std")
 
@@ -149,15 +152,67 @@ def _agree(found: Any, expected: Any) -> bool:
 
 
 def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of the tensors of a safetensors file; their values stay on disk."""
+    """Name and shape of the tensors of a safetensors file, from its header: planning needs no package for weights."""
     try:
-        with safetensors.safe_open(file, framework="np") as tensors:
-            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+        with file.open("rb") as opened:
+            size = min(int.from_bytes(opened.read(8), "little"), MOST_HEADER)
+            tensors = json.loads(opened.read(size))
+        tensors.pop("__metadata__", None)
+        if file.stat().st_size != 8 + size + max(tensor["data_offsets"][1] for tensor in tensors.values()):
+            raise ValueError("the file is cut or has further bytes")
+        return {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
     except FileNotFoundError as error:
         pickled = [name for name in PICKLED if (file.parent / name).is_file()]
         hint = f" in place of {pickled[0]}, which is not read because pickled files can run code" if pickled else ""
         raise InputError(f"{file}: no such file, expected a file with weights of the model{hint}.") from error
-    except (safetensors.SafetensorError, OSError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors file."
         ) from error
+
+
+def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The layer between a preset and the user's keys for the model in `folder`.
+
+    Args:
+        folder: Folder in the layout of the hub.
+        values: All layers merged; the layer keeps what they allow of context, timed tokens, loop grid and path window.
+
+    Raises InputError for a folder without a supported model.
+    """
+    source = PublishedFolder(Path(folder))
+    layer = source.layer
+    return merge(layer, measurements(source.defaults, source.readout, values))
+
+
+def measurements(defaults: Defaults, readout: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Loops, exit criteria and thresholds as published, and the keys that have to fit them.
+
+    Args:
+        defaults: How the model was published to be run.
+        readout: `exits.readout` as published.
+        values: All layers merged.
+    """
+    loops, window = max(2, defaults.loops), values["path_types"]
+    scaling = {count for count in values["scaling"]["loops"] if count <= 2 * loops}
+    context = min(values["model"]["context_length"], defaults.max_context_length)
+    return {
+        "model": {"context_length": context},
+        "trajectories": {"loops": loops},
+        "path_types": {name: min(window[name], loops) for name in ("window", "max_period")},
+        "exits": {
+            "max_loops": loops,
+            "readout": readout,
+            "latency_tokens": min(values["exits"]["latency_tokens"], context),
+            "criteria": _criteria(loops, defaults),
+        },
+        "scaling": {"loops": sorted(scaling | {defaults.loops})},
+    }
+
+
+def _criteria(loops: int, defaults: Defaults) -> dict[str, Any]:
+    thresholds = {name: list(published) for name, published in defaults.criteria.items()}
+    fixed = sorted({defaults.loops, loops})  # two where one is the published number
+    if "exit_gate" in thresholds:
+        thresholds["exit_gate"] = sorted({*GATE_GRID, *thresholds["exit_gate"]})
+    return {name: {"thresholds": values} for name, values in ({"fixed": fixed} | thresholds).items()}

@@ -10,19 +10,21 @@ from twoscale.model.published.family import (
     Family,
     NameMap,
     Options,
-    Part,
     Shape,
     check_head_size,
-    layer_prefixes,
+    name_map,
     rotation,
 )
 
-# our norm -> theirs
-NORMS = {
-    "norm1": "input_layernorm",
-    "norm2": "input_layernorm_2",
-    "norm3": "post_attention_layernorm",
-    "norm4": "post_attention_layernorm_2",
+LAYER = {
+    "norm1.weight": ["input_layernorm.weight"],
+    "norm2.weight": ["input_layernorm_2.weight"],
+    "norm3.weight": ["post_attention_layernorm.weight"],
+    "norm4.weight": ["post_attention_layernorm_2.weight"],
+    "qkv.weight": ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
+    "attention_out.weight": ["self_attn.o_proj.weight"],
+    "mlp_in.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+    "mlp_out.weight": ["mlp.down_proj.weight"],
 }
 
 
@@ -62,36 +64,13 @@ def layer(options: Options, shapes: Mapping[str, Shape]) -> dict[str, Any]:
 
 def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
     """The published tensors of each parameter."""
-    size, vocab = model.hidden_size, model.padded_vocab_size
-    found: NameMap = {
-        "token_embedding.weight": [Part("model.embed_tokens.weight", (vocab, size))],
-        "final_norm.weight": [Part("model.norm.weight", (size,))],
-        "gate.weight": [Part("model.early_exit_gate.weight", (1, size))],
-        "gate.bias": [Part("model.early_exit_gate.bias", (1,))],
+    outside = {
+        "token_embedding.weight": "model.embed_tokens.weight",
+        "final_norm.weight": "model.norm.weight",
+        "gate.weight": "model.early_exit_gate.weight",
+        "gate.bias": "model.early_exit_gate.bias",
     }
-    if not model.tied_head:
-        found["head.weight"] = [Part("lm_head.weight", (vocab, size))]
-    for number, ours in layer_prefixes(model).items():
-        theirs = f"model.layers.{number - 1}"
-        found |= {f"{ours}.{name}": parts for name, parts in _layer_tensors(model, theirs).items()}
-    return found
-
-
-def _layer_tensors(model: ModelConfig, theirs: str) -> NameMap:
-    size, keys = model.hidden_size, model.kv_heads * model.head_dim
-    rows = {"q": size, "k": keys, "v": keys}
-    norms = {f"{name}.weight": [Part(f"{theirs}.{norm}.weight", (size,))] for name, norm in NORMS.items()}
-    return norms | {
-        "qkv.weight": [Part(f"{theirs}.self_attn.{name}_proj.weight", (count, size)) for name, count in rows.items()],
-        "attention_out.weight": [Part(f"{theirs}.self_attn.o_proj.weight", (size, size))],
-        "mlp_in.weight": [Part(f"{theirs}.mlp.{name}_proj.weight", (model.mlp_width, size)) for name in ("gate", "up")],
-        "mlp_out.weight": [Part(f"{theirs}.mlp.down_proj.weight", (size, model.mlp_width))],
-    }
-
-
-def droppable(model: ModelConfig, names: Collection[str]) -> Collection[str]:
-    """The table of rotary frequencies, and a head that is tied."""
-    return {"model.rotary_emb.inv_freq", *(["lm_head.weight"] if model.tied_head else [])}
+    return name_map(model, outside, lambda number: f"model.layers.{number - 1}", LAYER)
 
 
 def defaults(options: Options, names: Collection[str]) -> Defaults:
@@ -111,4 +90,4 @@ def defaults(options: Options, names: Collection[str]) -> Defaults:
 # Windows and dropout that `use_sliding_window` and evaluation leave out.
 IRRELEVANT = {"max_window_layers", "sliding_window", "use_weighted_exit", "use_early_exit_gate"}
 
-OURO = Family("Ouro", layer, tensors, droppable, defaults, IRRELEVANT)
+OURO = Family("Ouro", layer, tensors, r"model\.rotary_emb\.inv_freq", defaults, IRRELEVANT)

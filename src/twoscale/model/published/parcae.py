@@ -18,13 +18,21 @@ from twoscale.model.published.family import (
     Family,
     NameMap,
     Options,
-    Part,
     Shape,
     check_head_size,
-    layer_prefixes,
+    core_layer,
+    name_map,
 )
 
 Shapes = Mapping[str, Shape]
+LAYER = {
+    "norm1.weight": ["norm_1.weight"],
+    "norm3.weight": ["norm_2.weight"],
+    "qkv.weight": ["attn.c_q.weight", "attn.c_k.weight", "attn.c_v.weight"],
+    "attention_out.weight": ["attn.c_proj.weight"],
+    "mlp_in.weight": ["mlp.fc.weight"],
+    "mlp_out.weight": ["mlp.proj.weight"],
+}
 ACTIVATIONS = {"GELU": "gelu", "SiLU": "silu", "ReLU2": "relu2"}
 # Initialisations whose embedding has the deviation sqrt(2 / 5C) -> whether the embedding is multiplied by sqrt(C).
 STRATEGIES = {"scaled": False, "scaled-zero": False, "scaled-geiping": False, "small": False, "takase": True}
@@ -197,61 +205,21 @@ def _activation(options: Options) -> str:
 
 def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
     """The published tensors of each parameter."""
-    of, size, vocab = layout(names), model.hidden_size, model.padded_vocab_size
-    found: NameMap = {
-        "token_embedding.weight": [Part(f"{of.embedding}.weight", (vocab, size))],
-        "final_norm.weight": [Part(f"{of.final_norm}.weight", (size,))],
-        "exit_projections.0.weight": [Part(f"{of.exit_projection}.weight", (size, size))],
+    of = layout(names)
+    adapter = {
+        "diagonal": {"decay_bias": "A_log", "step_bias": "dt_bias", "of_input.weight": "B"},
+        "projection": {"adapter.weight": "adapter.weight"},
+    }.get(model.injection, {})
+    outside = {
+        "token_embedding.weight": f"{of.embedding}.weight",
+        "final_norm.weight": f"{of.final_norm}.weight",
+        "exit_projections.0.weight": f"{of.exit_projection}.weight",
+        **{f"groups.0.{ours}": f"{of.prefix}adapter.{theirs}" for ours, theirs in adapter.items()},
     }
-    found |= {f"groups.0.{ours}": [part] for ours, part in _adapter(model, f"{of.prefix}adapter").items()}
     if model.input_norm:
-        found["input_norms.0.weight"] = [Part(f"{of.input_norm}.weight", (size,))]
-    if not model.tied_head:
-        found["head.weight"] = [Part("lm_head.weight", (vocab, size))]
-    for number, ours in layer_prefixes(model).items():
-        theirs = f"{of.prefix}{_layer_name(model, number)}"
-        found |= {f"{ours}.{name}": parts for name, parts in _layer_tensors(model, number, theirs).items()}
-    return found
-
-
-def _adapter(model: ModelConfig, theirs: str) -> dict[str, Part]:
-    size = model.hidden_size
-    match model.injection:
-        case "diagonal":
-            vectors = {"decay_bias": Part(f"{theirs}.A_log", (size,)), "step_bias": Part(f"{theirs}.dt_bias", (size,))}
-            return vectors | {"of_input.weight": Part(f"{theirs}.B", (size, size))}
-        case "projection":
-            return {"adapter.weight": Part(f"{theirs}.adapter.weight", (size, 2 * size))}
-        case _:
-            return {}
-
-
-def _layer_name(model: ModelConfig, number: int) -> str:
-    (core,) = model.groups
-    if number in core:
-        return f"core_block.{number - core[0]}"
-    return f"prelude.{number - 1}" if number < core[0] else f"coda.{number - core[-1] - 1}"
-
-
-def _layer_tensors(model: ModelConfig, number: int, theirs: str) -> NameMap:
-    size, keys, width = model.hidden_size, model.kv_heads_of(number) * model.head_dim, model.mlp_width_of(number)
-    rows = {"q": size, "k": keys, "v": keys}
-    inner = width * (2 if model.mlp == "gated" else 1)
-    bias = Part(f"{theirs}.attn.qk_bias", (2, 1, model.num_heads, model.head_dim))
-    return ({"heads.bias": [bias]} if model.qk_bias else {}) | {
-        "norm1.weight": [Part(f"{theirs}.norm_1.weight", (size,))],
-        "norm3.weight": [Part(f"{theirs}.norm_2.weight", (size,))],
-        "qkv.weight": [Part(f"{theirs}.attn.c_{name}.weight", (count, size)) for name, count in rows.items()],
-        "attention_out.weight": [Part(f"{theirs}.attn.c_proj.weight", (size, size))],
-        "mlp_in.weight": [Part(f"{theirs}.mlp.fc.weight", (inner, size))],
-        "mlp_out.weight": [Part(f"{theirs}.mlp.proj.weight", (size, width))],
-    }
-
-
-def droppable(model: ModelConfig, names: Collection[str]) -> Collection[str]:
-    """The table of rotations, a head that is tied, and gates of value embeddings, whose tables are absent."""
-    gates = {name for name in names if name.endswith(".attn.ve_gate.weight")}
-    return {"freqs_cis", *gates, *(["lm_head.weight"] if model.tied_head else [])}
+        outside["input_norms.0.weight"] = f"{of.input_norm}.weight"
+    inside = LAYER | ({"heads.bias": ["attn.qk_bias"]} if model.qk_bias else {})
+    return name_map(model, outside, lambda number: f"{of.prefix}{core_layer(model, number)}", inside)
 
 
 def defaults(options: Options, names: Collection[str]) -> Defaults:
@@ -261,15 +229,16 @@ def defaults(options: Options, names: Collection[str]) -> Defaults:
 
 
 # Of training, of the data, of kernels, and copies of other keys.
-IRRELEVANT = {
-    *("_class_name", "_recurrent_block_config", "_is_recurrent_block_config", "init", "name", "hf_config"),
-    *("architecture_class_name", "model_class_name", "padding_multiple", "attn_impl", "init_orthogonal"),
-    *("skip_initialization", "use_fused_head", "activation_checkpoint_impl", "simple_ops", "strategy"),
-    *("sampling_scheme", "mean_backprop_depth", "lockstep_n", "lockstep_k", "curriculum_target"),
-    *("recurrent_iteration_method", "head_size", "n_head", "n_query_groups", "n_layer"),
-    *("num_layers", "use_value_embeddings", "gradient_checkpointing", "monitoring", "compile_model"),
-    *("bigram_hash_dim", "bigram_hash_heads", "bigram_hash_gate", "bigram_hash_scale_init", "bigram_hash_init_std"),
-    *("qk_gain_init", "seed", "run_id", "data_path", "tokenizer_path"),
-}
+IRRELEVANT = frozenset(
+    """_class_name _recurrent_block_config _is_recurrent_block_config init name hf_config architecture_class_name
+    model_class_name padding_multiple attn_impl init_orthogonal skip_initialization use_fused_head
+    activation_checkpoint_impl simple_ops strategy sampling_scheme mean_backprop_depth lockstep_n lockstep_k
+    curriculum_target recurrent_iteration_method head_size n_head n_query_groups n_layer num_layers
+    use_value_embeddings gradient_checkpointing monitoring compile_model bigram_hash_dim bigram_hash_heads
+    bigram_hash_gate bigram_hash_scale_init bigram_hash_init_std qk_gain_init seed run_id data_path
+    tokenizer_path""".split()
+)
 
-PARCAE = Family("Parcae", layer, tensors, droppable, defaults, IRRELEVANT, "freqs_cis")
+# the table of rotations, and gates of value embeddings, whose tables are absent
+DROPPABLE = r"freqs_cis|.*\.attn\.ve_gate\.weight"
+PARCAE = Family("Parcae", layer, tensors, DROPPABLE, defaults, IRRELEVANT, "freqs_cis")

@@ -17,20 +17,28 @@ from twoscale.model.published.family import (
     Family,
     NameMap,
     Options,
-    Part,
     Shape,
     check_head_size,
-    layer_prefixes,
+    core_layer,
+    name_map,
     rotation,
 )
 
 FIRST_LAYER = "transformer.core_block.0."
 # our norm -> theirs
 NORMS = {
-    "sandwich": {f"norm{number}": f"norm_{number}" for number in (1, 2, 3, 4)},
-    "pre": {"norm1": "norm_1", "norm3": "norm_2"},
-    "post": {"norm2": "norm_1", "norm4": "norm_2"},
+    "sandwich": {f"norm{number}.weight": [f"norm_{number}.weight"] for number in (1, 2, 3, 4)},
+    "pre": {"norm1.weight": ["norm_1.weight"], "norm3.weight": ["norm_2.weight"]},
+    "post": {"norm2.weight": ["norm_1.weight"], "norm4.weight": ["norm_2.weight"]},
 }
+LAYER = {
+    "qkv.weight": ["attn.Wqkv.weight"],
+    "attention_out.weight": ["attn.proj.weight"],
+    "mlp_in.weight": ["mlp.fc.weight"],
+    "mlp_out.weight": ["mlp.proj.weight"],
+}
+QK_BIAS = {"heads.bias": ["attn.qk_bias"]}
+QK_NORM = {"heads.q_norm.weight": ["attn.q_norm.weight"], "heads.k_norm.weight": ["attn.k_norm.weight"]}
 # Thresholds "auto" of the exit evaluators in Huginn's code.
 AUTO_THRESHOLDS: dict[str, list[float]] = {
     "entropy_diff": [1e-3],
@@ -132,49 +140,13 @@ def retrofitted(options: Options, names: Collection[str]) -> dict[str, Any]:
 
 def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
     """The published tensors of each parameter."""
-    size, vocab = model.hidden_size, model.padded_vocab_size
-    found: NameMap = {
-        "token_embedding.weight": [Part("transformer.wte.weight", (vocab, size))],
-        "final_norm.weight": [Part("transformer.ln_f.weight", (size,))],
-        "groups.0.adapter.weight": [Part("transformer.adapter.weight", (size, 2 * size))],
+    outside = {
+        "token_embedding.weight": "transformer.wte.weight",
+        "final_norm.weight": "transformer.ln_f.weight",
+        "groups.0.adapter.weight": "transformer.adapter.weight",
     }
-    if not model.tied_head:
-        found["head.weight"] = [Part("lm_head.weight", (vocab, size))]
-    for number, ours in layer_prefixes(model).items():
-        theirs = _layer_name(model, number)
-        found |= {f"{ours}.{name}": [part] for name, part in _layer_tensors(model, theirs).items()}
-    return found
-
-
-def _layer_name(model: ModelConfig, number: int) -> str:
-    (core,) = model.groups
-    if number < core[0]:
-        return f"transformer.prelude.{number - 1}"
-    return (
-        f"transformer.core_block.{number - core[0]}" if number in core else f"transformer.coda.{number - core[-1] - 1}"
-    )
-
-
-def _layer_tensors(model: ModelConfig, theirs: str) -> dict[str, Part]:
-    size, keys, width = model.hidden_size, model.kv_heads * model.head_dim, model.mlp_width
-    parts = {f"{ours}.weight": Part(f"{theirs}.{norm}.weight", (size,)) for ours, norm in NORMS[model.norms].items()}
-    parts |= {
-        "qkv.weight": Part(f"{theirs}.attn.Wqkv.weight", (size + 2 * keys, size)),
-        "attention_out.weight": Part(f"{theirs}.attn.proj.weight", (size, size)),
-        "mlp_in.weight": Part(f"{theirs}.mlp.fc.weight", (2 * width, size)),
-        "mlp_out.weight": Part(f"{theirs}.mlp.proj.weight", (size, width)),
-    }
-    if model.qk_bias:
-        parts["heads.bias"] = Part(f"{theirs}.attn.qk_bias", (2, 1, model.num_heads, model.head_dim))
-    if model.qk_norm:
-        parts["heads.q_norm.weight"] = Part(f"{theirs}.attn.q_norm.weight", (size,))
-        parts["heads.k_norm.weight"] = Part(f"{theirs}.attn.k_norm.weight", (keys,))
-    return parts
-
-
-def droppable(model: ModelConfig, names: Collection[str]) -> Collection[str]:
-    """Tables of rotary embeddings, and a head that is tied."""
-    return {"freqs_cis", "rotary_emb.inv_freq", *(["lm_head.weight"] if model.tied_head else [])}
+    inside = NORMS[model.norms] | LAYER | (QK_BIAS if model.qk_bias else {}) | (QK_NORM if model.qk_norm else {})
+    return name_map(model, outside, lambda number: f"transformer.{core_layer(model, number)}", inside)
 
 
 def defaults(options: Options, names: Collection[str]) -> Defaults:
@@ -184,12 +156,13 @@ def defaults(options: Options, names: Collection[str]) -> Defaults:
 
 
 # Of training, copies of other keys, and keys that their code does not read.
-IRRELEVANT = {
-    *("activation_checkpoint_impl", "architecture_class_name", "effective_expected_depth", "init_orthogonal"),
-    *("init_strategy", "init_values", "initial_state_mode", "mean_backprop_depth", "n_layers", "num_hidden_layers"),
-    *("num_attention_heads", "num_key_value_heads", "hidden_size", "padding_multiple", "sampling_scheme", "state_init"),
-    *("test_time_noise_type", "tie_word_embeddings", "rope_base", "rope_theta", "rope_scaling", "rope_parameters"),
-    *("vocab_size", "block_size", "keys_to_ignore_at_inference"),
-}
+IRRELEVANT = frozenset(
+    """activation_checkpoint_impl architecture_class_name effective_expected_depth init_orthogonal init_strategy
+    init_values initial_state_mode mean_backprop_depth n_layers num_hidden_layers num_attention_heads
+    num_key_value_heads hidden_size padding_multiple sampling_scheme state_init test_time_noise_type
+    tie_word_embeddings rope_base rope_theta rope_scaling rope_parameters vocab_size block_size
+    keys_to_ignore_at_inference""".split()
+)
 
-RAVEN = Family("Huginn and retrofitted models", layer, tensors, droppable, defaults, IRRELEVANT, "freqs_cis")
+TABLES = r"freqs_cis|rotary_emb\.inv_freq"  # of rotary embeddings
+RAVEN = Family("Huginn and retrofitted models", layer, tensors, TABLES, defaults, IRRELEVANT, "freqs_cis")

@@ -1,6 +1,8 @@
 """Published weights as a model: read tensor by tensor from the mapped files, with no second copy in memory."""
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import safetensors
@@ -13,8 +15,8 @@ from twoscale.model import flops, registry
 from twoscale.model.checkpoints import FLOATS, check_finite
 from twoscale.model.interface import LoopedModel
 from twoscale.model.layers import RotaryEmbedding
-from twoscale.model.published.family import NameMap
-from twoscale.model.published.folder import CONFIG, PublishedFolder, tensor_shapes
+from twoscale.model.published.family import HEAD, NameMap
+from twoscale.model.published.folder import CONFIG, PublishedFolder
 
 MEMORY = Path("/proc/meminfo")
 MOST_ROUNDING = 2.0**-8  # of a stored cosine: half a step of bfloat16 next to 1, and as much for angles in float32
@@ -32,30 +34,44 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
     source = PublishedFolder(folder)
     source.check(config)
     names = source.family.tensors(config, source.tensors)
-    _check_memory(folder, config, dtype, device)
     _check_names(source, config, names)
-    _check_rotation(source, config)
+    _check_memory(folder, config, dtype, device)
     with torch.device("meta"):
         model = registry.build(config).to(dtype)
+    _check_shapes(source, model, names)
+    _check_rotation(source, config)
     model = model.to_empty(device=device).eval().requires_grad_(False)
     _fill(model, source, names)
     return model
 
 
 def _check_names(source: PublishedFolder, config: ModelConfig, names: NameMap) -> None:
-    """Refuse missing and unknown tensors and tensors of another shape, before any is read."""
-    wanted = {part.name: part.shape for parts in names.values() for part in parts}
-    if missing := sorted(wanted.keys() - source.tensors.keys()):
+    """Refuse missing and unknown tensors, before any is read."""
+    wanted = {part for parts in names.values() for part in parts}
+    if missing := sorted(wanted - source.tensors.keys()):
         raise InputError(f"{source.path}: found no tensor {_listed(missing)}, expected the tensors of {CONFIG}.")
-    if unknown := sorted(source.tensors.keys() - wanted.keys() - set(source.family.droppable(config, source.tensors))):
+    tied = {HEAD} if config.tied_head else set()
+    rest = source.tensors.keys() - wanted - tied
+    if unknown := sorted(name for name in rest if not re.fullmatch(source.family.droppable, name)):
         raise InputError(
             f"{source.path}: found the unknown tensor {_listed(unknown)}, expected only tensors of the family "
             f"{source.family.name}."
         )
-    for file in source.weight_files:
-        for name, shape in tensor_shapes(file).items():
-            if shape != wanted.get(name, shape):
-                raise InputError(f"{file}: tensor {name}: found the shape {shape}, expected {wanted[name]}.")
+
+
+def _check_shapes(source: PublishedFolder, model: LoopedModel, names: NameMap) -> None:
+    """Refuse tensors that do not fill the rows of our parameters; a single one may have more axes."""
+    for ours, parameter in model.named_parameters():
+        shapes = [source.shapes[part] for part in names[ours]]
+        rows = sum(shape[0] for shape in shapes if shape)
+        joined = shapes[0] if len(shapes) == 1 else (rows, *shapes[0][1:])
+        is_same = joined == tuple(parameter.shape) or (len(joined) > 2 and math.prod(joined) == parameter.numel())
+        if not is_same or len({shape[1:] for shape in shapes}) > 1:
+            file, found = source.tensors[names[ours][0]], " and ".join(map(str, shapes))
+            raise InputError(
+                f"{file}: tensor {' and '.join(names[ours])}: found the shape {found}, expected "
+                f"{tuple(parameter.shape)}."
+            )
 
 
 def _check_rotation(source: PublishedFolder, config: ModelConfig) -> None:
@@ -113,7 +129,7 @@ def free_memory(device: str) -> int | None:
 
 def _fill(model: LoopedModel, source: PublishedFolder, names: NameMap) -> None:
     """Copy each published tensor to its rows of a parameter, in the order of the files."""
-    targets = dict(_targets(model, names))
+    targets = dict(_targets(model, names, source.shapes))
     for file in source.weight_files:
         with safetensors.safe_open(file, framework="pt") as tensors:
             for name in targets.keys() & set(tensors.keys()):
@@ -124,12 +140,8 @@ def _fill(model: LoopedModel, source: PublishedFolder, names: NameMap) -> None:
                 targets[name].copy_(tensor.reshape(targets[name].shape))
 
 
-def _targets(model: LoopedModel, names: NameMap) -> Iterator[tuple[str, Tensor]]:
+def _targets(model: LoopedModel, names: NameMap, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
     """Name of a published tensor -> the rows of our parameter that it is."""
-    parameters = dict(model.named_parameters())
-    if wrong := parameters.keys() ^ names.keys():
-        raise AssertionError(f"the family maps other parameters than the model has: {sorted(wrong)}")
-    for ours, parts in names.items():
-        rows = [part.shape[0] for part in parts] if len(parts) > 1 else [len(parameters[ours])]
-        for part, target in zip(parts, parameters[ours].data.split(rows), strict=True):
-            yield part.name, target
+    for ours, parameter in model.named_parameters():
+        rows = [shapes[part][0] for part in names[ours]] if len(names[ours]) > 1 else [len(parameter)]
+        yield from zip(names[ours], parameter.data.split(rows), strict=True)
