@@ -21,7 +21,7 @@ from twoscale.model.interface import run_stages
 from twoscale.studies.depth_card.steps import STATE_MEASURES, counts_of
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 Row = dict[str, object]
 
