@@ -8,7 +8,6 @@ snakemake variants              the model under several variants of the paper, s
 snakemake seeds                 the run under several seeds: spread of every quantity, verdicts over seeds
 snakemake snapshot              figures, claims and tables of the run in one folder, with a manifest
 snakemake release               the trained model as a folder that the transformers library loads
-snakemake rocrate               the run as an RO-Crate: code, config, results, and the jobs that made them
 snakemake --config release=DIR  figures and claims from the tables of such a folder, or of one at an address
 snakemake baselines             the looped model compared with models without loops
 snakemake adapter_init          the model under several adapter initialisations, and the angles that follow

@@ -18,7 +18,7 @@ SCRIPTS = (
     *("measure", "compare", "draw"),
 )
 FUNCTIONS = ("dynamics.aggregate.metrics", "report.claims_page.run", *(f"figures.fig{n}.draw" for n in range(1, 6)))
-BESIDES = {"write_overview", "write_runtimes", "take_snapshot", "write_rocrate"}  # rows for the report and releases
+BESIDES = {"write_overview", "write_runtimes", "take_snapshot"}  # rows for the report and releases
 
 
 def inside() -> set[str]:

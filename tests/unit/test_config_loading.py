@@ -123,7 +123,7 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"run": ["a"]}, "config key run: found a list, expected a name, such as run: mine."),
         ({"run": "models"}, "config key run: found 'models', a reserved folder of results/, expected another"),
         ({"run": "released"}, "config key run: found 'released', a reserved folder of results/"),
-        ({"run": "rocrate"}, "config key run: found 'rocrate', a reserved folder of results/"),
+        ({"run": "snapshot"}, "config key run: found 'snapshot', a reserved folder of results/"),
         ({"run": "baselines"}, "config key run: found 'baselines', a reserved folder of results/, expected"),
         ({"runs": {"tiny": {}}}, "config key runs: found 'tiny', the name of the selected run, expected another name"),
         ({"train": {"early_checkpoints": [5000]}}, "found 5000, expected at most train.iterations = 20."),

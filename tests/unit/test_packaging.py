@@ -17,13 +17,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import twoscale
-from twoscale.analysis import citation as citations
-from twoscale.analysis.crate import CODE
 from twoscale.config import PROJECT
+from twoscale.export import citation as citations
 
 LOCKS = ("cpu", "cuda")
 ENTRY = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+) \\\n(?P<hashes>(?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE)
-OF_ROCRATE = ("rocrate", "arcp")  # not in the lock: only `snakemake rocrate` needs them
 # the libraries that the CPU build of PyTorch does without
 OF_CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 
@@ -122,10 +120,6 @@ def test_public_continuous_integration_runs_the_projects_own_checks():
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
 
 
-def test_a_crate_contains_files_that_exist():
-    assert [name for name in CODE if not (PROJECT / name).exists()] == []
-
-
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_pins_what_the_requirements_pin(name):
     pins = locked(name)
@@ -173,7 +167,7 @@ def test_a_conda_environment_pins_all_packages_to_the_versions_of_the_lock(name)
     )
     versions = dict(package.split("==") for package in listed)
     pins = locked("cpu")
-    found = {name: Version(version) for name, version in versions.items() if name not in OF_ROCRATE}
+    found = {name: Version(version) for name, version in versions.items()}
     assert found == {name: Version(pins[canonicalize_name(name)].public) for name in found}
     names = set(map(canonicalize_name, versions))
     required_names = {
@@ -182,11 +176,6 @@ def test_a_conda_environment_pins_all_packages_to_the_versions_of_the_lock(name)
         for text in in_force(name, Version(version))
     }
     assert required_names - names == set()
-
-
-def test_the_packages_of_crates_have_one_version():
-    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", read("tests/packaging/requirements.txt"), re.MULTILINE))
-    assert f"- rocrate=={pins['rocrate']} " in read("envs/analysis.yaml")
 
 
 def test_both_recipes_build_the_same_image():

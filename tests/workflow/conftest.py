@@ -13,11 +13,15 @@ import pytest
 import yaml
 
 from tests.workflow.dry_run import dry_run
-from twoscale.analysis.crate import CODE, NOT_CODE
 from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[2]
-PARTS = (*CODE, "config")
+# What Snakemake needs to plan and run, and what `export` reads.
+PARTS = (
+    *("Snakefile", "config.yaml", "workflow", "scripts", "src", "envs", "profiles", "config", "pyproject.toml"),
+    *("requirements.txt", "CITATION.cff", "LICENSE", "README.md"),
+)
+NOT_CODE = ("__pycache__", "*.egg-info", "*.sif")
 COPIES = {"show_figure", "show_page"}
 # Rules without a job, and those that only copy.
 TARGETS = {
@@ -29,7 +33,6 @@ TARGETS = {
     "report_pages",
     "snapshot",
     "release",
-    "rocrate",
     *Runs({"preset": "tiny"}, ROOT / "scripts").report.study_targets,
 }
 

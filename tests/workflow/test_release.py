@@ -61,7 +61,7 @@ def test_figures_and_verdicts_are_drawn_again_from_a_released_folder_without_tra
             assert re.search(r"run tiny (is from the release release, which has no|has) ", refused.stdout)
             break
     # nothing that computes, or that mixes the tables with a run on this machine, can be asked for
-    for target in ("text", "snapshot", "rocrate", "report_pages"):
+    for target in ("text", "snapshot", "report_pages"):
         done = project.run("-n", target, *option)
         assert f"{target}: found no rule that makes it" in done.stdout + done.stderr, target
     own = project.plan()  # without the option the figures are again those of the run here

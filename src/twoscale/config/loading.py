@@ -37,7 +37,7 @@ PUBLISHED_BASE = {
 }
 DEFINES_CONFIG = re.compile(rb"^class Config\b", re.MULTILINE)  # the source of a module with an architecture
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
-RESERVED = ("logs", "models", "release", "released", "report", "rocrate", "snapshot")  # folders in results/, no runs
+RESERVED = ("logs", "models", "release", "released", "report", "snapshot")  # folders in results/, no runs
 
 # (folder of a published model, the layers below merged) -> what the folder says, as a layer.
 FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
@@ -252,7 +252,7 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
 
     The run NAME under another seed S is NAME-seedS. `runs` maps names to overrides.
 
-    `folder_layer` reads the folders of published models (`twoscale.model.published.layer.folder_layer`).
+    `folder_layer` reads the folders of published models (`twoscale.model.published.folder.folder_layer`).
     """
     for key in ("preset", "run"):
         if key in config and config[key] is None:

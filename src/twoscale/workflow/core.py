@@ -1,7 +1,5 @@
 """The jobs of the core that measure the last checkpoint or every one, as rows like those of the studies."""
 
-from importlib.metadata import version
-
 from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost, scales
 from twoscale.config import Config, user_values
 from twoscale.workflow.params import module_of
@@ -149,14 +147,6 @@ JOBS = (
         outputs={"snapshot": "results/snapshot"},
         config=lambda runs: runs.params.slice("run", plain=user_values, scales=lambda config: scales(config).plain),
         target="snapshot",
-    ),
-    Comparison(
-        name="write_rocrate",
-        function="twoscale.analysis.crate.run",
-        inputs=lambda runs: {"snapshot": "results/snapshot"},
-        outputs={"crate": "results/rocrate"},
-        config=lambda runs: runs.params.slice("run", snakemake=lambda config: version("snakemake")),
-        target="rocrate",
     ),
 )
 
