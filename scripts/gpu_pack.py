@@ -29,7 +29,7 @@ def main() -> None:
     )
     parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make: files with further config keys")
     parser.add_argument("--python", default="3.12", help="make: version of Python on the other machine")
-    parser.add_argument("--minutes", type=float, default=25, help="run: total minutes, including the figures")
+    parser.add_argument("--minutes", type=float, default=24, help="run: total minutes, including the figures")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
     parser.add_argument(
         "--wait", action="store_true", help="run: return only when everything is done (for a batch job)"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # On a machine with a GPU and without a network, in a checkout of the pack's commit (docs/gpu.md):
-#   gpu-pack/pack.sh run [--minutes 25] [--device cpu] [--wait] | status | collect
+#   gpu-pack/pack.sh run [--minutes 24] [--device cpu] [--wait] | status | collect
 # It installs the pack's wheels into the pack, once, and needs nothing else but the packages of PYTHON (python3).
 set -eu
 pack=$(cd "$(dirname "$0")" && pwd)
@@ -12,9 +12,10 @@ if [ ! -e "$pack/site" ]; then
         --target "$pack/site.part" "$pack"/wheels/*.whl
     mv "$pack/site.part" "$pack/site"
 fi
-if ! command -v python > /dev/null; then # jobs call `python`
-    mkdir -p "$pack/bin"
-    ln -sf "$(command -v "$python")" "$pack/bin/python"
-    export PATH="$PATH:$pack/bin"
-fi
+# jobs call `python`: a wrapper, because through a link the Python of a virtual environment would not find its packages
+mkdir -p "$pack/bin"
+printf '#!/bin/sh\nexec "%s" "$@"\n' "$("$python" -c 'import sys; print(sys.executable)')" > "$pack/bin/python.$$"
+chmod +x "$pack/bin/python.$$"
+mv "$pack/bin/python.$$" "$pack/bin/python"
+export PATH="$pack/bin:$PATH"
 PYTHONPATH="$PWD/src:$pack/site${PYTHONPATH:+:$PYTHONPATH}" exec "$python" scripts/gpu_pack.py --folder "$pack" "$@"

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,14 +22,14 @@ from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
 from twoscale.exits.probe import Probe, criterion_of, open_probe
-from twoscale.exits.readout import is_sequential, make_readout
+from twoscale.exits.readout import is_sequential
 from twoscale.exits.steps import make_loops
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 OperatingPoint = tuple[str, float]  # criterion, threshold
 MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
@@ -224,19 +224,14 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
     loops = make_loops(model, cache, 1, decoder_options(model, exits))
-    attend = cache.attend(0, position=0)
     for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)
-        entered = model.embed(tokens, attend.positions)  # (1, 1, C)
+        loops.start(0, checkpoint.noise([sequence]))
+        entered = model.embed(tokens, loops.positions)  # (1, 1, C)
         for group, label in enumerate(model.config.group_labels):
             x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]
-            loops.start(0, checkpoint.noise([sequence]))
-            step = loops.step(group, entered[0], x)
-            readout = make_readout(model, criterion, exits.readout, group, attend)
-            # the first update also reads out x^0; later ones cost one readout each
-            _, state = criterion.update(criterion.start(x), x, readout)
-            check = partial(criterion.update, state, x, readout)
-            times = {"check_ms": _median_ms(check), "loop_step_ms": _median_ms(step)}
+            calls = {"check_ms": loops.check(criterion, group, x), "loop_step_ms": loops.step(group, entered[0], x)}
+            times = {name: _median_ms(call) for name, call in calls.items()}
             yield {"group": label, "repeat": repeat} | times
 
 

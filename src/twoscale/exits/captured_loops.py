@@ -4,6 +4,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,6 +107,10 @@ class CapturedLoops:
         self._enter(group, entered, x)
         return self._fixed[group][1]
 
+    def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
+        readout = make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
+        return self._capture(one_check(criterion, x, readout))
+
     def _enter(self, group: int, entered: Tensor, x: Tensor) -> None:
         self._injected.copy_(self.model.project_input(group, entered))
         self.x0.copy_(x)
@@ -167,7 +172,7 @@ class CapturedLoops:
     def _spans(self, stops: Sequence[int]) -> list[tuple[int, int]]:
         return [((stop - 1) // self._size * self._size, stop) for stop in stops]
 
-    def _capture(self, function: Callable[[], Tensor]) -> Replay:
+    def _capture(self, function: Callable[[], Any]) -> Replay:
         self._graphs.warm_up(function)
         return self._graphs.capture(function)
 
@@ -205,6 +210,12 @@ class CapturedLoops:
 
     def _attend_unlooped(self) -> Attend:
         return attend_token({n: stored[0] for n, stored in self._cache.stored.items()}, self.positions, self._bias)
+
+
+def one_check(criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
+    """A call that decides on the state x (1, C); the first decision, which also reads out x^0, is made here."""
+    _, state = criterion.update(criterion.start(x), x, readout)
+    return partial(criterion.update, state, x, readout)
 
 
 class Loop:

@@ -18,7 +18,7 @@ from twoscale.exits.readout import is_sequential
 from twoscale.exits.steps import DecoderOptions, make_loops
 from twoscale.exits.token_exit import TokenExit, first_exit
 from twoscale.model.interface import LoopedModel, Noise, any_weight, run_stages
-from twoscale.model.linear import MULTIPLE
+from twoscale.model.kernels import MULTIPLE
 from twoscale.model.noise import EvaluationNoise
 
 DEFAULTS = DecoderOptions()
@@ -74,7 +74,7 @@ class Decoder:
             self._loops.prepare(criterion)
         if self._loops.masks:
             self.cache.clear()
-        if sequence is not None:
+        if sequence is not None and sequence not in self.noise.sequences:  # arrays of the same one stay
             self.noise = EvaluationNoise.of(self.model.config, self.noise.seed, [sequence])
             self._noise_arrays.clear()
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from twoscale.base import InputError
-from twoscale.exits.captured_loops import CapturedLoops
+from twoscale.exits.captured_loops import CapturedLoops, one_check
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.kv_cache import KVCache
@@ -80,6 +80,9 @@ class TokenLoops(Protocol):
     def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
         """A call that computes one loop step and nothing else."""
 
+    def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
+        """A call that decides on the state x (1, C) once more and nothing else, run in the same way as `step`."""
+
 
 class EagerLoops:
     """`TokenLoops` where the host starts each loop step and decides before the next."""
@@ -114,6 +117,9 @@ class EagerLoops:
     def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
         injected = self.model.project_input(group, entered)
         return lambda: self.model.recur(group, 0, x, injected, self._cache.attend(0, self._position))
+
+    def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
+        return one_check(criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend))
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[Tensor]:
         """x^1 … x^loops (1, C); a step is computed when its state is taken."""
