@@ -15,15 +15,14 @@ from twoscale.config import DownloadConfig
 from twoscale.jobs import command
 from twoscale.model.checkpoints import read_header
 from twoscale.report import check as release_check
-from twoscale.report import snapshot
-from twoscale.report.release import Release
+from twoscale.report.release import Release, text_digests
 
 
 def main(arguments) -> None:
     release = Release.open(arguments.release, DownloadConfig())
     run, folder = release.manifest.run, arguments.results / release.manifest.run
     tokens = folder / "data/tokens.json"
-    release_check.check_text(release.manifest, snapshot.text(tokens), str(tokens))
+    release_check.check_text(release.manifest, text_digests(tokens), str(tokens))
     config = release.runs({})[run]
     checkpoint = folder / f"checkpoints/iteration_{config.train.iterations:06d}.safetensors"
     release_check.check_config(read_header(checkpoint).identity, config, str(checkpoint))

@@ -13,7 +13,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.figures.catalogue import figures, snapshot_figures
 from twoscale.jobs import command
-from twoscale.report import release, snapshot
+from twoscale.report import release
 
 MOST_BYTES = 4_000_000
 
@@ -27,7 +27,7 @@ def main(arguments) -> None:
     files = {f"{run}/{file}" for figure in drawn for file in figure.inputs.values()}
     judged = {f"{run}/tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
     names = {"claims.md", *(f"{figure.name}.svg" for figure in drawn)} | files | judged
-    snapshot.excerpt(arguments.snapshot, arguments.folder, sorted(names), MOST_BYTES)
+    release.excerpt(arguments.snapshot, arguments.folder, sorted(names), MOST_BYTES)
 
 
 if __name__ == "__main__":

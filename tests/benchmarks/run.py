@@ -38,7 +38,7 @@ Row = dict[str, str]
 def where() -> Row:
     """Commit, with `-dirty` after a change, date, processor and torch of this run."""
     from twoscale.jobs.machine import description
-    from twoscale.report.snapshot import checkout
+    from twoscale.report.release import checkout
 
     git, machine = checkout(PROJECT), description()
     return {

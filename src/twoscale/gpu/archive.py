@@ -17,7 +17,7 @@ from twoscale.dynamics import aggregate
 from twoscale.gpu import pack
 from twoscale.gpu.session import Session
 from twoscale.jobs import machine
-from twoscale.report import release, snapshot
+from twoscale.report import release
 from twoscale.workflow.runs import RESULTS
 
 MOST_BYTES = 15_000_000
@@ -28,7 +28,7 @@ PER_TOKEN = {"loop_metrics": "trajectories", "drift": "drift"}  # table -> folde
 def collect(session: Session) -> Path:
     """Write the present results into `{run}.zip` in the folder of the pack, at most `MOST_BYTES`, and return its path.
 
-    Files have their paths below `results/`. The manifest has the keys of a snapshot (`twoscale.report.snapshot`),
+    Files have their paths below `results/`. The manifest has the keys of a snapshot (`twoscale.report.release`),
     so the archive of a finished run is a release, and `session`, `hours` and `left_out`: files for which there was no
     space. Tables with a row per token are left out. Until their statistics are in `{run}/tables`, those of the
     checkpoints so far are in `{run}/gpu`. Raises InputError before the first start.
@@ -85,12 +85,12 @@ def _facts(session: Session) -> dict[str, Any]:
         "run": session.run,
         "commit": packed["commit"],
         "modified": packed["modified"] if packed["code"] == pack.code_digest(PROJECT) else True,
-        "text": snapshot.text(tokens) if (tokens := run / "data/tokens.json").exists() else {},
+        "text": release.text_digests(tokens) if (tokens := run / "data/tokens.json").exists() else {},
         "config": user_values(session.runs.config),
-        "versions": snapshot.versions(),
+        "versions": release.versions(),
         "machine": machine.description(),
-        "training": snapshot.training(aggregate.training(logs), logs) if logs else {},
-        "jobs": snapshot.jobs(run.glob("benchmarks/*.tsv")),
+        "training": release.training_cost(aggregate.training(logs), logs) if logs else {},
+        "jobs": release.job_costs(run.glob("benchmarks/*.tsv")),
         "session": state,
         "hours": round((time.time() - state["started"]) / 3600, 3),
     }

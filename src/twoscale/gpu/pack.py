@@ -20,7 +20,7 @@ import yaml
 
 from twoscale.base import InputError, replacing, sha256
 from twoscale.config import PROJECT, user_config
-from twoscale.report import snapshot
+from twoscale.report import release
 from twoscale.workflow.paths import trains
 from twoscale.workflow.runs import Runs
 
@@ -62,7 +62,7 @@ def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) ->
         with Path(file).open("rb") as source, lzma.open(packed, "wb") as target:
             shutil.copyfileobj(source, target)
     shutil.copy(PROJECT / "scripts" / "pack.sh", folder)
-    facts = {**snapshot.checkout(PROJECT), "python": python, "code": code_digest(PROJECT)}
+    facts = {**release.checkout(PROJECT), "python": python, "code": code_digest(PROJECT)}
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return f"{folder}: {_checked_size(folder) / 1e6:.1f} MB, for a checkout of commit {facts['commit']}."
 

@@ -4,16 +4,15 @@ The widget is DataTables, from the package itables.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from twoscale import tables
-from twoscale.base import InputError
+from twoscale.report.release import runtimes
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
@@ -95,40 +94,8 @@ def _explanations(meanings: Mapping[str, str]) -> str:
     return f"<details open><summary>Columns</summary><ul>{items}</ul></details>" if items else ""
 
 
-def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
-    """Time and memory per rule, from the files of Snakemake's `benchmark:`, the longest total first.
-
-    A file is named after its rule, followed by the iteration of the job after "_", or its other wildcards after ".".
-    """
-    jobs = [_job(path) for path in sorted(benchmarks)]
-    if not jobs:
-        return pd.DataFrame(columns=["rule", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
-    by_rule = pd.DataFrame(jobs).groupby("rule")
-    table = by_rule.agg(
-        jobs=("s", "size"),
-        total_s=("s", "sum"),
-        longest_s=("s", "max"),
-        cpu_s=("cpu_time", "sum"),
-        peak_memory_mb=("max_rss", "max"),
-    )
-    return table.sort_values("total_s", ascending=False).reset_index()
-
-
 def runtimes_page(job: "StudyJob") -> None:
     """The job of the workflow: time and memory of each rule of a run, from files that no rule declares as outputs."""
     run = job.config.run
     files = (job.file("page").parents[1] / run / "benchmarks").glob("*.tsv")
     job.write_text("page", sortable(runtimes(files), f"Runtime and memory per rule of the run {run}"))
-
-
-def _job(path: Path) -> dict[str, object]:
-    name = path.name.partition(".")[0]
-    rule, _, iteration = name.rpartition("_")
-    # Snakemake writes NA or - for a job that ended before the first measurement
-    frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
-    missing = {"s", "cpu_time", "max_rss"} - set(frame.columns)
-    if missing or frame.empty:
-        raise InputError(
-            f"{path}: found the columns {', '.join(frame.columns)}; expected those of a Snakemake benchmark."
-        )
-    return {"rule": rule if iteration.isdigit() else name} | frame.iloc[0].to_dict()

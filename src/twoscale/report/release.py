@@ -1,59 +1,74 @@
-"""Released tables: a snapshot (`twoscale.report.snapshot`) with a manifest, in a folder or at an address.
+"""Released tables: the figures, claims and tables of a run in one folder, with a manifest of their origin.
 
-A release comes from elsewhere and is not trusted. Only its manifest and the tables that the manifest lists are read, a
-table only if it has the size and the SHA-256 of the manifest, fits into memory, and has names without markup. This
-module imports neither pandas nor torch, because planning reads manifests.
+`snakemake snapshot` writes such a folder, and `snakemake --config release=…` draws and judges the tables of one, in a
+folder or at an address. A table is read only if it has the size and the SHA-256 of the manifest. manifest.json has the
+keys
+
+    run, commit, modified   the run, the commit of the checkout, and whether tracked files differ from it
+    scale                   of the run and of the paper, and the mark of verdicts (`twoscale.claims.scale`)
+    text                    SHA-256 of the training tokens and of the held-out ones
+    config                  every key of the run
+    versions                of Python and of the packages that the library imports
+    machine                 processor, cores and memory where the snapshot was taken
+    training                iterations, tokens and hours, and the environments of the segments
+    jobs                    seconds, CPU seconds and memory of each rule, from Snakemake's benchmark files
+    files                   path in the folder -> bytes and SHA-256
+
+Planning reads manifests, so nothing here imports pandas or numpy before a table is read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
+import json
+import platform
 import re
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
+from http.client import HTTPException
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.request import urlopen
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from twoscale import config as configs
 from twoscale import tables
-from twoscale.base import InputError, first_line, replacing
-from twoscale.config import Config, DownloadConfig
+from twoscale.base import InputError, first_line, replacing, sha256
+from twoscale.claims.scale import Scales
+from twoscale.config import PROJECT, Config, DownloadConfig
 from twoscale.config.types import FILE_NAME
-from twoscale.discovery import study_parts
+from twoscale.jobs import environment, machine
 from twoscale.json import Count, parse
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from twoscale.jobs.study_job import StudyJob
 
 MANIFEST = "manifest.json"
 FOLDER = "results/released"  # where the tables of a release are put
 OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables are fetched and drawn
-MAX_MANIFEST = 2**22  # bytes
-MAX_TABLE = 2**28  # bytes of the file of a table
-MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `_decoded_bytes`
-NUMBER_BYTES = 16  # of a number in memory, or of the source of a string, at most
-SLOWEST = 50_000  # bytes per second of an answer; a slower one is given up
-MAX_VALUES = 10_000  # in the config of a manifest, at all depths; every one is checked
-MAX_COMBINATIONS = 2000  # of seeds and the values of a study; each is a run that is planned
 ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
 # {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
-TABLE = re.compile(rf"(?P<run>{FILE_NAME}(?:/{FILE_NAME})?)/tables/(?P<table>{FILE_NAME})\.parquet")
-# Texts in a table: names of groups, criteria and measures, and in some columns sentences or tokens. Without control
-# characters, markup of pages, and what matplotlib takes for mathematics.
-NAME = re.compile(r"[\w .:,+()/=>–→-]{0,100}")
-PROSE = re.compile(r"(?:[^<$\x00-\x1f\x7f-\x9f\u2028\u2029]|<(?= )){0,10000}")
-PROSE_COLUMNS = {
-    **dict.fromkeys(("claims", "seeds"), ("bounds", "quantity", "reason", "scope", "statement", "where")),
-    "starts": ("reason",),
-}
-TOKEN_COLUMNS = {"state_paths": ("token",)}  # any character, drawn as it is
+TABLE = re.compile(rf"{FILE_NAME}(?:/{FILE_NAME})?/tables/{FILE_NAME}\.parquet")
+PACKAGES = (
+    "datasets",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "safetensors",
+    "seaborn",
+    "snakemake",
+    "tiktoken",
+    "tokenizers",
+    "torch",
+)
 
 
 @dataclass(frozen=True)
@@ -61,12 +76,12 @@ class File:
     """Size and SHA-256 of a file, as in a manifest."""
 
     bytes: Count
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: str
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The keys of a manifest that are read; `twoscale.report.snapshot` describes them."""
+    """The keys of a manifest that are read."""
 
     run: Annotated[str, Field(pattern=rf"^{FILE_NAME}$")]
     config: dict[str, Any]
@@ -76,6 +91,7 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -98,7 +114,7 @@ class Release:
             )
         source = source.rstrip("/") or source
         try:
-            manifest = parse(_read(source, MANIFEST, MAX_MANIFEST, download), Manifest)
+            manifest = parse(_read(source, MANIFEST, download), Manifest)
         except ValueError as error:
             raise InputError(
                 f"{source}/{MANIFEST}: found no manifest of a release ({error}), expected the output of "
@@ -116,17 +132,15 @@ class Release:
         """The tables by their path in the release, {run}/tables/{table}.parquet, sorted."""
         return {name: file for name, file in sorted(self.manifest.files.items()) if TABLE.fullmatch(name)}
 
-    def layers(self, user: Mapping[str, Any]) -> dict[str, Any]:
-        """The config of the released run, with `OWN_SECTIONS` of the user, in the form that `config.runs` takes."""
-        # sections of studies that this checkout does not have are left out
-        released = {key: value for key, value in self.manifest.config.items() if key in configs.Config.model_fields}
-        own = {key: user[key] for key in OWN_SECTIONS if key in user}
-        return configs.merge(released, own) | {"preset": "paper", "run": self.manifest.run}
-
     def runs(self, user: Mapping[str, Any]) -> dict[str, Config]:
-        """Run name -> Config of the released run, its seeds and its studies (`config.studies`). Raises InputError."""
-        layers = self.layers(user)
-        self._check_size(layers)
+        """Run name -> Config of the released run, its seeds and its studies (`config.studies`).
+
+        The config is the manifest's, without keys that this checkout does not have, but `OWN_SECTIONS` are the user's.
+        Raises InputError.
+        """
+        own = {key: user[key] for key in OWN_SECTIONS if key in user}
+        layers = configs.merge(_known_keys(self.manifest.config, Config), own)
+        layers |= {"preset": "paper", "run": self.manifest.run}
         try:
             found = configs.runs(layers) | configs.studies(layers)
         except InputError as error:
@@ -135,40 +149,21 @@ class Release:
             raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a run trained here.")
         return found
 
-    def _check_size(self, layers: Mapping[str, Any]) -> None:
-        """Refuse a config of more values, or of more runs, than could be planned in seconds."""
-        if (values := _count(layers)) > MAX_VALUES:
-            raise InputError(
-                f"{self.source}/{MANIFEST}: found {values} values in the config, expected at most {MAX_VALUES}."
-            )
-        names = list(study_parts("runs"))
-        studies = sum(_combinations(_mapping(layers.get(key)).values()) for key in names)
-        found = _combinations([layers.get("seeds")]) * (1 + studies)
-        if found > MAX_COMBINATIONS:
-            raise InputError(
-                f"{self.source}/{MANIFEST}: found {found} combinations of seeds with the run and the values of "
-                f"{' and of '.join(names)}, expected at most {MAX_COMBINATIONS}."
-            )
-
     def read(self, name: str) -> bytes:
-        """The content of a table of `tables`.
-
-        Raises InputError for one that cannot be read, has not the size and the SHA-256 of the manifest, is no parquet
-        file of bounded size, or has other texts than `NAME` and `PROSE` allow.
-        """
-        file, what = self.tables[name], f"{self.source}/{name}"
-        if file.bytes > MAX_TABLE:
-            raise InputError(
-                f"{what}: found a size of {file.bytes} bytes stated in {MANIFEST}, expected at most {MAX_TABLE}."
-            )
-        content = _read(self.source, name, file.bytes, self.download)
+        """The content of a table of `tables`. Raises InputError unless it is as the manifest says."""
+        content, file = _read(self.source, name, self.download), self.tables[name]
         if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
             raise InputError(
-                f"{what}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected {file.bytes} bytes with "
-                f"{file.sha256[:12]}…, as {MANIFEST} says."
+                f"{self.source}/{name}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected "
+                f"{file.bytes} bytes with {file.sha256[:12]}…, as {MANIFEST} says."
             )
-        _check_parquet(what, TABLE.fullmatch(name)["table"], content)  # type: ignore[index]
         return content
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Write a table of `tables` to `path`. Raises InputError as `read` does."""
+        content = self.read(name)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
 
     def table(self, run: str, table: str, folder: Path) -> pd.DataFrame:
         """A table of a run, by way of a copy in `folder`. Raises InputError as `read` does, or if there is none."""
@@ -178,146 +173,200 @@ class Release:
         self.fetch(name, folder / name)
         return tables.read(table, folder / name)
 
-    def fetch(self, name: str, path: Path) -> None:
-        """Write a table of `tables` to `path`. Raises InputError as `read` does."""
-        content = self.read(name)
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+
+def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+    """`values` without the keys that a section of the config does not have."""
+    known = {}
+    for key, value in values.items():
+        if key in section.model_fields:
+            kind = section.model_fields[key].annotation
+            is_section = isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping)
+            known[key] = _known_keys(value, kind) if is_section else value
+    return known
 
 
-def _read(source: str, name: str, most: int, download: DownloadConfig) -> bytes:
-    """The content of a file at a source, which has at most so many bytes. Raises InputError."""
-    if ADDRESS.fullmatch(source):
-        # here, because planning without a network should not wait for the client
-        from twoscale.data.hub import get_address
-
-        return _in_time(f"{source}/{name}", most, download, get_address)
-    path = Path(source, name)
+def _read(source: str, name: str, download: DownloadConfig) -> bytes:
+    """The content of a file at a source. Raises InputError."""
     try:
-        folder = Path(source).resolve()
-        if folder.parent.name == "snapshots":  # of the hub's cache, whose files are links to its folder `blobs`
-            folder = folder.parents[1]
-        if not path.resolve().is_relative_to(folder):
-            raise InputError(f"{path}: found a link that leads out of the release, expected a file in {source}.")
-        if path.exists() and not path.is_file():  # a named pipe would never end
-            raise InputError(f"{path}: found no regular file, expected one in the release {source}.")
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        if ADDRESS.fullmatch(source):
+            with urlopen(f"{source}/{name}", timeout=download.timeout) as answer:
+                return answer.read()
+        return Path(source, name).read_bytes()
+    except (OSError, HTTPException) as error:
         model = Path(source, "config.json").is_file() and Path(source, "model.safetensors").is_file()
-        hint = "; this release has a model and no tables" if model else ""
+        hint = "; this folder has a model and no tables" if model else ""
         raise InputError(
-            f"{path}: cannot be read ({first_line(error)}), expected a file of released tables{hint}."
-        ) from error
-    if len(content) > most:
-        source = "" if name == MANIFEST else f", as {MANIFEST} says"
-        raise InputError(f"{path}: found {path.stat().st_size} bytes, expected at most {most}{source}.")
-    return content
-
-
-def _in_time(address: str, most: int, download: DownloadConfig, read: Callable[..., bytes]) -> bytes:
-    """The content at an address, however slowly the server answers: `read` in a thread that may be given up."""
-    answer: Future[bytes] = Future()
-    seconds = 10 * download.timeout + most / SLOWEST
-
-    def run() -> None:
-        try:
-            answer.set_result(read(address, most, download))
-        except BaseException as error:
-            answer.set_exception(error)
-
-    Thread(target=run, daemon=True).start()  # the interpreter does not wait for it
-    try:
-        return answer.result(seconds)
-    except TimeoutError as error:
-        raise InputError(
-            f"{address}: found no complete answer within {seconds:.0f} s, expected a faster server, or a larger value "
-            "of config key download.timeout."
+            f"{source}/{name}: cannot be read ({first_line(error)}), expected a file of released tables{hint}."
         ) from error
 
 
-def _count(value: Any) -> int:
-    """The number of values in nested lists and mappings of JSON, with the lists and mappings."""
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return 1 + sum(map(_count, inner))
+# --- snapshots -----------------------------------------------------------------------------------------------------
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def write_snapshot(folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]) -> None:
+    """Copy files below the folder `results` into `folder`, where they keep their paths, and write the manifest.
 
-
-def _combinations(values: Iterable[Any]) -> int:
-    """How many combinations lists have; an empty one counts as a list of one value, anything else not at all."""
-    return math.prod(max(len(value), 1) for value in values if isinstance(value, list))
-
-
-def _check_parquet(what: str, table: str, content: bytes) -> None:
-    """Refuse a file that no table can be read from, one that memory cannot hold, and texts that are no names."""
-    from pyarrow import ArrowException
-
-    try:
-        found = _decoded_bytes(BytesIO(content))
-        if found <= MAX_DECODED:
-            _check_texts(what, table, content)
-    except (ValueError, OSError, ArrowException) as error:
-        raise InputError(f"{what}: cannot be read as a parquet table ({first_line(error)}).") from error
-    if found > MAX_DECODED:
-        raise InputError(
-            f"{what}: found a table of up to {found / 1e9:.1f} GB in memory, expected at most {MAX_DECODED / 1e9:.1f} "
-            "GB."
-        )
-
-
-def _decoded_bytes(opened: BytesIO) -> int:
-    """An upper bound of the memory of a whole table, from the headers of its pages.
-
-    A page of 20 bytes can repeat a value a million times, and the value can be a long string of a dictionary. Raises
-    ValueError, OSError or pa.ArrowException for a damaged file.
+    Args:
+        folder: Created if it is missing; what is in it already stays.
+        files: Files of the snapshot.
+        results: Folder that their paths are relative to.
+        facts: Further keys of the manifest, before `files`.
     """
-    import pyarrow.parquet as pq
-
-    from twoscale.data.bounded_parquet import pages
-
-    metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
-    total = 0
-    for group in range(metadata.num_row_groups):
-        for column in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(column)
-            found = list(pages(opened, chunk))
-            values, stored = sum(page.values for page in found), sum(page.uncompressed for page in found)
-            if chunk.physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-                longest = NUMBER_BYTES
-            elif any(page.has_differences for page in found):
-                longest = stored
-            else:
-                dictionary = sum(page.uncompressed for page in found if not page.values)
-                first = found[0].uncompressed if found and chunk.has_dictionary_page else 0
-                longest = NUMBER_BYTES + max(first, dictionary)
-            total += stored + values * longest
-    return total
+    digests = {}
+    for file in sorted(files):
+        name = file.relative_to(results)
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            shutil.copyfile(file, temporary)
+        digests[str(name)] = {"bytes": target.stat().st_size, "sha256": sha256(target)}
+    with replacing(folder / MANIFEST) as temporary:
+        temporary.write_text(json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _check_texts(what: str, table: str, content: bytes) -> None:
-    """Refuse columns of other types than numbers and texts, and texts that are no names or sentences."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int) -> None:
+    """Copy some files of a snapshot into `folder`, with a manifest of them; others that its old one lists are removed.
 
-    file = pq.ParquetFile(BytesIO(content))
-    for column in file.schema_arrow:
-        name, kind = column.name, column.type
-        if not NAME.fullmatch(name):
-            raise InputError(f"{what}: found the column {name[:100]!r}, expected a name without markup.")
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+    Raises InputError for a snapshot without these files, one of a checkout with changes, or one that is too large, and
+    for a folder with files but no manifest.
+    """
+    old = _listed(folder)
+    facts = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
+    listed, names = facts.pop("files"), list(names)
+    if absent := sorted({*names} - {*listed}):
+        raise InputError(f"{snapshot / MANIFEST}: found no file {', '.join(absent)} in the snapshot.")
+    if facts["modified"] is not False:
+        raise InputError(
+            f"{snapshot / MANIFEST}: found modified: {json.dumps(facts['modified'])}, expected false; commit your "
+            "changes and take the snapshot again."
+        )
+    if (size := sum(listed[name]["bytes"] for name in names)) > most_bytes:
+        raise InputError(f"{snapshot}: found {size} bytes in the files to keep, expected at most {most_bytes}.")
+    write_snapshot(folder, [snapshot / name for name in names], snapshot, facts)
+    for path in (folder / name for name in sorted(old - {*names})):
+        if path.resolve().is_relative_to(folder.resolve()):
+            path.unlink(missing_ok=True)
+
+
+def _listed(folder: Path) -> set[str]:
+    """The files that the manifest in a folder lists; none for an empty or absent folder."""
+    if (folder / MANIFEST).is_file():
+        return {*json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]}
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: found files without a {MANIFEST}, expected an empty folder or an earlier release.")
+    return set()
+
+
+def checkout(project: Path) -> dict[str, Any]:
+    """Commit of the checkout, and whether tracked files differ from it; null for both where git cannot say."""
+    commit, changes = (_git(project, *words) for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"]))
+    return {"commit": commit, "modified": None if changes is None else changes != ""}
+
+
+def _git(project: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def text_digests(tokens: Path) -> dict[str, str]:
+    """File of tokens -> SHA-256 of its content, from the metadata of the tokens (`data/tokens.json`).
+
+    Raises InputError for a file that is missing or of another form.
+    """
+    try:
+        parts = json.loads(tokens.read_text(encoding="utf-8"))["parts"]
+        return {name: str(part["sha256"]) for name, part in sorted(parts.items())}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{tokens}: found no token metadata ({first_line(error)}), expected that of a finished run."
+        ) from error
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages; one that is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
             continue
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise InputError(f"{what}: found the column {name!r} of type {kind}, expected numbers or text.")
-        if name in TOKEN_COLUMNS.get(table, ()):
-            continue
-        form, expected = (PROSE, "a sentence") if name in PROSE_COLUMNS.get(table, ()) else (NAME, "a name")
-        for text in file.read([name])[name].unique().to_pylist():
-            if text is not None and not form.fullmatch(text):
-                shown = text if len(text) <= 100 else f"{text[:100]}…"
-                raise InputError(
-                    f"{what}: found {shown!r} in the column {name!r}, expected {expected} without control characters "
-                    "or markup."
-                )
+    return found
+
+
+def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
+    """Cost of training: iterations, tokens, hours of its iterations alone, and each change of environment.
+
+    Args:
+        log: Table "training", not empty.
+        segments: Logs of the segments in order, which name their environments.
+    """
+    tokens = log["tokens_seen"].diff().fillna(log["tokens_seen"].iloc[0])
+    return {
+        "iterations": int(log["iteration"].iloc[-1]),
+        "tokens": int(log["tokens_seen"].iloc[-1]),
+        "hours": round(float((tokens / log["tokens_per_s"]).sum()) / 3600, 3),
+        "environments": environment.distinct(segments),
+    }
+
+
+def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
+    """Time and memory per rule, from the files of Snakemake's `benchmark:`, the longest total first.
+
+    A file is named after its rule, followed by the iteration of the job after "_", or its other wildcards after ".".
+    """
+    import pandas as pd
+
+    jobs = [_job(path) for path in sorted(benchmarks)]
+    if not jobs:
+        return pd.DataFrame(columns=["rule", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
+    table = (
+        pd.DataFrame(jobs)
+        .groupby("rule")
+        .agg(
+            jobs=("s", "size"),
+            total_s=("s", "sum"),
+            longest_s=("s", "max"),
+            cpu_s=("cpu_time", "sum"),
+            peak_memory_mb=("max_rss", "max"),
+        )
+    )
+    return table.sort_values("total_s", ascending=False).reset_index()
+
+
+def _job(path: Path) -> dict[str, object]:
+    import pandas as pd
+
+    name = path.name.partition(".")[0]
+    rule, _, iteration = name.rpartition("_")
+    # Snakemake writes NA or - for a job that ended before the first measurement
+    frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
+    if frame.empty or not {"s", "cpu_time", "max_rss"} <= {*frame.columns}:
+        raise InputError(
+            f"{path}: found the columns {', '.join(frame.columns)}; expected those of a Snakemake benchmark."
+        )
+    return {"rule": rule if iteration.isdigit() else name} | frame.iloc[0].to_dict()
+
+
+def job_costs(benchmarks: Iterable[Path]) -> list[dict[str, Any]]:
+    """`runtimes`, rounded to whole seconds and megabytes."""
+    return runtimes(benchmarks).round().astype(object).to_dict("records")
+
+
+def take_snapshot(job: StudyJob) -> None:
+    """The job of the workflow. The benchmark files of the run are no inputs, because no rule declares them."""
+    folder, run = job.file("snapshot"), job.config.run
+    facts = {
+        "run": run,
+        **checkout(PROJECT),
+        "scale": {**job.config.scales, "mark": Scales.of(job.config.scales).mark},
+        "text": text_digests(job.file("tokens")),
+        "config": job.config.plain,
+        "versions": versions(),
+        "machine": machine.description(),
+        "training": training_cost(job.read("training"), job.files["segments"]),
+        "jobs": job_costs((folder.parent / run / "benchmarks").glob("*.tsv")),
+    }
+    write_snapshot(folder, {*job.files["results"], job.file("training")}, folder.parent, facts)

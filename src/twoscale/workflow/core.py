@@ -137,7 +137,7 @@ JOBS = (
     # --- for the docs of a run, or to hand it on
     Comparison(
         name="take_snapshot",
-        function="twoscale.report.snapshot.run",
+        function="twoscale.report.release.take_snapshot",
         inputs=lambda runs: {
             "results": runs.report.snapshot_files,
             "training": runs.paths.table_file("training"),

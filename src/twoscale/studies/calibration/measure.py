@@ -2,9 +2,9 @@
 
 A path leads from many evaluations to few. The path "common" has the same threshold in every group. On the path
 "per_group" each point lowers the evaluations of one group: of the groups, the one that saves most evaluations per nat.
-Paths are searched on some documents and measured on others, so the tests that choose a point (`twoscale.analysis.
-risk_control`) see no document that has shaped the path. This is Pareto Testing (Laufer-Goldshtein et al., arXiv
-2210.07913), with a greedy path in place of a frontier.
+Paths are searched on some documents and measured on others, so the tests that choose a point
+(`twoscale.studies.calibration.risk_control`) see no document that has shaped the path. This is Pareto Testing
+(Laufer-Goldshtein et al., arXiv 2210.07913), with a greedy path in place of a frontier.
 
 Only the tokens of a sequence that belong to the document of its first token count, so no document is in two parts.
 """
@@ -21,7 +21,7 @@ from twoscale import rng
 from twoscale.base import InputError, meter
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
-from twoscale.data.token_files import read_end_of_text
+from twoscale.data.shards import read_end_of_text
 from twoscale.exits.benchmark import Row, TextEvaluator, criterion_classes
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.probe import Probe, open_probe
@@ -31,7 +31,7 @@ from twoscale.model.loss import cross_entropies
 from twoscale.studies.calibration.per_group import make_per_group
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 SEARCH, CALIBRATION, REPORT = PARTS = ("search", "calibration", "report")
 Thresholds = tuple[float, ...]  # of each group

@@ -15,7 +15,7 @@ from twoscale.base import InputError
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import with_bounds
 from twoscale.claims.regime import Exponent, regime
-from twoscale.report import snapshot
+from twoscale.report import release
 from twoscale.studies.depth_card.steps import STATE_MEASURES
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def run(job: "StudyJob") -> None:
     quality, states = job.read("depth_quality", "quality"), job.read("depth_states", "states")
     twin = None
     if (path := job.optional("unlooped")) is not None:
-        check_same_text(snapshot.text(job.file("text")), snapshot.text(job.file("unlooped_text")), config.unlooped)
+        check_same_text(
+            release.text_digests(job.file("text")), release.text_digests(job.file("unlooped_text")), config.unlooped
+        )
         twin = tables.read("depth_quality", path)
         twin = twin[twin["loops"] == config.unlooped_loops]
     job.write("depth_card", summarise(quality, states, config.trained_loops, config.seed))

@@ -9,7 +9,7 @@ import pandas as pd
 from twoscale.base import markdown
 from twoscale.claims.evidence import Estimate
 from twoscale.config import PROJECT
-from twoscale.report import snapshot
+from twoscale.report import release
 from twoscale.report.render import blocks, interval, number, table
 from twoscale.studies.depth_card.compare import NO_GROUP
 from twoscale.studies.depth_card.steps import STATE_MEASURES
@@ -53,7 +53,7 @@ def run(job: "StudyJob") -> None:
 
 def commit() -> dict[str, str]:
     """The commit of the checkout that writes the page, as a row of its identity."""
-    found = snapshot.checkout(PROJECT)
+    found = release.checkout(PROJECT)
     changed = ", with changes" if found["modified"] else ""
     return {"code": f"commit {found['commit']}{changed}" if found["commit"] else "not in a Git checkout"}
 
