@@ -1,7 +1,7 @@
 """Rule fetch_model: download a published model at one commit, so that no later job needs the network; resumes."""
 
 from twoscale.config import ConfigSlice
-from twoscale.data.model_files import fetch_model
+from twoscale.data.hub import fetch_model
 from twoscale.jobs import command
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from twoscale.data.token_files import read_digest
+from twoscale.data.shards import read_digest
 from twoscale.jobs import command
 from twoscale.model.checkpoints import save_untrained
 

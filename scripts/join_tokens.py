@@ -1,10 +1,9 @@
 """Rule join_tokens: concatenate the ids of all text shards, in order, without near-duplicates of training text."""
 
-import json
 import sys
 
-from twoscale.data.shards import HeldOutQuota, join_tokens
-from twoscale.data.token_files import TokenShard
+from twoscale.data.shards import TokenShard
+from twoscale.data.tokens import join_tokens
 from twoscale.jobs import command
 
 
@@ -14,11 +13,9 @@ def main(arguments) -> None:
     config = arguments.config
     shards = [TokenShard(*three) for three in paths]
     lengths = config.held_out_tokens, config.near_duplicate_tokens, config.context_length
-    quota = HeldOutQuota(**arguments.quota)
-    print(join_tokens(shards, joined, *lengths, quota), file=sys.stderr)
+    print(join_tokens(shards, joined, *lengths), file=sys.stderr)
 
 
 if __name__ == "__main__":
     parser = command.parser(__doc__, files=("train", "val", "metadata"), lists=("trains", "vals", "metadata_files"))
-    parser.add_argument("--quota", type=json.loads, required=True, help="held-out text to collect")
     command.run(main, parser)

@@ -1,8 +1,8 @@
 """Rule tokenize_text: write the documents of a text shard as ids, training and held-out documents in separate files."""
 
-from twoscale.data.shards import tokenize_text
-from twoscale.data.token_files import TokenShard
+from twoscale.data.shards import TokenShard
 from twoscale.data.tokenizer import load_tokenizer
+from twoscale.data.tokens import tokenize_text
 from twoscale.jobs import command
 
 

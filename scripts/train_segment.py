@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from twoscale.config import ConfigSlice
-from twoscale.data.token_files import TokenShard, read_digest
+from twoscale.data.shards import TokenShard, read_digest
 from twoscale.jobs import command
 from twoscale.training.state import Segment, SegmentPaths
 from twoscale.training.trainer import TrainingData, train_segment

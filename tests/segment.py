@@ -19,7 +19,7 @@ from tests.small import learnable_tokens, model_config, shard_part, train_config
 from twoscale import tables
 from twoscale.base import canonical_json
 from twoscale.config import RUNTIME_KEYS, ConfigSlice, plain
-from twoscale.data.token_files import TokenShard
+from twoscale.data.shards import TokenShard
 from twoscale.jobs.launch import NODE_NUMBER, NodeResources, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header

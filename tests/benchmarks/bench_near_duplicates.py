@@ -18,7 +18,7 @@ import numpy as np
 from common import options, ratios, record, turns
 
 from twoscale.data.near_duplicates import HeldOutNgrams, drop_near_duplicates
-from twoscale.data.shards import token_chunks
+from twoscale.data.tokens import token_chunks
 
 END, VOCAB_SIZE, DOCUMENT = 50256, 50257, 700
 PEAK = "import re; print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read())[1])"

@@ -22,12 +22,12 @@ from common import not_measured, options, ratios, record, turns
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
-from twoscale.data import gpt2
+from twoscale.data import tokenizer as gpt2
 from twoscale.data.ingestion import Collection, prepare_text
-from twoscale.data.shards import tokenize_text
+from twoscale.data.shards import TokenShard
 from twoscale.data.text import iter_shards
-from twoscale.data.token_files import TokenShard
 from twoscale.data.tokenizer import load_tokenizer
+from twoscale.data.tokens import tokenize_text
 
 NAMES = {"gpt2": "GPT-2's tokenizer", "bytes": "bytes"}
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

@@ -19,9 +19,9 @@ from tests.small import ROOT, of
 from tests.small import project as runs
 from twoscale.base import InputError
 from twoscale.claims.verdicts import CLAIMS
-from twoscale.config import ModelConfig, modules_of_model, modules_of_tokenizer
+from twoscale.config import ModelConfig, modules_of_model
 from twoscale.config.types import key
-from twoscale.data import model_files, source_files
+from twoscale.data import hub, text
 from twoscale.discovery import study_parts
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
@@ -98,9 +98,9 @@ def with_text(path, source="txt"):
     return runs(data={"source": source, "path": str(path)}).params.source_digest(of())
 
 
-@pytest.mark.parametrize("limit", [source_files.DIGESTED, 1], ids=["by content", "by size and time"])
+@pytest.mark.parametrize("limit", [text.DIGESTED, 1], ids=["by content", "by size and time"])
 def test_an_edited_added_or_renamed_file_of_text_is_another_source(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(source_files, "DIGESTED", limit)
+    monkeypatch.setattr(text, "DIGESTED", limit)
     (tmp_path / "text").mkdir()
     (tmp_path / "text/a.txt").write_text("one word")
     (tmp_path / "note.md").write_text("no text")
@@ -303,9 +303,8 @@ def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_mod
     module.Config = type("Config", (ModelConfig,), {})
     monkeypatch.setitem(sys.modules, "twoscale.model.kernels", module)
     models = [runs(), runs(model={"architecture": "linear"}), runs(model=ouro)]
-    names = [[*modules_of_model(mine.config), *modules_of_tokenizer(mine.config)] for mine in models]
-    published = ["twoscale.model.published.weights", "twoscale.data.published_tokenizer"]
-    assert names == [[], ["twoscale.model.kernels"], published]
+    names = [modules_of_model(mine.config) for mine in models]
+    assert names == [[], ["twoscale.model.kernels"], ["twoscale.model.published.weights"]]
     script = "fetch_gpt2"  # imports no model
     assert len({mine.params.torch_code(script)(of()) for mine in models}) == len(models)
     assert [mine.params.tokenizer_code(script)(of()) for mine in models] == [
@@ -520,7 +519,7 @@ def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_ther
 
 def test_the_manifest_of_a_download_is_the_file_that_the_download_writes_last():
     """The workflow does not import the client of the hub."""
-    assert paths.MANIFEST == model_files.MANIFEST
+    assert paths.MANIFEST == hub.MANIFEST
 
 
 @pytest.mark.parametrize("profile", ["default", "slurm"])

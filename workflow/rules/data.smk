@@ -57,7 +57,7 @@ rule fetch_gpt2:
         "../../envs/analysis.yaml"
     params:
         **runs.params.script("fetch_gpt2"),
-        config=untracked(runs.params.slice("download")),
+        config="{}",
     shell:
         JOB
 
@@ -137,7 +137,7 @@ rule tokenize_text:
         mem_mb=growing(1000),
         runtime=growing(240),
     params:
-        **runs.params.script("tokenize_text") | dict(code=runs.params.tokenizer_code("tokenize_text")),
+        **runs.params.script("tokenize_text"),
         config=runs.params.slice(
             tokenizer=lambda config: config.tokenizer.name,
             num_ids=lambda config: config.tokenizer.num_ids,
@@ -172,14 +172,5 @@ rule join_tokens:
             near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
             context_length=lambda config: config.model.context_length if trains(config) else None,
         ),
-        # for the advice on too little text
-        quota=untracked(
-            runs.params.slice(
-                unit=lambda config: text_quota(config.data, config.tokenizer).unit,
-                size=lambda config: text_quota(config.data, config.tokenizer).held_out,
-                margin=lambda config: config.data.held_out_margin,
-                fraction=lambda config: config.data.held_out_fraction,
-            )
-        ),
     shell:
-        "{params.command} --config {params.config:q} --quota {params.quota:q} {params.files} > {log:q} 2>&1"
+        JOB

@@ -44,8 +44,6 @@ FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 # model.source -> module with a function `open_published`, which opens weights that were not trained here.
 IMPORTERS = {"published": "twoscale.model.published.weights"}
-# tokenizer.name -> module with a function `load_published`, which opens the file of a tokenizer that is not built in.
-TOKENIZERS = {"published": "twoscale.data.published_tokenizer"}
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -224,11 +222,6 @@ def modules_of_model(config: Config) -> list[str]:
     architecture, source = config.model.architecture, config.model.source
     own = [f"twoscale.model.{architecture}"] if architecture != "transformer" else []
     return own + ([IMPORTERS[source]] if source in IMPORTERS else [])
-
-
-def modules_of_tokenizer(config: Config) -> list[str]:
-    """Modules that jobs import by their names, and only for such a tokenizer."""
-    return [TOKENIZERS[config.tokenizer.name]] if config.tokenizer.name in TOKENIZERS else []
 
 
 def _architecture(name: str) -> Any:

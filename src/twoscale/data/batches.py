@@ -15,7 +15,7 @@ from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.data.token_files import open_shard, read_end_of_text
+from twoscale.data.shards import open_shard, read_end_of_text
 from twoscale.rng import stream
 
 ORDERS = ("permutation", "offsets")

@@ -11,21 +11,19 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import Field
 
 from twoscale import tables
 from twoscale.base import InputError, first_line, meter, replacing, sha256
 from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
-from twoscale.data.bounded_parquet import BoundedParquet
-from twoscale.data.text import Document, is_held_out, rows, split_key
-from twoscale.data.text_files import local_documents
+from twoscale.data.text import Document, is_held_out, local_documents, split_key
 from twoscale.json import Count, parse
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
@@ -34,8 +32,7 @@ CACHE = "cache"  # in the folder of the parts, for the files that `datasets` wri
 SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
 
 Measure = Callable[[Sequence[str]], Sequence[int]]
-# of each file: its name, its entity tag (None for a local file) and its documents
-SourceFiles = Generator[tuple[str, str | None, Generator[Document]]]
+SourceFiles = Iterator[tuple[str, Iterator[Document]]]  # the name of each file and its documents
 
 
 def count_characters(texts: Sequence[str]) -> list[int]:
@@ -48,7 +45,7 @@ class Collection(NamedTuple):
 
     Attributes:
         folder: Folder of the parts.
-        download: Size of the parts, and limits of the download.
+        download: Size of the parts, and retries of the download.
         measure: Sizes of documents in the unit of the quota.
     """
 
@@ -73,7 +70,10 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
     if is_local:
         parts.clear()  # the files may have changed
-    files = _local_source(data, folder / CACHE) if is_local else _hub_files(data, parts, collection.download)
+        # all files as one, so that a part holds many small files
+        files: SourceFiles = iter([(data.source, local_documents(data, folder / CACHE))])
+    else:
+        files = _hub_files(data, parts, collection.download)
     tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, collection)
@@ -116,6 +116,10 @@ class Tally:
         self.characters += len(text)
         return held_out
 
+    def is_full(self, held_out: bool) -> bool:
+        limit = self.limits[held_out]
+        return limit is not None and self.sizes[held_out] >= limit
+
     @property
     def full(self) -> bool:
         return self.is_full(False) and self.is_full(True)
@@ -125,10 +129,6 @@ class Tally:
         """Size of the training documents, at most the quota's."""
         limit = self.limits[False]
         return self.sizes[False] if limit is None else min(self.sizes[False], limit)
-
-    def is_full(self, held_out: bool) -> bool:
-        limit = self.limits[held_out]
-        return limit is not None and self.sizes[held_out] >= limit
 
 
 def _check_both_sides(tally: Tally) -> None:
@@ -150,21 +150,12 @@ def _check_both_sides(tally: Tally) -> None:
 # --- parts
 
 
-class PendingPart(NamedTuple):
-    """Consecutive documents of a file that are not stored yet."""
-
-    file: str
-    version: str | None
-    documents: list[Document]
-
-
 @dataclass(frozen=True)
 class DownloadPart:
     """An entry of the manifest: a part that contains the rows `first` to `end - 1` of a file, except empty ones."""
 
     name: Annotated[str, Field(pattern=r"^part_\d{5,}\.parquet$")]
     file: str
-    version: str | None  # entity tag of the file
     first: Count
     end: Count
     documents: Count
@@ -201,23 +192,25 @@ class Parts:
         self.parts: list[DownloadPart] = []
         folder.mkdir(parents=True, exist_ok=True)
         saved = self._saved()
-        if saved is not None and saved.identity == identity:
-            self.commit = saved.commit
-            self.parts = list(self._intact(saved.parts))
-        else:
+        if saved is None or saved.identity != identity:
             self.clear()
+            return
+        self.commit = saved.commit
+        for part in saved.parts:
+            path = folder / part.name
+            if not path.is_file() or sha256(path) != part.sha256:
+                break
+            self.parts.append(part)
 
-    def append(self, pending: PendingPart, sizes: Sequence[int]) -> None:
-        """Store the next part, then add it to the manifest. `sizes` are the sizes of its documents."""
+    def append(self, file: str, documents: Sequence[Document], sizes: Sequence[int]) -> None:
+        """Store consecutive documents of a file as the next part, then add it to the manifest."""
         name = f"part_{len(self.parts):05d}.parquet"
-        columns = {"document": [document.name for document in pending.documents]}
-        columns["text"] = texts = [document.text for document in pending.documents]
+        texts = [document.text for document in documents]
         with tables.writing("text_part", self.folder / name) as append:
-            append(columns | {"size": sizes})
+            append({"document": [document.name for document in documents], "text": texts, "size": sizes})
         digest, characters = sha256(self.folder / name), sum(map(len, texts))
-        first = self.parts[-1].end if self.parts and self.parts[-1].file == pending.file else 0
-        rows = (first, pending.documents[-1].row + 1)
-        self.parts.append(DownloadPart(name, pending.file, pending.version, *rows, len(texts), characters, digest))
+        first = self.parts[-1].end if self.parts and self.parts[-1].file == file else 0
+        self.parts.append(DownloadPart(name, file, first, documents[-1].row + 1, len(texts), characters, digest))
         saved = {"identity": self.identity, "commit": self.commit, "parts": [asdict(part) for part in self.parts]}
         with replacing(self.folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
@@ -225,16 +218,9 @@ class Parts:
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
         for part in self.parts:
-            path = self.folder / part.name
-            try:
-                with path.open("rb") as opened:
-                    for _, batch in BoundedParquet(opened, str(path)).batches(tables.columns("text_part")):
-                        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            except (OSError, ValueError, pa.ArrowException) as error:
-                raise InputError(
-                    f"{path}: cannot be read as a part ({first_line(error)}), expected the part that {MANIFEST} "
-                    "describes; remove the folder to start again."
-                ) from error
+            with pq.ParquetFile(self.folder / part.name, pre_buffer=False) as table:
+                for batch in table.iter_batches(256, columns=list(tables.columns("text_part"))):
+                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def clear(self) -> None:
         """Remove the parts, the manifest and what a killed job has left of them, and nothing else."""
@@ -255,21 +241,8 @@ class Parts:
                 "parts; remove the folder to start again."
             ) from error
 
-    def _intact(self, parts: Iterable[DownloadPart]) -> Iterator[DownloadPart]:
-        """The parts up to the first one whose file is missing or has another hash."""
-        for part in parts:
-            path = self.folder / part.name
-            if not path.is_file() or sha256(path) != part.sha256:
-                return
-            yield part
-
 
 # --- from the source to the parts
-
-
-def _local_source(data: DataConfig, cache: Path) -> SourceFiles:
-    """All local files as one, so that a part holds many small files."""
-    yield data.source, None, local_documents(data, cache)
 
 
 def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:
@@ -286,10 +259,7 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
             "remove the folder to start again."
         )
     for name in subset.files[subset.files.index(last.file) if last else 0 :]:
-        first, version = (last.end, last.version) if last and last.file == name else (0, None)
-        with hub.open_file(subset, name, download, version) as opened:
-            title = f"{data.repository}/{name}"
-            yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], data.max_document_bytes, first)  # type: ignore[attr-defined]
+        yield name, hub.documents(subset, name, last.end if last and last.file == name else 0, download)
 
 
 def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collection) -> None:
@@ -297,14 +267,14 @@ def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collect
     for name, text, size in parts.documents():  # parts of an earlier run
         tally.take(name, text, size)
     unit = {"tokens": "tok", "characters": "char"}[tally.unit]
-    with meter("text", tally.limits[False], unit, initial=tally.progress) as bar, closing(files):
+    with meter("text", tally.limits[False], unit, initial=tally.progress) as bar:
         started, resumed = time.monotonic(), sum(tally.documents.values())
         # a full quota must not start `files`, whose first item sends a request
-        for pending in () if tally.full else _pending_parts(files, collection.download.part_characters):
-            sizes = collection.measure([document.text for document in pending.documents])
-            parts.append(pending, sizes)
+        for file, group in () if tally.full else _groups(files, collection.download.part_characters):
+            sizes = collection.measure([document.text for document in group])
+            parts.append(file, group, sizes)
             before = tally.progress
-            for document, size in zip(pending.documents, sizes, strict=True):
+            for document, size in zip(group, sizes, strict=True):
                 tally.take(document.name, document.text, size)
             documents = sum(tally.documents.values())
             speed = (documents - resumed) / (time.monotonic() - started)
@@ -312,32 +282,28 @@ def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collect
             bar.update(tally.progress - before)
             if tally.full:
                 break
-    _report_short_sides(tally)
-
-
-def _pending_parts(files: SourceFiles, part_characters: int) -> Iterator[PendingPart]:
-    """Documents in groups of at least `part_characters` characters; the last group of a file may be smaller."""
-    for file, version, documents in files:
-        with closing(documents):
-            group: list[Document] = []
-            characters = 0
-            for document in documents:
-                group.append(document)
-                characters += len(document.text)
-                if characters >= part_characters:
-                    yield PendingPart(file, version, group)
-                    group, characters = [], 0
-            if group:
-                yield PendingPart(file, version, group)
-
-
-def _report_short_sides(tally: Tally) -> None:
     for held_out, side in SIDES:
         if tally.limits[held_out] is not None and not tally.is_full(held_out):
             print(
                 f"the source ended after {tally.sizes[held_out]} of {tally.limits[held_out]} {side} {tally.unit}",
                 file=sys.stderr,
             )
+
+
+def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, list[Document]]]:
+    """Documents in groups of at least `part_characters` characters; the last group of a file may be smaller."""
+    for file, documents in files:
+        with closing(documents):  # type: ignore[type-var]
+            group: list[Document] = []
+            characters = 0
+            for document in documents:
+                group.append(document)
+                characters += len(document.text)
+                if characters >= part_characters:
+                    yield file, group
+                    group, characters = [], 0
+            if group:
+                yield file, group
 
 
 # --- from the parts to the shards
@@ -374,7 +340,6 @@ class _TextShardWriter:
         self.characters = 0
 
     def add(self, name: str, held_out: bool, text: str) -> None:
-        """Add the name of a document, whether it is held out, and its text."""
         self.rows.append((name, held_out, text))
         self.characters += len(text)
         if self.characters >= ROW_GROUP_CHARACTERS:

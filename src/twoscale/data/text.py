@@ -1,37 +1,118 @@
-"""Documents of Python's documentation and of parquet files, and the text shards that all later steps read.
+"""Documents of Python's documentation and of a user's files, and the text shards that all later steps read.
 
 Whether a document is held out is a function of its text alone, so copies of a document are all held out or all used
 for training. For Python's documentation it is a function of the family of pages, because pages of a family quote one
 another. Near-duplicates are dropped later, see `twoscale.data.near_duplicates`.
+
+Lines are read with `datasets`, as a stream. Parquet files are read with pyarrow, because in `datasets` a stream of
+parquet that is not read to its end can abort the interpreter (huggingface/datasets#7566, apache/arrow#45214). Planning
+imports this module for `find_files` and `digest_files`, so libraries are imported where they are used.
 """
 
 import ast
 import hashlib
+import json
 import os
 import sys
 import sysconfig
-from collections.abc import Generator, Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import pyarrow as pa
-
 from twoscale import tables
-from twoscale.base import InputError, first_line
-from twoscale.data.bounded_parquet import BoundedParquet
+from twoscale.base import InputError, first_line, json_digest, sha256
+from twoscale.config import FILE_SOURCES, DataConfig
+
+# data.source -> endings of its files in a folder
+ENDINGS = {"txt": (".txt", ".txt.gz"), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".parquet",)}
+DIGESTED = 2**26  # bytes of all files together whose contents are read for a digest
 
 # Packages of the standard library whose docstrings are fixtures, or that some installations lack.
 SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
-
 TOPIC = "topic "  # beginning of the names of help topics
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain a definition
+
+ROWS = 256  # of a parquet file at a time
+BUFFER = 2**20  # bytes of a parquet column at a time
+LINES = 4096  # taken from `datasets` at a time
+BYTE_ORDER_MARK = "\ufeff"
+
+LONG = 10  # a document is cut into pieces if it has more than LONG * data.piece_characters characters
+BOUNDARIES = ("\n\n", "\n", ". ", " ")  # where a document may be cut, best first
 
 
 class Document(NamedTuple):
     name: str
     text: str
     row: int  # in its file, where empty documents count
+
+
+def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
+    """Documents of Python's documentation or of all files of `data.path`, in order; none is empty.
+
+    `cache` is a folder for what `datasets` writes: one empty lock file per file. The caller removes it. Raises
+    InputError for a file that cannot be read.
+    """
+    if data.source == "python_docs":
+        yield from python_docs()
+        return
+    assert data.path is not None
+    for file, name in find_files(Path(data.path), data.source):
+        # each document with consecutive parts of its text
+        documents: Iterable[tuple[Document, Iterable[str]]]
+        if data.source == "txt":
+            documents = [(Document(name, "", 0), lines(file, cache))]
+        else:
+            read = parquet_rows(file, name) if data.source == "parquet" else json_lines(file, name, cache)
+            documents = ((document, [document.text]) for document in read)
+        for document, parts in documents:
+            for number, (piece, is_whole) in enumerate(pieces(parts, data.piece_characters)):
+                if piece.strip():
+                    yield Document(document.name if is_whole else f"{document.name}/{number}", piece, document.row)
+
+
+# --- the files of data.path
+
+
+def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
+    """The file, or the files under a folder that have an ending of the source; each with its name in the folder.
+
+    Raises InputError if there is none.
+    """
+    endings = ENDINGS[source]
+    shown = " or ".join(f"*{ending}" for ending in endings)
+    if path.is_file():
+        other = [key for key in FILE_SOURCES if key != source and path.name.lower().endswith(ENDINGS[key])]
+        if other:
+            raise InputError(f"config key data.source: found {source} for {path}, expected {other[0]} for such a file.")
+        return [(path, path.name)]
+    if not path.is_dir():
+        raise InputError(
+            f"config key data.path: found nothing at {path}, expected a file or a folder of {shown} files."
+        )
+    files = sorted(file for file in path.rglob("*") if file.name.lower().endswith(endings) and file.is_file())
+    if not files:
+        raise InputError(
+            f"config key data.path: found no {shown} file under {path}, expected at least one, because data.source is "
+            f"{source!r}; a single file may have any suffix."
+        )
+    return [(file, file.relative_to(path).as_posix()) for file in files]
+
+
+def digest_files(path: Path, source: str) -> str:
+    """Digest of the names and contents of the files. Raises InputError if there is none.
+
+    For more than DIGESTED bytes, sizes and times of modification replace the contents.
+    """
+    files = [(name, file, file.stat()) for file, name in find_files(path, source)]
+    is_read = sum(status.st_size for _, _, status in files) <= DIGESTED
+    known = [(name, sha256(file) if is_read else (s.st_size, s.st_mtime_ns)) for name, file, s in files]
+    return json_digest(known)
+
+
+# --- Python's documentation
 
 
 def python_docs() -> Iterator[Document]:
@@ -83,56 +164,172 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
             yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name)
 
 
-def rows(opened: BinaryIO, file: str, short_name: str, max_bytes: int, first: int = 0) -> Generator[Document]:
-    """Documents of a parquet file: its rows whose `text` is neither null nor empty.
+# --- parquet
 
-    Memory grows with `max_bytes`, not with the file, and row groups before `first` are not read.
 
-    Args:
-        opened: The file.
-        file: Name of the file in error messages.
-        short_name: Name of the file in names of documents. A row without an `id` is called "short_name:row".
-        max_bytes: Largest decompressed page, and so largest document.
-        first: First row to read.
-
-    Raises:
-        InputError: if the file is damaged, has no column of text, or a page is too large.
-    """
+def parquet_rows(file: Path, name: str) -> Iterator[Document]:
+    """`rows` of a local file. Raises InputError if it cannot be read."""
     try:
-        table = BoundedParquet(opened, file, max_bytes)
-        columns = _text_columns(table.schema, file)
-        for row, batch in table.batches(columns, first):
-            if batch["text"].null_count == len(batch):  # a column of nulls has no size, so they have to cost no time
-                continue
-            identifiers = batch["id"] if "id" in columns else pa.nulls(len(batch))
-            for number, (identifier, value) in enumerate(zip(identifiers, batch["text"], strict=True), start=row):
-                text = _checked_text(value, file, number)
-                if text and number >= first:
-                    name = f"{short_name}:{number}" if identifier.as_py() is None else str(identifier)
-                    yield Document(name, text, number)
-    except (OSError, ValueError, pa.ArrowException) as error:
+        yield from rows(file, str(file), name)
+    except (OSError, ValueError) as error:  # pyarrow's errors are among these
         raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
 
 
-def _text_columns(schema: pa.Schema, file: str) -> list[str]:
+def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
+    """Documents of a parquet file: its rows from `first` on whose `text` is neither null nor empty.
+
+    Row groups before `first` are not read, and the others in batches.
+
+    Args:
+        source: The file.
+        file: Name of the file in error messages.
+        short_name: Name of the file in names of documents. A row without an `id` is called "short_name:row".
+        first: First row to read.
+
+    Raises:
+        InputError: if the file has no column of text.
+        OSError, ValueError: if the file is damaged or text is not UTF-8.
+    """
+    import pyarrow.parquet as pq
+
+    # pre-buffering would fetch a whole file and keep it in memory
+    with pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER) as table:
+        columns = _text_columns(table.schema_arrow, file)
+        row = 0
+        for group in range(table.num_row_groups):
+            size = table.metadata.row_group(group).num_rows
+            if row + size <= first:
+                row += size
+                continue
+            for batch in table.iter_batches(ROWS, row_groups=[group], columns=columns):
+                texts = batch["text"].to_pylist()
+                identifiers = batch["id"].to_pylist() if "id" in columns else [None] * len(texts)
+                for number, (identifier, text) in enumerate(zip(identifiers, texts, strict=True), start=row):
+                    if text and number >= first:
+                        yield Document(
+                            f"{short_name}:{number}" if identifier is None else str(identifier), text, number
+                        )
+                row += len(texts)
+
+
+def _text_columns(schema: Any, file: str) -> list[str]:
     """The columns to read: text, and id where each row has one value of it."""
+    from pyarrow import types
+
     if "text" not in schema.names:
         raise InputError(f"{file}: found the columns {', '.join(schema.names)}; expected a column named text.")
-    if pa.types.is_nested(schema.field("text").type):
-        raise InputError(f"{file}: found the type {schema.field('text').type} in the column text, expected strings.")
-    return [name for name in ("id", "text") if name in schema.names and not pa.types.is_nested(schema.field(name).type)]
+    kind = schema.field("text").type
+    values = kind.value_type if types.is_dictionary(kind) else kind
+    if not any(
+        is_kind(values) for is_kind in (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    ):
+        raise InputError(f"{file}: found the type {kind} in the column text, expected strings.")
+    return [name for name in ("id", "text") if name in schema.names and not types.is_nested(schema.field(name).type)]
 
 
-def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
+# --- lines
+
+
+def lines(file: Path, cache: Path) -> Iterator[str]:
+    r"""Lines of a UTF-8 file with their line feeds; a file that ends in .gz is decompressed.
+
+    Line ends \r\n and \r become \n, and a byte order mark is removed. Raises InputError if the file cannot be read or
+    is not UTF-8.
+    """
+    # the environment of torch does not have this library
+    from datasets import IterableDataset
+    from datasets.data_files import DataFilesDict, DataFilesList
+
+    # without DataFilesDict, a name such as "a[1].txt" is a pattern
+    files = DataFilesDict({"train": DataFilesList([str(file.resolve())], [()])})
+    before = BYTE_ORDER_MARK  # what the next line may begin with
     try:
-        text: Any = value.as_py()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: found text that is not UTF-8 ({error}) in row {row}.") from error
-    if text is not None and not isinstance(text, str):
-        raise InputError(
-            f"{file}: found a value of type {value.type} in row {row} of the column text, expected a string."
+        stream = IterableDataset.from_text(
+            files, split="train", cache_dir=str(cache), keep_linebreaks=True, encoding="utf-8"
         )
-    return text
+        for batch in stream.with_format("arrow").iter(LINES):
+            for line in batch["text"].to_pylist():
+                yield line.removeprefix(before) if before else line
+                before = ""
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}: found a byte that is not UTF-8 ({error.reason}), expected text in UTF-8; convert the file "
+            "first, for example with iconv."
+        ) from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise InputError(f"{file}: cannot be read as text ({first_line(error)}).") from error
+
+
+def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
+    """Documents of a JSON Lines file: the field `text` of the object in each line that is not blank.
+
+    An object without an `id` is called "name:line". Raises InputError with the line's number if a line is no JSON
+    object, or its `text` is no string.
+    """
+    for number, line in enumerate(lines(file, cache), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            text = entry.get("text") if isinstance(entry, dict) else None
+            if not isinstance(text, str):
+                raise TypeError(f"{type(text).__name__} in place of the text")
+            text.encode()  # refuses an unpaired surrogate
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputError(
+                f"{file}, line {number}: found {first_line(error)}, expected a JSON object with a string in the field "
+                "text."
+            ) from error
+        if text:
+            identifier = entry.get("id")
+            yield Document(f"{name}:{number}" if identifier is None else str(identifier), text, number)
+
+
+# --- long documents
+
+
+def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]:
+    """Cut a document of more than LONG * size characters into pieces of at most `size`.
+
+    Pieces end at the last blank line in the second half of `size`, else at a line end, a sentence, a space, else
+    anywhere. They depend on the document alone, not on how it is divided into `parts`. Memory grows with `size` and
+    the longest part, not with the document.
+
+    Args:
+        parts: Consecutive parts of the document.
+        size: Characters per piece; None never cuts.
+
+    Yields:
+        Consecutive pieces, which together are the document, and whether the piece is the whole document.
+    """
+    if size is None:
+        yield "".join(parts), True
+        return
+    pending, limit = "", LONG * size  # the document is cut once `pending` exceeds `limit`
+    for part in parts:
+        pending += part
+        if len(pending) > limit:
+            limit, begin = size, 0
+            while len(pending) - begin > size:
+                end = _boundary(pending, begin, size)
+                yield pending[begin:end], False
+                begin = end
+            pending = pending[begin:]
+    if pending:
+        yield pending, limit != size
+
+
+def _boundary(pending: str, begin: int, size: int) -> int:
+    """End of the piece that begins at `begin`."""
+    middle, end = begin + size // 2, begin + size
+    for boundary in BOUNDARIES:
+        at = pending.rfind(boundary, middle, end)
+        if at >= 0:
+            return at + len(boundary)
+    return end
+
+
+# --- held-out documents, and the shards of text
 
 
 def split_key(source: str, name: str, text: str) -> str:
@@ -151,28 +348,25 @@ def is_held_out(key: str, fraction: float) -> bool:
 
 
 def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
-    """Read the text shards that `prepare_text` writes, in order and in constant memory.
+    """Flags (whether each document is held out) and texts of consecutive documents of text shards, in batches.
 
-    Yields:
-        Flags (whether each document is held out) and texts of consecutive documents.
-
-    Raises:
-        InputError: if a file is no text shard or cannot be read.
+    Raises InputError if a file is no text shard or cannot be read.
     """
+    import pyarrow.parquet as pq
+
     expected = list(tables.columns("text"))
     for shard in shards:
         try:
-            with Path(shard).open("rb") as opened:
-                table = BoundedParquet(opened, str(shard))
-                if table.schema.names != expected:
-                    raise InputError(
-                        f"{shard}: found the columns {', '.join(table.schema.names)}; expected "
-                        f"{', '.join(expected)}, as prepare_text writes them."
-                    )
-                for _, batch in table.batches(["held_out", "text"]):
+            with pq.ParquetFile(shard, pre_buffer=False, buffer_size=BUFFER) as table:
+                if table.schema_arrow.names != expected:
+                    raise ValueError(f"found the columns {', '.join(table.schema_arrow.names)}")
+                for batch in table.iter_batches(ROWS, columns=["held_out", "text"]):
                     yield batch["held_out"].to_pylist(), batch["text"].to_pylist()
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise InputError(f"{shard}: cannot be read as a shard of text ({first_line(error)}).") from error
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{shard}: cannot be read as a shard of text ({first_line(error)}), expected the columns "
+                f"{', '.join(expected)}, as prepare_text writes them."
+            ) from error
 
 
 def training_texts(shards: Iterable[Path]) -> Iterator[str]:

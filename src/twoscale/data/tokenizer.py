@@ -1,31 +1,51 @@
-"""Tokenizers: GPT-2's, a byte-level BPE trained on the run's text, and bytes. tiktoken's engine runs all of them."""
+"""Tokenizers: GPT-2's, a byte-level BPE trained on the run's text, bytes, and that of a published model.
+
+tiktoken's engine runs the first three, the library `tokenizers` the last. Both are imported where they are used:
+training opens token shards without a tokenizer, and the environment of torch does not have `tokenizers`.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import import_module
+from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from twoscale.base import InputError, first_line, meter
-from twoscale.config import BYTES_VOCAB_SIZE, TOKENIZERS
-from twoscale.data.token_files import id_dtype
-from twoscale.data.token_ids import CHARACTER_TO_BYTE
+from twoscale.config import BYTES_VOCAB_SIZE
+from twoscale.data.shards import id_dtype
 from twoscale.json import parse
 
 if TYPE_CHECKING:
     import tiktoken
+    import tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
 COUNTING_THREADS = 4
-# SHA-256 of the file that the rule fetch_gpt2 writes; tiktoken checks the two files from which it is made.
+# SHA-256 of the file that `fetch_gpt2` makes; tiktoken checks the two files from which it is made.
 GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+
+# GPT-2's text form of bytes: a printable byte is its Latin-1 character, the others are characters from U+0100 on.
+PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+CHARACTER_TO_BYTE = {chr(byte): byte for byte in PRINTABLE} | {
+    chr(0x100 + number): byte for number, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
+}
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's form of a space
+
+# Files next to tokenizer.json that may name the end of text, each with the key of its name or its id.
+SETTINGS = (
+    ("tokenizer_config.json", "eos_token"),
+    ("generation_config.json", "eos_token_id"),
+    ("config.json", "eos_token_id"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,33 +82,76 @@ class Tokenizer:
         return np.append(ids, np.uint32(self.end_of_text)).astype(id_dtype(self.vocab_size))
 
 
-def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
+@dataclass(frozen=True)
+class PublishedTokenizer:
+    """The tokenizer of a published model, with the interface of `Tokenizer`.
+
+    A text gets what the post-processor of tokenizer.json puts before it, such as a begin of text, and not what it puts
+    after it. A special token that is spelled out in a text is encoded as ordinary text.
+
+    prefix: ids before every text. end_of_text: id after every document.
+    """
+
+    engine: tokenizers.Tokenizer
+    prefix: tuple[int, ...]
+    end_of_text: int
+    name: str = "published"
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return 1 + max(self.engine.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def is_byte_level(self) -> bool:
+        """Whether pieces are spelled in GPT-2's text form of bytes."""
+        return '"ByteLevel"' in json.dumps(json.loads(self.engine.to_str())["decoder"])
+
+    def encode(self, text: str) -> list[int]:
+        return [*self.prefix, *self.engine.encode(text, add_special_tokens=False).ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids` without special tokens. Bytes that are not UTF-8 become replacement characters."""
+        return self.engine.decode(list(ids), skip_special_tokens=True)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of one id, which may be part of a character."""
+        piece = self.engine.id_to_token(token)
+        if piece is None:  # a row of the embedding that no token has
+            return b""
+        if self.is_byte_level and all(character in CHARACTER_TO_BYTE for character in piece):
+            return bytes(map(CHARACTER_TO_BYTE.__getitem__, piece))
+        if len(piece) == 6 and piece.startswith("<0x"):
+            return bytes.fromhex(piece[3:5])
+        return piece.replace(SPACE, " ").encode()
+
+    def encode_document(self, text: str) -> np.ndarray:
+        """Ids of a document, with the prefix before and the end of text after it: uint16 or uint32 (tokens,)."""
+        return np.array([*self.encode(text), self.end_of_text], dtype=id_dtype(self.vocab_size))
+
+
+# --- loading
+
+
+def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer | PublishedTokenizer:
     """Load the tokenizer called `name` in the config key tokenizer.name.
 
-    Args:
-        name: "gpt2", "bpe", "bytes" or "published".
-        path: File of the tokenizer. "bytes" needs none.
-
-    Returns:
-        A Tokenizer, for "published" a PublishedTokenizer with the same methods.
-
-    Raises:
-        InputError: if the name is unknown, or the file is missing or not the tokenizer's.
+    `path` is the file of the tokenizer; "bytes" needs none. Raises InputError if the name is unknown, or the file is
+    missing or not the tokenizer's.
     """
-    if path is None and name in ("gpt2", "bpe", "published"):
+    if name == "bytes":
+        return byte_level()
+    load = {"gpt2": load_gpt2, "bpe": load_bpe, "published": load_published}.get(name)
+    if load is None:
+        raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe, bytes or published.")
+    if path is None:
         raise InputError(f"option --tokenizer: found nothing, expected the tokenizer file for tokenizer.name: {name}.")
-    match name:
-        case "gpt2":
-            return load_gpt2(path)  # type: ignore[arg-type]
-        case "bytes":
-            return byte_level()
-        case "bpe":
-            return load_bpe(path)  # type: ignore[arg-type]
-        case "published":
-            # imported here, because the environment of torch does not have its library
-            return import_module(TOKENIZERS[name]).load_published(path)
-        case _:
-            raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe, bytes or published.")
+    return load(path)
+
+
+def byte_level() -> Tokenizer:
+    """The tokenizer with one id per byte and one for the end of text."""
+    return Tokenizer("bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(BYTES_VOCAB_SIZE - 1)}))
 
 
 def load_gpt2(path: Path) -> Tokenizer:
@@ -101,11 +164,6 @@ def load_gpt2(path: Path) -> Tokenizer:
         raise InputError(f"{path}: found another tokenizer, expected GPT-2's as written by fetch_gpt2.")
     pairs = (line.split() for line in content.splitlines())
     return Tokenizer("gpt2", _encoding("gpt2", {base64.b64decode(token): int(rank) for token, rank in pairs}))
-
-
-def byte_level() -> Tokenizer:
-    """The tokenizer with one id per byte and one for the end of text."""
-    return Tokenizer("bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(BYTES_VOCAB_SIZE - 1)}))
 
 
 def load_bpe(path: Path) -> Tokenizer:
@@ -131,13 +189,75 @@ def load_bpe(path: Path) -> Tokenizer:
 
 def _encoding(name: str, ranks: dict[bytes, int]) -> tiktoken.Encoding:
     """tiktoken's engine for merges whose ranks are their ids; the end of text has the next id."""
-    # imported here, because training opens token shards without a tokenizer
     import tiktoken
     from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN
 
     return tiktoken.Encoding(
         name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: len(ranks)}
     )
+
+
+def load_published(path: Path) -> PublishedTokenizer:
+    """Load tokenizer.json; other files of its folder name the end of text.
+
+    Raises InputError if the file cannot be read, or no file names an end of text that the tokenizer has.
+    """
+    import tokenizers
+
+    try:
+        engine = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises nothing more specific
+        raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a tokenizer.json.") from error
+    engine.encode_special_tokens = True
+    engine.no_truncation()
+    engine.no_padding()
+    return PublishedTokenizer(engine, _prefix(engine), _end_of_text(engine, path.parent))
+
+
+def _prefix(engine: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """Ids that the post-processor puts before a text."""
+    plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
+    starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
+    return tuple(whole[: starts[-1]]) if starts else ()
+
+
+def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
+    """The first end of text in the files of SETTINGS that the tokenizer has."""
+    for name, key in SETTINGS:
+        try:
+            value = parse((folder / name).read_bytes(), dict[str, Any]).get(key)
+        except (OSError, ValueError):
+            continue
+        # a name or an id, the first of several, or an object with the name
+        value = value[0] if isinstance(value, list) and value else value
+        value = value.get("content") if isinstance(value, dict) else value
+        token = engine.token_to_id(value) if isinstance(value, str) else value
+        if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
+            return token
+    names = ", ".join(name for name, _ in SETTINGS)
+    raise InputError(f"{folder}: found no end-of-text token in {names}, expected one of the tokens in tokenizer.json.")
+
+
+# --- GPT-2's file, training, counting
+
+
+def fetch_gpt2() -> bytes:
+    """Download GPT-2's tokenizer, or read it from the folder that TIKTOKEN_CACHE_DIR names.
+
+    Returns the merges in tiktoken's format: one line per token, the token in Base64 and its rank. Raises InputError.
+    """
+    import tiktoken
+
+    try:
+        ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
+    except (OSError, ValueError) as error:  # also of the network, and for other hashes than those in tiktoken's code
+        raise InputError(
+            f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be downloaded "
+            f"({type(error).__name__}: {first_line(error)}); connect to the network once, or set TIKTOKEN_CACHE_DIR "
+            "to a folder that contains it."
+        ) from error
+    lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in sorted(ranks.items(), key=itemgetter(1)))
+    return b"".join(lines)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
@@ -160,14 +280,19 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
             f"config key tokenizer.vocab_size: found {vocab_size}, expected at least {BYTES_VOCAB_SIZE}, the bytes and "
             "the end-of-text token."
         )
-    # imported here, because the environment of torch does not have this library
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainee
 
     trainee = Trainee(models.BPE())
     trainee.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainee.decoder = decoders.ByteLevel()
-    trainee.train_from_iterator(_with_progress(texts), _bpe_trainer(vocab_size - 1))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        min_frequency=2,  # skip merges seen once
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trainee.train_from_iterator(_with_progress(texts), trainer)
     # added after training, so that the end of text has the last id and the rank of a merge is its id
     trainee.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     if trainee.get_vocab_size() != vocab_size:
@@ -176,17 +301,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
             "the number of ids found in the training text; use more text or a smaller vocabulary."
         )
     return trainee.to_str(pretty=True)
-
-
-def _bpe_trainer(vocab_size: int):
-    from tokenizers import pre_tokenizers, trainers
-
-    return trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,  # skip merges seen once
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
 
 
 def _with_progress(texts: Iterable[str]) -> Iterator[str]:

@@ -9,8 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Engine
 
-from twoscale.data.token_ids import CHARACTER_TO_BYTE
-from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer
+from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
 
 PADDING = "<|padding|>"
 BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from twoscale.base import InputError, first_line
 from twoscale.config import Config, ConfigSlice, ModelConfig
-from twoscale.data.token_files import read_metadata
+from twoscale.data.shards import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.jobs.machine import check_cuda
 from twoscale.json import checked

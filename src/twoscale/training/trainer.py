@@ -13,7 +13,7 @@ from torch import Tensor
 
 from twoscale.base import InputError, meter
 from twoscale.data.batches import HeldOut, open_held_out
-from twoscale.data.token_files import TokenShard, open_shard
+from twoscale.data.shards import TokenShard, open_shard
 from twoscale.jobs import environment
 from twoscale.model import registry
 from twoscale.model.flops import exit_gate_flops

@@ -15,7 +15,7 @@ from twoscale import config as configs
 from twoscale import tables
 from twoscale.base import InputError, canonical_json, json_digest, sha256
 from twoscale.config import Config, CriterionConfig
-from twoscale.data import source_files
+from twoscale.data.text import digest_files
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.workflow.paths import OPTIMIZER
 
@@ -108,7 +108,7 @@ class Params:
         record = Path(f"results/{run}/data/{SOURCE_DIGEST}")
         try:
             assert config.data.path is not None
-            return source_files.digest(Path(config.data.path), config.data.source)
+            return digest_files(Path(config.data.path), config.data.source)
         except (InputError, OSError):
             return record.read_text().strip() if record.is_file() else ""
 
@@ -151,20 +151,15 @@ class Params:
         """Param: fingerprint of an entry script, of further modules by dotted name, and of all that they import."""
         return fingerprint(self.scripts / f"{script}.py", *modules)
 
-    def tokenizer_code(self, script: str) -> Callable:
-        """Like `code`, with the module that is imported by name for the tokenizer of the run."""
-        return lambda wildcards: self.code(script, *configs.modules_of_tokenizer(self.runs.of(wildcards)[1]))
-
     def torch_code(self, script: str, *modules: str) -> Callable:
-        """Like `code`, with the modules that are imported by name for model and tokenizer of the run.
+        """Like `code`, with the modules that are imported by name for the model of the run.
 
         It also covers the defaults of the optional keys of `model` and `train`, which slices and identities leave out.
         """
 
         def param(wildcards: Any) -> str:
             config = self.runs.of(wildcards)[1]
-            further = configs.modules_of_model(config) + configs.modules_of_tokenizer(config)
-            code = self.code(script, *modules, *further)
+            code = self.code(script, *modules, *configs.modules_of_model(config))
             return json_digest([code, configs.absent_values(config.model, config.train)])
 
         return param

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twoscale.base import InputError
 from twoscale.config import FILE_SOURCES, Config
-from twoscale.data.source_files import find_files
+from twoscale.data.text import find_files
 from twoscale.jobs.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.training.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
