@@ -1,17 +1,21 @@
 """What results/explore.html shows is what the engine computes: predictions, exits and the beginning of a sequence."""
 
+import html
+
 import pandas as pd
 import pytest
 import torch
 
 from tests import configs, small
+from tests.studies.explore.samples import LOOPS as SHOWN_LOOPS
+from tests.studies.explore.samples import TOKENS, explore_tables
 from twoscale import tables
 from twoscale.config import ExitsConfig
 from twoscale.data.tokenizer import byte_level
-from twoscale.dynamics.state_paths import project
 from twoscale.exits.benchmark import evaluate_parallel
 from twoscale.exits.criteria import Fixed
 from twoscale.model.transformer import initialise
+from twoscale.studies.explore import draw
 from twoscale.studies.explore import measure as explore
 
 LOOPS, LENGTH = 4, 8
@@ -27,7 +31,7 @@ def checkpoint(**changes):
 
 
 def states_of(checkpoint, sequence=SEQUENCE, loops=LOOPS) -> pd.DataFrame:
-    return explore.trace_states(checkpoint, sequence, loops, TOKENIZER)[0]
+    return explore.trace_states(checkpoint, sequence, loops, TOKENIZER)
 
 
 def predicted(checkpoint, loops) -> list[str]:
@@ -64,12 +68,16 @@ def test_the_beginning_of_a_sequence_has_the_same_measures_and_predictions_as_in
     )
 
 
-def test_every_place_of_the_model_has_a_row_and_its_distances_are_at_most_those_of_the_states():
-    states = states_of(checkpoint())
-    sites = states.query("position == 0").sort_values("site")
+def test_every_place_of_the_model_has_a_row_that_fits_the_table(tmp_path):
+    states = states_of(checkpoint()).assign(run="small")
+    tables.write("explore_states", states, tmp_path / "states")
+    stored = tables.read("explore_states", tmp_path / "states")
+    assert stored.query("stage != 'loop'")[["group", "k", "step_norm", "prediction"]].isna().all(axis=None)
+    sites = stored.query("position == 0").sort_values("site")
     assert sites["stage"].tolist() == ["embedding", "layer", *["loop"] * 2 * (LOOPS + 1), "layer"]
     assert sites["k"].dropna().tolist() == [*range(LOOPS + 1)] * 2
-    steps = sites.query("group == '3'")[["pc1", "pc2", "pc3"]].diff().pow(2).sum(axis=1, skipna=True).pow(0.5)
+    # distances in the plane are at most those of the states
+    steps = sites.query("group == '3'")[["pc1", "pc2"]].diff().pow(2).sum(axis=1).pow(0.5)
     norms = sites.query("group == '3'")["step_norm"]
     assert (steps.to_numpy()[1:] <= norms.to_numpy()[:-1] * (1 + 1e-5)).all()
 
@@ -82,42 +90,62 @@ def test_exits_are_those_of_the_engine():
     # any acceleration is small enough: two comparisons, at the updates 1 and 2; the last update is discarded
     _, counts = evaluate_parallel(checkpoint(), explore.make_criteria(EXITS)["acceleration", 1e9], SEQUENCE, LOOPS)
     found = rows.query("criterion == 'acceleration'")
-    assert found["loop_steps"].tolist() == counts.loop_steps[:, 0].flatten().tolist()
-    assert found["evaluations"].tolist() == counts.evaluations[:, 0].flatten().tolist()
+    for name in ("loop_steps", "evaluations"):
+        assert found[name].tolist() == getattr(counts, name)[:, 0].flatten().tolist()
 
 
-def test_the_rows_fit_their_tables(tmp_path):
-    subject = checkpoint(hidden_size=2, num_heads=1)  # fewer channels than components
-    states, components = explore.trace_states(subject, SEQUENCE, LOOPS, TOKENIZER)
-    frames = {
-        "tokens": pd.DataFrame(explore.token_rows(SEQUENCE, TOKENIZER)),
-        "states": states,
-        "components": components,
-        "exits": pd.DataFrame(explore.exit_rows(subject, SEQUENCE, EXITS)),
-    }
-    for name, frame in frames.items():
-        tables.write(f"explore_{name}", frame.assign(run="small"), tmp_path / name)
-    stored = tables.read("explore_states", tmp_path / "states")
-    assert stored.query("stage != 'loop'")[["group", "k", "step_norm", "prediction"]].isna().all(axis=None)
-    assert stored["layer"].dropna().unique().tolist() == [1, 4]
-    assert components["share"].sum() == pytest.approx(1)
-    assert (stored["pc3"] == 0).all()
-
-
-def test_a_part_of_a_character_is_a_replacement_character():
-    assert explore.text_of(TOKENIZER, ord("a")) == "a"
-    assert explore.text_of(TOKENIZER, 0xC3) == "\N{REPLACEMENT CHARACTER}"
-    assert explore.text_of(TOKENIZER, TOKENIZER.end_of_text) == "<|endoftext|>"
-
-
-def test_all_components_together_keep_distances():
-    values = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
-    coordinates, shares = project(values, 4)
-    flat, projected = (torch.from_numpy(x).flatten(0, 1) for x in (values, coordinates))
-    torch.testing.assert_close(torch.pdist(projected), torch.pdist(flat))
-    assert shares.sum() == pytest.approx(1)
-    assert list(shares) == sorted(shares, reverse=True)
+@pytest.mark.parametrize(
+    ("token", "text"), [(ord("a"), "a"), (0xC3, "\N{REPLACEMENT CHARACTER}"), (TOKENIZER.end_of_text, "<|endoftext|>")]
+)
+def test_the_text_of_a_token(token, text):
+    assert explore.text_of(TOKENIZER, token) == text
 
 
 def test_a_sequence_without_trajectories_is_refused():
     configs.assert_refused("explore.sequence", "16", explore={"sequence": 16})
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_every_token_is_a_frame_with_its_states_and_predictions():
+    frames = draw.figure(**explore_tables(), text="a text").frames
+    assert [frame.name for frame in frames] == list("0123")
+    _, path, norms, *_, exits = frames[0].data
+    assert norms.y[:-1].tolist() == [1.0, 0.5, 0.25]
+    predictions = [html.unescape(text).split("“")[1].split("”")[0] for text in path.text]
+    assert predictions == [f"<i>0.{k}</i>" for k in range(SHOWN_LOOPS + 1)]
+    assert exits.x.tolist() == [3, 2 + 2 * (SHOWN_LOOPS + 1) - 1]  # x^1 of the first group, the last of the other
+
+
+def test_text_of_tokens_is_no_markup_and_controls_are_visible():
+    found = explore_tables()
+    page = draw.page(draw.figure(**found, text="a text"))
+    assert TOKENS[1] not in page
+    assert draw.page(draw.figure(found["states"].sample(frac=1), found["exits"], "a text")) == page
+    assert [draw.shown(token) for token in TOKENS[2:]] == [
+        "tab→and⏎",
+        "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}",
+    ]
+    assert draw.shown("naïve 日本 🎉 …") == "naïve 日本 🎉 …"
+
+
+# --- the rule -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.runs
+def test_the_page_shows_the_sequence_of_the_config_and_nothing_is_trained(editable):
+    editable.configure(explore={"sequence": 1, "tokens": 8})
+    assert editable.plan("explore") == {"extract_explore": 1, "write_explore_page": 1}
+    editable.succeed("explore")
+    assert editable.plan("explore") == editable.plan() == {}
+    states = tables.read("explore_states", editable.root / "results/tiny/explore/states.parquet")
+    assert states["sequence"].unique().tolist() == [1]
+    assert states["position"].nunique() == 8
+
+
+def test_a_model_without_loops_has_no_page(fresh):
+    fresh.configure(model={"groups": []})
+    done = fresh.run("-n", "explore")
+    assert done.returncode != 0
+    assert "results/explore.html: run tiny has no looped groups, expected at least 1." in done.stdout + done.stderr

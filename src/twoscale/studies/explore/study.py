@@ -1,6 +1,5 @@
 """Figures and jobs of the study."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError
@@ -10,20 +9,17 @@ from twoscale.workflow.rows import Comparison, Measurement
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
-
-TABLES = ("tokens", "states", "components", "exits")
-OUTPUT = "results/{{run}}/explore/{}.parquet"
+TABLES = {name: f"results/{{run}}/explore/{name}.parquet" for name in ("states", "exits")}
 
 
 def _page_inputs(runs: "Runs") -> dict[str, Any]:
-    """The tables and the template of the page. InputError for a run without groups."""
+    """The tables of the page. InputError for a run without groups."""
 
     def refuse(wildcards: Any) -> list[str]:
         raise InputError(f"results/explore.html: run {runs.selected} has no looped groups, expected at least 1.")
 
-    tables = {name: OUTPUT.format(name).format(run=runs.selected) for name in TABLES}
-    template = {"template": str(Path(__file__).with_name("page.html"))}
-    return tables | template if runs.config.model.groups else dict.fromkeys(tables, refuse) | template
+    looped = runs.config.model.groups
+    return {name: path.format(run=runs.selected) if looped else refuse for name, path in TABLES.items()}
 
 
 JOBS = (
@@ -31,7 +27,7 @@ JOBS = (
         name="extract_explore",
         function="twoscale.studies.explore.measure.run",
         inputs=lambda runs: runs.paths.of_exits("exit") | {"tokenizer": runs.paths.tokenizer_file},
-        outputs={name: OUTPUT.format(name) for name in TABLES},
+        outputs=TABLES,
         tables=[f"explore_{name}" for name in TABLES],
         config=lambda runs: runs.params.exit_slice(
             "exit",
@@ -43,11 +39,10 @@ JOBS = (
     ),
     Comparison(
         name="write_explore_page",
-        function="twoscale.studies.explore.page.run",
+        function="twoscale.studies.explore.draw.run",
         inputs=_page_inputs,
         outputs={"page": "results/{selected}/figures/explore.html"},
         config=lambda runs: runs.params.slice("run", text=lambda config: text_label(config.data)),
         target="explore",
-        report=("Explore", "tokens on their way through the loops"),
     ),
 )
