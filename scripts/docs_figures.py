@@ -6,6 +6,7 @@ from pathlib import Path
 from twoscale.config import Config, checked, preset, text_label
 from twoscale.figures import drawing, style
 from twoscale.figures.catalogue import Figure, figures
+from twoscale.jobs import command
 
 DPI = 150
 
@@ -14,7 +15,9 @@ def redraw(figure: Figure, config: Config, run: Path, picture: Path) -> None:
     """Write `picture` from the tables in the folder `run`."""
     inputs = {table: [run / file] for table, file in figure.inputs.items()}
     context = style.FigureContext(run.name, text_label(config.data), figure.loops(config))
-    drawn = drawing.draw(figure.module, inputs, [run.name], **figure.values(config), context=context)
+    drawn = drawing.draw(
+        command.function(figure.function), inputs, [run.name], **figure.values(config), context=context
+    )
     with style.look():
         drawn.savefig(picture, dpi=DPI, metadata=style.DATE[picture.suffix[1:]])
 

@@ -1,23 +1,20 @@
-"""Rules plot_*: draw a figure from its tables with the function `draw` of the module with this dotted name."""
+"""Rules plot_*: draw a figure from its tables with the function of this dotted path."""
 
 import sys
-from functools import partial
 
 from twoscale.figures import drawing, style
 from twoscale.jobs import command
 
-
-def main(module, arguments):
-    config = arguments.config
-    inputs = {table: getattr(arguments, table) for table in drawing.inputs_of(module)}
-    context = style.FigureContext(config.run, config.text, config.loops, published=config.published)
-    figure = drawing.draw(module, inputs, config.runs, **config.values, context=context)
-    for path in (arguments.figure, arguments.picture):
-        style.save(figure, path)
-
-
 if __name__ == "__main__":
-    module = sys.argv.pop(1)
-    command.run(
-        partial(main, module), command.parser(__doc__, files=("figure", "picture"), lists=drawing.inputs_of(module))
-    )
+    function = command.function(sys.argv.pop(1))
+    names = drawing.inputs_of(function)
+
+    def main(arguments):
+        config = arguments.config
+        context = style.FigureContext(config.run, config.text, config.loops, published=config.published)
+        inputs = {table: getattr(arguments, table) for table in names}
+        figure = drawing.draw(function, inputs, config.runs, **config.values, context=context)
+        for path in (arguments.figure, arguments.picture):
+            style.save(figure, path)
+
+    command.run(main, command.parser(__doc__, files=("figure", "picture"), lists=names))

@@ -3,7 +3,6 @@
 import inspect
 import json
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -39,6 +38,7 @@ from twoscale.base import InputError
 from twoscale.config import PROJECT, Config, checked, preset
 from twoscale.dynamics.state_paths import States, project, read_states, state_paths
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
+from twoscale.jobs import command
 
 PAPER = ("fig1", "fig2", "fig3", "fig4", "fig5")
 DISTINCT = ("fig1", "fig3", "fig4")  # every kind of mark; Figures 2 and 5 consist of those of Figure 3
@@ -498,7 +498,7 @@ def test_the_caption_of_fig4_says_nothing_of_slots_where_none_are_shared():
 
 @pytest.mark.parametrize("figure", CATALOGUE.values(), ids=CATALOGUE)
 def test_every_figure_has_a_module_that_takes_its_tables_and_values(figure):
-    draw = import_module(figure.module).draw
+    draw = command.function(figure.function)
     parameters = inspect.signature(draw).parameters.values()
     tables_first = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     named = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}

@@ -1,4 +1,4 @@
-# All figures, one rule for each row of runs.figures: plot_<name> draws one with twoscale.figures.<name>.
+# All figures, one rule for each row of runs.figures: plot_<name> draws one with `figure.function`.
 #
 # in:  the tables of the row
 # out: results/{run}/figures/<name>.pdf, and the same picture for the report as .svg: sharp at every size, a browser shows
@@ -28,7 +28,7 @@ for figure in runs.figures:
         conda:
             "../../envs/analysis.yaml"
         params:
-            **runs.params.script("draw", figure.module, modules=[figure.module]),
+            **runs.params.script("draw", figure.function, modules=[figure.module]),
             config=runs.report.figure_slice(figure),
             caption=runs.report.caption(figure),
         shell:

@@ -1,9 +1,9 @@
 """The figures: tables, values, caption and target of each one.
 
 A figure of the paper is a row here, the module figures/<name>.py with a function `draw`, and the caption
-workflow/report/<name>.rst; one of a study is a row in its module `study`, with module and caption in its folder. `draw`
-takes the tables of `inputs` by name, then `values` and `context` as keyword-only arguments. This module imports neither
-torch nor matplotlib.
+workflow/report/<name>.rst. One of a study is a row in its module `study`, a function `draw_<name>` in its module `draw`,
+and a caption in its folder. The function takes the tables of `inputs` by name, then `values` and `context` as
+keyword-only arguments. This module imports neither torch nor matplotlib.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from twoscale.config import Config, text_label
-from twoscale.discovery import study_parts
+from twoscale.discovery import STUDIES, study_parts
 
 CATEGORIES = {"all": "Figures of the paper"}  # by target; the others are supplementary
 
@@ -60,9 +60,18 @@ class Figure:
     room: str = ""
 
     @property
+    def function(self) -> str:
+        """Dotted path of the function that draws it: `draw` of figures/<name>.py, or `draw_<name>` of a study."""
+        if not self.room:
+            return f"twoscale.figures.{self.name}.draw"
+        if (STUDIES / self.room / "draw.py").exists():
+            return f"twoscale.studies.{self.room}.draw.draw_{self.name}"
+        return f"twoscale.studies.{self.room}.{self._part('figure')}.draw"
+
+    @property
     def module(self) -> str:
-        """Dotted name of the module with the function `draw`."""
-        return f"twoscale.studies.{self.room}.{self._part('figure')}" if self.room else f"twoscale.figures.{self.name}"
+        """Dotted name of the module of the function."""
+        return self.function.rpartition(".")[0]
 
     @property
     def caption_file(self) -> str:

@@ -19,8 +19,9 @@ from twoscale.discovery import study_parts
 from twoscale.dynamics import aggregate, state_paths
 from twoscale.figures import drawing, style
 from twoscale.figures.catalogue import figures
+from twoscale.jobs import command
 from twoscale.jobs.study_job import StudyJob
-from twoscale.report import claims_page
+from twoscale.report.pages import claims_markdown
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN: tuple[str, ...]
@@ -94,7 +95,7 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame], config: C
             continue
         values = figure.values(config) | ({"mean_loops": None} if figure.name == "scaling" else {})
         path = folder / f"{figure.name}.pdf"
-        style.save(drawing.draw(figure.module, inputs, [folder.name], **values, context=context), path)
+        style.save(drawing.draw(command.function(figure.function), inputs, [folder.name], **values, context=context), path)
         yield path
 
 
@@ -109,5 +110,5 @@ def _claims(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     tables.write("regime", regime.table(evidence.loops), folder / "tables" / "regime.parquet")
     page = folder / "claims.md"
     with replacing(page) as temporary:
-        temporary.write_text(claims_page.page(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8")
+        temporary.write_text(claims_markdown(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8")
     return page
