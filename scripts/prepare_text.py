@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from twoscale.config import ConfigSlice, TextQuota
-from twoscale.data.ingestion import Collection, count_characters, prepare_text
+from twoscale.data.ingestion import count_characters, prepare_text
 from twoscale.data.tokenizer import count_tokens, load_gpt2
 from twoscale.jobs import command
 
@@ -12,8 +12,7 @@ from twoscale.jobs import command
 def main(arguments) -> None:
     quota = TextQuota(**arguments.config.quota)
     measure = partial(count_tokens, load_gpt2(arguments.tokenizer)) if quota.unit == "tokens" else count_characters
-    collection = Collection(arguments.parts, arguments.download.download, measure)
-    prepare_text(arguments.config.data, quota, arguments.text, collection)
+    prepare_text(arguments.config.data, quota, arguments.text, arguments.parts, arguments.download.download, measure)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import json
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,16 +27,14 @@ class Hub:
     """The server, its repository (a folder) and its pending faults.
 
     `faults` is a list of functions of a request handler. Each request for a file's content removes the first one from
-    the list, which answers the request, or returns False and the hub answers. `api_faults` is the same for all other
-    requests. `requests` lists path and range of every request, `authorizations` the values of that header.
+    the list, which answers the request, or returns False and the hub answers. `requests` lists path and range of every
+    request.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.faults: list[Callable] = []
-        self.api_faults: list[Callable] = []
         self.requests: list[tuple[str, str | None]] = []
-        self.authorizations: set[str | None] = set()
         self.revisions = {"main": COMMIT, COMMIT: COMMIT}
         self.lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
@@ -58,7 +55,7 @@ class Hub:
             "HF_HUB_DISABLE_XET": "1",
             "HTTP_PROXY": unreachable,
             "HTTPS_PROXY": unreachable,
-            "NO_PROXY": "127.0.0.1",
+            "NO_PROXY": "127.0.0.1,localhost",
         }
 
     def content_requests(self) -> list[tuple[str, str | None]]:
@@ -113,16 +110,6 @@ def short(handler) -> None:
     handler.answer(206, content[: len(content) // 2], **handler.range_headers())
 
 
-def stall(seconds: float) -> Callable:
-    """Send half of the range, then nothing for `seconds`."""
-
-    def fault(handler) -> None:
-        truncate(handler)
-        time.sleep(seconds)
-
-    return fault
-
-
 def calling(function: Callable[[], None]) -> Callable:
     """Call `function`, then let the hub answer."""
 
@@ -163,9 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_content = self.route.startswith("/store/")
         with self.hub.lock:
             self.hub.requests.append((self.route, self.headers.get("Range")))
-            self.hub.authorizations.add(self.headers.get("Authorization"))
-            faults = self.hub.faults if is_content else self.hub.api_faults
-            fault = faults.pop(0) if faults else nothing
+            fault = self.hub.faults.pop(0) if is_content and self.hub.faults else nothing
         try:
             if fault(self) is False:
                 self._store() if is_content else self._api()
@@ -236,7 +221,9 @@ class _Handler(BaseHTTPRequestHandler):
             "ETag": f'"{digest}"',
         }
         if name.endswith((".parquet", ".safetensors")):
-            self.answer(302, b"", Location=f"{self.hub.address}/store/{name}", **described)
+            self.answer(
+                302, b"", Location=f"http://localhost:{self.hub.server.server_address[1]}/store/{name}", **described
+            )
         else:
             self.answer(200, content, **described)
 

@@ -23,7 +23,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import tokenizer as gpt2
-from twoscale.data.ingestion import Collection, prepare_text
+from twoscale.data.ingestion import prepare_text
 from twoscale.data.shards import TokenShard
 from twoscale.data.text import iter_shards
 from twoscale.data.tokenizer import load_tokenizer
@@ -31,7 +31,7 @@ from twoscale.data.tokens import tokenize_text
 
 NAMES = {"gpt2": "GPT-2's tokenizer", "bytes": "bytes"}
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-DOWNLOAD = DownloadConfig(retries=1, delay=1.0, max_delay=1.0, timeout=10.0)
+DOWNLOAD = DownloadConfig()
 
 
 def best_tokenizer(folder: Path) -> tuple[str, Path | None]:
@@ -52,7 +52,7 @@ def write_shards(parquet: str | None, characters: int, folder: Path, count: int)
     """The text as in a run."""
     shards = [folder / f"text/shard_{number}.parquet" for number in range(count)]
     quota = TextQuota("characters", characters, 2**62)
-    prepare_text(data_config(parquet), quota, shards, Collection(folder / "parts", DOWNLOAD))
+    prepare_text(data_config(parquet), quota, shards, folder / "parts", DOWNLOAD)
     return shards
 
 

@@ -109,10 +109,6 @@ def test_only_loops_draw_noise_at_their_start_or_at_every_step(keys, draws):
     assert config.ModelConfig(**keys).draws_noise is draws
 
 
-def test_a_megabyte_is_a_million_bytes():
-    assert config.DataConfig(max_document_mb=3).max_document_bytes == 3_000_000
-
-
 @pytest.mark.parametrize(("vocab_size", "padded"), [(50257, 50304), (257, 320), (64, 64), (65, 128)])
 def test_the_embedding_has_a_multiple_of_64_rows(vocab_size, padded):
     assert config.ModelConfig(vocab_size=vocab_size).padded_vocab_size == padded

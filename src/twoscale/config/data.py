@@ -45,13 +45,6 @@ class DataConfig(Section):
         "pieces of at most this length, at blank lines if possible. Each piece then counts as a document. null: "
         "documents are not split.",
     )
-    max_document_mb: Count = key(
-        128,
-        "Maximum size of a document, in millions of bytes. It applies to decompressed pages of parquet files, to "
-        "lines, and to plain text files that are not split. Larger documents are refused; memory use grows with this "
-        "number.",
-        optional=True,
-    )
     repository: str = key("HuggingFaceFW/fineweb", "Hub repository for source: fineweb.", source="§2")
     subset: str = key("sample-10BT", "Subset of the repository; 300 M tokens are 3 % of the default subset.")
     revision: str = key(
@@ -89,22 +82,21 @@ class DataConfig(Section):
         unread = f"nothing, because data.source is {self.source!r}, which reads no files"
         require(self.path is None or self.source in FILE_SOURCES, "data.path", self.path, unread)
 
-    @property
-    def max_document_bytes(self) -> int:
-        return self.max_document_mb * 10**6
-
 
 class DownloadConfig(Section):
-    """Requests to the Hugging Face hub, for data.source: fineweb. These keys do not affect the text."""
+    """Downloads of text, published models and released tables. These keys do not affect the results."""
 
-    retries: Natural = key(10, "Number of retries after a failed attempt.")
-    delay: NonNegative = key(
-        1.0,
-        "Seconds before the first retry. The delay doubles with each retry, and is longer if the hub requests a "
-        "longer delay.",
+    retries: Natural = key(
+        10,
+        "Number of retries at the Hugging Face hub after its client has given up, which itself retries and waits as "
+        "long as the hub requests.",
     )
-    max_delay: NonNegative = key(60.0, "Maximum number of seconds between two attempts.")
-    timeout: Positive = key(30.0, "Seconds without data after which an attempt fails.")
+    delay: NonNegative = key(1.0, "Seconds before the first retry. The delay doubles with each retry, up to a minute.")
+    timeout: Positive = key(
+        30.0,
+        "Seconds without data after which a download of released tables fails. For the hub, set the shell variable "
+        "HF_HUB_DOWNLOAD_TIMEOUT.",
+    )
     part_characters: Count = key(16_000_000, "Characters per part. An interrupted download loses at most one part.")
 
 

@@ -18,27 +18,17 @@ from twoscale.config import ModelConfig
 from twoscale.data.shards import open_shard, read_end_of_text
 from twoscale.rng import stream
 
-ORDERS = ("permutation", "offsets")
-
 
 class Batches:
-    """Training batches from the ids of a token shard. A shard that is a memory map stays on disk.
+    """Training batches from the ids of a token shard, uint16 or uint32 (tokens,). A memory map stays on disk.
 
-    Args:
-        shard: Training ids, uint16 or uint32 (tokens,).
-        context_length: Tokens per sequence, T.
-        batch_size: Sequences per batch, B.
-        order: "permutation" visits all non-overlapping sequences in each epoch, in a new order; a batch may begin in
-            one epoch and end in the next. "offsets" draws the first token of every sequence at random, as nanoGPT does.
-        seed: Seed of the order.
+    The order "permutation" visits all non-overlapping sequences in each epoch, in a new order; a batch may begin in
+    one epoch and end in the next. "offsets" draws the first token of every sequence at random, as nanoGPT does.
 
-    Raises:
-        InputError: if the order is unknown, or the shard has less than one sequence and a target.
+    Raises InputError if the shard has less than one sequence and a target.
     """
 
     def __init__(self, shard: np.ndarray, context_length: int, batch_size: int, order: str, seed: int) -> None:
-        if order not in ORDERS:
-            raise InputError(f"config key train.order: found {order!r}, expected one of {', '.join(ORDERS)}.")
         self.shard, self.context_length, self.batch_size = shard, context_length, batch_size
         self.order, self.seed = order, seed
         self.num_sequences = _num_sequences(shard, context_length)
@@ -54,20 +44,16 @@ class Batches:
         if self.order == "offsets":
             last = len(self.shard) - self.context_length  # the last start has no target, and `integers` excludes it
             return stream(self.seed, "offsets", iteration).integers(0, last, size=self.batch_size)
-        sequences = np.concatenate(list(self._sequences(iteration * self.batch_size, self.batch_size)))
-        return sequences * self.context_length
+        parts, first, count = [], iteration * self.batch_size, self.batch_size  # of all epochs' permutations in a row
+        while count:
+            epoch, position = divmod(first, self.num_sequences)
+            parts.append(self._epoch_order(epoch)[position : position + count])
+            first, count = first + len(parts[-1]), count - len(parts[-1])
+        return np.concatenate(parts) * self.context_length
 
     def __getitem__(self, iteration: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the batch at `iteration`, int64 (B, T) each."""
         return _gather(self.shard, self.indices(iteration), self.context_length)
-
-    def _sequences(self, first: int, count: int) -> Iterator[np.ndarray]:
-        """Entries `first` to `first + count - 1` of all epochs' permutations in a row, one array per epoch."""
-        while count:
-            epoch, position = divmod(first, self.num_sequences)
-            sequences = self._epoch_order(epoch)[position : position + count]
-            yield sequences
-            first, count = first + len(sequences), count - len(sequences)
 
     def _epoch_order(self, epoch: int) -> np.ndarray:
         """The sequences in the order of `epoch`, int64 (sequences,); cached, because many iterations need the same."""
@@ -97,9 +83,9 @@ class Prefetched:
         return batch
 
     def _read(self, iteration: int) -> Future:
-        return self._reader.submit(self._get, iteration)
+        return self._reader.submit(self._batch, iteration)
 
-    def _get(self, iteration: int) -> tuple[Tensor, ...]:
+    def _batch(self, iteration: int) -> tuple[Tensor, ...]:
         batch = self.batches[iteration]
         return tuple(part.pin_memory() for part in batch) if self.pins else batch
 
@@ -108,16 +94,13 @@ class Prefetched:
 class HeldOut:
     """N held-out sequences of T tokens.
 
-    Attributes:
-        inputs: Ids, int64 (N, T).
-        targets: The ids after them, int64 (N, T).
-        sequences: Number of each sequence among the non-overlapping sequences of the shard. Its noise is a function of
-            this number, and tables have it as `sequence`.
-        documents: Number in the shard of the document that the first token of each sequence belongs to.
+    `sequences` are their numbers among the non-overlapping sequences of the shard. The noise of a sequence is a
+    function of this number, and tables have it as `sequence`. `documents` are the numbers in the shard of the documents
+    that their first tokens belong to.
     """
 
-    inputs: Tensor
-    targets: Tensor
+    inputs: Tensor  # ids, int64 (N, T)
+    targets: Tensor  # the ids after them, int64 (N, T)
     sequences: tuple[int, ...]
     documents: tuple[int, ...]
 
@@ -125,7 +108,6 @@ class HeldOut:
         return len(self.sequences)
 
     def __getitem__(self, rows: slice) -> "HeldOut":
-        """Some of the sequences."""
         return HeldOut(self.inputs[rows], self.targets[rows], self.sequences[rows], self.documents[rows])
 
     def batches(self, size: int) -> Iterator["HeldOut"]:
@@ -153,17 +135,9 @@ def open_held_out(path: Path, metadata: Path, model: ModelConfig, count: int) ->
 def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int, count: int) -> HeldOut:
     """`count` non-overlapping sequences, ascending, spread over the shard.
 
-    They are the first ones in the order of the reversed bits of their numbers (van der Corput). So the sequences of a
-    smaller count are among the sequences of a larger one.
-
-    Args:
-        shard: Held-out ids, uint16 or uint32 (tokens,).
-        end_of_text: Id of the end of text.
-        context_length: Tokens per sequence, T.
-        count: Number of sequences.
-
-    Raises:
-        InputError: if the shard has fewer sequences.
+    They are the first ones in the order of the reversed bits of their numbers (van der Corput), in which every
+    beginning is spread evenly. So the sequences of a smaller count are among the sequences of a larger one. Raises
+    InputError if the shard, uint16 or uint32 (tokens,), has fewer sequences.
     """
     available = _num_sequences(shard, context_length)
     if available < count:
@@ -172,16 +146,11 @@ def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int,
             f"{context_length}, expected {count} sequences; raise data.held_out_tokens or data.held_out_fraction, or "
             "evaluate fewer sequences."
         )
-    sequences = sorted(_spread(available)[:count])
+    bits = max(available - 1, 0).bit_length()
+    sequences = sorted(sorted(range(available), key=lambda number: f"{number:0{bits}b}"[::-1])[:count])
     starts = np.array(sequences, dtype=np.int64) * context_length
     documents = np.searchsorted(np.flatnonzero(shard == end_of_text), starts)  # ends of text before each start
     return HeldOut(*_gather(shard, starts, context_length), tuple(sequences), tuple(documents.tolist()))
-
-
-def _spread(count: int) -> list[int]:
-    """The numbers below `count` in the order of their reversed bits, in which every beginning is spread evenly."""
-    bits = max(count - 1, 0).bit_length()
-    return sorted(range(count), key=lambda number: f"{number:0{bits}b}"[::-1])
 
 
 def _num_sequences(shard: np.ndarray, context_length: int) -> int:

@@ -9,11 +9,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from httpx2 import HTTPError
 from huggingface_hub import HfFileSystem, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
 from pyarrow import ArrowException
 
 from twoscale.base import InputError, first_line, replacing
@@ -21,7 +23,7 @@ from twoscale.config import DownloadConfig
 from twoscale.data.text import Document, rows
 
 FAILURES = (HTTPError, OSError, EOFError, ArrowException)  # of a request, or of content that is cut
-PERMANENT = (FileNotFoundError, PermissionError)
+MAX_DELAY = 60.0  # seconds between two attempts
 
 # What is read of the repository of a model. Pickled weights and Python files are not.
 MODEL_FILES = (
@@ -102,26 +104,27 @@ def fetch_model(repository: str, revision: str, folder: Path, download: Download
 
 
 def _with_retries(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
-    failures = 0
-    while True:
+    for failures in count(1):
         try:
             return request()
         except FAILURES as error:
-            failures += 1
             _wait(what, error, failures, download)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) -> None:
     """Wait before the next attempt after so many failures. Raises InputError if there is none, or it would not help."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    # "not in the local cache", of a file that could not be downloaded
+    cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
+    status = getattr(getattr(cause, "response", None), "status_code", None)
     is_refused = status is not None and 400 <= status < 500 and status not in (408, 429)
-    described = f"{type(error).__name__}: {first_line(error)}"
-    if is_refused or isinstance(error, PERMANENT) or failures > download.retries:
+    described = f"{type(cause).__name__}: {first_line(cause)}"
+    if is_refused or isinstance(cause, FileNotFoundError) or failures > download.retries:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub after {failures - 1} retries ({described}); check "
             "the network, repository and revision (a private repository needs a token), or use local files: "
             "data.source: parquet, or model.folder."
         ) from error
-    seconds = min(download.delay * 2 ** (failures - 1), download.max_delay)
+    seconds = min(download.delay * 2 ** (failures - 1), MAX_DELAY)
     print(f"{described}: retrying in {seconds:g} s", file=sys.stderr, flush=True)
     time.sleep(seconds)

@@ -10,19 +10,18 @@ removed.
 import json
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import pyarrow.parquet as pq
 from pydantic import Field
 
 from twoscale import tables
 from twoscale.base import InputError, first_line, meter, replacing, sha256
-from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
+from twoscale.config import DataConfig, DownloadConfig, TextQuota
 from twoscale.data.text import Document, is_held_out, local_documents, split_key
 from twoscale.json import Count, parse
 
@@ -40,31 +39,31 @@ def count_characters(texts: Sequence[str]) -> list[int]:
     return [len(text) for text in texts]
 
 
-class Collection(NamedTuple):
-    """How documents are collected.
-
-    Attributes:
-        folder: Folder of the parts.
-        download: Size of the parts, and retries of the download.
-        measure: Sizes of documents in the unit of the quota.
-    """
-
-    folder: Path
-    download: DownloadConfig
-    measure: Measure = count_characters
-
-
-def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], collection: Collection) -> None:
+def prepare_text(
+    data: DataConfig,
+    quota: TextQuota,
+    shards: Sequence[Path],
+    folder: Path,
+    download: DownloadConfig,
+    measure: Measure = count_characters,
+) -> None:
     """Collect documents until the quota is full or the source ends, and write them as shards of the table `text`.
 
     The shards contain the documents in the order of the source: first shard 0, then shard 1, …, about equally
     many characters in each. All shards appear together.
 
+    Args:
+        data: The source, and the fraction to hold out.
+        quota: How much text.
+        shards: Files to write.
+        folder: Folder of the parts.
+        download: Size of the parts, and retries.
+        measure: Sizes of documents in the unit of the quota.
+
     Raises:
         InputError: if the source is wrong or cannot be reached, or yields no training or no held-out document. Complete
             parts of a data set on the Hub are kept.
     """
-    folder = collection.folder
     is_local = data.source != "fineweb"
     keys = ("source", "path") if is_local else ("source", "repository", "subset", "revision")
     parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
@@ -73,10 +72,10 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
         # all files as one, so that a part holds many small files
         files: SourceFiles = iter([(data.source, local_documents(data, folder / CACHE))])
     else:
-        files = _hub_files(data, parts, collection.download)
+        files = _hub_files(data, parts, download)
     tally = Tally(quota, data)
     try:
-        _collect(parts, files, tally, collection)
+        _collect(parts, files, tally, measure, download.part_characters)
         _check_both_sides(tally)
         _write_shards(parts, Tally(quota, data), tally.characters, shards)
     except InputError as error:
@@ -133,17 +132,12 @@ class Tally:
 
 def _check_both_sides(tally: Tally) -> None:
     documents = sum(tally.documents.values())
-    if not documents:
-        raise InputError(
-            f"text of data.source: {tally.source}: found no document with text; every text is "
-            "empty, null or whitespace."
-        )
     for held_out, side in SIDES:
         if not tally.documents[held_out] and tally.limits[held_out] != 0:
             raise InputError(
                 f"config key data.held_out_fraction: found no {side} document among {documents} ({tally.characters} "
-                f"characters) with the fraction {tally.held_out_fraction}, expected at least one; use more text or "
-                f"another fraction{', or lower data.piece_characters' if tally.source in FILE_SOURCES else ''}."
+                f"characters) of data.source: {tally.source} with the fraction {tally.held_out_fraction}, expected at "
+                "least one; use more text, another fraction or smaller data.piece_characters."
             )
 
 
@@ -175,15 +169,8 @@ class Manifest:
 class Parts:
     """A folder of parts and their manifest, which lists only complete parts.
 
-    Parts in the folder are used up to the first one that is missing or damaged. If their identity differs, the folder
-    is emptied.
-
-    Args:
-        folder: Folder of the parts, which is created if necessary.
-        identity: The source and the unit of sizes.
-
-    Raises:
-        InputError: if the manifest has another form.
+    Parts in the folder are used up to the first one that is missing or damaged. If their identity, the source and the
+    unit of sizes, differs, the folder is emptied. Raises InputError if the manifest has another form.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
@@ -262,23 +249,20 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
         yield name, hub.documents(subset, name, last.end if last and last.file == name else 0, download)
 
 
-def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collection) -> None:
+def _collect(parts: Parts, files: SourceFiles, tally: Tally, measure: Measure, part_characters: int) -> None:
     """Append parts until the quota is full or the source ends, and count the documents of all parts in `tally`."""
     for name, text, size in parts.documents():  # parts of an earlier run
         tally.take(name, text, size)
     unit = {"tokens": "tok", "characters": "char"}[tally.unit]
     with meter("text", tally.limits[False], unit, initial=tally.progress) as bar:
-        started, resumed = time.monotonic(), sum(tally.documents.values())
         # a full quota must not start `files`, whose first item sends a request
-        for file, group in () if tally.full else _groups(files, collection.download.part_characters):
-            sizes = collection.measure([document.text for document in group])
+        for file, group in () if tally.full else _groups(files, part_characters):
+            sizes = measure([document.text for document in group])
             parts.append(file, group, sizes)
             before = tally.progress
             for document, size in zip(group, sizes, strict=True):
                 tally.take(document.name, document.text, size)
-            documents = sum(tally.documents.values())
-            speed = (documents - resumed) / (time.monotonic() - started)
-            bar.set_postfix_str(f"{documents} documents, {speed:.0f} documents/s", refresh=False)
+            bar.set_postfix_str(f"{sum(tally.documents.values())} documents")
             bar.update(tally.progress - before)
             if tally.full:
                 break
@@ -310,42 +294,26 @@ def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, lis
 
 
 def _write_shards(parts: Parts, tally: Tally, total_characters: int, shards: Sequence[Path]) -> None:
-    """Write the documents that the quota takes to the shards, about equally many characters to each.
-
-    Args:
-        parts: All documents.
-        tally: Empty tally of the quota.
-        total_characters: Characters of the documents that the quota takes.
-        shards: Files to write.
-    """
+    """Write the documents that the quota, whose `tally` is empty, takes of all parts to the shards."""
     with ExitStack() as stack:
-        writers = [_TextShardWriter(stack.enter_context(tables.writing("text", path))) for path in shards]
+        appends = [stack.enter_context(tables.writing("text", path)) for path in shards]
+        group: list[tuple[str, bool, str]] = []  # a row group of the shard `current`
+        current = characters = 0
+
+        def flush() -> None:
+            if group:
+                appends[current](dict(zip(("document", "held_out", "text"), zip(*group, strict=True), strict=True)))
+                group.clear()
+
         for name, text, size in parts.documents():
-            # The characters before a document select its shard. The last document may be one that the quota does not
-            # take; min keeps its shard in range.
-            shard = min(tally.characters * len(shards) // total_characters, len(shards) - 1)
+            # The characters before a document select its shard, so all shards get about equally many.
+            shard = tally.characters * len(shards) // total_characters
             held_out = tally.take(name, text, size)
-            if held_out is not None:
-                writers[shard].add(name, held_out, text)
-        for writer in writers:
-            writer.flush()
-
-
-class _TextShardWriter:
-    """Collects documents into row groups; `append` is the function that `tables.writing` yields."""
-
-    def __init__(self, append: Callable[[Mapping[str, Sequence]], None]) -> None:
-        self.append = append
-        self.rows: list[tuple[str, bool, str]] = []
-        self.characters = 0
-
-    def add(self, name: str, held_out: bool, text: str) -> None:
-        self.rows.append((name, held_out, text))
-        self.characters += len(text)
-        if self.characters >= ROW_GROUP_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        if self.characters:
-            self.append(dict(zip(("document", "held_out", "text"), zip(*self.rows, strict=True), strict=True)))
-            self.rows, self.characters = [], 0
+            if held_out is None:
+                continue
+            if shard != current or characters >= ROW_GROUP_CHARACTERS:
+                flush()
+                current, characters = shard, 0
+            group.append((name, held_out, text))
+            characters += len(text)
+        flush()

@@ -22,25 +22,15 @@ Chunks = Iterable[np.ndarray]  # consecutive ids, uint16 (tokens,) each
 
 @dataclass(frozen=True)
 class DroppedDocuments:
-    """Result of `drop_near_duplicates`, in documents and tokens.
-
-    Attributes:
-        ngram_tokens: Tokens per n-gram.
-        documents: Held-out documents examined.
-        tokens: Their tokens.
-        dropped_documents: Documents that were dropped.
-        dropped_tokens: Their tokens.
-        share_before: Share of the examined tokens that are inside an n-gram of the training tokens.
-        share_after: The same share of the tokens that remain.
-    """
+    """Result of `drop_near_duplicates`, as in the metadata of join_tokens."""
 
     ngram_tokens: int
-    documents: int
+    documents: int  # examined
     tokens: int
     dropped_documents: int
     dropped_tokens: int
-    share_before: float
-    share_after: float
+    share_before: float  # of the examined tokens that are inside an n-gram of the training tokens
+    share_after: float  # of the tokens that remain
 
     def __str__(self) -> str:
         return (
@@ -65,8 +55,7 @@ def drop_near_duplicates(
         n: Tokens per n-gram, at least 2.
         training: Returns an iterator over the training ids; called once per search.
 
-    Returns:
-        The ids of the documents that remain, in order, and the counts.
+    Returns the ids of the documents that remain, in order, and the counts.
     """
     kept = held_out
     shares = []
@@ -93,8 +82,8 @@ def _share_inside(found: np.ndarray, tokens: int, n: int) -> float:
     """Share of `tokens` tokens that are inside an n-gram for which `found`, bool (tokens - n + 1,), is true."""
     begins = np.flatnonzero(found)
     changes = np.zeros(tokens + 1, dtype=np.int64)  # of the number of n-grams that a token is in
-    np.add.at(changes, begins, 1)
-    np.add.at(changes, begins + n, -1)
+    changes[begins] += 1
+    changes[begins + n] -= 1
     return np.count_nonzero(changes[:-1].cumsum()) / max(tokens, 1)
 
 
@@ -130,8 +119,7 @@ class HeldOutNgrams:
         return index[(self._windows(ids)[positions] == self._windows(self.ids)[self.first[index]]).all(axis=1)]
 
     def _prefix(self, hashes: np.ndarray) -> np.ndarray:
-        """The highest bits, which index the bitmap."""
-        return (hashes >> self.shift).view(np.int64)
+        return (hashes >> self.shift).view(np.int64)  # the highest bits
 
     def _windows(self, ids: np.ndarray) -> np.ndarray:
         """View of all n-grams: (tokens - n + 1, n); empty if there are fewer than n tokens."""

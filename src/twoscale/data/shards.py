@@ -81,13 +81,8 @@ def read_end_of_text(metadata_path: Path) -> int:
 def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -> np.ndarray:
     """Open a file of ids as a read-only memory map: uint16 or uint32 (tokens,).
 
-    Args:
-        path: The file.
-        metadata_path: Its metadata.
-        vocab_size: Number of ids that the reader knows; None for the number in the metadata.
-
-    Raises:
-        InputError: if the file has not the length and the SHA-256 of the metadata, or an id is not in the vocabulary.
+    Raises InputError if the file is not the one that the metadata describes, or an id is not below `vocab_size`, the
+    number of ids that the reader knows, and that in the metadata.
     """
     metadata = read_metadata(metadata_path, TokenMetadata)
     if path.name not in metadata.parts:
@@ -95,17 +90,10 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
             f"{metadata_path}: found no description of {path.name}, expected metadata written by join_tokens."
         )
     dtype, expected = DTYPES[metadata.dtype], metadata.parts[path.name]
-    if not path.is_file():
-        raise InputError(f"{path}: found no file, expected a token shard of {expected.count} tokens.")
-    size = path.stat().st_size
-    if size != expected.count * dtype.itemsize:
+    found = f"{path.stat().st_size / dtype.itemsize:g} tokens" if path.is_file() else "no file"
+    if not path.is_file() or sha256(path) != expected.sha256:
         raise InputError(
-            f"{path}: found {size / dtype.itemsize:g} tokens ({size} bytes), expected {expected.count} tokens, as in "
-            f"{metadata_path.name}."
-        )
-    if (found := sha256(path)) != expected.sha256:
-        raise InputError(
-            f"{path}: found tokens with the SHA-256 {found[:12]}…, expected {expected.sha256[:12]}…, as "
+            f"{path}: found {found}, expected the {expected.count} tokens with the SHA-256 {expected.sha256[:12]}…, as "
             f"{metadata_path.name} says; remove the file and run `snakemake {path}`."
         )
     if not expected.count:  # an empty file cannot be mapped

@@ -46,7 +46,7 @@ BOUNDARIES = ("\n\n", "\n", ". ", " ")  # where a document may be cut, best firs
 class Document(NamedTuple):
     name: str
     text: str
-    row: int  # in its file, where empty documents count
+    row: int = 0  # in its file, where empty documents count
 
 
 def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
@@ -63,7 +63,7 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
         # each document with consecutive parts of its text
         documents: Iterable[tuple[Document, Iterable[str]]]
         if data.source == "txt":
-            documents = [(Document(name, "", 0), lines(file, cache))]
+            documents = [(Document(name, ""), lines(file, cache))]
         else:
             read = parquet_rows(file, name) if data.source == "parquet" else json_lines(file, name, cache)
             documents = ((document, [document.text]) for document in read)
@@ -82,20 +82,16 @@ def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
     Raises InputError if there is none.
     """
     endings = ENDINGS[source]
-    shown = " or ".join(f"*{ending}" for ending in endings)
     if path.is_file():
         other = [key for key in FILE_SOURCES if key != source and path.name.lower().endswith(ENDINGS[key])]
         if other:
             raise InputError(f"config key data.source: found {source} for {path}, expected {other[0]} for such a file.")
         return [(path, path.name)]
-    if not path.is_dir():
-        raise InputError(
-            f"config key data.path: found nothing at {path}, expected a file or a folder of {shown} files."
-        )
     files = sorted(file for file in path.rglob("*") if file.name.lower().endswith(endings) and file.is_file())
     if not files:
+        found = f"no {' or '.join(f'*{ending}' for ending in endings)} file under" if path.is_dir() else "nothing at"
         raise InputError(
-            f"config key data.path: found no {shown} file under {path}, expected at least one, because data.source is "
+            f"config key data.path: found {found} {path}, expected a file or a folder of files for data.source = "
             f"{source!r}; a single file may have any suffix."
         )
     return [(file, file.relative_to(path).as_posix()) for file in files]
@@ -121,11 +117,6 @@ def python_docs() -> Iterator[Document]:
     The sources are parsed, never imported. The text depends on the version of Python and on the modules that it was
     built with, not on its folder.
     """
-    for row, (name, text) in enumerate(_documentation()):
-        yield Document(name, text, row)
-
-
-def _documentation() -> Iterator[tuple[str, str]]:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
@@ -134,11 +125,11 @@ def _documentation() -> Iterator[tuple[str, str]]:
             "pydoc_data.topics), expected an installation with its documentation, or another source."
         ) from error
     for topic in sorted(topics):
-        yield f"{TOPIC}{topic}", topics[topic]
+        yield Document(f"{TOPIC}{topic}", topics[topic])
     for module, path in _standard_library():
         sections = [f"{name}\n\n{docstring}" for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)]
         if sections:
-            yield module, "\n\n\n".join(sections)
+            yield Document(module, "\n\n\n".join(sections))
 
 
 def _standard_library() -> list[tuple[str, Path]]:
@@ -178,17 +169,8 @@ def parquet_rows(file: Path, name: str) -> Iterator[Document]:
 def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
     """Documents of a parquet file: its rows from `first` on whose `text` is neither null nor empty.
 
-    Row groups before `first` are not read, and the others in batches.
-
-    Args:
-        source: The file.
-        file: Name of the file in error messages.
-        short_name: Name of the file in names of documents. A row without an `id` is called "short_name:row".
-        first: First row to read.
-
-    Raises:
-        InputError: if the file has no column of text.
-        OSError, ValueError: if the file is damaged or text is not UTF-8.
+    A row without an `id` is called "short_name:row". Row groups before `first` are not read, and the others in batches.
+    Raises InputError if `file` has no column of text, OSError or ValueError if it is damaged or text is not UTF-8.
     """
     import pyarrow.parquet as pq
 
@@ -213,7 +195,6 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
 
 
 def _text_columns(schema: Any, file: str) -> list[str]:
-    """The columns to read: text, and id where each row has one value of it."""
     from pyarrow import types
 
     if "text" not in schema.names:
@@ -293,14 +274,8 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
 
     Pieces end at the last blank line in the second half of `size`, else at a line end, a sentence, a space, else
     anywhere. They depend on the document alone, not on how it is divided into `parts`. Memory grows with `size` and
-    the longest part, not with the document.
-
-    Args:
-        parts: Consecutive parts of the document.
-        size: Characters per piece; None never cuts.
-
-    Yields:
-        Consecutive pieces, which together are the document, and whether the piece is the whole document.
+    the longest part, not with the document. Yields each piece, and whether it is the whole document, as all are where
+    `size` is None.
     """
     if size is None:
         yield "".join(parts), True
@@ -333,25 +308,22 @@ def _boundary(pending: str, begin: int, size: int) -> int:
 
 
 def split_key(source: str, name: str, text: str) -> str:
-    """Key that decides whether a document of `source` is held out: its text, or the family of a page of python_docs."""
-    return f"family {family(name)}" if source == "python_docs" else text
+    """Key that decides whether a document of `source` is held out: its text, or the family of a page of python_docs.
 
-
-def family(name: str) -> str:
-    """Pages of Python's documentation that stay together: all help topics, or the modules of a top-level package."""
-    return "help topics" if name.startswith(TOPIC) else name.partition(".")[0]
+    The help topics are a family, and so are the modules of each top-level package.
+    """
+    if source != "python_docs":
+        return text
+    return f"family {'help topics' if name.startswith(TOPIC) else name.partition('.')[0]}"
 
 
 def is_held_out(key: str, fraction: float) -> bool:
-    """Whether the documents with a `split_key` are held out; true for `fraction` of all keys."""
+    """Whether the documents with a `split_key` are held out: true for `fraction` of all keys."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) < fraction * 2**64
 
 
 def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
-    """Flags (whether each document is held out) and texts of consecutive documents of text shards, in batches.
-
-    Raises InputError if a file is no text shard or cannot be read.
-    """
+    """Flags (whether each document is held out) and texts of consecutive documents of text shards."""
     import pyarrow.parquet as pq
 
     expected = list(tables.columns("text"))

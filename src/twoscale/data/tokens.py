@@ -68,8 +68,7 @@ def join_tokens(
         The counts of the dropped documents, which are in the metadata too.
 
     Raises:
-        InputError: if training ids are fewer than one sequence and a target, fewer held-out ids than
-            `held_out_tokens` remain, or the shards are from different tokenizers.
+        InputError: if there are too few training ids or held-out ids, or the shards are from different tokenizers.
     """
     described = {read_metadata(shard.metadata, IdMetadata) for shard in shards}
     if len(described) != 1:
@@ -81,7 +80,7 @@ def join_tokens(
         # Contexts exit in reverse order: the metadata is entered first, so it appears last.
         metadata = stack.enter_context(replacing(joined.metadata))
         train = stack.enter_context(_writer(joined.train, end_of_text))
-        val = stack.enter_context(_writer(joined.val, end_of_text, held_out_tokens))
+        val = stack.enter_context(_writer(joined.val, end_of_text))
         for ids in token_chunks(training, dtype):
             train.append(ids)
         if context_length is not None and train.count < context_length + 1:
@@ -94,7 +93,7 @@ def join_tokens(
         kept, dropped = drop_near_duplicates(
             held_out, end_of_text, near_duplicate_tokens, lambda: token_chunks(training, dtype)
         )
-        val.append(kept)
+        val.append(kept[:held_out_tokens])
         if val.count < held_out_tokens:
             raise InputError(
                 f"{val.path.name}: found {val.count} held-out tokens after {dropped.dropped_documents} of "
@@ -120,24 +119,21 @@ def token_chunks(paths: Iterable[Path], dtype: np.dtype) -> Iterator[np.ndarray]
 
 
 class ShardWriter:
-    """Writes one file of ids up to a limit; counts ids and documents and updates the file's hash."""
+    """Writes one file of ids; counts ids and documents and updates the file's hash."""
 
-    def __init__(self, path: Path, file: BinaryIO, end_of_text: int, limit: int | None) -> None:
-        self.path, self.file, self.end_of_text, self.limit = path, file, end_of_text, limit
+    def __init__(self, path: Path, file: BinaryIO, end_of_text: int) -> None:
+        self.path, self.file, self.end_of_text = path, file, end_of_text
         self.count = self._complete_documents = 0
         self._inside_document = False  # whether the last id is not an end of text
         self.hash = hashlib.sha256()
 
     @property
     def described(self) -> dict[str, Any]:
-        """Metadata of the file; its documents include a last one that the limit cuts."""
+        """Metadata of the file; its documents include a last one that is cut."""
         documents = self._complete_documents + self._inside_document
         return {"count": self.count, "documents": documents, "sha256": self.hash.hexdigest()}
 
     def append(self, ids: np.ndarray) -> None:
-        """Append ids up to the limit and ignore the rest."""
-        if self.limit is not None:
-            ids = ids[: self.limit - self.count]
         if not len(ids):
             return
         self.file.write(ids)  # type: ignore[call-overload]
@@ -148,9 +144,9 @@ class ShardWriter:
 
 
 @contextmanager
-def _writer(path: Path, end_of_text: int, limit: int | None = None) -> Iterator[ShardWriter]:
+def _writer(path: Path, end_of_text: int) -> Iterator[ShardWriter]:
     with replacing(path) as temporary, temporary.open("wb") as file:
-        yield ShardWriter(path, file, end_of_text, limit)
+        yield ShardWriter(path, file, end_of_text)
 
 
 def _training_digest(id_metadata: dict[str, Any], train_sha256: str) -> str:
