@@ -7,7 +7,7 @@ snakemake results/fig4.pdf      one figure and what it needs
 snakemake variants              the model under several variants of the paper, side by side
 snakemake seeds                 the run under several seeds: spread of every quantity, verdicts over seeds
 snakemake snapshot              figures, claims and tables of the run in one folder, with a manifest
-snakemake release               the trained model as a folder that the transformers library loads
+snakemake export                the trained model as a folder that the transformers library loads
 snakemake --config release=DIR  figures and claims from the tables of such a folder, or of one at an address
 snakemake baselines             the looped model compared with models without loops
 snakemake adapter_init          the model under several adapter initialisations, and the angles that follow
@@ -24,9 +24,10 @@ min_version("9.27")
 include: "workflow/rules/common.smk"
 
 
-# One file per stage, in the order of their names. The figures come last: a stage may append to runs.figures.
+# One file per stage, in the order of their names; released tables need no job that computes. The figures come last: a
+# stage may append to runs.figures.
 for stage in sorted(path.stem for path in (PROJECT / "workflow" / "rules").glob("*.smk")):
-    if stage not in ("common", "figures") and runs.includes(stage):
+    if stage not in ("common", "figures") and (runs.release is None or stage in ("measurements", "released_tables")):
 
         include: f"workflow/rules/{stage}.smk"
 
@@ -49,7 +50,6 @@ wildcard_constraints:
     iteration=r"\d{6}",
 
 
-snakefile.constrain_stored_outputs(workflow)
 snakefile.describe(workflow, runs)
 
 
@@ -62,4 +62,4 @@ rule all:
     """Target: the paper's figures and the verdicts on its claims, for the run that config.yaml selects (the default)"""
     default_target: True
     input:
-        runs.report.results,
+        runs.figures.results,

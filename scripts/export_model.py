@@ -1,12 +1,11 @@
-"""Rule export_model: the release of a run, a folder that the transformers library loads."""
+"""Rule export_model: a trained model as a folder that the transformers library loads."""
 
 import json
 
 from twoscale import tables
-from twoscale.analysis import citation
 from twoscale.config import PROJECT
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.export import model_card
+from twoscale.export import citation, model_card
 from twoscale.export.folder import write_release
 from twoscale.jobs import command, environment
 from twoscale.model.checkpoints import CHECKPOINT
@@ -25,9 +24,9 @@ def main(arguments) -> None:
         **{name: tables.read(name, path) for name in ("claims", "seeds") if (path := getattr(arguments, name))},
     )
     texts = {"README.md": card, "LICENSE": (PROJECT / "LICENSE").read_text(encoding="utf-8")}
-    write_release(arguments.release, arguments.checkpoints, tokenizer, arguments.tokenizer, config, texts)
+    write_release(arguments.export, arguments.checkpoints, tokenizer, arguments.tokenizer, config, texts)
 
 
 if __name__ == "__main__":
-    files, optional = ("metadata", "training", "release"), ("tokenizer", "claims", "seeds")
+    files, optional = ("metadata", "training", "export"), ("tokenizer", "claims", "seeds")
     command.run(main, command.parser(__doc__, files, lists=("checkpoints", "segments"), optional=optional))

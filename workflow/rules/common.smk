@@ -44,8 +44,7 @@ sys.path.insert(0, SOURCE)
 from twoscale.config import read_yaml
 from twoscale.base import check_writable
 from twoscale.workflow import snakefile
-from twoscale.workflow.params import file_options, table_columns, untracked
-from twoscale.workflow.resources import growing
+from twoscale.workflow.params import growing, table_columns, untracked
 from twoscale.workflow.runs import Runs
 
 snakefile.prepare(SOURCE)
@@ -54,7 +53,6 @@ CONFIG = PROJECT / "config.yaml"
 IMAGE = PROJECT / "envs" / "twoscale.sif"  # built from a lock file: docs/release.md
 
 with snakefile.one_sentence():
-    snakefile.check_project(PROJECT)
     IN_CONTAINER = snakefile.in_container(workflow, IMAGE)
     for file in [CONFIG] * CONFIG.exists() + workflow.overwrite_configfiles:
         read_yaml(file)  # Snakemake does not say which line of a broken file is wrong
@@ -65,9 +63,6 @@ configfile: CONFIG
 
 with snakefile.one_sentence():
     runs = Runs(config, SCRIPTS)
-
-snakefile.explain_missing(runs)
-runs.resources.before_jobs = lambda: snakefile.check_plan(workflow, runs)
 
 
 onstart:
@@ -83,4 +78,4 @@ onsuccess:
 # The shell line of every job; those of train_segment and a few others have further options.
 JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1"
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
-TABLE = runs.paths.table_file("{}")
+TABLE = runs.table_file("{}")

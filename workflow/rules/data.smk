@@ -13,13 +13,14 @@ from dataclasses import asdict
 from twoscale.base import canonical_json
 from twoscale.config import text_quota, text_source
 from twoscale.workflow.params import SOURCE_DIGEST
-from twoscale.workflow.paths import trains
+from twoscale.workflow.runs import alternatives
+from twoscale.workflow.params import trains
 
 
 rule text:
     """Target: everything that needs the network: downloads and text"""
     input:
-        runs.paths.downloads,
+        runs.downloads,
 
 
 # The files of the weights, which only the manifest lists, are no outputs: Snakemake would delete those that a job has
@@ -33,13 +34,13 @@ rule fetch_model:
     log:
         "results/logs/fetch_model_{model}.log",
     wildcard_constraints:
-        model=runs.repository_pattern,
+        model=alternatives(runs.repositories),
     localrule: True
     conda:
         "../../envs/analysis.yaml"
     params:
         **runs.params.script("fetch_model"),
-        config=lambda wildcards: canonical_json(runs.paths.repositories[wildcards.model]),
+        config=lambda wildcards: canonical_json(runs.repositories[wildcards.model]),
         # how a model is downloaded does not change it
         download=untracked(runs.params.slice("download")),
     shell:
@@ -65,9 +66,9 @@ rule fetch_gpt2:
 rule prepare_text:
     """Job: collect the text of a run, training and held out"""
     input:
-        tokenizer=runs.paths.counting_tokenizer,
+        tokenizer=runs.counting_tokenizer,
     output:
-        text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.paths.text_shards),
+        text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.text_shards),
     log:
         "results/{run}/logs/prepare_text.log",
     benchmark:
@@ -75,7 +76,7 @@ rule prepare_text:
     localrule: True
     conda:
         "../../envs/analysis.yaml"
-    threads: runs.resources.checked(lambda wildcards: 4)
+    threads: 4
     params:
         **runs.params.script("prepare_text"),
         config=runs.params.slice(
@@ -96,9 +97,7 @@ rule prepare_text:
 rule train_tokenizer:
     """Job: train a byte-pair tokenizer on the training text"""
     input:
-        text=lambda wildcards: [
-            runs.paths.data_file(f"text/{shard}.parquet")(wildcards) for shard in runs.paths.text_shards
-        ],
+        text=lambda wildcards: [runs.data_file(f"text/{shard}.parquet")(wildcards) for shard in runs.text_shards],
     output:
         tokenizer="results/{run}/data/tokenizer.json",
     log:
@@ -120,9 +119,9 @@ rule train_tokenizer:
 rule tokenize_text:
     """Job: tokens of one shard of text"""
     input:
-        runs.paths.tokenizer_settings,
-        text=runs.paths.data_file("text/{shard}.parquet"),
-        tokenizer=runs.paths.tokenizer_file,
+        runs.tokenizer_settings,
+        text=runs.data_file("text/{shard}.parquet"),
+        tokenizer=runs.tokenizer_file,
     output:
         train=temp("results/{run}/data/tokens/{shard}.train.bin"),
         val=temp("results/{run}/data/tokens/{shard}.val.bin"),
@@ -149,9 +148,9 @@ rule tokenize_text:
 rule join_tokens:
     """Job: join the tokens of all shards; drop held-out documents that quote the training text"""
     input:
-        trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.paths.text_shards),
-        vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.paths.text_shards),
-        metadata_files=expand("results/{{run}}/data/tokens/{shard}.json", shard=runs.paths.text_shards),
+        trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.text_shards),
+        vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.text_shards),
+        metadata_files=expand("results/{{run}}/data/tokens/{shard}.json", shard=runs.text_shards),
     output:
         train="results/{run}/data/train.bin",
         val="results/{run}/data/val.bin",

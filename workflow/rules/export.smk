@@ -1,7 +1,7 @@
 # The model of the selected run as a folder that the transformers library loads, with a model card (docs/release.md).
 #
 # in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, and tables/seeds.parquet if it exists
-# out: results/{run}/release
+# out: results/{run}/export
 
 from twoscale.base import json_digest
 from twoscale.export.sources import code_files
@@ -10,14 +10,14 @@ from twoscale.export.sources import code_files
 rule export_model:
     """Job: write the trained model as a folder for the transformers library"""
     input:
-        checkpoints=runs.paths.release_checkpoints,
-        metadata=runs.paths.data_file("tokens.json"),
-        tokenizer=runs.paths.tokenizer_file,
+        checkpoints=runs.exported_checkpoints,
+        metadata=runs.data_file("tokens.json"),
+        tokenizer=runs.tokenizer_file,
         training=TABLE.format("training"),
-        segments=runs.paths.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
-        claims=[TABLE.format("claims")] if runs.report.claims else [],
+        segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        claims=[TABLE.format("claims")] if runs.figures.claims else [],
     output:
-        release=directory(f"results/{runs.selected}/release"),
+        export=directory(f"results/{runs.selected}/export"),
     log:
         "results/logs/export_model.log",
     conda:
@@ -37,7 +37,7 @@ rule export_model:
         JOB
 
 
-rule release:
-    """Target: the trained model as a folder for the transformers library, results/{run}/release"""
+rule export:
+    """Target: the trained model as a folder for the transformers library, results/{run}/export"""
     input:
         rules.export_model.output,

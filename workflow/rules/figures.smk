@@ -13,11 +13,11 @@ for figure in runs.figures:
         name:
             f"plot_{figure.name}"
         input:
-            **runs.report.figure_inputs(figure),
+            **runs.figures.inputs(figure),
         output:
-            figure=runs.report.drawn(f"{figure.name}.pdf"),
+            figure=runs.figures.drawn(f"{figure.name}.pdf"),
             picture=report(
-                runs.report.drawn(f"{figure.name}.svg"),
+                runs.figures.drawn(f"{figure.name}.svg"),
                 caption=str(PROJECT / figure.caption_file),
                 category=figure.category,
                 labels={"figure": figure.label},
@@ -29,8 +29,8 @@ for figure in runs.figures:
             "../../envs/analysis.yaml"
         params:
             **runs.params.script("draw", figure.function, modules=[figure.module]),
-            config=runs.report.figure_slice(figure),
-            caption=runs.report.caption(figure),
+            config=runs.figures.slice(figure),
+            caption=runs.figures.caption(figure),
         shell:
             JOB
 
@@ -39,7 +39,7 @@ for figure in runs.figures:
 rule show_figure:
     """Job: copy a figure of the selected run to results/"""
     input:
-        unpack(runs.report.to_show),
+        unpack(runs.figures.to_show),
     output:
         figure="results/{figure}.pdf",
         picture="results/{figure}.svg",
@@ -57,13 +57,13 @@ rule show_figure:
 rule show_page:
     """Job: copy a page of the selected run to results/"""
     input:
-        unpack(runs.report.to_show),
+        unpack(runs.figures.to_show),
     output:
         "results/{page}",
     log:
         "results/logs/show_{page}.log",
     wildcard_constraints:
-        page=alternatives(runs.report.shown_pages),
+        page=alternatives(runs.figures.shown_pages),
     localrule: True
     conda:
         "../../envs/analysis.yaml"
@@ -74,4 +74,4 @@ rule show_page:
 rule supplementary:
     """Target: figures that the paper does not have"""
     input:
-        runs.report.figure_files("supplementary"),
+        runs.figures.of_target("supplementary"),

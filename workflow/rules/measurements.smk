@@ -4,7 +4,7 @@
 # in:  checkpoints, data/{val,train}.bin; tables
 # out: the outputs of the rows
 
-from twoscale.workflow.rows import Measurement
+from twoscale.jobs.rows import TorchJob
 
 
 wildcard_constraints:
@@ -24,7 +24,7 @@ def outputs_of(job):
 
 
 for job in runs.jobs:
-    if isinstance(job, Measurement):
+    if isinstance(job, TorchJob):
 
         rule:
             name:
@@ -46,7 +46,7 @@ for job in runs.jobs:
             threads: job.threads(runs, workflow.cores)
             resources:
                 # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
-                **runs.resources.torch_job(job.dtype, memory=8000, minutes=job.minutes, cpus_per_task=job.cpus),
+                **runs.params.torch_job(job.dtype, memory=8000, minutes=job.minutes, cpus_per_task=job.cpus),
             params:
                 **runs.params.cached_script("measure", job.config(runs), *job.tables, function=job.function),
             shell:
@@ -68,19 +68,16 @@ for job in runs.jobs:
             localrule: True
             conda:
                 "../../envs/analysis.yaml"
-            resources:
-                mem_mb=2000,
-                runtime=30,
             params:
                 **runs.params.function(job.function, *job.modules(runs)),
                 config=job.config(runs),
                 tables=table_columns(*job.tables),
-                caption=runs.report.caption(),
+                caption=runs.figures.caption(),
             shell:
                 JOB
 
 
-for target, files in runs.report.study_targets.items():
+for target, files in runs.figures.study_targets.items():
 
     rule:
         name:

@@ -31,7 +31,7 @@ rule write_table_page:
     params:
         **runs.params.function("twoscale.report.pages.table_page"),
         config=lambda wildcards: canonical_json({"run": runs.selected, "table": wildcards.table}),
-        caption=runs.report.caption(),
+        caption=runs.figures.caption(),
     shell:
         JOB
 
@@ -39,9 +39,9 @@ rule write_table_page:
 rule report_pages:
     """Target: everything that the report shows; `make report` makes report.html of it"""
     input:
-        runs.report.results,
-        runs.report.pictures,
-        "results/report/overview.html" if runs.report.figures else [],
-        expand("results/report/{table}.html", table=REPORT_TABLES if runs.report.claims else []),
+        runs.figures.results,
+        runs.figures.pictures,
+        "results/report/overview.html" if runs.figures.reported else [],
+        expand("results/report/{table}.html", table=REPORT_TABLES if runs.figures.claims else []),
         "results/report/runtimes.html",
-        runs.report.pages if runs.report.claims else [],
+        [job.shown for job in runs.local_jobs if job.report] if runs.figures.claims else [],

@@ -9,7 +9,7 @@
 rule init_model:
     """Job: the untrained model, the checkpoint at iteration 0"""
     input:
-        metadata=runs.paths.data_file("tokens.json"),
+        metadata=runs.data_file("tokens.json"),
     output:
         checkpoint="results/{run}/checkpoints/iteration_000000.safetensors",
     log:
@@ -32,9 +32,9 @@ rule init_model:
 rule train_segment:
     """Job: train from one checkpoint to the next"""
     input:
-        **runs.paths.held_out,
-        start=runs.paths.segment_start,
-        train=runs.paths.data_file("train.bin"),
+        **runs.held_out,
+        start=runs.segment_start,
+        train=runs.data_file("train.bin"),
     output:
         checkpoint=CHECKPOINT,
         optimizer=temp("results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors"),
@@ -49,10 +49,10 @@ rule train_segment:
         iteration=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
-    threads: runs.resources.training_threads
+    threads: runs.params.training_threads
     resources:
-        **runs.resources.training_job(),
-        mem_mb=runs.resources.training_memory,
+        **runs.params.training_job(),
+        mem_mb=runs.params.training_memory,
         # does not grow: the next attempt resumes from the partial state
         runtime=1440,
     params:
@@ -60,7 +60,7 @@ rule train_segment:
             "train_segment",
             runs.params.training_identity,
             *("training", "training_loops"),
-            later=runs.paths.later_checkpoints,
+            later=runs.later_checkpoints,
         )
         | dict(command=runs.params.training_command("train_segment")),
         # how training is segmented, logged and distributed does not change its result

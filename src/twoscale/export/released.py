@@ -16,4 +16,4 @@ def check_released(run: str, model: ModelConfig) -> None:
         expected = "transformer, the only architecture whose code a release contains"
     else:
         return
-    raise InputError(f"results/{run}/release: found {found}, expected {expected}.")
+    raise InputError(f"results/{run}/export: found {found}, expected {expected}.")

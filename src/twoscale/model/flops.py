@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from twoscale.config import ModelConfig
+from twoscale.config import ModelConfig, TrainConfig
 
 # a text is a dictionary's key
 BYTES = {"bool": 1, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "string": 4}
@@ -72,6 +72,13 @@ def flops_per_token(
         backward += 2 * (of_input + of_exit) + 2 * followed * step - (0 if starts_from_gradient else of_state)
         backward += followed * step if recompute else 0
     return Flops(forward, backward)
+
+
+def mean_flops_per_token(model: ModelConfig, train: TrainConfig, causal: bool = True) -> Flops:
+    """At the mean loop count r + 1 of the sampler; with truncation the few draws below its depth are neglected."""
+    loops = [model.mean_loops + 1] * len(model.groups)
+    flops = flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
+    return flops if train.exit_gate is None else flops + exit_gate_flops(model, loops[0], causal)
 
 
 def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Flops:

@@ -1,36 +1,56 @@
-"""The jobs of the core that measure the last checkpoint or every one, as rows like those of the studies."""
+"""The jobs of the core that follow training, as rows like those of the studies."""
 
-from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost, scales
-from twoscale.config import Config, user_values
-from twoscale.workflow.params import module_of
-from twoscale.workflow.paths import PROBE, QUALITY
-from twoscale.workflow.report import REPORT_RESULTS
-from twoscale.workflow.rows import Comparison, Measurement, all_cores
+from twoscale.claims.scale import scales
+from twoscale.config import text_label, user_values
+from twoscale.jobs.rows import PROBE, QUALITY, REPORT_RESULTS, SEGMENT, LocalJob, TorchJob, all_cores, module_of
+from twoscale.tables import CLAIM_TABLES
 
-SEGMENT = "results/{run}/training/iteration_{iteration}.parquet"
 CRITERION = {
     "quality": QUALITY,
     "loops": "results/{run}/exits/{grid}/{criterion}.loops.parquet",
     "cost_matched": "results/{run}/exits/{grid}/{criterion}.cost_matched.parquet",
 }
 TRAJECTORIES = ("trajectories", "paths", "drift")
+METRICS = ("loop_metrics", "drift", "loop_sequences", "drift_sequences")
 EXIT_TABLES = ("exit_quality", "exit_loops", "exit_cost_matched")
 
+# The verdicts on the claims of the paper; the only job besides the figures that released tables need.
+JUDGE_CLAIMS = LocalJob(
+    name="judge_claims",
+    function="twoscale.report.pages.judge_claims",
+    inputs=lambda runs: {name: runs.table_file(table) for name, table in CLAIM_TABLES.items()},
+    outputs={
+        "table": "results/{selected}/tables/claims.parquet",
+        "regime": "results/{selected}/tables/regime.parquet",
+        "page": "results/{selected}/figures/claims.md",
+    },
+    tables=("claims", "regime"),
+    config=lambda runs: runs.params.slice(
+        *("run", "seed"),
+        text=lambda config: text_label(config.data),
+        max_loops=lambda config: config.exits.max_loops,
+        warmup_iterations=lambda config: config.train.warmup_iterations,
+        published=lambda config: config.model.source == "published",
+        scales=lambda config: scales(config).plain,
+    ),
+)
+
 JOBS = (
+    JUDGE_CLAIMS,
     # --- the logs of all segments of training, joined
-    Comparison(
+    LocalJob(
         name="aggregate_training",
         function="twoscale.dynamics.aggregate.join_training",
         inputs=lambda runs: {
-            "logs": runs.paths.at_checkpoints(SEGMENT, untrained=False),
-            "loops": runs.paths.at_checkpoints(SEGMENT.replace(".parquet", ".loops.parquet"), untrained=False),
+            "logs": runs.at_checkpoints(SEGMENT, untrained=False),
+            "loops": runs.at_checkpoints(SEGMENT.replace(".parquet", ".loops.parquet"), untrained=False),
         },
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("training", "training_loops")},
         tables=["training", "training_loops"],
         trained=True,
     ),
     # --- trajectories of held-out tokens through the loops
-    Measurement(
+    TorchJob(
         name="extract_trajectories",
         function="twoscale.dynamics.trajectories.run",
         outputs={name: f"results/{{run}}/{name}/iteration_{{iteration}}.parquet" for name in TRAJECTORIES},
@@ -39,13 +59,22 @@ JOBS = (
             "seed", "device", "model", "trajectories", "path_types", "trajectory_sequences"
         ),
         dtype="trajectories",
-        cost=lambda run: passes_cost(run, [(checkpoints(run) * run.trajectory_sequences, run.trajectories.loops)]),
         group=lambda runs: "analyses_{run}_{iteration}",
     ),
-    Measurement(
+    LocalJob(
+        name="aggregate_metrics",
+        function="twoscale.dynamics.aggregate.metrics",
+        inputs=lambda runs: {
+            "trajectories": runs.at_checkpoints("results/{run}/trajectories/iteration_{iteration}.parquet"),
+            "token_drift": runs.at_checkpoints("results/{run}/drift/iteration_{iteration}.parquet"),
+        },
+        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in METRICS},
+        tables=METRICS,
+    ),
+    TorchJob(
         name="extract_states",
         function="twoscale.dynamics.sequence_states.run",
-        inputs=lambda runs: {"tokenizer": runs.paths.tokenizer_file},
+        inputs=lambda runs: {"tokenizer": runs.tokenizer_file},
         outputs={"states": "results/{run}/states.safetensors"},
         config=lambda runs: runs.params.slice(
             *("seed", "device", "model", "trajectories", "trajectory_sequences"),
@@ -53,9 +82,9 @@ JOBS = (
         ),
         dtype="trajectories",
         minutes=30,
-        group=lambda runs: runs.resources.last_group,
+        group=lambda runs: runs.params.last_group,
     ),
-    Comparison(
+    LocalJob(
         name="project_states",
         function="twoscale.dynamics.state_paths.run",
         inputs=lambda runs: {"states": "results/{run}/states.safetensors"},
@@ -66,29 +95,29 @@ JOBS = (
     # engines; in the latency job all take turns. Snakemake deletes the outputs of a job when it starts, so joins and
     # latency wait for the quality of users' criteria: if one fails, the tables of the others are kept. (Not with
     # `ancient`: Snakemake then overlooks that the waiting job has changed, too.)
-    Measurement(
+    TorchJob(
         name="measure_exit_quality",
         function="twoscale.exits.jobs.measure_exit_quality",
-        inputs=lambda runs: {"probe": runs.paths.probe_file()},
+        inputs=lambda runs: {"probe": runs.probe_file()},
         outputs=CRITERION,
         tables=EXIT_TABLES,
         config=lambda runs: runs.params.exit_slice(),
         dtype="exits",
         minutes=120,
-        threads=lambda runs, cores: runs.resources.exit_threads(cores),
+        threads=lambda runs, cores: runs.params.exit_threads(cores),
         cpus=4,
     ),
-    Comparison(
+    LocalJob(
         name="join_exit_quality",
         function="twoscale.dynamics.aggregate.join_exit_quality",
-        inputs=lambda runs: {f"{name}_files": runs.paths.each_criterion(path) for name, path in CRITERION.items()},
+        inputs=lambda runs: {f"{name}_files": runs.each_criterion(path) for name, path in CRITERION.items()},
         outputs={name: f"results/{{run}}/tables/{{grid}}_{name}.parquet" for name in CRITERION},
         tables=EXIT_TABLES,
     ),
-    Measurement(
+    TorchJob(
         name="benchmark_exits",
         function="twoscale.exits.benchmark.run",
-        inputs=lambda runs: runs.paths.of_exits("exit"),
+        inputs=lambda runs: runs.of_exits("exit"),
         outputs={
             "latency": "results/{run}/tables/exit_latency.parquet",
             "latency_loops": "results/{run}/tables/exit_latency_loops.parquet",
@@ -100,49 +129,47 @@ JOBS = (
         minutes=240,
         threads=all_cores,
         cpus=4,
-        # with the quality of all criteria
-        cost=lambda run: exits_cost(run, run.exits, run.quality_sequences),
     ),
     # --- pages of the report; the first one, workflow.rst, shows the overview
-    Comparison(
+    LocalJob(
         name="write_overview",
-        function="twoscale.report.overview.run",
+        function="twoscale.report.pages.write_overview",
         inputs=lambda runs: {
-            **{name: runs.report.figure_table(name) for name in runs.report.sentences},
-            "claims": [runs.paths.table_file("claims")] if runs.report.claims else [],
-            "pictures": runs.report.pictures,
+            **{name: runs.figures.reported_table(name) for name in runs.figures.sentences},
+            "claims": [runs.table_file("claims")] if runs.figures.claims else [],
+            "pictures": runs.figures.pictures,
         },
         outputs={"page": "results/report/overview.html", "results": REPORT_RESULTS},
-        config=lambda runs: runs.report.overview_slice,
-        modules=lambda runs: [module_of(path) for path in runs.report.sentences.values()],
+        config=lambda runs: runs.figures.overview_slice,
+        modules=lambda runs: [module_of(path) for path in runs.figures.sentences.values()],
         report=("Claims", "Overview"),
         caption_file="workflow/report/overview.rst",
     ),
-    Comparison(
+    LocalJob(
         name="write_runtimes",
         function="twoscale.report.pages.runtimes_page",
-        inputs=lambda runs: {"results": runs.report.results},  # the benchmark files exist once these do
+        inputs=lambda runs: {"results": runs.figures.results},  # the benchmark files exist once these do
         outputs={"page": "results/report/runtimes.html"},
         report=("Runtime", "Runtime of each rule"),
         caption_file="workflow/report/runtimes.rst",
     ),
-    Comparison(
+    LocalJob(
         name="write_claims_page",
         function="twoscale.report.pages.claims_page",
-        inputs=lambda runs: {"claims": runs.report.drawn("claims.md")},
+        inputs=lambda runs: {"claims": runs.figures.drawn("claims.md")},
         outputs={"page": "results/report/claims_in_full.html"},
         report=("Claims", "Each claim in full"),
         caption_file="workflow/report/claims.rst",
     ),
     # --- for the docs of a run, or to hand it on
-    Comparison(
+    LocalJob(
         name="take_snapshot",
         function="twoscale.report.release.take_snapshot",
         inputs=lambda runs: {
-            "results": runs.report.snapshot_files,
-            "training": runs.paths.table_file("training"),
-            "tokens": runs.paths.data_file("tokens.json"),
-            "segments": runs.paths.at_checkpoints(SEGMENT, untrained=False),
+            "results": runs.figures.snapshot_files,
+            "training": runs.table_file("training"),
+            "tokens": runs.data_file("tokens.json"),
+            "segments": runs.at_checkpoints(SEGMENT, untrained=False),
         },
         outputs={"snapshot": "results/snapshot"},
         config=lambda runs: runs.params.slice("run", plain=user_values, scales=lambda config: scales(config).plain),
@@ -150,25 +177,17 @@ JOBS = (
     ),
 )
 
-
-def _probe_cost(run: Config) -> Cost:
-    """The probe is fitted on the states that an oracle decodes, if a grid has its criterion."""
-    fitted = any("probe" in exits.criteria for exits in run.exit_grids.values())
-    return oracle_cost(run, run.sequences("probe")) if fitted else Cost()
-
-
 # The probe of the criterion `probe`, fitted on training text where a run lists this criterion.
-PROBE_JOB = Measurement(
+PROBE_JOB = TorchJob(
     name="train_probe",
     function="twoscale.exits.probe_fit.run",
-    inputs=lambda runs: {"val": [], "train": runs.paths.data_file("train.bin")},
-    outputs={"probe": f"results/{{run}}/{PROBE}"},
+    inputs=lambda runs: {"val": [], "train": runs.data_file("train.bin")},
+    outputs={"probe": PROBE},
     config=lambda runs: runs.params.slice(
         *("run", "seed", "device", "model", "probe"),
         sequences=lambda config: config.sequences("probe"),
         max_loops=lambda config: config.exits.max_loops,
     ),
     dtype="probe",
-    cost=_probe_cost,
     trained=True,
 )

@@ -1,4 +1,4 @@
-"""The params of jobs: slices of the config, code, and commands.
+"""What jobs are given: slices of the config, the fingerprint of their code, commands, processors, memory and time.
 
 Everything that matters for a result is tracked; what does not, a path, a launcher, a download, is `untracked`.
 """
@@ -17,18 +17,25 @@ from twoscale.base import InputError, canonical_json, json_digest, sha256
 from twoscale.config import Config, CriterionConfig
 from twoscale.data.text import digest_files
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
-from twoscale.workflow.paths import OPTIMIZER
+from twoscale.jobs.launch import NodeResources
+from twoscale.jobs.rows import module_of
+from twoscale.model.flops import BYTES, parameters
+from twoscale.workflow.plan import loading_bytes, training_bytes
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
 SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was read from
-KEPT = ".result_cache"  # folder of a run with results that reruns restore
+RESULT_CACHE = ".result_cache"  # folder of a run with results that reruns restore
+OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
+TRAINING_MB = 16000  # of a training job on a node with GPUs, at its first attempt
+LIBRARIES_MB = 1500  # of Python and torch
+SMALL = 20_000_000  # parameters; jobs on such a model ask for half
 
 
 @dataclass(frozen=True)
 class Params:
-    """The params of jobs. Where nothing else is said, a method is a param function or makes one.
+    """The params and resources of jobs. Where nothing else is said, a method is such a function or makes one.
 
     Attributes:
         runs: The runs of the config.
@@ -131,19 +138,13 @@ class Params:
 
         `files` is `file_options` with the table; `computed` is its SHA-256, so the job runs again after a change.
         """
-        path = Path(self.runs.paths.table_file(table))
-
-        def digest() -> str:
-            if self.runs.release is not None:  # fetched together with the inputs of the job
-                released = self.runs.release.tables.get(f"{self.runs.selected}/tables/{table}.parquet")
-                return "" if released is None else released.sha256
-            return sha256(path) if path.is_file() else ""
+        path = Path(self.runs.table_file(table))
 
         def files(wildcards: Any, input: Any, output: Any) -> str:
-            option = f" --{table} {shlex.quote(str(path))}" if digest() else ""
+            option = f" --{table} {shlex.quote(str(path))}" if path.is_file() else ""
             return file_options(wildcards, input, output) + option
 
-        return {"files": files, "computed": lambda wildcards: digest()}
+        return {"files": files, "computed": lambda wildcards: sha256(path) if path.is_file() else ""}
 
     # --- code -------------------------------------------------------------------------------------------------------
 
@@ -176,7 +177,7 @@ class Params:
 
     def function(self, path: str, *modules: str) -> dict[str, Any]:
         """Params of a job that calls the function with this dotted path, which imports `modules` by name."""
-        return self.script("compare", path, modules=[module_of(path), *modules])
+        return self.script("call", path, modules=[module_of(path), *modules])
 
     def cached_script(
         self,
@@ -203,21 +204,19 @@ class Params:
 
     def torch_command(self, script: str, *arguments: str) -> Callable:
         """The command that starts an entry script with torch in one process."""
-
-        @untracked
-        def param(wildcards: Any) -> str:
-            lease = self._gpu_lease(self.runs.resources.gpus(wildcards))
-            return shlex.join([*lease, "python", self._script(script), *arguments])
-
-        return param
+        return untracked(
+            lambda wildcards: shlex.join(
+                [*self._lease(self.gpus(wildcards)), "python", self._script(script), *arguments]
+            )
+        )
 
     def training_command(self, script: str) -> Callable:
         """The command that starts an entry script in train.processes processes on train.nodes nodes."""
 
         @untracked
         def param(wildcards: Any) -> str:
-            share = self.runs.resources.node_share(wildcards)
-            lease = self._gpu_lease(share.gpus) if share.nodes == 1 else []  # SLURM assigns the GPUs of several nodes
+            share = self.node_share(wildcards)
+            lease = self._lease(share.gpus) if share.nodes == 1 else []  # SLURM assigns the GPUs of several nodes
             together = share.nodes * share.processes > 1
             launcher = [self._script("with_nodes"), *map(str, share)] if together else []
             return shlex.join([*lease, "python", *launcher, self._script(script)])
@@ -227,7 +226,7 @@ class Params:
     def _script(self, name: str) -> str:
         return str(self.scripts / f"{name}.py")
 
-    def _gpu_lease(self, gpus: int) -> list[str]:
+    def _lease(self, gpus: int) -> list[str]:
         return ["python", self._script("with_gpus"), str(gpus)] if gpus else []
 
     def cache_files(self, code: Callable, config: Callable, columns: str, later: Callable) -> Callable:
@@ -235,42 +234,130 @@ class Params:
 
         `code`, `config` and `columns` are the tracked params of the job, the result of which depends on nothing else
         but its inputs. `later`: the first outputs of the later segments, in order; where there are any, the optimizer
-        state is temporary. It is left out of the inputs, because it is a function of the same as the weights beside it.
+        state is temporary. It is left out of the inputs, because it is a function of the same as its weights.
         """
 
         def param(wildcards: Any, input: Any, output: Any) -> str:
             following = later(wildcards)
             temporary = [file for file in output if file.endswith(OPTIMIZER) and following]
             job = {
-                "folder": _kept_folder(wildcards.run, output[0]),
+                "folder": _cache_folder(wildcards.run, output[0]),
                 "version": json_digest([code(wildcards), config(wildcards), columns]),
                 "device": self.runs.of(wildcards)[1].compute.device,
                 "inputs": sorted(file for file in input if not file.endswith(OPTIMIZER)),
                 "outputs": [file for file in output if file not in temporary],
                 "temporary": temporary,
-                "later": [_kept_folder(wildcards.run, file) for file in following],
+                "later": [_cache_folder(wildcards.run, file) for file in following],
             }
             return f"{file_options(wildcards, input, output)} --result-cache {shlex.quote(canonical_json(job))}"
 
         return param
+
+    # --- resources --------------------------------------------------------------------------------------------------
+
+    def gpus(self, wildcards: Any) -> int:
+        """GPUs of a job that uses torch."""
+        return int(self.runs.of(wildcards)[1].compute.device == "cuda")
+
+    def exit_threads(self, cores: int | None, grid: str | None = None) -> Callable:
+        """Threads of a quality job, so that the jobs of all criteria of a grid share the cores.
+
+        Small tensors gain little from a second thread, and parallel jobs gain all of a second core. `grid` is a
+        wildcard unless given.
+        """
+        return lambda wildcards: max(1, (cores or 1) // len(self.runs.exits(wildcards, grid).criteria))
+
+    def last_group(self, wildcards: Any) -> str:
+        """The group of jobs that analyse the last checkpoint, as the rules' `analyses_{run}_{iteration}` names it."""
+        run, _ = self.runs.of(wildcards)
+        return f"analyses_{run}_{self.runs.iterations(run)[-1]:06d}"
+
+    def torch_job(self, section: str, memory: int, minutes: int, **further: Any) -> dict[str, Any]:
+        """Resources of a job that opens a checkpoint in the dtype of a section: MB and minutes of the first attempt.
+
+        `memory` is for everything but the weights of a published model. Jobs on a small model ask for half of it.
+        """
+
+        def mem_mb(wildcards: Any, attempt: int) -> int:
+            config = self.runs.of(wildcards)[1]
+            weights = parameters(config.model)
+            if trains(config):
+                return (memory // 2 if weights < SMALL else memory) * attempt
+            return (memory + weights * BYTES[getattr(config, section).dtype] // 10**6) * attempt
+
+        return {"mem_mb": mem_mb, "runtime": growing(minutes), "gpu": self.gpus, "gpu_slot": self.gpus} | further
+
+    def training_gpus(self, wildcards: Any) -> int:
+        """GPUs of a training job, one per process."""
+        return self.gpus(wildcards) * self.runs.of(wildcards)[1].train.processes
+
+    def training_threads(self, wildcards: Any) -> int:
+        """Threads of a training job on each node, all its processes together."""
+        train = self.runs.of(wildcards)[1].train
+        return train.cpu_threads * train.processes // train.nodes
+
+    def node_share(self, wildcards: Any) -> NodeResources:
+        """What each node of a training job has; CPUs: four per GPU at least, to prefetch and to compile."""
+        train = self.runs.of(wildcards)[1].train
+        gpus = self.training_gpus(wildcards)
+        cpus = max(self.training_threads(wildcards), 4 * gpus // train.nodes)
+        return NodeResources(train.nodes, train.processes // train.nodes, cpus, gpus // train.nodes)
+
+    def training_memory(self, wildcards: Any, attempt: int) -> int:
+        """MB of a training job on each node, with those for loading a model that is divided."""
+        config = self.runs.of(wildcards)[1]
+        loaded = loading_bytes(config) // 10**6 if config.train.shard else 0
+        on_cpu = LIBRARIES_MB * config.train.processes // config.train.nodes + training_bytes(config) // 10**6
+        return ((on_cpu if config.compute.device == "cpu" else TRAINING_MB) + loaded) * attempt
+
+    def training_job(self) -> dict[str, Callable]:
+        """Processors and GPUs of a training job on one node, and for several what Snakemake's SLURM executor takes.
+
+        `cpus_per_task`: Snakemake limits `threads` to the cores of its machine, but not this.
+        `mpi`: the job itself calls srun. `tasks_per_gpu` keeps the executor from a number of tasks of its own.
+        `gres`: GPUs of each node, in place of `gpu`, those of the job, which SLURM may distribute unevenly.
+        """
+
+        def on_several(value: Callable[[NodeResources], Any], alone: Any = None) -> Callable:
+            def resource(wildcards: Any) -> Any:
+                share = self.node_share(wildcards)
+                return value(share) if share.nodes > 1 else alone and alone(wildcards)
+
+            return resource
+
+        return {
+            "nodes": on_several(lambda share: share.nodes),
+            "tasks": on_several(lambda share: share.nodes),
+            "mpi": on_several(lambda share: "srun"),
+            "tasks_per_gpu": on_several(lambda share: 0),
+            "gres": on_several(lambda share: f"gpu:{share.gpus}" if share.gpus else None),
+            "cpus_per_task": lambda wildcards: self.node_share(wildcards).cpus,
+            "gpu": on_several(lambda share: 0, alone=self.training_gpus),
+            "gpu_slot": self.training_gpus,
+        }
+
+
+def trains(config: Config) -> bool:
+    """Whether the weights of a run are trained here."""
+    return config.model.source == "trained"
+
+
+def growing(amount: int) -> Callable:
+    """`amount` times the number of the attempt, for jobs that may have failed for lack of it."""
+    return lambda wildcards, attempt: amount * attempt
 
 
 def _plain(value: Any) -> Any:
     return configs.plain(value) if isinstance(value, BaseModel) else value
 
 
-def _kept_folder(run: str, output: str) -> str:
+def _cache_folder(run: str, output: str) -> str:
     """The folder that keeps the result of a job, named after its first output.
 
     With a storage plugin an output is a local copy, the path of which only ends like that of the result.
     """
     name = output.rpartition(f"results/{run}/")[2]
-    return str(Path("results", run, KEPT, name).with_suffix(""))
-
-
-def module_of(function: str) -> str:
-    """The module of a function with this dotted path."""
-    return function.rpartition(".")[0]
+    return str(Path("results", run, RESULT_CACHE, name).with_suffix(""))
 
 
 def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:

@@ -1,103 +1,155 @@
-"""The printed plan of a run: FLOPs, parameters, bytes and jobs, computed from its config."""
+"""The cost of a run, computed from its config: FLOPs, bytes on disk and in memory, hours, and claims out of reach."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from twoscale import config, tables
-from twoscale.analysis.costs import Cost, checkpoints, decoded_bytes, forward, training_tokens
 from twoscale.base import InputError
-from twoscale.claims.evidence import FEWEST_FOR_TREND
-from twoscale.claims.verdicts import CLAIMS, Claim
-from twoscale.discovery import study_parts
-from twoscale.model.flops import BYTES, cache_bytes, parameters
-from twoscale.training.plan import (
-    PUBLISHED_BYTES,
-    SEGMENT_STATES,
-    activation_bytes,
-    gathered_bytes,
-    loading_bytes,
-    mean_flops_per_token,
-    states_bytes,
-)
-from twoscale.workflow.core import JOBS, PROBE_JOB
-from twoscale.workflow.rows import Measurement
+from twoscale.model.flops import BYTES, cache_bytes, flops_per_token, layer_matrices, mean_flops_per_token, parameters
+
+if TYPE_CHECKING:
+    from twoscale.claims.verdicts import Claim
 
 Lines = list[tuple[str, str]]  # label and value
-# Rates that a plan assumes unless they are given. On cpu: 0.03, measured on two threads (docs/benchmarks.md).
-ASSUMED = {
-    "cuda": {"tflops": 100.0, "analysis_tflops": 20.0, "bandwidth": 1000.0},
-    "cpu": {"tflops": 0.03, "analysis_tflops": 0.03, "bandwidth": 10.0},
-}
+# Sustained tera-FLOP/s of training and of analyses, and GB/s from memory, on one GPU or on two threads of a CPU
+# (docs/benchmarks.md). Analyses compute in float32 and float64.
+RATES = {"cuda": (100.0, 20.0, 1000.0), "cpu": (0.03, 0.03, 10.0)}
 OPTIMIZER_STEP = 4  # weights, gradients and two moments
+PUBLISHED_BYTES = BYTES["bfloat16"]  # of a published weight
+# Sizes of the weights that training has on disk besides its checkpoints, at most: two moments to start from, and a
+# partial state of weights and moments with the one that it replaces.
+SEGMENT_STATES = 2 + 3 + 3
+LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them
+TRAINED = 7  # weights, gradients and two moments, and weights and moments of a file
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Sustained rates of a machine: tera-FLOP/s of training and of analyses, which compute in float32 and float64,
-    and GB/s from memory. Raises InputError for one that is not > 0.
+def rows(run: config.Config, tflops: float | None = None) -> Lines:
+    """The lines of the plan of a run. `tflops`: sustained tera-FLOP/s of training, assumed unless given.
+
+    Raises InputError for a rate that is not > 0.
     """
-
-    tflops: float
-    bandwidth: float
-    analysis_tflops: float
-
-    @classmethod
-    def of(cls, device: str, **given: float | None) -> Self:
-        """The rates that are `given`, and assumed ones of a device for those that are None."""
-        return cls(**ASSUMED[device] | {name: rate for name, rate in given.items() if rate is not None})
-
-    def __post_init__(self) -> None:
-        for name, rate in vars(self).items():
-            if not 0 < rate < math.inf:
-                raise InputError(f"option --{name.replace('_', '-')}: found {rate:g}, expected a finite number > 0.")
-
-
-def rows(run: config.Config, rates: Rates) -> Lines:
-    """The lines of the plan of a run."""
-    if run.model.source == "published":
-        return published_rows(run, rates)
-    return training_rows(run, rates) + memory_rows(run) + analysis_rows(run, rates)
+    training, analysis, bandwidth = RATES[run.compute.device]
+    training = training if tflops is None else tflops
+    if not 0 < training < math.inf:
+        raise InputError(f"option --tflops: found {training:g}, expected a finite number > 0.")
+    flops, tokens = analyses(run)
+    hours = flops / (analysis * 1e12) / 3600 + tokens * _decoded_bytes(run) / (bandwidth * 1e9) / 3600
+    trained = run.model.source != "published"
+    return [
+        ("parameters", f"{_decimals(parameters(run.model) / 1e6, 1)} M"),
+        *(_training_rows(run) if trained else _published_rows(run)),
+        ("states for Fig. 1 on disk", _gigabytes(states_bytes(run))),
+        ("per-token tables on disk, at most", _gigabytes(_table_bytes(run))),
+        ("cache of one decoded sequence, in memory", _gigabytes(_cache_bytes(run))),
+        ("FLOPs of the analyses of the figures, at most", f"{flops:.3g}"),
+        *([(f"hours of training at {training:g} TFLOP/s a process", _decimals(_hours(run, training)))] * trained),
+        ("hours in all, at most", _decimals(hours + (_hours(run, training) if trained else 0))),
+    ]
 
 
-def training_rows(run: config.Config, rates: Rates) -> Lines:
-    """The lines on training and on what a run has on disk."""
+def _training_rows(run: config.Config) -> Lines:
+    """The lines on training, on its text and on its files."""
     model, train = run.model, run.train
-    weights = parameters(model) * BYTES["float32"]
-    tokens = training_tokens(run)
-    flops = mean_flops_per_token(model, train).total
-    full = mean_flops_per_token(model, train, causal=False).total
-    cache = cache_bytes(model, run.exits.max_loops, run.exits.dtype)
-    slowest = train.processes * _parts(train)[0] / train.batch_size  # of processes that wait for it
-    hours = flops * tokens / (rates.tflops * train.processes / slowest * 1e12) / 3600
+    weights, tokens = parameters(model) * BYTES["float32"], training_tokens(run)
+    flops, full = (mean_flops_per_token(model, train, causal).total for causal in (True, False))
     # tokens of GPT-2 can be counted while text is collected, those of a tokenizer trained on it cannot
     unit = "tokens" if run.tokenizer.name == "gpt2" else "characters"
     text = getattr(run.data, f"train_{unit}")
     return [
-        ("parameters", f"{_decimals(parameters(model) / 1e6, 1)} M"),
         ("iterations", f"{train.iterations:,}"),
         ("tokens trained on", f"{_decimals(tokens / 1e6, 1)} M"),
         ("FLOPs per token, causal attention", f"{_decimals(flops / 1e9)} G"),
         ("training FLOPs, causal attention", f"{flops * tokens:.3g}"),
         ("training FLOPs, full attention", f"{full * tokens:.3g}"),
-        (f"hours of training at {rates.tflops:g} TFLOP/s a process", _decimals(hours)),
-        ("training jobs (one per checkpoint)", str(checkpoints(run) - 1)),
-        ("checkpoints to analyse", str(checkpoints(run))),
+        ("training jobs (one per checkpoint)", str(_checkpoints(run) - 1)),
+        ("checkpoints to analyse", str(_checkpoints(run))),
         (f"text to collect, {unit}", "all" if text is None else f"{text:,}"),
-        ("checkpoints on disk", _gigabytes(checkpoints(run) * weights)),
+        ("checkpoints on disk", _gigabytes(_checkpoints(run) * weights)),
         ("optimizer and partial states on disk, at most", _gigabytes(SEGMENT_STATES * weights)),
-        *_disk_rows(run),
-        ("cache of one decoded sequence, in memory", _gigabytes(cache)),
+        *memory_rows(run),
     ]
 
 
-def _disk_rows(run: config.Config) -> Lines:
-    measured = checkpoints(run) * run.trajectory_sequences * run.model.context_length  # tokens
+def _published_rows(run: config.Config) -> Lines:
+    """The lines on the weights of a published model, and on the memory of a batch."""
+    model, exits, trajectories = run.model, run.exits, run.trajectories
+    count, size = parameters(model), BYTES[exits.dtype]
+    states = trajectories.batch_size * model.context_length * model.hidden_size * BYTES[trajectories.dtype]
+    logits = exits.quality_batch_size * model.context_length * model.padded_vocab_size * size
     return [
-        ("states for Fig. 1 on disk", _gigabytes(states_bytes(run))),
-        ("per-token tables on disk, at most", _gigabytes(measured * _bytes_per_token(run))),
+        ("weights on disk, in bf16", _gigabytes(count * PUBLISHED_BYTES)),
+        ("weights in memory, exit criteria", _gigabytes(count * size)),
+        ("weights in memory, trajectories", _gigabytes(count * BYTES[trajectories.dtype])),
+        # twice: as a list, and stacked for the distances of the path
+        ("states of a batch of trajectories, in memory", _gigabytes(2 * (trajectories.loops + 1) * states)),
+        ("logits of a batch of held-out text, in memory", _gigabytes(logits)),
+        ("FLOPs per token at all loops", f"{_decimals(_forward(model, exits.max_loops) / 1e9)} G"),
     ]
+
+
+# --- hours -------------------------------------------------------------------------------------------------------
+
+
+def training_tokens(run: config.Config) -> int:
+    """Tokens that a run is trained on, repeated ones included."""
+    return run.train.iterations * run.train.batch_size * run.model.context_length
+
+
+def _hours(run: config.Config, tflops: float) -> float:
+    """Hours of training; processes wait for the slowest, which has the most sequences."""
+    train = run.train
+    slowest = train.processes * _parts(train)[0] / train.batch_size
+    flops = mean_flops_per_token(run.model, train).total * training_tokens(run)
+    return flops * slowest / (tflops * train.processes * 1e12) / 3600
+
+
+def analyses(run: config.Config) -> tuple[float, int]:
+    """FLOPs of whole sequences, and tokens that are read one by one, for the figures of the paper; without any exit.
+
+    Trajectories of every checkpoint; then quality, cost-matched exits and latency at all operating points. Text under
+    criteria that need predictions is read token by token where those pass the remaining layers; timed tokens are read
+    twice.
+    """
+    from twoscale.exits.criteria import CRITERIA  # here, because it imports torch
+
+    exits, sequences, length = run.exits, run.quality_sequences, run.model.context_length
+    points = {name: len(entry.thresholds) for name, entry in exits.criteria.items()}
+    by_token = [
+        name for name in points if exits.readout != "head" and name in CRITERIA and CRITERIA[name].needs_readout
+    ]
+    sequential, total = sum(points[name] for name in by_token), sum(points.values())
+    whole = total - sequential + (total - points.get("fixed", 0)) * (exits.random_draws + 1)
+    rounds = exits.latency_repeats + 1
+    flops = _checkpoints(run) * run.trajectory_sequences * _forward(run.model, run.trajectories.loops)
+    flops += sequences * whole * _forward(run.model, exits.max_loops)
+    return length * flops, 2 * exits.latency_tokens * rounds * total + length * (rounds + sequences) * sequential
+
+
+def _checkpoints(run: config.Config) -> int:
+    return 1 if run.model.source == "published" else 1 + len(config.checkpoint_iterations(run.train))
+
+
+def _forward(model: config.ModelConfig, loops: int) -> float:
+    """FLOPs of a forward pass per token at the same loop count in all groups."""
+    return flops_per_token(model, [loops] * len(model.groups)).forward
+
+
+def _decoded_bytes(run: config.Config) -> float:
+    """Bytes of the weights that one token reads in decoding: a layer each time it is applied, and the head."""
+    model, exits = run.model, run.exits
+    applied = {number: exits.max_loops if model.is_looped(number) else 1 for number in range(1, model.num_layers + 1)}
+    layers = sum(times * layer_matrices(model, number) for number, times in applied.items())
+    return (layers + model.hidden_size * model.padded_vocab_size) * BYTES[exits.dtype]
+
+
+# --- bytes on disk -----------------------------------------------------------------------------------------------
+
+
+def states_bytes(run: config.Config) -> int:
+    """Bytes of the states of one sequence, for Fig. 1."""
+    model = run.model
+    states = 1 + model.num_layers - sum(map(len, model.groups)) + len(model.groups) * (run.trajectories.loops + 1)
+    return states * model.context_length * model.hidden_size * BYTES["float32"]
 
 
 def row_bytes(table: str, measures: int = 0) -> int:
@@ -105,18 +157,19 @@ def row_bytes(table: str, measures: int = 0) -> int:
     return sum(BYTES[dtype] for dtype in tables.columns(table).values()) + measures * BYTES[tables.MEASURE_TYPE]
 
 
-def _bytes_per_token(run: config.Config) -> int:
-    """Bytes of the rows of a token in the per-token tables of a checkpoint."""
+def _table_bytes(run: config.Config) -> int:
+    """Bytes of the per-token tables of all checkpoints."""
     from twoscale.dynamics import measures, path_types  # noqa: F401 - here, because they import torch
 
     steps = (run.trajectories.loops + 1) * row_bytes("trajectories", len(measures.LOOP_MEASURES))
     paths = row_bytes("token_paths", len(measures.PATH_MEASURES))
     references = get_args(type(run.figures).__annotations__["dlr_reference_state"])
     drift = len(run.model.boundary_labels) * len(references) * row_bytes("token_drift")
-    return len(run.model.groups) * (steps + paths) + drift
+    tokens = _checkpoints(run) * run.trajectory_sequences * run.model.context_length
+    return tokens * (len(run.model.groups) * (steps + paths) + drift)
 
 
-# --- memory of training ------------------------------------------------------------------------------------------
+# --- memory ------------------------------------------------------------------------------------------------------
 
 
 def memory_rows(run: config.Config) -> Lines:
@@ -150,24 +203,108 @@ def _parts(train: config.TrainConfig) -> list[int]:
     return [share + 1] * rest + [share] * (train.processes - rest)
 
 
+def _cache_bytes(run: config.Config) -> int:
+    return cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)
+
+
+def activation_bytes(run: config.Config) -> float:
+    """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1, without its logits.
+
+    A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4 if gated), the
+    adapter 1; with train.recompute a loop step keeps its state only. With train.exit_gate the layers after the group
+    decode every state, and three stacks of states are kept. A test compares this with autograd.
+    """
+    model, train = run.model, run.train
+
+    def layer(number: int) -> int:
+        states = (10 if model.norms == "sandwich" else 8) * model.hidden_size
+        return states + (4 if model.mlp == "gated" else 2) * model.mlp_width_of(number)
+
+    steps = min(model.mean_loops + 1, train.backprop_depth or math.inf)
+    adapter = model.hidden_size if model.injection in ("projection", "diagonal") else 0
+    kept: float = sum(layer(number) for number in range(1, model.num_layers + 1) if not model.is_looped(number))
+    for group in model.groups:
+        step = sum(map(layer, group)) + adapter
+        kept += step + steps * model.hidden_size if train.recompute else steps * step
+    if train.exit_gate is not None:
+        after = sum(map(layer, range(model.groups[-1][-1] + 1, model.num_layers + 1)))
+        kept += model.mean_loops * after + 3 * (model.mean_loops + 1) * model.hidden_size
+    return kept * model.context_length * BYTES["float32"]
+
+
+def gathered_bytes(model: config.ModelConfig) -> int:
+    """Bytes of the weights and gradients in float32 that train.shard gathers on a process at a time.
+
+    Those of everything but the unlooped layers, of which two are gathered at a time, one ahead. FSDP's buffers for
+    communication are not counted.
+    """
+    unlooped = model.num_layers - sum(map(len, model.groups))
+    layer = parameters(model) - parameters(model.model_copy(update={"num_layers": model.num_layers - 1}))
+    return 2 * (parameters(model) - max(0, unlooped - 2) * layer) * BYTES["float32"]
+
+
+def loading_bytes(run: config.Config) -> int:
+    """Bytes of the CPU's memory that the processes of a node take to load a model for train.shard.
+
+    Each has all weights and moments from the file, and the whole model, before it keeps its part.
+    """
+    return LOADED * parameters(run.model) * BYTES["float32"] * (run.train.processes // run.train.nodes)
+
+
+def training_bytes(run: config.Config) -> int:
+    """Bytes of a node's memory that training on the CPU takes, without those of Python and its libraries.
+
+    A process has weights, gradients and moments, those of a file that it reads or writes, the activations of its
+    sequences, and four copies of their logits. Activations and logits are doubled, because loop counts are sampled and
+    the allocator keeps what it has had: two runs of 0.7 and 3.5 million parameters took half of the result at most.
+    """
+    model, train = run.model, run.train
+    sequences = math.ceil(train.batch_size / (train.micro_batches * train.processes))
+    logits = model.context_length * model.vocab_size * BYTES["float32"]
+    states = TRAINED * parameters(model) * BYTES["float32"]
+    process = states + 2 * sequences * (activation_bytes(run) + 4 * logits)
+    return int(process * (train.processes // train.nodes))
+
+
+# --- notes -------------------------------------------------------------------------------------------------------
+
+
 def notes(run: config.Config) -> list[str]:
-    """Sentences on what the config makes slow, and on claims that no result of the run can uphold."""
-    return [*_idle(run), *claim_notes(run)]
+    """Sentences on what the config makes slow, and on claims that the run cannot uphold, whatever it measures."""
+    from twoscale.claims.verdicts import CLAIMS  # here, because it imports pandas
 
-
-def _idle(run: config.Config) -> list[str]:
+    found = ((claim, _obstacle(claim, run)) for claim in CLAIMS)
+    unheld = [f"claim {claim.number} ({claim.title}) {obstacle}." for claim, obstacle in found if obstacle]
     train = run.train
     if run.model.source == "published" or train.batch_size % train.processes == 0:
-        return []
+        return unheld
     idle = 1 - train.batch_size / (train.processes * _parts(train)[0])
     divisors = [count for count in range(1, train.batch_size + 1) if train.batch_size % count == 0]
-    return [
+    slow = (
         f"train.processes: {train.processes} does not divide train.batch_size = {train.batch_size}, so processes wait "
         f"for {idle:.0%} of the time; {', '.join(map(str, divisors))} do."
-    ]
+    )
+    return [slow, *unheld]
 
 
-# --- claims ------------------------------------------------------------------------------------------------------
+def _obstacle(claim: "Claim", run: config.Config) -> str:
+    """Why the run cannot uphold a claim, and what would help: half a sentence; empty if it may."""
+    from twoscale.claims.evidence import FEWEST_FOR_TREND
+
+    published = run.model.source == "published"
+    expected = Expected(run.model.group_labels, run.trajectories.loops, run.exits.max_loops, published)
+    if (lacking := claim.needs.lacking(expected)) is not None:
+        return f"is not asked: {lacking}"
+    if claim.needs.training:
+        after_warmup = [n for n in config.checkpoint_iterations(run.train) if n > run.train.warmup_iterations]
+        if (number := len(after_warmup)) < FEWEST_FOR_TREND:
+            found = f"{number} checkpoint{'s' * (number != 1)} after warm-up, but a trend needs {FEWEST_FOR_TREND}"
+            return f"cannot be judged: {found} (train.checkpoint_every, train.early_checkpoints)"
+    if (sequences := run.trajectory_sequences) < claim.documents:
+        tokens = claim.documents * run.model.context_length
+        narrow = f"with the noise of the demo, the intervals fit within the bounds from {claim.documents} documents on"
+        return f"cannot be upheld from {sequences} held-out sequences: {narrow} (trajectories.tokens: {tokens} or more)"
+    return ""
 
 
 class Expected(NamedTuple):
@@ -177,93 +314,6 @@ class Expected(NamedTuple):
     loop_steps: int
     max_loops: int
     published: bool
-
-
-def claim_notes(run: config.Config) -> list[str]:
-    """A sentence for each claim that the run cannot uphold, whatever it measures, with what would help."""
-    found = ((claim, _obstacle(claim, run)) for claim in CLAIMS)
-    return [f"claim {claim.number} ({claim.title}) {obstacle}." for claim, obstacle in found if obstacle]
-
-
-def _obstacle(claim: Claim, run: config.Config) -> str:
-    """Half a sentence; empty if the claim may be upheld."""
-    published = run.model.source == "published"
-    expected = Expected(run.model.group_labels, run.trajectories.loops, run.exits.max_loops, published)
-    if (lacking := claim.needs.lacking(expected)) is not None:
-        return f"is not asked: {lacking}"
-    if claim.needs.training and (number := _after_warmup(run.train)) < FEWEST_FOR_TREND:
-        found = f"{number} checkpoint{'s' * (number != 1)} after warm-up, but a trend needs {FEWEST_FOR_TREND}"
-        return f"cannot be judged: {found} (train.checkpoint_every, train.early_checkpoints)"
-    if (sequences := run.trajectory_sequences) < claim.documents:
-        tokens = claim.documents * run.model.context_length
-        narrow = f"with the noise of the demo, the intervals fit within the bounds from {claim.documents} documents on"
-        return f"cannot be upheld from {sequences} held-out sequences: {narrow} (trajectories.tokens: {tokens} or more)"
-    return ""
-
-
-def _after_warmup(train: config.TrainConfig) -> int:
-    """Checkpoints after warm-up."""
-    return sum(iteration > train.warmup_iterations for iteration in config.checkpoint_iterations(train))
-
-
-# --- analyses ----------------------------------------------------------------------------------------------------
-
-
-def analyses(run: config.Config) -> dict[str, Cost]:
-    """The cost of the analyses of a target, of all rows of jobs that it needs."""
-    studies = [job for part in study_parts("study").values() for job in getattr(part, "JOBS", ())]
-    return {"figures": _total(run, JOBS), "supplementary": _total(run, [*studies, PROBE_JOB])}
-
-
-def _total(run: config.Config, jobs: Iterable[object]) -> Cost:
-    costs = [job.cost(run) for job in jobs if isinstance(job, Measurement)]
-    return Cost(*map(sum, zip(*costs, strict=True)))
-
-
-def analysis_rows(run: config.Config, rates: Rates) -> Lines:
-    """The lines on the analyses of a trained run."""
-    lines = []
-    for name, cost in analyses(run).items():
-        hours, decoding = _hours(run, cost, rates)
-        lines += [
-            (f"{name}: FLOPs of whole sequences, at most", f"{cost.flops:.3g}"),
-            (f"{name}: hours at {rates.analysis_tflops:g} TFLOP/s", hours),
-            (f"{name}: tokens read one by one, at most", f"{cost.tokens:,}"),
-            (f"{name}: hours at {rates.bandwidth:g} GB/s", decoding),
-        ]
-    return lines
-
-
-def _hours(run: config.Config, cost: Cost, rates: Rates) -> tuple[str, str]:
-    """Hours of whole sequences, and of tokens that are read one by one."""
-    decoding = cost.tokens * decoded_bytes(run) / (rates.bandwidth * 1e9)
-    return _decimals(cost.flops / (rates.analysis_tflops * 1e12) / 3600), _decimals(decoding / 3600)
-
-
-def published_rows(run: config.Config, rates: Rates) -> Lines:
-    """The lines of the plan of a published model. FLOPs and tokens are those without any exit, so upper bounds."""
-    model, exits, trajectories = run.model, run.exits, run.trajectories
-    count, size = parameters(model), BYTES[exits.dtype]
-    states = trajectories.batch_size * model.context_length * model.hidden_size * BYTES[trajectories.dtype]
-    logits = exits.quality_batch_size * model.context_length * model.padded_vocab_size * size
-    cost = Cost(*map(sum, zip(*analyses(run).values(), strict=True)))
-    hours, decoding = _hours(run, cost, rates)
-    return [
-        ("parameters", f"{_decimals(count / 1e6, 1)} M"),
-        ("weights on disk, in bf16", _gigabytes(count * PUBLISHED_BYTES)),
-        ("weights in memory, exit criteria", _gigabytes(count * size)),
-        ("weights in memory, trajectories", _gigabytes(count * BYTES[trajectories.dtype])),
-        # twice: as a list, and stacked for the distances of the path
-        ("states of a batch of trajectories, in memory", _gigabytes(2 * (trajectories.loops + 1) * states)),
-        ("logits of a batch of held-out text, in memory", _gigabytes(logits)),
-        ("cache of one decoded sequence, in memory", _gigabytes(cache_bytes(model, exits.max_loops, exits.dtype))),
-        *_disk_rows(run),
-        ("FLOPs per token at all loops", f"{_decimals(forward(model, exits.max_loops) / 1e9)} G"),
-        ("FLOPs of whole sequences, at most", f"{cost.flops:.3g}"),
-        (f"hours of these at {rates.analysis_tflops:g} TFLOP/s", hours),
-        ("tokens read one by one, at most", f"{cost.tokens:,}"),
-        (f"hours of these at {rates.bandwidth:g} GB/s", decoding),
-    ]
 
 
 def _gigabytes(count: float) -> str:

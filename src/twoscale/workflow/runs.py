@@ -1,40 +1,44 @@
-"""The runs of a config, and the jobs that they need.
+"""The runs of a config and their files: where each lies, and on which files a job depends.
 
-Rules use the methods of `Runs` and of its parts as Snakemake's input, param and resource functions. Such a function
-uses `run` and `iteration` of Snakemake's `wildcards`; without a wildcard `run` it is about the selected run. Planning
-imports neither Snakemake nor torch, so it stays fast and unit tests need no workflow.
+Rules use the methods of `Runs`, `Params` and `Figures` as Snakemake's input, param and resource functions. Such a
+function uses `run` and `iteration` of Snakemake's `wildcards`; without a wildcard `run` it is about the selected run.
+Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so it is fast and unit tests need no workflow.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from twoscale import config as configs
 from twoscale.base import InputError
-from twoscale.config import Config, DownloadConfig, ExitsConfig
+from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.messages import build
 from twoscale.discovery import study_parts
-from twoscale.figures.catalogue import figures
-from twoscale.model.published.folder import folder_layer
+from twoscale.export.released import check_released
+from twoscale.jobs.rows import PROBE, QUALITY, Job, LocalJob
+from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder, folder_layer
 from twoscale.report import release as releases
-from twoscale.workflow.core import JOBS, PROBE_JOB
-from twoscale.workflow.params import Params, criterion_files
-from twoscale.workflow.paths import Paths, trains
-from twoscale.workflow.report import Report
-from twoscale.workflow.resources import Resources
-from twoscale.workflow.rows import Comparison, Job
+from twoscale.workflow.core import JOBS, JUDGE_CLAIMS, PROBE_JOB
+from twoscale.workflow.figures import Figures
+from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
 
 NOTHING = "(?!)"  # a regular expression that matches nothing
 RESULTS = "results"
-RELEASE_STAGES = ("claims", "released_tables")  # files of rules that released tables need besides those of figures
+GPT2 = "results/gpt2.tiktoken"
+TOKENIZER = "tokenizer.json"
+MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
+# Further files of a published model that may name its end of text.
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
 
 
 class Runs:
     """The runs of a config: first the selected one, also under further seeds, then `runs`, then the studies.
 
-    With the key `release` those of a release, whose tables take the place of the results of jobs.
+    With the key `release` those of a release, whose tables take the place of the results of jobs. Where nothing else is
+    said, a method is an input function or makes one.
 
     Args:
         config: Snakemake's merged config.
@@ -42,11 +46,6 @@ class Runs:
 
     Raises InputError for a config with a wrong key or value.
     """
-
-    paths: Paths
-    params: Params
-    resources: Resources
-    report: Report
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release = _release(config)
@@ -56,13 +55,13 @@ class Runs:
             else self.release.runs(config)
         )
         self.selected = next(iter(self.configs))
-        self.figures = list(figures())
         self.table_root = RESULTS if self.release is None else releases.FOLDER  # of the tables that are shown
-        self.paths, self.params, self.resources = Paths(self), Params(self, scripts), Resources(self)
-        self.report = Report(self)
+        self.params, self.figures = Params(self, scripts), Figures(self)
+        self.paths, self.resources, self.report = self, self.params, self.figures  # until all studies follow
         if self.release is None:
             for run in self.configs.values():
-                _check_files(run)
+                for exits in run.exit_grids.values():  # refuses a user's file that cannot be read, before any job
+                    criterion_files(exits.criteria)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.configs)
@@ -91,6 +90,26 @@ class Runs:
             return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
         return [run for run in self.configs if run.startswith(f"{name}/")]
 
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """The rows of the core and of all studies, with the name of the selected run in their outputs.
+
+        Released tables need only the verdicts.
+        """
+        studies = (job for part in study_parts("study").values() for job in getattr(part, "JOBS", ()))
+        rows = [*JOBS, PROBE_JOB, *studies] if self.release is None else [JUDGE_CLAIMS]
+        shown = f"{self.table_root}/{self.selected}/"
+        return [
+            replace(
+                row, outputs={name: path.replace("results/{selected}/", shown) for name, path in row.outputs.items()}
+            )
+            for row in rows
+        ]
+
+    @property
+    def local_jobs(self) -> list[LocalJob]:
+        return [job for job in self.jobs if isinstance(job, LocalJob)]
+
     # --- constraints of wildcards -----------------------------------------------------------------------------------
 
     @property
@@ -107,7 +126,7 @@ class Runs:
     def last_segments(self) -> str:
         """Regular expression of the wildcard `run` that matches only in paths of a run's last checkpoint."""
         folders = "checkpoints|training|logs|benchmarks"
-        last = {run: self.paths.iterations(run)[-1] for run, config in self.configs.items() if trains(config)}
+        last = {run: self.iterations(run)[-1] for run, config in self.configs.items() if trains(config)}
         patterns = [rf"{re.escape(run)}(?=/(?:{folders})/\D*{iteration:06d}\.)" for run, iteration in last.items()]
         return "|".join(patterns) or NOTHING
 
@@ -117,27 +136,11 @@ class Runs:
         used = (exits for config in self.configs.values() for exits in config.exit_grids.values())
         return alternatives(dict.fromkeys(name for exits in used for name in exits.criteria))
 
-    @property
-    def repository_pattern(self) -> str:
-        """Regular expression of the wildcard `model`, a folder in results/models."""
-        return alternatives(self.paths.repositories)
+    # --- tables -----------------------------------------------------------------------------------------------------
 
-    # --- jobs and releases ------------------------------------------------------------------------------------------
-
-    @property
-    def jobs(self) -> list[Job]:
-        """The rows of the core and of all studies, with the name of the selected run in their outputs."""
-        rows = [*JOBS, PROBE_JOB, *(job for part in study_parts("study").values() for job in getattr(part, "JOBS", ()))]
-        return [replace(row, outputs=row.outputs_of(self.selected)) for row in rows]
-
-    @property
-    def comparisons(self) -> list[Comparison]:
-        """The jobs on tables."""
-        return [job for job in self.jobs if isinstance(job, Comparison)]
-
-    def includes(self, stage: str) -> bool:
-        """Whether the rules of a stage, a file of workflow/rules/, take part. A release needs none that computes."""
-        return self.release is None or stage in RELEASE_STAGES
+    def table_file(self, table: str) -> str:
+        """The file of a table of the selected run that figures and claims read."""
+        return f"{self.table_root}/{self.selected}/tables/{table}.parquet"
 
     @property
     def released_tables(self) -> dict[str, str]:
@@ -153,26 +156,209 @@ class Runs:
         absent = [file for file in files if file not in self.release.tables]
         return f"is from the release {self.release.source}, which has no {', '.join(absent)}" if absent else None
 
+    # --- text and tokens --------------------------------------------------------------------------------------------
+
+    @property
+    def text_shards(self) -> list[str]:
+        """Names of the files that the text of a run is split into."""
+        return [f"shard_{number:03d}" for number in range(self.config.data.text_shards)]
+
+    def data_run(self, run: str) -> str:
+        """The run whose text and tokens `run` trains on: the selected one, unless the data configs differ."""
+        return self.selected if _text_identity(self[run]) == _text_identity(self.config) else run
+
+    def data_file(self, name: str) -> Callable:
+        """A file of the text or tokens that the run trains on."""
+        return lambda wildcards: f"results/{self.data_run(self.of(wildcards)[0])}/data/{name}"
+
+    @property
+    def held_out(self) -> dict[str, Callable]:
+        """Held-out tokens, inputs of all jobs that open a checkpoint."""
+        return {"val": self.data_file("val.bin"), "metadata": self.data_file("tokens.json")}
+
+    def tokenizer_file(self, wildcards: Any) -> str | list[str]:
+        """The file of the run's tokenizer; empty for bytes, which have none."""
+        run, config = self.of(wildcards)
+        match config.tokenizer.name:
+            case "published":
+                return f"{self.model_folder(run)}/{TOKENIZER}"
+            case "bpe":
+                return self.data_file(TOKENIZER)(wildcards)
+            case name:
+                return GPT2 if name == "gpt2" else []
+
+    def tokenizer_settings(self, wildcards: Any) -> list[str]:
+        """The files besides that of its tokenizer on which the tokens of a published model depend."""
+        model = self.of(wildcards)[1].model
+        if model.folder is None:
+            return self.model_files(wildcards)
+        return [str(path) for name in TOKENIZER_SETTINGS if (path := Path(model.folder, name)).is_file()]
+
+    def counting_tokenizer(self, wildcards: Any) -> str | list[str]:
+        """The tokenizer that counts text while it is collected; empty where characters are counted."""
+        return GPT2 if self.of(wildcards)[1].tokenizer.name == "gpt2" else []
+
+    @property
+    def downloads(self) -> list[str]:
+        """Files of all runs that later jobs cannot recreate without a network."""
+        files: dict[str, None] = {}
+        for run, config in self.configs.items():
+            folder = f"results/{self.data_run(run)}/data/text"
+            files |= dict.fromkeys(f"{folder}/{shard}.parquet" for shard in self.text_shards)
+            files |= {GPT2: None} if config.tokenizer.name == "gpt2" else {}
+            files |= {f"{self.model_folder(run)}/{MANIFEST}": None} if config.model.repository is not None else {}
+        return list(files)
+
+    # --- published models -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def repositories(self) -> dict[str, dict[str, str | None]]:
+        """Name of a folder in results/models -> repository and revision of the hub that it is downloaded from."""
+        models = [config.model for config in self.configs.values() if config.model.repository is not None]
+        return {
+            repository_name(model): {"repository": model.repository, "revision": model.revision} for model in models
+        }
+
+    def model_folder(self, run: str) -> str:
+        """The folder with the files of a published model."""
+        model = self[run].model
+        return model.folder if model.folder is not None else f"results/models/{repository_name(model)}"
+
+    def model_files(self, wildcards: Any) -> list[str]:
+        """The files of a published model besides config.json; empty for a trained one.
+
+        The manifest of the download represents those of a repository, because they are not known before.
+        """
+        run, config = self.of(wildcards)
+        if trains(config):
+            return []
+        if config.model.folder is None:
+            return [f"{self.model_folder(run)}/{MANIFEST}"]
+        index = Path(config.model.folder, INDEX)
+        files = PublishedFolder(Path(config.model.folder)).weight_files
+        return [str(path) for path in ([index] if index.is_file() else []) + files]
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def iterations(self, run: str) -> list[int]:
+        """Iterations of all checkpoints, ascending: 0, the untrained or the published model, and those of training."""
+        config = self[run]
+        return [0, *(configs.checkpoint_iterations(config.train) if trains(config) else [])]
+
+    def checkpoint(self, run: str, iteration: int) -> str:
+        """The file that represents a checkpoint; for a published model, its config.json."""
+        if trains(self[run]):
+            return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
+        if iteration:
+            raise InputError(
+                f"run {run}: found no checkpoint at iteration {iteration}, expected iteration 0 of the published model."
+            )
+        return f"{self.model_folder(run)}/{CONFIG}"
+
+    def checkpoint_file(self, wildcards: Any) -> str:
+        """The checkpoint at the wildcard `iteration`."""
+        return self.checkpoint(wildcards.run, int(wildcards.iteration))
+
+    def last_checkpoint(self, wildcards: Any) -> str:
+        """The last checkpoint of the run."""
+        run, _ = self.of(wildcards)
+        return self.checkpoint(run, self.iterations(run)[-1])
+
+    def later_checkpoints(self, wildcards: Any) -> list[str]:
+        """The checkpoints of the run after the wildcard `iteration`."""
+        run, iteration = wildcards.run, int(wildcards.iteration)
+        return [self.checkpoint(run, later) for later in self.iterations(run) if later > iteration]
+
+    def exported_checkpoints(self, wildcards: Any) -> list[str]:
+        """All checkpoints of the run, the last one last. InputError for a model that cannot be exported."""
+        run, config = self.of(wildcards)
+        check_released(run, config.model)
+        return [self.checkpoint(run, iteration) for iteration in self.iterations(run)]
+
+    def segment_start(self, wildcards: Any) -> list[str]:
+        """The checkpoint that a segment starts from, and its optimizer state unless it is untrained.
+
+        Raises InputError for an iteration off the schedule.
+        """
+        run, iteration = wildcards.run, int(wildcards.iteration)
+        iterations = self.iterations(run)
+        if iteration not in iterations[1:]:
+            raise InputError(
+                f"run {run}: found no checkpoint at iteration {iteration}, expected one of {iterations[1:]}."
+            )
+        before = iterations[iterations.index(iteration) - 1]
+        weights = self.checkpoint(run, before)
+        return [weights, weights.replace(".safetensors", OPTIMIZER)] if before else [weights]
+
+    def at_checkpoints(self, pattern: str, untrained: bool = True) -> Callable:
+        """`pattern` with {run} and {iteration} of each checkpoint, iteration 0 included or not."""
+
+        def files(wildcards: Any) -> list[str]:
+            run, _ = self.of(wildcards)
+            iterations = self.iterations(run)[0 if untrained else 1 :]
+            return [pattern.format(run=run, iteration=f"{iteration:06d}") for iteration in iterations]
+
+        return files
+
+    # --- exit criteria ----------------------------------------------------------------------------------------------
+
+    def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
+        """`pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones.
+
+        `grid` is a wildcard unless given.
+        """
+
+        def files(wildcards: Any) -> list[str]:
+            run, _ = self.of(wildcards)
+            entries = self.exits(wildcards, grid).criteria.items()
+            # sorted, as in the slices of a job
+            names = sorted(name for name, entry in entries if entry.file is not None or not of_users)
+            return [pattern.format(run=run, grid=grid or wildcards.grid, criterion=name) for name in names]
+
+        return files
+
+    def of_exits(self, grid: str) -> dict[str, Callable]:
+        """Inputs of a job on all criteria of a grid: the fitted probe, and the quality of users' criteria.
+
+        A user's criterion that fails does so before this job.
+        """
+        return {"criteria": self.each_criterion(QUALITY, grid, of_users=True), "probe": self.probe_file(grid)}
+
+    def probe_file(self, grid: str | None = None) -> Callable:
+        """The fitted probe where the criterion `probe` is measured; empty elsewhere.
+
+        It is about the wildcard `criterion`, or about all criteria of `grid`.
+        """
+
+        def file(wildcards: Any) -> str | list[str]:
+            run, _ = self.of(wildcards)
+            names = [wildcards.criterion] if grid is None else self.exits(wildcards, grid).criteria
+            return PROBE.format(run=run) if "probe" in names else []
+
+        return file
+
 
 def alternatives(names: Iterable[str]) -> str:
     """Regular expression that matches these names literally, and nothing else."""
     return "|".join(map(re.escape, names)) or NOTHING
 
 
-def _check_files(config: Config) -> None:
-    """Refuse files of the config that cannot be read, or that Snakemake would take for a pattern, before any job."""
-    for exits in config.exit_grids.values():
-        criterion_files(exits.criteria)
-    if {"{", "}"} & set(config.model.folder or ""):
-        raise InputError(
-            f"config key model.folder: found {config.model.folder}, expected a path without braces, which are "
-            "wildcards in the names of input files."
-        )
+def repository_name(model: ModelConfig) -> str:
+    """Name of the folder that a published model is downloaded to."""
+    assert model.repository is not None
+    assert model.revision is not None
+    return f"{model.repository.replace('/', '--')}--{model.revision[:12]}"
+
+
+def _text_identity(config: Config) -> tuple[Any, ...]:
+    """Everything that the text and the tokens of a run depend on."""
+    model = config.model
+    own = (model.repository, model.revision, model.folder) if config.tokenizer.name == "published" else None
+    return config.data, config.tokenizer, own
 
 
 def _release(config: Mapping[str, Any]) -> releases.Release | None:
     """The release that the config names, if it names one. Raises InputError."""
     if config.get("release") is None:
         return None
-    download = build(DownloadConfig, config.get("download") or {}, "download")
-    return releases.Release.open(config["release"], download)
+    return releases.Release.open(config["release"], build(DownloadConfig, config.get("download") or {}, "download"))

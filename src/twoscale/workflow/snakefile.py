@@ -1,23 +1,34 @@
-"""Where the rules touch Snakemake itself: its errors, its plan, its storage, and the environment of its jobs."""
+"""Where the rules touch Snakemake itself: its errors, the check of its plan, the last lines of a call."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from snakemake.exceptions import WorkflowError
-from snakemake.io import IOFile, update_wildcard_constraints
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
 
+from twoscale import tables
 from twoscale.base import InputError
 from twoscale.jobs import launch
 from twoscale.jobs.job_errors import JobErrors
-from twoscale.workflow import preflight
-from twoscale.workflow.ending import ending
-from twoscale.workflow.runs import Runs
+from twoscale.jobs.machine import check_cuda, check_disk
+from twoscale.model.flops import BYTES, parameters
+from twoscale.workflow.figures import in_results
+from twoscale.workflow.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
+from twoscale.workflow.runs import Runs, repository_name
+
+TRAINING = ("train_segment", "train_segment_last")
+TOKEN_BYTES = 2
+NEXT = """\
+next: make report                         figures, verdicts and tables on one page
+      snakemake --cores all supplementary   further figures
+      python scripts/generate.py --run {run} --prompt "Return the" --show-loops
+      Without `make`: activate the environment first, `. .venv/bin/activate`."""
 
 
 class WrongInput(WorkflowError):
@@ -33,6 +44,9 @@ def one_sentence() -> Iterator[None]:
         yield
     except InputError as error:
         raise WrongInput(str(error)) from None
+
+
+# --- before planning --------------------------------------------------------------------------------------------------
 
 
 def prepare(source: str) -> None:
@@ -55,12 +69,6 @@ def _prepend(variable: str, folder: str) -> None:
     os.environ[variable] = os.pathsep.join([folder, *folders])
 
 
-def check_project(folder: Path) -> None:
-    """Refuse a path of the workflow that Snakemake cannot format. Raises InputError."""
-    if {"{", "}"} & {*str(folder)}:
-        raise InputError(f"{folder}: found a brace in the path of the workflow, expected a path without braces.")
-
-
 def in_container(workflow: Any, image: Path) -> bool:
     """Whether jobs run in the image. Raises InputError where there is none."""
     asked = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
@@ -71,26 +79,103 @@ def in_container(workflow: Any, image: Path) -> bool:
     return asked
 
 
+def describe(workflow: Any, runs: Runs) -> None:
+    """Give the rules that follow from rows of figures and jobs a docstring for `snakemake --list-rules`."""
+    outputs = {job.name: job.outputs.values() for job in runs.jobs}
+    for rule in workflow.rules:
+        kind, files = ("Job", outputs.get(rule.name, rule.output)) if rule.output else ("Target", rule.input)
+        rule.docstring = rule.docstring or f"{kind}: {', '.join(map(str, files))}"
+
+
+# --- before the first job ---------------------------------------------------------------------------------------------
+
+
+class PlannedJob(NamedTuple):
+    """A job that Snakemake is about to run."""
+
+    rule: str
+    wildcards: Any
+    uses_torch: bool
+
+
 def check_plan(workflow: Any, runs: Runs) -> None:
-    """Refuse a plan that this machine cannot carry out: before the first job, and in a dry run."""
-    # no scheduler: Snakemake is still planning
-    if workflow.scheduler is None or workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
+    """Refuse a plan that this machine cannot carry out."""
+    if workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
         return
-    runs.resources.before_jobs = lambda: None
-    # In a dry run the executor is that of dry runs. That jobs will be submitted shows in use_threads.
-    here = workflow.local_exec and not workflow.execution_settings.use_threads
-    slurm = not here and workflow.executor_plugin.name in ("slurm", "dryrun")
     methods = workflow.deployment_settings.deployment_method
-    container = DeploymentMethod.APPTAINER in methods
-    installed = not container and DeploymentMethod.CONDA not in methods
     jobs = [
-        preflight.PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources)
-        for job in workflow.dag.needrun_jobs()
+        PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in workflow.dag.needrun_jobs()
     ]
+    srun = workflow.executor_plugin.name == "slurm" and DeploymentMethod.APPTAINER not in methods
     with one_sentence():
-        preflight.check(runs, jobs, here, installed, slurm, container)
-    if here and (warning := preflight.slow_training(runs, jobs, len(os.sched_getaffinity(0)))):
-        logger.warning(warning)
+        check(runs, jobs, here=workflow.local_exec, installed=not methods, srun=srun)
+
+
+def check(
+    runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: bool = True, srun: bool = False
+) -> None:
+    """Refuse planned jobs that would fail after hours: for want of CUDA devices, nodes or disk. Raises InputError.
+
+    Args:
+        runs: The runs of the config.
+        jobs: Those that will run; jobs whose results exist need nothing.
+        here: Whether jobs run on this machine, and not on a cluster.
+        installed: Whether jobs run in this environment, and not in one of conda or in a container.
+        srun: Whether jobs can start processes on other nodes: on SLURM and not in a container.
+    """
+    jobs = list(jobs)
+    nodes = max((runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1)
+    if nodes > 1 and not srun:
+        raise InputError(
+            f"config key train.nodes: found {nodes}, expected 1 for jobs that do not run on SLURM (--profile "
+            "profiles/slurm) or that run in a container."
+        )
+    params = runs.params
+    needed = [
+        params.training_gpus(job.wildcards) if job.rule in TRAINING else params.gpus(job.wildcards)
+        for job in jobs
+        if job.uses_torch
+    ]
+    if here and any(needed):
+        check_cuda("config key compute.device", max(needed), installed)
+    check_disk(Path("results"), disk_bytes(runs, jobs), "the checkpoints, optimizer states and tokens of this plan")
+
+
+def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
+    """Bytes that the jobs are certain to put on disk: weights, moments, partial states, tokens.
+
+    Text and tables are left out, whose size on disk is not known before.
+    """
+    planned: dict[str, Counter] = {}
+    for job in jobs:
+        planned.setdefault(_run(runs, job), Counter())["train_segment" if job.rule in TRAINING else job.rule] += 1
+    return sum(_run_bytes(runs, run, counts) for run, counts in planned.items())
+
+
+def _run_bytes(runs: Runs, run: str, planned: Counter) -> int:
+    """Bytes of a run, from the number of its planned jobs by rule."""
+    config = runs[run]
+    weights = parameters(config.model) * BYTES["float32"]
+    tokens = 0
+    if config.data.source == "fineweb" and config.tokenizer.name == "gpt2":
+        tokens = 2 * TOKEN_BYTES * (config.data.train_tokens or 0)  # of the shards, and joined
+    return (
+        (planned["init_model"] + planned["train_segment"]) * weights
+        + bool(planned["train_segment"]) * SEGMENT_STATES * weights
+        + bool(planned["extract_states"]) * states_bytes(config)
+        + bool(planned["join_tokens"]) * tokens
+        + planned["fetch_model"] * parameters(config.model) * PUBLISHED_BYTES
+    )
+
+
+def _run(runs: Runs, job: PlannedJob) -> str:
+    """The run that a job belongs to; for the download of a model, one that measures it."""
+    model = getattr(job.wildcards, "model", None)
+    published = (run for run in runs if runs[run].model.repository and repository_name(runs[run].model) == model)
+    return getattr(job.wildcards, "run", None) or next(published, runs.selected)
+
+
+# --- after the last job -----------------------------------------------------------------------------------------------
 
 
 def say_ending(workflow: Any, runs: Runs) -> None:
@@ -99,30 +184,29 @@ def say_ending(workflow: Any, runs: Runs) -> None:
         logger.info(ending(runs))
 
 
-def explain_missing(runs: Runs) -> None:
-    """Let Snakemake say which figures, targets and runs there are, in place of "No rule to produce"."""
-    JobErrors.install(logger).missing = runs.report.missing
+def ending(runs: Runs) -> str:
+    """The verdicts in short, the figures, and the next useful commands; empty without verdicts."""
+    from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+    from twoscale.claims.verdicts import ALL
+
+    if not runs.figures.claims:
+        return ""
+    (page,) = map(in_results, runs.figures.claims)
+    table = tables.read("claims", runs.table_file("claims"))
+    whole = table[table["scope"] == ALL]
+    counts = Counter(whole["verdict"])
+    found = ((counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict])
+    verdicts = ", ".join(f"{count} {verdict if count == 1 else plural(verdict)}" for count, verdict in found)
+    scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
+    return "\n".join(
+        [
+            f"run {runs.selected}{scale}: of the paper's {len(whole)} claims {verdicts} ({page})",
+            f"figures: {', '.join(runs.figures.of_target('all'))}",
+            NEXT.format(run=runs.selected),
+        ]
+    )
 
 
-def describe(workflow: Any, runs: Runs) -> None:
-    """Give the rules that follow from rows of figures and jobs a docstring for `snakemake --list-rules`."""
-    described = runs.report.descriptions
-    for rule in workflow.rules:
-        rule.docstring = rule.docstring or described.get(rule.name)
-
-
-def constrain_stored_outputs(workflow: Any) -> None:
-    """Apply the wildcard constraints of all rules to outputs in a storage.
-
-    Snakemake adds them to the query of an output, but a plugin may have derived the local path from it before, as that
-    for S3 does. Every iteration would then match `train_segment_last`, whose optimizer state is not temporary.
-    """
-    for rule in workflow.rules:
-        for position, output in enumerate(rule.output):
-            if output.is_storage:
-                path = str(output.storage_object.local_path())
-                constraints = rule.wildcard_constraints, workflow.modifier.wildcard_constraints
-                constrained = IOFile(update_wildcard_constraints(path, *constraints), rule=rule)
-                constrained.clone_flags(output, skip_storage_object=True)
-                constrained.flags["storage_object"] = output.storage_object
-                rule.output[position] = constrained
+def plural(verdict: str) -> str:
+    """The verdict on several claims, such as "hold"."""
+    return verdict.replace("holds", "hold").replace("does not", "do not")

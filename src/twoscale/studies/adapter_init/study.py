@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale.config.identity import text_label
 from twoscale.figures.catalogue import Figure, table
-from twoscale.workflow.rows import Comparison
+from twoscale.jobs.rows import LocalJob
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
@@ -36,10 +36,10 @@ def _labels(runs: "Runs") -> list[dict[str, Any]]:
 
 
 JOBS = (
-    Comparison(
+    LocalJob(
         name="compare_adapter_init",
         function="twoscale.studies.adapter_init.page.run",
-        inputs=lambda runs: runs.report.page_inputs("adapter_init", table("training", loops="loop_sequences")),
+        inputs=lambda runs: runs.figures.page_inputs("adapter_init", table("training", loops="loop_sequences")),
         outputs={
             "table": "results/{selected}/tables/adapter_init.parquet",
             "page": "results/{selected}/figures/adapter_init.md",

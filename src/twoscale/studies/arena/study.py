@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twoscale.analysis.costs import exits_cost, oracle_cost
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
-from twoscale.workflow.rows import Comparison, Measurement, all_cores
+from twoscale.jobs.rows import LocalJob, TorchJob, all_cores
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
@@ -55,10 +54,10 @@ def _page(runs: "Runs") -> Callable[[Config], dict[str, Any]]:
 
 
 JOBS = (
-    Measurement(
+    TorchJob(
         name="benchmark_pareto",
         function="twoscale.exits.benchmark.run",
-        inputs=lambda runs: runs.paths.of_exits("pareto"),
+        inputs=lambda runs: runs.of_exits("pareto"),
         outputs={
             "latency": "results/{run}/tables/pareto_latency.parquet",
             "latency_loops": "results/{run}/tables/pareto_latency_loops.parquet",
@@ -69,13 +68,11 @@ JOBS = (
         minutes=480,
         threads=all_cores,
         cpus=4,
-        # with the quality of all criteria
-        cost=lambda run: exits_cost(run, run.exit_grids["pareto"], run.sequences("pareto", "quality_tokens")),
     ),
-    Measurement(
+    TorchJob(
         name="measure_exit_regret",
         function="twoscale.studies.arena.regret.run",
-        inputs=lambda runs: runs.paths.of_exits("pareto"),
+        inputs=lambda runs: runs.of_exits("pareto"),
         outputs={
             "exit_regret": "results/{run}/tables/pareto_regret.parquet",
             "oracle_frontier": "results/{run}/tables/oracle_frontier.parquet",
@@ -86,12 +83,11 @@ JOBS = (
         ),
         dtype="exits",
         minutes=120,
-        cost=lambda run: oracle_cost(run, run.sequences("oracle")),
     ),
-    Comparison(
+    LocalJob(
         name="compare_exits",
         function="twoscale.studies.arena.page.run",
-        inputs=lambda runs: runs.report.page_inputs(
+        inputs=lambda runs: runs.figures.page_inputs(
             "arena",
             table(
                 "oracle_frontier",

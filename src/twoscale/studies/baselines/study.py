@@ -8,10 +8,9 @@ from twoscale.config.exits import ScalingConfig
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, table
-from twoscale.model.flops import parameters
+from twoscale.jobs.rows import LocalJob, TorchJob
+from twoscale.model.flops import mean_flops_per_token, parameters
 from twoscale.studies.baselines.runs import LOOPED, UNTRAINED
-from twoscale.training.plan import mean_flops_per_token
-from twoscale.workflow.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
@@ -42,7 +41,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     if LOOPED not in names.values():
         names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
     untrained = [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
-    trained = [(name, run, runs.paths.iterations(run)[-1]) for run, name in names.items()]
+    trained = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
     return [_model(runs[run], name, run, iteration) for name, run, iteration in trained + untrained]
 
 
@@ -84,7 +83,7 @@ def _at_held_out_loops(config: Config) -> ScalingConfig:
 
 
 JOBS = (
-    Measurement(
+    TorchJob(
         name="measure_baseline",
         function="twoscale.exits.fixed_loops.run",
         outputs={"quality": QUALITY},
@@ -95,7 +94,7 @@ JOBS = (
         dtype="scaling",
         trained=True,
     ),
-    Comparison(
+    LocalJob(
         name="compare_baselines",
         function="twoscale.studies.baselines.compare.run",
         inputs=lambda runs: {"quality": _files(runs)},

@@ -1,9 +1,7 @@
 """Figures and jobs of the study."""
 
-from twoscale.analysis.costs import Cost, is_sequential, passes_cost
-from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
-from twoscale.workflow.rows import Comparison, Measurement
+from twoscale.jobs.rows import LocalJob, TorchJob
 
 FIGURES = (
     Figure(
@@ -15,23 +13,6 @@ FIGURES = (
 )
 
 
-def _cost(run: Config) -> Cost:
-    """Whole sequences, or tokens one by one under criteria that process text position by position."""
-    parallel = passes_cost(run, [(_sequences(run, sequential=False), run.exits.max_loops)])
-    return Cost(parallel.flops, round(run.model.context_length * _sequences(run, sequential=True)))
-
-
-def _sequences(run: Config, sequential: bool) -> float:
-    """Sequences, each counted once for each of the thresholds under which it is read, at most."""
-    exits, searched = run.exit_grids["calibration"], run.calibration.search_share
-    total = 0.0
-    for name, entry in exits.criteria.items():
-        if sequential == is_sequential(exits, name):
-            search, paths = calibration_points(len(entry.thresholds), len(run.model.groups))
-            total += 1 + searched * search + (1 - searched) * paths  # 1: at full depth
-    return run.calibration.sequences(run) * total
-
-
 def calibration_points(thresholds: int, groups: int) -> tuple[int, int]:
     """Thresholds of all groups that the search of the calibration and its two paths measure, at most."""
     steps = groups * (thresholds - 1) if groups > 1 else 0  # of the path that changes one group at a time
@@ -40,10 +21,10 @@ def calibration_points(thresholds: int, groups: int) -> tuple[int, int]:
 
 OUTPUT = "results/{{run}}/calibration/{{criterion}}.{}.parquet"
 JOBS = (
-    Measurement(
+    TorchJob(
         name="measure_calibration",
         function="twoscale.studies.calibration.measure.run",
-        inputs=lambda runs: {"probe": runs.paths.probe_file()},
+        inputs=lambda runs: {"probe": runs.probe_file()},
         outputs={name: OUTPUT.format(name) for name in ("runs", "paths")},
         tables=["calibration_runs", "calibration_paths"],
         config=lambda runs: runs.params.exit_slice(
@@ -55,15 +36,14 @@ JOBS = (
         ),
         dtype="exits",
         minutes=240,
-        threads=lambda runs, cores: runs.resources.exit_threads(cores, "calibration"),
+        threads=lambda runs, cores: runs.params.exit_threads(cores, "calibration"),
         cpus=4,
-        cost=_cost,
     ),
-    Comparison(
+    LocalJob(
         name="aggregate_calibration",
         function="twoscale.studies.calibration.compare.run",
         inputs=lambda runs: {
-            f"{name}_files": runs.paths.each_criterion(OUTPUT.format(name), "calibration") for name in ("runs", "paths")
+            f"{name}_files": runs.each_criterion(OUTPUT.format(name), "calibration") for name in ("runs", "paths")
         },
         outputs={
             "calibration": "results/{run}/tables/calibration.parquet",

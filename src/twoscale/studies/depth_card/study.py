@@ -5,14 +5,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from twoscale.analysis.costs import Cost
 from twoscale.base import InputError, did_you_mean
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, is_published, table
-from twoscale.model.flops import flops_per_token, parameters
+from twoscale.jobs.rows import LocalJob, TorchJob
+from twoscale.model.flops import parameters
 from twoscale.studies.depth_card.steps import counts_of, trained_loops
-from twoscale.workflow.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
@@ -33,22 +32,12 @@ FIGURES = (
 )
 
 
-def _cost(run: Config) -> Cost:
-    """The largest loop count once in every group, and at the others all groups but the first, at most."""
-    if not run.model.groups:
-        return Cost(run.model.context_length * run.sequences("depth_card") * flops_per_token(run.model, []).forward)
-    groups, counts = len(run.model.groups), counts_of(run)
-    each = [[counts[-1]] * groups, *([0] + [loops] * (groups - 1) for loops in counts[:-1])]
-    total = sum(flops_per_token(run.model, loops).forward for loops in each)
-    return Cost(run.model.context_length * run.sequences("depth_card") * total)
-
-
 def _last(runs: "Runs", pattern: str) -> Callable:
     """Input function: the file of the last checkpoint of the run."""
 
     def file(wildcards: Any) -> str:
         run, _ = runs.of(wildcards)
-        return pattern.format(run=run, iteration=f"{runs.paths.iterations(run)[-1]:06d}")
+        return pattern.format(run=run, iteration=f"{runs.iterations(run)[-1]:06d}")
 
     return file
 
@@ -61,7 +50,7 @@ def _unlooped(runs: "Runs", config: Config) -> str | None:
             f"{KEY}: found {name}, expected one of the runs {', '.join(runs)}{did_you_mean(name, runs.configs)}."
         )
     if name is None and BASELINE in runs.configs and not config.baselines.overrides:
-        trained = Path(runs.paths.checkpoint(BASELINE, runs.paths.iterations(BASELINE)[-1])).is_file()
+        trained = Path(runs.checkpoint(BASELINE, runs.iterations(BASELINE)[-1])).is_file()
         return BASELINE if trained else None
     return name
 
@@ -78,12 +67,12 @@ def _of_unlooped(runs: "Runs") -> dict[str, Any]:
 
     def metadata(wildcards: Any) -> list[str]:
         name = _unlooped(runs, runs.of(wildcards)[1])
-        return [] if name is None else [f"results/{runs.paths.data_run(name)}/data/tokens.json"]
+        return [] if name is None else [f"results/{runs.data_run(name)}/data/tokens.json"]
 
     return {
         "unlooped": files(QUALITY),
         "unlooped_text": metadata,
-        "text": runs.paths.data_file("tokens.json"),
+        "text": runs.data_file("tokens.json"),
     }
 
 
@@ -110,7 +99,7 @@ def _loops_of_unlooped(runs: "Runs", config: Config) -> int | None:
 
 
 JOBS = (
-    Measurement(
+    TorchJob(
         name="measure_depth",
         function="twoscale.studies.depth_card.measure.run",
         outputs={"quality": QUALITY, "states": STATES},
@@ -121,9 +110,8 @@ JOBS = (
             sequences=lambda config: config.sequences("depth_card"),
         ),
         dtype="depth_card",
-        cost=_cost,
     ),
-    Comparison(
+    LocalJob(
         name="compare_depths",
         function="twoscale.studies.depth_card.compare.run",
         inputs=lambda runs: {"quality": _last(runs, QUALITY), "states": _last(runs, STATES), **_of_unlooped(runs)},
@@ -137,11 +125,11 @@ JOBS = (
             unlooped_loops=lambda config: _loops_of_unlooped(runs, config),
         ),
     ),
-    Comparison(
+    LocalJob(
         name="write_depth_card",
         function="twoscale.studies.depth_card.page.run",
         inputs=lambda runs: (
-            runs.report.page_inputs("depth_card", table(card="depth_card", findings="depth_findings"))
+            runs.figures.page_inputs("depth_card", table(card="depth_card", findings="depth_findings"))
             | {"picture": "results/depth_card.svg"}
         ),
         outputs={"page": "results/{selected}/figures/depth-card.md"},

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError
 from twoscale.config.identity import text_label
-from twoscale.workflow.rows import Comparison, Measurement
+from twoscale.jobs.rows import LocalJob, TorchJob
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
@@ -23,10 +23,10 @@ def _page_inputs(runs: "Runs") -> dict[str, Any]:
 
 
 JOBS = (
-    Measurement(
+    TorchJob(
         name="extract_explore",
         function="twoscale.studies.explore.measure.run",
-        inputs=lambda runs: runs.paths.of_exits("exit") | {"tokenizer": runs.paths.tokenizer_file},
+        inputs=lambda runs: runs.of_exits("exit") | {"tokenizer": runs.tokenizer_file},
         outputs=TABLES,
         tables=[f"explore_{name}" for name in TABLES],
         config=lambda runs: runs.params.exit_slice(
@@ -37,7 +37,7 @@ JOBS = (
         ),
         dtype="trajectories",
     ),
-    Comparison(
+    LocalJob(
         name="write_explore_page",
         function="twoscale.studies.explore.draw.run",
         inputs=_page_inputs,

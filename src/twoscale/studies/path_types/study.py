@@ -1,7 +1,7 @@
 """Figures and jobs of the study."""
 
 from twoscale.figures.catalogue import Figure, table
-from twoscale.workflow.rows import Comparison
+from twoscale.jobs.rows import LocalJob
 
 FIGURES = (
     Figure(
@@ -14,10 +14,10 @@ FIGURES = (
 
 
 JOBS = (
-    Comparison(
+    LocalJob(
         name="aggregate_paths",
         function="twoscale.studies.path_types.compare.run",
-        inputs=lambda runs: {"paths": runs.paths.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet")},
+        inputs=lambda runs: {"paths": runs.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet")},
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("path_types", "path_metrics")},
         tables=["path_types", "path_metrics"],
     ),

@@ -1,8 +1,7 @@
 """Figures and jobs of the study."""
 
-from twoscale.analysis.costs import checkpoints, passes_cost
 from twoscale.figures.catalogue import Figure, table
-from twoscale.workflow.rows import Comparison, Measurement
+from twoscale.jobs.rows import LocalJob, TorchJob
 
 FIGURES = (
     Figure(
@@ -18,7 +17,7 @@ FIGURES = (
 
 CHECKPOINT = "results/{run}/scaling/iteration_{iteration}.parquet"
 JOBS = (
-    Measurement(
+    TorchJob(
         name="measure_scaling",
         function="twoscale.exits.fixed_loops.run",
         outputs={"quality": CHECKPOINT},
@@ -27,14 +26,11 @@ JOBS = (
             "seed", "device", "model", "scaling", sequences=lambda config: config.sequences("scaling")
         ),
         dtype="scaling",
-        cost=lambda run: passes_cost(
-            run, [(checkpoints(run) * run.sequences("scaling"), loops) for loops in run.scaling.loops]
-        ),
     ),
-    Comparison(
+    LocalJob(
         name="aggregate_scaling",
         function="twoscale.studies.scaling.compare.run",
-        inputs=lambda runs: {"quality": runs.paths.at_checkpoints(CHECKPOINT)},
+        inputs=lambda runs: {"quality": runs.at_checkpoints(CHECKPOINT)},
         outputs={"scaling": "results/{run}/tables/scaling.parquet"},
         tables=["scaling"],
         config=lambda runs: runs.params.slice("run", "seed"),

@@ -1,10 +1,10 @@
 """Figures and jobs of the study."""
 
-from twoscale.analysis.costs import scales
+from twoscale.claims.scale import scales
 from twoscale.config.identity import text_label
 from twoscale.figures.catalogue import Figure, is_published, table
+from twoscale.jobs.rows import LocalJob
 from twoscale.tables import CLAIM_TABLES
-from twoscale.workflow.rows import Comparison
 
 FIGURES = (
     Figure(
@@ -20,10 +20,10 @@ FIGURES = (
 
 
 JOBS = (
-    Comparison(
+    LocalJob(
         name="compare_seeds",
         function="twoscale.studies.seeds.page.run",
-        inputs=lambda runs: runs.report.page_inputs("seeds", table(**CLAIM_TABLES)),
+        inputs=lambda runs: runs.figures.page_inputs("seeds", table(**CLAIM_TABLES)),
         outputs={"table": "results/{selected}/tables/seeds.parquet", "page": "results/{selected}/figures/seeds.md"},
         tables=["seeds"],
         config=lambda runs: runs.params.slice(

@@ -1,19 +1,30 @@
-"""What a study registers in its module `study`: jobs in `JOBS` and figures in `FIGURES`.
+"""Jobs as rows, in `JOBS` of `twoscale.workflow.core` and of a study, and what the function of a row is called with.
 
-The rules of workflow/rules/measurements.smk follow from these rows and from those of the core in
-`twoscale.workflow.core`, so a study needs no rule file unless it has other rules.
+The rules of workflow/rules/measurements.smk follow from these rows, so a study needs no rule file unless it has other
+rules.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twoscale.analysis.costs import Cost
-from twoscale.config import Config
+from twoscale import tables
+from twoscale.base import replacing
+from twoscale.config import ConfigSlice
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from twoscale.workflow.runs import Runs
+
+
+# Outputs of rows that inputs of other jobs name.
+SEGMENT = "results/{run}/training/iteration_{iteration}.parquet"
+QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
+PROBE = "results/{run}/probe.safetensors"
+REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 
 
 def all_cores(runs: "Runs", cores: int | None) -> int:
@@ -21,9 +32,14 @@ def all_cores(runs: "Runs", cores: int | None) -> int:
     return cores or 1
 
 
+def module_of(function: str) -> str:
+    """The module of a function with this dotted path."""
+    return function.rpartition(".")[0]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One rule, and the function that its job calls with a `twoscale.jobs.study_job.StudyJob`.
+    """One rule, and the function that its job calls with a `StudyJob`.
 
     Attributes:
         name: Name of the rule.
@@ -45,11 +61,6 @@ class Job:
     trained: bool = False
 
     @property
-    def module(self) -> str:
-        """Dotted name of the module of the function."""
-        return self.function.rpartition(".")[0]
-
-    @property
     def log(self) -> str:
         """The file of its log, with the wildcards of its outputs."""
         return self._file("logs", "log")
@@ -60,15 +71,11 @@ class Job:
         return self._file("benchmarks", "tsv")
 
     def _file(self, folder: str, suffix: str) -> str:
-        """As `twoscale.report.pages.runtimes` reads it: the iteration after "_", other wildcards after "."."""
+        """As `twoscale.report.release.runtimes` reads it: the iteration after "_", other wildcards after "."."""
         wildcards = re.findall(r"\{(\w+)\}", next(iter(self.outputs.values())).replace("{selected}", ""))
         run = "{run}/" if "run" in wildcards else ""
         further = "".join(f"{'_' if name == 'iteration' else '.'}{{{name}}}" for name in wildcards if name != "run")
         return f"results/{run}{folder}/{self.name}{further}.{suffix}"
-
-    def outputs_of(self, selected: str) -> dict[str, str]:
-        """The outputs with the name of the selected run."""
-        return {name: path.replace("{selected}", selected) for name, path in self.outputs.items()}
 
     def files(self, runs: "Runs") -> dict[str, Any]:
         """All inputs of the rule."""
@@ -76,7 +83,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement(Job):
+class TorchJob(Job):
     """A job with torch on a checkpoint and held-out text; a rerun restores its result.
 
     It reads every checkpoint if its outputs have the wildcard {iteration}, otherwise the last one.
@@ -86,7 +93,6 @@ class Measurement(Job):
         minutes: Requested from a cluster at the first attempt.
         threads: (Runs, cores of the workflow) -> threads, or a function of the wildcards. Default: one.
         cpus: CPUs requested from a cluster.
-        cost: Config -> its FLOPs and tokens, for `make plan`.
         group: Group of jobs that a cluster runs as one, or a function of the wildcards.
     """
 
@@ -94,20 +100,18 @@ class Measurement(Job):
     minutes: int = 60
     threads: Callable[["Runs", int | None], Any] = lambda runs, cores: 1
     cpus: int = 1
-    cost: Callable[[Config], Cost] = lambda run: Cost()
     group: Callable[["Runs"], Any] = lambda runs: None
 
     def files(self, runs: "Runs") -> dict[str, Any]:
         """A checkpoint, the files of its model and held-out text, and the row's own inputs."""
         each = any("{iteration}" in path for path in self.outputs.values())
-        checkpoint = runs.paths.checkpoint_file if each else runs.paths.last_checkpoint
-        model = {"checkpoint": checkpoint, **runs.paths.held_out, "model": runs.paths.model_files}
-        return model | super().files(runs)
+        checkpoint = runs.checkpoint_file if each else runs.last_checkpoint
+        return {"checkpoint": checkpoint, **runs.held_out, "model": runs.model_files} | super().files(runs)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Job):
-    """A job without torch that reads tables.
+class LocalJob(Job):
+    """A job without torch, which runs where Snakemake runs: it reads tables, or writes pages.
 
     Attributes:
         target: Target rule that needs its page, or its last output.
@@ -129,4 +133,45 @@ class Comparison(Job):
     @property
     def caption(self) -> str:
         """The file of the caption in the project."""
-        return self.caption_file or f"src/{self.module.rpartition('.')[0].replace('.', '/')}/caption.rst"
+        room = module_of(module_of(self.function)).replace(".", "/")
+        return self.caption_file or f"src/{room}/caption.rst"
+
+
+@dataclass(frozen=True)
+class StudyJob:
+    """The job that runs: its config, and its inputs and outputs by name, each a list of files."""
+
+    config: ConfigSlice
+    files: Mapping[str, list[Path]]
+
+    def file(self, name: str) -> Path:
+        """The only file of this name."""
+        (path,) = self.files[name]
+        return path
+
+    def optional(self, name: str) -> Path | None:
+        """The only file of this name, if the job has one."""
+        return self.file(name) if self.files.get(name) else None
+
+    def read(self, table: str, name: str | None = None) -> "pd.DataFrame":
+        """A table from the only file of this name; by default the name of the table."""
+        return tables.read(table, self.file(name or table))
+
+    def write(self, table: str, rows: "pd.DataFrame | Iterable[Mapping[str, Any]]", name: str | None = None) -> None:
+        """Write a table to the file of this name, by default the name of the table; the column `run` is filled in."""
+        import pandas as pd
+
+        columns = list(tables.columns(table))
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), columns=columns)
+        if "run" in columns:
+            frame = frame.assign(run=self.config.run)
+        tables.write(table, frame, self.file(name or table))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write the only file of this name in one step."""
+        with replacing(self.file(name)) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+# Names of the rows until all studies follow.
+Comparison, Measurement = LocalJob, TorchJob

@@ -1,1 +1,0 @@
-"""Statistics, claims and report pages, computed from tables; no torch."""

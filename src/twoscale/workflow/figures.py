@@ -1,0 +1,255 @@
+"""Figures and pages of the selected run: the tables that they read, their params, captions and targets."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twoscale import config as configs
+from twoscale import tables
+from twoscale.base import InputError, canonical_json, rst
+from twoscale.claims.scale import scales
+from twoscale.figures.catalogue import Figure, caption_values, figures, report_values, snapshot_figures
+from twoscale.jobs.rows import REPORT_RESULTS
+from twoscale.workflow.params import trains, untracked
+
+if TYPE_CHECKING:
+    from twoscale.workflow.runs import Runs
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of the paper and of the studies, a collection to which a stage may append.
+
+    Where nothing else is said, a method is an input or param function or makes one.
+    """
+
+    runs: "Runs"
+    rows: list[Figure] = field(default_factory=lambda: list(figures()))
+
+    def __iter__(self) -> Iterator[Figure]:
+        return iter(self.rows)
+
+    def append(self, figure: Figure) -> None:
+        self.rows.append(figure)
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def drawn(self, name: str) -> str:
+        """The file of a figure or page of the selected run; `in_results` is its copy."""
+        return f"{self.runs.table_root}/{self.runs.selected}/figures/{name}"
+
+    def to_show(self, wildcards: Any) -> dict[str, str]:
+        """Name -> file of the figure or page that the wildcard `figure` or `page` names."""
+        if hasattr(wildcards, "page"):
+            return {"page": self.drawn(wildcards.page)}
+        return {"figure": self.drawn(f"{wildcards.figure}.pdf"), "picture": self.drawn(f"{wildcards.figure}.svg")}
+
+    @property
+    def shown_pages(self) -> list[str]:
+        """Names of the pages that have a copy in results/."""
+        files = (Path(job.shown) for job in self.runs.local_jobs)
+        return [file.name for file in files if file.parent == Path(self.drawn(""))]
+
+    @property
+    def claims(self) -> list[str]:
+        """The page of the claims, which are about loops: empty for a model without groups, or without their tables."""
+        needed = (f"{self.runs.selected}/tables/{table}.parquet" for table in tables.CLAIM_TABLES.values())
+        absent = self.runs.unreleased(needed)
+        return [self.drawn("claims.md")] if self.runs.config.model.groups and not absent else []
+
+    def results(self, wildcards: Any) -> list[str]:
+        """The figures of the paper and the claims. InputError for a model without loops."""
+        if not self.runs.config.model.groups:
+            raise InputError(
+                f"run {self.runs.selected}: found no looped groups (model.groups: []), expected at least one for the "
+                "figures of the paper; the checkpoints of this run and the baselines can still be requested by name."
+            )
+        return self.of_target("all") + list(map(in_results, self.claims))
+
+    # --- inputs and params of a figure --------------------------------------------------------------------------------
+
+    def runs_of(self, figure: Figure) -> list[str]:
+        """The runs whose tables a figure reads."""
+        return [self.runs.selected] if figure.compared else self._shown_runs(figure)
+
+    def _shown_runs(self, figure: Figure) -> list[str]:
+        """The runs that a figure shows; its config is that of the first of them."""
+        if figure.seed_band and self.runs.config.figures.seed_band:
+            return self.runs.study("seeds")
+        return (self.runs.study(figure.study) if figure.study else []) or [self.runs.selected]
+
+    def inputs(self, figure: Figure) -> dict[str, Any]:
+        """Files of a figure by the name of the table in them, one file per run.
+
+        For a figure that the selected run does not have: an input function that says why.
+        """
+        return self._inputs(figure, f"results/{figure.name}.pdf", self.runs_of(figure), figure.inputs)
+
+    def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
+        """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its figure shows."""
+        figure = next(figure for figure in self if figure.name == name)
+        return self._inputs(figure, f"results/{name}.md", self._shown_runs(figure), files)
+
+    def _inputs(self, figure: Figure, output: str, runs: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
+        problem, root = self._problem(figure), self.runs.table_root
+
+        def refuse(wildcards: Any) -> list[str]:
+            raise InputError(f"{output}: run {self.runs.selected} {problem}.")
+
+        return {name: refuse if problem else [f"{root}/{run}/{file}" for run in runs] for name, file in files.items()}
+
+    def _problem(self, figure: Figure) -> str | None:
+        """Why the selected run does not have the figure: the end of a sentence, or None."""
+        return figure.problem(self.runs.config) or self.runs.unreleased(
+            f"{run}/{file}" for run in self.runs_of(figure) for file in figure.inputs.values()
+        )
+
+    def slice(self, figure: Figure) -> Callable:
+        """What a figure shows besides its tables, as one canonical JSON string.
+
+        A function, because Snakemake takes braces in a plain string for a wildcard.
+        """
+
+        def param(wildcards: Any) -> str:
+            config = self.runs[self._shown_runs(figure)[0]]
+            shown = self._names() | {"runs": self.runs_of(figure), "published": not trains(config)}
+            return canonical_json(shown | {"loops": figure.loops(config), "values": figure.values(config)})
+
+        return param
+
+    def _names(self) -> dict[str, str]:
+        return {"run": self.runs.selected, "text": configs.text_label(self.runs.config.data)}
+
+    # --- targets ----------------------------------------------------------------------------------------------------
+
+    def of_target(self, target: str) -> list[str]:
+        """The files of a target rule: its figures that the selected run has, and their pages."""
+        has = [figure.name for figure in self if figure.target == target and not self._problem(figure)]
+        pages = [in_results(job.shown) for job in self.runs.local_jobs if job.target == target]
+        return [f"results/{name}.pdf" for name in has] + [page for page in pages if Path(page).stem in has]
+
+    @property
+    def study_targets(self) -> dict[str, list[str]]:
+        """Target rules of studies, besides "supplementary" -> figures and pages.
+
+        The rules of those that the selected run does not have refuse them.
+        """
+        files = [(figure.target, f"results/{figure.name}.pdf") for figure in self]
+        files += [(job.target, in_results(job.shown)) for job in self.runs.local_jobs]
+        targets = dict.fromkeys(target for target, _ in files if target not in ("", "all", "supplementary"))
+        return {name: [file for target, file in files if target == name] for name in targets}
+
+    # --- the report and the snapshot --------------------------------------------------------------------------------
+
+    @cached_property
+    def reported(self) -> list[Figure]:
+        """The figures of the report: those of the paper, and others whose tables were computed for the selected run.
+
+        Decided once, so that inputs and params agree while jobs of the same call write further tables.
+        """
+        has = [figure for figure in self if not self._problem(figure)]
+        return [figure for figure in has if figure.target == "all" or self._has_tables(figure)]
+
+    def _has_tables(self, figure: Figure) -> bool:
+        return all(Path(file).exists() for files in self.inputs(figure).values() for file in files)
+
+    def pictures(self, wildcards: Any) -> list[str]:
+        """The pictures of the report."""
+        return [self.drawn(f"{figure.name}.svg") for figure in self.reported]
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """Figure -> dotted path of its function `sentence`, for the figures that have one."""
+        return {figure.name: figure.sentence for figure in self if figure.sentence}
+
+    def reported_table(self, name: str) -> Callable:
+        """The table in the file tables/<name>.parquet if the report has the figure of this name."""
+        files = [self.runs.table_file(name)]
+        return lambda wildcards: files if name in [figure.name for figure in self.reported] else []
+
+    def overview_slice(self, wildcards: Any) -> str:
+        """What the first page of the report shows besides tables, as one canonical JSON string."""
+        names = [
+            {"name": figure.name, "title": figure.label, "claims": figure.claims, "sentence": figure.sentence}
+            for figure in self.reported
+        ]
+        config = self.runs.config
+        shown = {"reference_state": config.figures.dlr_reference_state, "scales": scales(config).plain}
+        return canonical_json(self._names() | {"report_figures": names} | shown)
+
+    def snapshot_files(self, wildcards: Any) -> list[str]:
+        """Claims, the figures of the report and of training, and the tables of all of them.
+
+        InputError for a published model.
+        """
+        if not trains(self.runs.config):
+            raise InputError(
+                f"results/snapshot: run {self.runs.selected} has a published model, expected one trained here."
+            )
+        chosen = snapshot_figures((figure for figure in self if not self._problem(figure)), self.reported)
+        pictures = [f"results/{figure.name}.svg" for figure in chosen]
+        read = [file for figure in chosen for files in self.inputs(figure).values() for file in files]
+        judged = ["claims", *tables.CLAIM_TABLES.values()] if self.claims else []
+        files = [*map(in_results, self.claims), *map(self.runs.table_file, judged), *pictures, *read]
+        return list(dict.fromkeys(files))
+
+    # --- captions ---------------------------------------------------------------------------------------------------
+
+    def caption(self, figure: Figure | None = None) -> Callable:
+        """Values for the caption of a figure or of a page of the report. Untracked."""
+        values = report_values(self.runs.selected, self.runs.config)
+        if figure is not None:
+            values |= caption_values(figure, self.runs[self._shown_runs(figure)[0]])
+
+        @untracked
+        def param(wildcards: Any) -> Caption:
+            results = _results(figure.name) if figure is not None else ""
+            return Caption(values | {"held_out": self._near_duplicates()}, results)
+
+        return param
+
+    def _near_duplicates(self) -> dict[str, Any] | None:
+        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists.
+
+        None for a published model: its training text is not here.
+        """
+        tokens = Path("results", self.runs.data_run(self.runs.selected), "data", "tokens.json")
+        if not trains(self.runs.config) or not tokens.is_file():
+            return None
+        return json.loads(tokens.read_text())["parts"]["val.bin"].get("near_duplicates")
+
+
+def in_results(file: str) -> str:
+    """The copy in results/ of a file of `Figures.drawn`; any other file itself."""
+    path = Path(file)
+    return f"results/{path.name}" if path.parent.name == "figures" else file
+
+
+class Caption(dict):
+    """The values of a caption, in which reStructuredText has no markup of strings, except in `results`.
+
+    The report prints the params of a job with its caption, which quotes these values.
+    """
+
+    def __init__(self, values: Mapping[str, Any], results: str = "") -> None:
+        super().__init__({name: _without_markup(value) for name, value in values.items()}, results=results)
+
+    def __str__(self) -> str:
+        return "(see the description)"
+
+
+def _results(figure: str) -> str:
+    """The results of a figure for its caption, as a list in reStructuredText; empty if there are none yet."""
+    results = Path(REPORT_RESULTS)
+    sentences = json.loads(results.read_text(encoding="utf-8")).get(figure) if results.is_file() else None
+    items = [f"- {rst(sentence)}" for sentence in sentences or ()]
+    return "\n".join(["**Results**, with 95 % intervals in brackets:", "", *items]) if items else ""
+
+
+def _without_markup(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_markup(entry) for name, entry in value.items()}
+    return rst(value) if isinstance(value, str) else value
