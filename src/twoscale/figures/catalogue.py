@@ -1,18 +1,21 @@
 """The figures: tables, values, caption and target of each one.
 
 A figure of the paper is a row here, the module figures/<name>.py with a function `draw`, and the caption
-workflow/report/<name>.rst. One of a study is a row in its module `study`, a function `draw_<name>` in its module `draw`,
-and a caption in its folder. The function takes the tables of `inputs` by name, then `values` and `context` as
+workflow/report/<name>.rst. One of a study is a row in its module `study`, a function `draw_<name>` in its module
+`draw`, and a caption in its folder. The function takes the tables of `inputs` by name, then `values` and `context` as
 keyword-only arguments. This module imports neither torch nor matplotlib.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from twoscale.config import Config, text_label
+from twoscale.config.identity import text_label
 from twoscale.discovery import STUDIES, study_parts
+
+if TYPE_CHECKING:
+    from twoscale.config import Config
 
 CATEGORIES = {"all": "Figures of the paper"}  # by target; the others are supplementary
 
@@ -43,8 +46,8 @@ class Figure:
 
     name: str
     inputs: Mapping[str, str]
-    loops: Callable[[Config], float] = lambda config: config.trajectories.loops
-    values: Callable[[Config], dict[str, Any]] = lambda config: {}
+    loops: Callable[["Config"], float] = lambda config: config.trajectories.loops
+    values: Callable[["Config"], dict[str, Any]] = lambda config: {}
     target: str = "supplementary"
     title: str = ""
     claims: tuple[int, ...] = ()
@@ -93,7 +96,7 @@ class Figure:
         """Name of the figure in the report."""
         return self.title or self.name.replace("_", " ").capitalize()
 
-    def problem(self, config: Config) -> str | None:
+    def problem(self, config: "Config") -> str | None:
         """Why a run with this config does not have the figure: the end of a sentence, or None."""
         groups = len(config.model.groups)
         if groups < self.groups:
@@ -107,7 +110,7 @@ class Figure:
         return one_seed(config) if self.seeds else None
 
 
-def one_seed(config: Config) -> str | None:
+def one_seed(config: "Config") -> str | None:
     """The end of a sentence about a run without further seeds, or None."""
     if set(config.seeds) <= {config.seed}:
         return "has one seed, expected further ones in the config key seeds, such as seeds: [1337, 1338, 1339]"
@@ -122,12 +125,12 @@ def table(*names: str, **files: str) -> dict[str, str]:
 # --- values of captions ---------------------------------------------------------------------------------------------
 
 
-def report_values(run: str, config: Config) -> dict[str, Any]:
+def report_values(run: str, config: "Config") -> dict[str, Any]:
     """Values that every caption may quote."""
     return {"run": run, "text": text_label(config.data), "published": is_published(config)}
 
 
-def caption_values(figure: Figure, config: Config) -> dict[str, Any]:
+def caption_values(figure: Figure, config: "Config") -> dict[str, Any]:
     """Further values that the caption of a figure may quote: the config, and text made of it."""
     return {
         "config": config,
@@ -140,22 +143,22 @@ def caption_values(figure: Figure, config: Config) -> dict[str, Any]:
     }
 
 
-def is_published(config: Config) -> bool:
+def is_published(config: "Config") -> bool:
     return config.model.source == "published"
 
 
 # --- the figures ----------------------------------------------------------------------------------------------------
 
 
-def exit_max_loops(config: Config) -> float:
+def exit_max_loops(config: "Config") -> float:
     return config.exits.max_loops
 
 
-def reference_state(config: Config) -> dict[str, Any]:
+def reference_state(config: "Config") -> dict[str, Any]:
     return {"reference_state": config.figures.dlr_reference_state}
 
 
-def reading(config: Config) -> dict[str, Any]:
+def reading(config: "Config") -> dict[str, Any]:
     return {"reading": config.figures.reading}
 
 

@@ -10,8 +10,7 @@ from matplotlib.patches import Patch
 
 from twoscale.base import InputError
 from twoscale.claims.bootstrap import random_exits, summarise_latency, summarise_quality
-from twoscale.claims.exits import PAPER_GRID
-from twoscale.claims.scale import criterion_name
+from twoscale.claims.exits import PAPER_GRID, criterion_name
 from twoscale.figures import style
 
 ALL_LOOPS: style.Look = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}

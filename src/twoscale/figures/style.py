@@ -32,7 +32,7 @@ from matplotlib.ticker import (
 )
 
 from twoscale.base import InputError, replacing
-from twoscale.claims.scale import REPORTED_COSINE
+from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.config.thresholds import THRESHOLD_TYPES
 
 # Widths of a journal column and of the page, in inches.
@@ -186,6 +186,33 @@ def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:
     if not groups:
         raise InputError(f"config key model.groups: found no looped group, expected at least one for {figure}.")
     return groups
+
+
+def check_rows(name: str, table: pd.DataFrame) -> None:
+    """Raise InputError for a table of this name without rows."""
+    if table.empty:
+        raise InputError(f"table {name}: found no rows, expected at least one for the figure.")
+
+
+def group_styles(groups: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Style by group; the first of coinciding lines stays visible."""
+    return dict(zip(groups, nested(series_styles(len(groups))), strict=True))
+
+
+def group_handles(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, Artist]:
+    """Entries of a legend for the groups."""
+    return {f"group {group_name(group)}": Line2D([], [], **look) for group, look in styles.items()}
+
+
+def name_panel(axes: Axes, number: int, title: str, label: str = "") -> None:
+    """Number and title of a panel, at its left, and the label of its y axis."""
+    axes.set_title(f"{panel_number(number)}  {title}", loc="left")
+    axes.set_ylabel(label)
+
+
+def legend_above(figure: Figure, handles: Mapping[str, Artist], columns: int | None = None) -> None:
+    """A legend above all panels, in one row unless `columns` are given."""
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=columns or len(handles))
 
 
 def group_name(group: str) -> str:
