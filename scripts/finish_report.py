@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from twoscale.base import InputError, replacing
-from twoscale.report.report_file import compress_files
+from twoscale.report.pages import compress_files
 
 
 def main(report: Path) -> None:

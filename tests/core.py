@@ -15,9 +15,9 @@ from twoscale.workflow.core import JOBS
 # Scripts of jobs behind the five figures and the claims that are no rows, and functions that rules name.
 SCRIPTS = (
     *("prepare_text", "train_tokenizer", "fetch_gpt2", "tokenize_text", "join_tokens", "init_model", "train_segment"),
-    *("measure", "compare", "draw"),
+    *("measure", "call", "draw"),
 )
-FUNCTIONS = ("dynamics.aggregate.metrics", "report.claims_page.run", *(f"figures.fig{n}.draw" for n in range(1, 6)))
+FUNCTIONS = ("dynamics.aggregate.metrics", "report.pages.judge_claims", *(f"figures.fig{n}.draw" for n in range(1, 6)))
 BESIDES = {"write_overview", "write_runtimes", "take_snapshot"}  # rows for the report and releases
 
 

@@ -1,14 +1,11 @@
 """Every claim has a synthetic run of each verdict, and reasons say what stood in the way."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.small import ROOT
 from tests.synthetic_run import (
     BOUNDARY,
     GROUPS,
@@ -33,7 +30,6 @@ from twoscale.claims import evidence, findings
 from twoscale.claims import exits as claims_exits
 from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
-from twoscale.report import claims_page, pages, render
 
 TWO = (0, 10, 100)  # two trained checkpoints
 FALLING_LATE = {"rate": 0.77, "spread": 0.06}  # a tenth near k = 10, earlier or later by sequence
@@ -507,31 +503,3 @@ def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
 
 def test_the_same_tables_give_the_same_intervals():
     pd.testing.assert_frame_equal(claims.table(usual_verdicts(), "a"), claims.table(claims.verdicts(synthetic()), "a"))
-
-
-def test_the_page_names_run_text_and_checkpoints_and_every_claim():
-    verdicts = usual_verdicts()
-    page = claims_page.page(verdicts, "trial", "Python documentation", synthetic())
-    for words in ("**trial**", "Python documentation", "0 (untrained), 10, 20, 50, 100"):
-        assert words in page
-    for v in verdicts:
-        assert f"## {v.claim.number}. {v.claim.title}: {v.verdict}" in page
-        assert v.claim.where in page
-        assert v.claim.statement in page
-
-
-def test_every_row_of_the_page_has_the_cells_of_its_header():
-    page = claims_page.page(usual_verdicts(), "trial", "text", synthetic())
-    widths = [line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")]
-    assert set(widths) == {4, 8}
-
-
-@pytest.mark.parametrize(("value", "text"), [(np.inf, "not reached"), (np.nan, ""), (4.0, "4"), (-0.12345, "-0.123")])
-def test_numbers_are_printed_with_three_digits(value, text):
-    assert render.number(value) == text
-
-
-def test_the_page_escapes_the_names_of_run_and_text():
-    page = claims_page.page(usual_verdicts(), "demo_", "txt <img src=x>\n[c](javascript:x)", synthetic())
-    assert "Run **demo\\_** on txt &lt;img src=x&gt;␊\\[c\\](javascript:x)." in page
-    assert "<title>The claims of the paper on the run demo_</title>" in pages.from_markdown(page)

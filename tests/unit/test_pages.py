@@ -1,29 +1,166 @@
-"""Tables become pages that stand alone; benchmark files become one row per rule."""
+"""Pages of a run: each template with a snapshot of what it gives, escapes, and pages that need no network.
 
+A page that is meant to change: `python -m tests.unit.test_pages` writes the snapshots again.
+"""
+
+import base64
+import gzip
 import json
 import re
-from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from tests.small import project
+from tests.small import ROOT
+from tests.synthetic_run import drift, loop_rows, synthetic, usual_verdicts
 from twoscale.base import InputError
-from twoscale.report import pages
-from twoscale.workflow.rows import Measurement
+from twoscale.claims import verdicts as claims
+from twoscale.claims.scale import Scale, Scales
+from twoscale.figures.catalogue import figures
+from twoscale.jobs import command
+from twoscale.report import pages, render
+
+SNAPSHOTS = ROOT / "tests" / "snapshots"
+STATE = "first_state"
+SCALES = Scales(Scale(1, 100, 12.0, 30, hardware="CPU"), Scale(1000, 100, 12.0, 30))
+
+
+def drifting_rows():
+    """A settling group "4" and a drifting group "5-6", whose steps have the norm 2, in rows of "loop_sequences"."""
+    settling = loop_rows(50, "4", floor=0.0)
+    drifting = loop_rows(50, "5-6", rate=1.0, scale=2.0)
+    is_norm = drifting["measure"] == "state_norm"
+    drifting.loc[is_norm, "mean"] = 1 + 2.0 * drifting.loc[is_norm, "k"]
+    turns = drifting[drifting["measure"] == "step_norm"].assign(measure="direction_step_norm")
+    turns["mean"] = 3 / (1 + turns["k"] ** 2.0)
+    return pd.concat([settling, drifting, turns])
+
+
+def finding(claim, scope, quantity="", value=np.nan, interval=(np.nan, np.nan), bounds="", verdict="holds"):
+    row = {"claim": claim, "scope": scope, "quantity": quantity, "value": value, "bounds": bounds, "verdict": verdict}
+    return row | {"low": interval[0], "high": interval[1], "scale": "small scale"}
+
+
+JUDGED = pd.DataFrame(
+    [
+        finding(4, "5-6", "late cosine", -0.25, (-0.5, 0.125), "0.45 … 0.7", "does not hold"),
+        finding(4, "5-6", "the same, untrained", -0.5),
+        finding(4, "7", "late cosine", bounds="0.45 … 0.7", verdict="cannot be judged"),
+        finding(4, "all", verdict="does not hold"),
+        finding(6, "4->5-6, first_state", "DLR, iteration 10", 10.0, (9.0, 11.0), "> 1"),
+        finding(6, "4->5-6, first_state", "DLR, last", 20.0, (19.0, 21.0), "≥ 5"),
+        finding(6, "4->5-6, projected", "DLR, last", 30.0, (29.0, 31.0), "≥ 5"),
+        finding(6, "all"),
+        finding(10, "kl", "acceleration over step_norm at 1e-2", -0.5, bounds="> 0"),
+        finding(10, "all"),
+        finding(13, "all", verdict="not asked"),
+    ]
+)
+
+
+def picture(folder):
+    path = folder / "fig2.svg"
+    path.write_text("<svg/>" * 20_000)
+    return pages.Shown("fig2", "Fig. 2 <drift>", [6], "", path)
+
+
+def drawn(folder):
+    """Name of a template -> a page from it."""
+    evidence = synthetic(loops=drifting_rows(), drift=drift((50,)))
+    verdicts = claims.verdicts(evidence, claims.GEOMETRY)
+    overview = pages.overview("a<b", "a text", pages.answers(JUDGED, STATE), [(picture(folder), ["1 & 2"])], SCALES)
+    return {
+        "claims.md": pages.claims_markdown(verdicts, "trial_1", "text <img src=x>", evidence, SCALES),
+        "overview.html": re.sub(r"base64,[^\"]*", "base64,…", overview),
+        "page.html": pages.from_markdown("# Claims & *verdicts*\n\n| a | b |\n| --- | --- |\n| 1 | **holds** |\n"),
+    }
+
+
+@pytest.mark.parametrize("name", ["claims.md", "overview.html", "page.html"])
+def test_a_page_is_its_snapshot(tmp_path, name):
+    assert drawn(tmp_path)[name] == (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
+
+
+# --- claims.md -----------------------------------------------------------------------------------------------------
+
+
+def test_every_row_of_the_claims_has_the_cells_of_its_header():
+    page = pages.claims_markdown(usual_verdicts(), "trial", "text", synthetic())
+    assert {line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")} == {4, 8}
+    assert [int(number) for number in re.findall(r"^## (\d+)\.", page, re.MULTILINE)] == [*range(1, 16)]
+    assert "The state drifts" not in page
+
+
+def test_the_claims_say_what_is_known_of_checkpoints_and_documents():
+    evidence = synthetic()
+    recorded = pages.claims_markdown([], "trial", "text", evidence, recorded=True)
+    assert "8 recorded sequences, each of which counts as a document" in " ".join(recorded.split())
+    published = pages.claims_markdown([], "trial", "text", synthetic(published=True))
+    assert "The model is published and has one checkpoint" in published
+    assert "| scale |" not in published
+
+
+def test_the_scale_names_the_cores_that_latency_was_measured_on():
+    cores = int(synthetic().latency["cpus"].max())
+    assert pages.with_cores(SCALES, synthetic()).run.hardware == f"CPU, machine of {cores} cores"
+
+
+@pytest.mark.parametrize(("value", "text"), [(np.inf, "not reached"), (np.nan, ""), (4.0, "4"), (-0.12345, "-0.123")])
+def test_numbers_are_printed_with_three_digits(value, text):
+    assert render.number(value) == text
+
+
+# --- the overview --------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_shows_the_values_that_decide_it_as_figures_name_them():
+    measured = {answer.number: answer.measured for answer in pages.answers(JUDGED, STATE)}
+    assert measured == {
+        4: "late cosine: −0.25 [−0.5, 0.125] (group 5–6), expected 0.45 … 0.7",
+        6: "DLR, last: 20 [19, 21] (4 → 5–6, first state), expected ≥ 5",
+        10: "acceleration over step norm at 1e-2: −0.5 (KL), expected > 0",
+        13: "",
+    }
+
+
+def test_a_figure_has_the_sentences_of_its_claims_and_of_its_table(tmp_path):
+    shown, judged = picture(tmp_path), pages.answers(JUDGED, STATE)
+    (sentence,) = pages.sentences(shown, judged, None)
+    assert sentence.startswith(
+        "Claim 6, Jumps between groups are larger than loop steps: holds, small scale; DLR, last: "
+    )
+    assert pages.sentences(shown, judged, "Measured.") == ["Measured.", sentence]
+
+
+@pytest.mark.parametrize("figure", [figure for figure in figures() if figure.sentence], ids=lambda figure: figure.name)
+def test_a_figure_with_a_sentence_has_a_function_for_it_and_a_table_of_its_name(figure):
+    assert callable(command.function(figure.sentence))
+    assert figure.inputs[figure.name] == f"tables/{figure.name}.parquet"
+
+
+def test_the_lines_of_the_overview_are_short_enough_for_the_first_page_of_the_report(tmp_path):
+    """docutils, which reads them, refuses lines of more than 10 000 characters."""
+    body = pages.overview("a", "text", pages.answers(JUDGED, STATE), [(picture(tmp_path), [])])
+    assert max(map(len, body.splitlines())) < 10_000
+
+
+def test_a_run_without_claims_has_an_overview_of_its_figures(tmp_path):
+    assert "<table>" not in pages.overview("a", "text", [], [(picture(tmp_path), [])])
+
+
+# --- web pages -----------------------------------------------------------------------------------------------------
 
 FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})
-HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
 
 
-def test_a_page_holds_title_columns_and_values():
-    page = pages.sortable(FRAME, "Times & places")
-    for text in ("<title>Times &amp; places</title>", "<th>rule</th>", '"1.235", 1.235'):  # shown, sorted by
+def test_a_table_is_a_page_with_values_meanings_and_filters_and_the_same_bytes():
+    page = pages.sortable(FRAME, "Times & places", {"ms": "time <b> per token"})
+    for text in ("<title>Times &amp; places</title>", "<th>rule</th>", '"1.235", 1.235', '"content": ["search"]'):
         assert text in page.replace("\\", "")
-
-
-def test_text_of_a_table_is_no_markup():
-    assert "<b>" not in pages.sortable(FRAME, "t").partition("<h2>")[2].replace(json.dumps("<b>"), "")
+    assert "<li><code>ms</code>: time &lt;b&gt; per token</li>" in page
+    assert "<b>" not in page.partition("<h2>")[2].replace(json.dumps("<b>"), "")
+    assert page == pages.sortable(FRAME, "Times & places", {"ms": "time <b> per token"})
 
 
 def test_a_page_loads_nothing_from_the_network():
@@ -32,64 +169,32 @@ def test_a_page_loads_nothing_from_the_network():
     assert not re.search(r"""import [^;]{0,200} from ["']https?://""", page)
 
 
-def test_the_same_table_gives_the_same_bytes():
-    assert pages.sortable(FRAME, "t") == pages.sortable(FRAME, "t")
+# --- Snakemake's report --------------------------------------------------------------------------------------------
+
+REPORT = "<html><body><script>var results = {};</script></body></html>"
 
 
-def test_a_page_explains_columns_and_has_a_filter_for_each():
-    page = pages.sortable(FRAME, "t", {"ms": "time <b> per token"})
-    assert "<li><code>ms</code>: time &lt;b&gt; per token</li>" in page
-    assert '"content": ["search"]' in page
+def test_a_report_has_compressed_files_with_their_bytes_and_one_script():
+    content = b"<p>text</p>" * 1000
+    encoded = base64.b64encode(content).decode()
+    entry = f'{{"a.html": {{"data_uri": "data:text/html;charset=utf8;filename=a.html;base64,{encoded}"}}}}'
+    changed = pages.compress_files(REPORT.replace("{}", entry))
+    (kept,) = re.findall(r"data:text/html;gzip;base64,([^\"]+)", changed)
+    assert gzip.decompress(base64.b64decode(kept)) == content
+    assert changed.endswith("(results);\n</script>\n</body></html>")
+    assert pages.compress_files(changed) == changed
 
 
-def test_markdown_becomes_a_page_with_its_first_line_as_title():
-    page = pages.from_markdown("# Claims & verdicts\n\n| a | b |\n| --- | --- |\n| 1 | **holds** |\n")
-    for text in ("<title>Claims &amp; verdicts</title>", "<td><strong>holds</strong></td>"):
-        assert text in page
+@pytest.mark.parametrize("text", ["", "<html><body></body></html>", "var results"])
+def test_a_file_that_is_no_report_is_refused(text):
+    with pytest.raises(InputError, match=r"expected the report\.html of Snakemake"):
+        pages.compress_files(text)
 
 
-def benchmark(folder, name, *values):
-    path = folder / f"{name}.tsv"
-    path.write_text(HEADER + "\t".join(str(value) for value in values) + "\n")
-    return path
+if __name__ == "__main__":
+    import tempfile
+    from pathlib import Path
 
-
-def test_jobs_of_a_rule_add_up_and_the_longest_rule_comes_first(tmp_path):
-    files = [
-        benchmark(tmp_path, "init_model", 5, "0:00:05", 100, 0, 0, 0, 0, 0, 0, 4),
-        benchmark(tmp_path, "train_segment_000010", 10, "0:00:10", 300, 0, 0, 0, 0, 0, 0, 8),
-        benchmark(tmp_path, "train_segment_000020", 30, "0:00:30", 200, 0, 0, 0, 0, 0, 0, 9),
-    ]
-    table = pages.runtimes(files)
-    assert table.to_dict("records") == [
-        {"rule": "train_segment", "jobs": 2, "total_s": 40, "longest_s": 30, "cpu_s": 17, "peak_memory_mb": 300},
-        {"rule": "init_model", "jobs": 1, "total_s": 5, "longest_s": 5, "cpu_s": 4, "peak_memory_mb": 100},
-    ]
-
-
-def test_jobs_that_differ_in_other_wildcards_count_as_their_rule(tmp_path):
-    """The files of all rows of jobs, with two values of every wildcard."""
-    measured = (5, "0:00:05", 100, 0, 0, 0, 0, 0, 0, 4)
-    rows = [job for job in project().jobs if isinstance(job, Measurement)]
-    stems = {job.name: Path(job.benchmark).stem for job in rows}
-    jobs = [{"iteration": "000010", "grid": "exit", "criterion": "kl"}]
-    jobs += [{"iteration": "000020", "grid": "pareto", "criterion": "step_norm"}]
-    files = {benchmark(tmp_path, stem.format(**values), *measured) for stem in stems.values() for values in jobs}
-    found = pages.runtimes(files).set_index("rule")["jobs"].to_dict()
-    assert found == {rule: 1 + ("{" in stem) for rule, stem in stems.items()}
-
-
-def test_a_job_too_short_to_be_measured_keeps_its_time(tmp_path):
-    table = pages.runtimes([benchmark(tmp_path, "quick", 0.1, "0:00:00", "-", "-", "-", "-", "-", "-", "NA", "NA")])
-    assert table["total_s"].tolist() == [0.1]
-    assert table["peak_memory_mb"].isna().all()
-
-
-def test_no_benchmark_files_give_an_empty_table():
-    assert list(pages.runtimes([]).columns)[:2] == ["rule", "jobs"]
-
-
-def test_a_file_that_is_no_benchmark_is_refused(tmp_path):
-    (tmp_path / "x.tsv").write_text("a\tb\n1\t2\n")
-    with pytest.raises(InputError, match=r"x\.tsv: found the columns a, b; expected those of a Snakemake benchmark"):
-        pages.runtimes([tmp_path / "x.tsv"])
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in drawn(Path(folder)).items():
+            (SNAPSHOTS / f"{name}.txt").write_text(text, encoding="utf-8")

@@ -5,11 +5,10 @@ import pandas as pd
 import pytest
 
 from tests import synthetic_run
+from tests.unit.test_pages import drifting_rows
 from twoscale import tables
 from twoscale.claims import regime
-from twoscale.claims import verdicts as claims
 from twoscale.dynamics import vectors
-from twoscale.report import claims_page
 
 K = 64
 
@@ -104,17 +103,6 @@ def test_floor_is_that_of_the_measures():
     assert regime.FLOOR_FACTOR == vectors.FLOOR_FACTOR
 
 
-def drifting_rows():
-    """A settling group "4" and a drifting group "5-6", whose steps have the norm 2, in rows of "loop_sequences"."""
-    settling = synthetic_run.loop_rows(50, "4", floor=0.0)
-    drifting = synthetic_run.loop_rows(50, "5-6", rate=1.0, scale=2.0)
-    is_norm = drifting["measure"] == "state_norm"
-    drifting.loc[is_norm, "mean"] = 1 + 2.0 * drifting.loc[is_norm, "k"]
-    turns = drifting[drifting["measure"] == "step_norm"].assign(measure="direction_step_norm")
-    turns["mean"] = 3 / (1 + turns["k"] ** 2.0)
-    return pd.concat([settling, drifting, turns])
-
-
 def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
     rows = drifting_rows()
     found = regime.table(pd.concat([rows.assign(iteration=0), rows]))
@@ -140,19 +128,3 @@ def test_steps_whose_angles_are_null_in_the_table_are_rounding():
     rows.loc[of_rounding, "mean"] = np.nan
     found = regime.table(rows)
     assert (found["regime"].tolist(), found["at_floor"].tolist()) == (["settling"], [True])
-
-
-def test_page_of_the_claims_has_the_regimes_and_says_where_a_claim_is_about_a_drifting_group():
-    evidence = synthetic_run.synthetic(loops=drifting_rows())
-    page = claims_page.page(claims.verdicts(evidence, claims.GEOMETRY), "trial", "text", evidence)
-    assert "- 4: settling: over loop steps 15 to 29" in page
-    assert "- 5-6: drifting: over loop steps 15 to 29" in page
-    sections = {part.split(".")[0]: part for part in page.split("\n## ")[1:]}
-    noted = {number for number, part in sections.items() if "The state drifts" in part}
-    assert noted == {"1", "2", "12", "13"}
-    assert "\n5-6. There the verdict is about absolute steps" in sections["1"]
-
-
-def test_page_of_a_run_without_drift_has_no_note():
-    evidence = synthetic_run.synthetic()
-    assert "The state drifts" not in claims_page.page(claims.verdicts(evidence), "trial", "text", evidence)

@@ -1,38 +1,29 @@
-"""Releases: what is read of a folder or an address, and what is refused."""
+"""Released tables: snapshots and their manifest, what is read of a folder or an address, and what is refused."""
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
-from threading import Event
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests import web
-from tests.fuzzing import assert_read_or_refused, json_bytes, several, try_all
 from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.config import DownloadConfig, preset
-from twoscale.discovery import study_parts
+from twoscale.config import Config, DownloadConfig, preset, user_values
 from twoscale.figures.catalogue import Figure, figures, table
-from twoscale.report import snapshot
-from twoscale.report.release import MAX_MANIFEST, Release
+from twoscale.jobs import environment
+from twoscale.report import release as releases
+from twoscale.report.release import Release
 from twoscale.workflow.runs import Runs
 
-ONCE = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=5.0)
+ONCE = DownloadConfig(timeout=5.0)
 LOOPS = "tiny/tables/training_loops.parquet"
-DRIFT = "tiny/tables/drift.parquet"
 TRAINING = "tiny/tables/training.parquet"
 DEMO = ROOT / "docs" / "demo-release"
 
@@ -42,349 +33,275 @@ def config_of(**sections):
     return preset("tiny") | sections
 
 
-def release(folder: Path, files=(), **facts) -> Path:
-    """A release of a run with two tables, a page and further files: (name, bytes)."""
-    results = folder / "results"
+@pytest.fixture
+def results(tmp_path):
+    """The results of a run: two tables and a page."""
+    folder = tmp_path / "results"
     loops = pd.DataFrame({"iteration": [1, 1], "group": ["2", "3"], "loops": [3, 4]})
     training = {key: [1.0] for key in tables.columns("training")} | {"iteration": [1], "tokens_seen": [128]}
-    tables.write("training_loops", loops, results / LOOPS)
-    tables.write("training", pd.DataFrame(training), results / TRAINING)
-    for name, content in {"claims.md": b"# Claims\n", **dict(files)}.items():
-        (results / name).parent.mkdir(parents=True, exist_ok=True)
-        (results / name).write_bytes(content)
-    names = [path for path in results.rglob("*") if path.is_file()]
-    snapshot.write(folder / "release", names, results, {"run": "tiny", "config": config_of()} | facts)
-    return folder / "release"
+    tables.write("training_loops", loops, folder / LOOPS)
+    tables.write("training", pd.DataFrame(training), folder / TRAINING)
+    (folder / "claims.md").write_text("# Claims\n")
+    return folder
+
+
+@pytest.fixture
+def release(results, tmp_path):
+    """A release of the run: `release(facts of its manifest)` is its folder."""
+
+    def made(**facts) -> Path:
+        names = [path for path in results.rglob("*") if path.is_file()]
+        facts = {"run": "tiny", "config": config_of()} | facts
+        releases.write_snapshot(tmp_path / "release", names, results, facts)
+        return tmp_path / "release"
+
+    return made
 
 
 def opened(place) -> Release:
     return Release.open(str(place), ONCE)
 
 
-def refused(action, match):
-    """The InputError of `action`, which is one sentence."""
-    with pytest.raises(InputError, match=match) as error:
-        action()
-    assert "\n" not in str(error.value)
-    assert str(error.value).endswith(".")
+def runs(place, **config) -> Runs:
+    return Runs({"preset": "demo", "release": str(place)} | config, ROOT / "scripts")
 
 
-def test_the_tables_of_a_release_are_those_of_its_manifest_and_nothing_else_of_it(tmp_path):
-    folder = release(tmp_path, [("tiny/states.safetensors", b"states"), ("fig2.svg", b"<svg/>")])
+# --- snapshots -----------------------------------------------------------------------------------------------------
+
+
+def test_files_keep_their_paths_and_the_manifest_has_their_digests(results, release, tmp_path):
+    folder = release(config={})
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["files"]["claims.md"] == {"bytes": 9, "sha256": hashlib.sha256(b"# Claims\n").hexdigest()}
+    assert set(manifest["files"]) == {"claims.md", LOOPS, TRAINING}
+    assert (folder / LOOPS).read_bytes() == (results / LOOPS).read_bytes()
+    first = (folder / "manifest.json").read_bytes()
+    assert (release(config={}) / "manifest.json").read_bytes() == first
+
+
+def test_an_excerpt_keeps_some_files_and_replaces_those_of_its_old_manifest(release, tmp_path):
+    folder, kept = release(modified=False), tmp_path / "kept"
+    releases.excerpt(folder, kept, ["claims.md", LOOPS], 10**6)
+    releases.excerpt(folder, kept, ["claims.md"], 10**6)
+    assert sorted(path.name for path in kept.rglob("*") if path.is_file()) == ["claims.md", "manifest.json"]
+    assert json.loads((kept / "manifest.json").read_text())["run"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("modified", "names", "most", "match"),
+    [
+        (True, ["claims.md"], 10**6, "found modified: true, expected false"),
+        (False, ["gone.md"], 10**6, r"found no file gone\.md in the snapshot"),
+        (False, [LOOPS], 3, r"found \d+ bytes in the files to keep, expected at most 3"),
+    ],
+)
+def test_an_excerpt_of_another_form_is_refused(release, tmp_path, modified, names, most, match):
+    with pytest.raises(InputError, match=match):
+        releases.excerpt(release(modified=modified), tmp_path / "kept", names, most)
+
+
+def test_the_commit_is_that_of_the_checkout_and_says_whether_files_were_changed(tmp_path):
+    assert releases.checkout(tmp_path) == {"commit": None, "modified": None}
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").write_text("1")
+    for words in (["init", "-q"], ["add", "file"], [*author, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    found = releases.checkout(tmp_path)
+    assert len(found["commit"]) == 40
+    assert found["modified"] is False
+    (tmp_path / "file").write_text("2")
+    assert releases.checkout(tmp_path) == found | {"modified": True}
+
+
+def test_the_text_is_named_by_the_digests_of_its_tokens(tmp_path):
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text('{"parts": {"val.bin": {"sha256": "ab", "count": 3}, "train.bin": {"sha256": "cd"}}}')
+    assert releases.text_digests(tokens) == {"train.bin": "cd", "val.bin": "ab"}
+    for content in ('{"parts": {"val.bin": {}}}', "{"):
+        tokens.write_text(content)
+        with pytest.raises(InputError, match=r"tokens\.json: found no token metadata"):
+            releases.text_digests(tokens)
+
+
+def test_hours_of_training_are_those_of_its_iterations_and_environments_are_named_where_they_change(tmp_path):
+    log = pd.DataFrame({"iteration": [1, 2], "tokens_seen": [3600, 7200], "tokens_per_s": [1.0, 0.5]})
+    first, second = {"first_iteration": 1, "threads": 2}, {"first_iteration": 9, "threads": 4}
+    segments = []
+    for number, environments in enumerate(([first], [first | {"first_iteration": 5}, second])):
+        segments.append(tmp_path / f"{number}.parquet")
+        with tables.writing("training", segments[-1], metadata={environment.KEY: json.dumps(environments)}):
+            pass
+    expected = {"iterations": 2, "tokens": 7200, "hours": 3.0, "environments": [first, second]}
+    assert releases.training_cost(log, segments) == expected
+    assert releases.versions()["pandas"] == pd.__version__
+
+
+HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
+
+
+def benchmark(folder, name, seconds, memory, processor):
+    path = folder / f"{name}.tsv"
+    path.write_text(f"{HEADER}{seconds}\t0:00:05\t{memory}\t0\t0\t0\t0\t0\t0\t{processor}\n")
+    return path
+
+
+def test_jobs_of_a_rule_add_up_and_the_longest_rule_comes_first(tmp_path):
+    files = [
+        benchmark(tmp_path, "init_model", 5, 100, 4),
+        benchmark(tmp_path, "train_segment_000010", 10, 300, 8),
+        benchmark(tmp_path, "train_segment_000020", 30, 200, 9),
+        benchmark(tmp_path, "quality.exit.kl", 3, "-", "NA"),  # ended before it was measured
+    ]
+    found = releases.runtimes(files)
+    assert found["rule"].tolist() == ["train_segment", "init_model", "quality"]
+    assert found.iloc[0].to_list() == ["train_segment", 2, 40, 30, 17, 300]
+    assert found["total_s"].tolist() == [40, 5, 3]
+    assert list(releases.runtimes([]).columns) == list(found.columns)
+
+
+def test_a_file_that_is_no_benchmark_is_refused(tmp_path):
+    (tmp_path / "x.tsv").write_text("a\tb\n1\t2\n")
+    with pytest.raises(InputError, match=r"x\.tsv: found the columns a, b; expected those of a Snakemake benchmark"):
+        releases.runtimes([tmp_path / "x.tsv"])
+
+
+# --- reading a release ---------------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_a_release_are_those_of_its_manifest_and_nothing_else_of_it(release, tmp_path):
+    folder = release()
     found = opened(folder)
     assert list(found.tables) == [TRAINING, LOOPS]
     assert found.read(LOOPS) == (folder / LOOPS).read_bytes()
     found.fetch(TRAINING, tmp_path / "here.parquet")
     assert tables.read("training", tmp_path / "here.parquet")["tokens_seen"].tolist() == [128]
     assert found.table("tiny", "training_loops", tmp_path)["loops"].tolist() == [3, 4]
-    refused(lambda: found.table("tiny", "drift", tmp_path), f"found no entry for the file {DRIFT}")
+    with pytest.raises(InputError, match=r"found no entry for the file tiny/tables/drift\.parquet, expected one"):
+        found.table("tiny", "drift", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../a/tables/b.parquet", "/a/tables/b.parquet", "a/b/c/tables/d.parquet", "..\\b"])
-def test_a_name_that_leaves_the_release_is_no_table(tmp_path, name):
-    folder = release(tmp_path)
+def test_a_name_that_leaves_the_release_is_no_table(release, name):
+    folder = release()
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name] = manifest["files"][LOOPS]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert list(opened(folder).tables) == [TRAINING, LOOPS]
 
 
-@pytest.mark.parametrize("changes", ["one byte", "shorter", "longer", "missing"])
-def test_a_table_that_is_not_that_of_the_manifest_is_refused(tmp_path, changes):
-    folder = release(tmp_path)
+@pytest.mark.parametrize("change", ["one byte", "shorter", "missing"])
+def test_a_table_that_is_not_the_manifests_is_refused(release, tmp_path, change):
+    folder = release()
     content = (folder / LOOPS).read_bytes()
-    if changes == "missing":
+    if change == "missing":
         (folder / LOOPS).unlink()
     else:
-        bytes_ = {"one byte": bytes([content[0] ^ 1]) + content[1:], "shorter": content[:-1], "longer": content + b"x"}
-        (folder / LOOPS).write_bytes(bytes_[changes])
-    expected = {"missing": "cannot be read", "longer": "expected at most"}.get(
-        changes, "SHA-256 .*, as manifest.json says"
-    )
-    refused(lambda: opened(folder).fetch(LOOPS, tmp_path / "here.parquet"), f"{re.escape(LOOPS)}: .*{expected}")
+        (folder / LOOPS).write_bytes(content[:-1] if change == "shorter" else bytes([content[0] ^ 1]) + content[1:])
+    match = f"{re.escape(LOOPS)}: {'cannot be read' if change == 'missing' else 'found .* with the SHA-256 .*, as'}"
+    with pytest.raises(InputError, match=match):
+        opened(folder).fetch(LOOPS, tmp_path / "here.parquet")
     assert not (tmp_path / "here.parquet").exists()
 
 
-def test_a_table_that_is_said_to_be_very_large_is_not_read(tmp_path, monkeypatch):
-    found = opened(release(tmp_path))
-    monkeypatch.setattr("twoscale.report.release.MAX_TABLE", 10)
-    monkeypatch.setattr(Path, "open", None)
-    refused(
-        lambda: found.read(LOOPS),
-        r"loops\.parquet: found a size of \d+ bytes stated in manifest.json, expected at most 10",
-    )
+NO_SOURCES = [
+    None,
+    3,
+    "",
+    "ftp://host/folder",
+    "https://host/folder?token=1",
+    "file:///etc",
+    "https://me:x@host/folder",
+]
 
 
-def test_a_file_with_the_right_digest_that_is_no_table_is_refused(tmp_path):
-    folder = release(tmp_path, [("tiny/tables/drift.parquet", b"nothing")])
-    refused(
-        lambda: opened(folder).read("tiny/tables/drift.parquet"), "drift.parquet: cannot be read as a parquet table"
-    )
-
-
-@pytest.mark.parametrize("file", ["manifest.json", LOOPS])
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path, file):
-    folder = release(tmp_path)
-    found = opened(folder)
-    (folder / file).unlink()
-    os.mkfifo(folder / file)
-    refused(lambda: opened(folder) if file == "manifest.json" else found.read(file), "found no regular file")
+@pytest.mark.parametrize("source", NO_SOURCES)
+def test_a_source_that_is_no_folder_and_no_address_is_refused(source):
+    with pytest.raises(InputError, match="config key release: found"):
+        Release.open(source, ONCE)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["<script>", "$\\bad$", "\x1b[2J", "two\nlines", "x" * 101],
-    ids=["HTML", "TeX", "terminal", "lines", "long"],
+    ("manifest", "match"),
+    [
+        (None, r"manifest\.json: cannot be read \(.*\), expected a file of released tables\.$"),
+        ("{", r"manifest\.json: found no manifest of a release"),
+        ('{"run": "a/../b", "config": {}, "files": {}}', r"manifest\.json: found no manifest of a release \(run"),
+        ('{"run": "a", "config": {}, "files": {"x": 3}}', r"manifest\.json: found no manifest of a release \(files"),
+    ],
 )
-def test_texts_in_a_table_are_names(tmp_path, text):
-    loops = pd.DataFrame({"iteration": [1], "group": [text], "loops": [3]})
-    tables.write("training_loops", loops, tmp_path / "there.parquet")
-    name = "tiny/tables/lens.parquet"
-    folder = release(tmp_path, [(name, (tmp_path / "there.parquet").read_bytes())])
-    refused(lambda: opened(folder).read(name), r"lens.parquet: found '.*' in the column 'group', expected a name")
+def test_a_folder_without_a_manifest_is_refused(tmp_path, manifest, match):
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(InputError, match=match):
+        opened(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "accepted"), [("95 % of it; not < 3!", True), ("<b>", False), ("$x$", False)])
-def test_verdicts_have_reasons_in_sentences(tmp_path, text, accepted):
-    found = {name: [text if name == "reason" else None] for name in tables.columns("claims")}
-    tables.write("claims", pd.DataFrame(found | {"claim": [1]}), tmp_path / "there.parquet")
-    name = "tiny/tables/claims.parquet"
-    there = opened(release(tmp_path, [(name, (tmp_path / "there.parquet").read_bytes())]))
-    if accepted:
-        assert there.table("tiny", "claims", tmp_path)["reason"].tolist() == [text]
-    else:
-        refused(lambda: there.read(name), "in the column 'reason', expected a sentence without control characters")
+def test_a_folder_with_a_model_has_a_hint(tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"this folder has a model and no tables\.$"):
+        opened(tmp_path)
 
 
-def test_a_column_of_lists_is_refused(tmp_path):
-    pq.write_table(pa.table({"a": [["x"]]}), tmp_path / "there.parquet")
-    folder = release(tmp_path, [(DRIFT, (tmp_path / "there.parquet").read_bytes())])
-    refused(lambda: opened(folder).read(DRIFT), "found the column 'a' of type list")
+def test_a_release_at_an_address_is_read_as_one_in_a_folder(release, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    folder = release()
+    with web.serving(folder) as server:
+        assert opened(f"{server.address}/").read(LOOPS) == (folder / LOOPS).read_bytes()
+        assert server.requests == ["/manifest.json", f"/{LOOPS}"]
+        assert "secret" not in str(server.headers)
+        server.faults = [web.status(404)]
+        with pytest.raises(InputError, match=r"manifest\.json: cannot be read \(HTTP Error 404"):
+            opened(server.address)
+    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/release/manifest\.json: cannot be read"):
+        opened("http://127.0.0.1:9/release")
 
 
-@pytest.mark.parametrize("name", ["<script>x", "a\x1b[2J", "$x^2$", "a" * 101])
-def test_the_name_of_a_column_is_a_name(tmp_path, name):
-    pq.write_table(pa.table({name: [1.0]}), tmp_path / "there.parquet")
-    folder = release(tmp_path, [(DRIFT, (tmp_path / "there.parquet").read_bytes())])
-    refused(lambda: opened(folder).read(DRIFT), r"drift\.parquet: found the column .*, expected a name without markup")
+# --- its runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [LOOPS, "manifest.json"])
-def test_a_link_out_of_the_release_is_not_followed(tmp_path, name):
-    folder = release(tmp_path)
-    outside = (folder / name).rename(tmp_path / "outside")
-    (folder / name).symlink_to(outside)
-    refused(lambda: opened(folder).read(LOOPS), r"found a link that leads out of the release, expected a file in")
-
-
-def test_links_in_a_circle_are_refused(tmp_path):
-    folder = release(tmp_path)
-    (folder / LOOPS).unlink()
-    (folder / LOOPS).symlink_to(folder / LOOPS)
-    refused(lambda: opened(folder).read(LOOPS), "cannot be read")
-
-
-def test_a_release_in_the_cache_of_the_hub_consists_of_links(tmp_path):
-    (tmp_path / "snapshots").mkdir()
-    folder = release(tmp_path).rename(tmp_path / "snapshots" / "1a2b")
-    (tmp_path / "blobs").mkdir()
-    for number, name in enumerate([LOOPS, "manifest.json"]):
-        (folder / name).symlink_to((folder / name).rename(tmp_path / "blobs" / str(number)))
-    assert opened(folder).read(LOOPS)
-
-
-def test_a_config_of_very_many_values_is_refused_before_they_are_checked(tmp_path):
-    exits = config_of()["exits"]
-    many = exits["criteria"] | {"kl": {"thresholds": list(range(1, 100_001))}}
-    folder = release(tmp_path, config=config_of(exits=exits | {"criteria": many}))
-    started = time.monotonic()
-    refused(lambda: runs(folder), r"manifest\.json: found \d+ values in the config, expected at most 10000")
-    assert time.monotonic() - started < 5.0
-
-
-def test_an_architecture_of_a_released_config_imports_no_other_module_of_the_library(tmp_path):
-    config = config_of()
-    config["model"] |= {"architecture": "registry"}
-    code = (
-        "import sys; from twoscale.report.release import Release; from twoscale.config import DownloadConfig;"
-        "from twoscale.base import InputError\n"
-        "try: Release.open(sys.argv[1], DownloadConfig()).runs({})\n"
-        "except InputError as error: print(error, 'torch' in sys.modules, 'twoscale.model.registry' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(release(tmp_path, config=config))]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
-    assert re.search(r"config key model\.architecture: found .*registry.* False False\n$", found)
-
-
-def test_a_config_of_very_many_runs_is_refused_before_they_are_planned(tmp_path):
-    folder = release(tmp_path, config=config_of(seeds=list(range(3000))))
-    refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
-
-
-def test_a_release_may_have_as_many_combinations_as_the_limit_says(tmp_path, monkeypatch):
-    studies, config = study_parts("runs"), config_of()
-    monkeypatch.setattr("twoscale.report.release.MAX_COMBINATIONS", 3 * (1 + len(studies)))
-    for study in studies:
-        config[study] = {k: value[:1] if isinstance(value, list) else value for k, value in config[study].items()}
-    assert runs(release(tmp_path / "three", config=config | {"seeds": [1, 2, 3]})).selected == "tiny"
-    folder = release(tmp_path / "four", config=config | {"seeds": [1, 2, 3, 4]})
-    refused(lambda: runs(folder), f"found {4 * (1 + len(studies))} combinations")
-
-
-def bomb(kind: str) -> bytes:
-    """A small file whose rows would take gigabytes: one string of a megabyte, or one null, repeated by its encoding."""
-    repeated = pa.DictionaryArray.from_arrays(np.zeros(3000, np.int32), pa.array(["x" * 2**20]))
-    column = {"strings": repeated, "nulls": pa.nulls(2 * 10**8, pa.bool_())}[kind]
-    buffer = io.BytesIO()
-    pq.write_table(pa.table({"a": column}), buffer, compression="zstd")
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize("kind", ["strings", "nulls"])
-def test_a_small_file_of_a_table_for_which_memory_is_too_small_is_refused(tmp_path, kind):
-    content = bomb(kind)
-    assert len(content) < 10**6
-    folder = release(tmp_path, [(DRIFT, content)])
-    refused(lambda: opened(folder).read(DRIFT), r"drift.parquet: found a table of up to 3\.\d GB")
-
-
-NO_PLACES = [None, 3, "", "ftp://host/folder", "https://host/folder?token=1", "file:///etc"]
-
-
-@pytest.mark.parametrize("place", [*NO_PLACES, "https://me:secret@host/folder", "https://host/a folder\x07"])
-def test_a_place_that_is_no_folder_and_no_address_is_refused(place):
-    refused(lambda: Release.open(place, ONCE), "config key release: found")
-
-
-def test_a_folder_without_a_manifest_is_refused(tmp_path):
-    refused(lambda: opened(tmp_path), r"manifest.json: cannot be read \(.*\), expected a file of released tables\.")
-    (tmp_path / "config.json").touch()
-    refused(lambda: opened(tmp_path), r"expected a file of released tables\.$")
-    (tmp_path / "model.safetensors").touch()
-    refused(lambda: opened(tmp_path), r"released tables; this release has a model and no tables\.")
-
-
-def test_a_manifest_of_megabytes_is_refused_unread(tmp_path):
-    with (tmp_path / "manifest.json").open("wb") as file:
-        file.truncate(MAX_MANIFEST + 1)
-    refused(lambda: opened(tmp_path), "manifest.json: found 4194305 bytes, expected at most 4194304")
-
-
-@pytest.fixture
-def served(tmp_path):
-    with web.serving(release(tmp_path)) as server:
-        yield server
-
-
-def test_a_release_at_an_address_is_read_as_one_in_a_folder(served, tmp_path):
-    assert opened(f"{served.address}/").read(LOOPS) == (tmp_path / "release" / LOOPS).read_bytes()
-    assert served.requests == ["/manifest.json", f"/{LOOPS}"]
-
-
-def test_the_token_of_the_hub_is_not_sent_to_another_server(served, tmp_path):
-    code = (
-        "import sys; from twoscale.report.release import Release; from twoscale.config import DownloadConfig;"
-        f"Release.open(sys.argv[1], DownloadConfig()).read({LOOPS!r})"
-    )
-    shell = os.environ | {"HF_TOKEN": "hf_secret", "HF_HOME": str(tmp_path / "home")}
-    subprocess.run([sys.executable, "-c", code, served.address], check=True, env=shell, timeout=120)
-    assert len(served.headers) == 2
-    assert "secret" not in str(served.headers)
-
-
-def test_a_transient_error_is_repeated_and_a_permanent_one_is_one_sentence(served):
-    served.faults = [web.status(503)]
-    patient = DownloadConfig(retries=1, delay=0.0, max_delay=0.0, timeout=5.0)
-    assert Release.open(served.address, patient).manifest.run == "tiny"
-    served.faults = [web.status(404)]
-    refused(lambda: Release.open(served.address, patient), r"manifest\.json: could not be read after up to 1 retries")
-    assert len(served.requests) == 3
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [web.endless, web.content(gzip.compress(bytes(10**6)), Content_Encoding="gzip"), web.content(bytes(10**5))],
-    ids=["endless", "compressed", "longer than its manifest says"],
-)
-def test_an_answer_larger_than_the_manifest_says_is_refused_without_being_read_whole(served, fault):
-    found = opened(served.address)
-    served.faults = [fault]
-    refused(lambda: found.read(LOOPS), r"training_loops\.parquet: could not be read")
-
-
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(served, monkeypatch):
-    monkeypatch.setattr("twoscale.report.release.SLOWEST", MAX_MANIFEST)
-    ended = Event()
-
-    def slowly(handler):
-        handler.send_response(200)
-        handler.end_headers()
-        while not ended.wait(0.05):
-            handler.wfile.write(b" ")
-
-    served.faults = [slowly]
-    hurried = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=0.1)
-    refused(
-        lambda: Release.open(served.address, hurried), r"manifest\.json: found no complete answer within 2 s, expected"
-    )
-    ended.set()
-
-
-def test_an_address_without_a_server_is_one_sentence():
-    refused(lambda: opened("http://127.0.0.1:9/release"), r"http://127\.0\.0\.1:9/release/manifest\.json: could not be")
-
-
-@several
-def test_a_manifest_is_read_or_refused(tmp_path, cases):
-    digest = hashlib.sha256(b"{}").hexdigest()
-    valid = {"run": "tiny", "config": config_of(), "files": {LOOPS: {"bytes": 2, "sha256": digest}}}
-    path = tmp_path / LOOPS
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"{}")
-
-    def read(content: bytes) -> None:
-        (tmp_path / "manifest.json").write_bytes(content)
-        found = opened(tmp_path)
-        try_all(lambda: found.runs({}), *(lambda name=name: found.read(name) for name in found.tables))
-
-    assert_read_or_refused(json_bytes(valid | {"config": {"seed": 1}}), read, cases)
-
-
-def runs(place, **config) -> Runs:
-    return Runs({"preset": "demo", "release": str(place)} | config, ROOT / "scripts")
-
-
-def test_the_config_is_that_of_the_manifest_with_the_users_figures(tmp_path):
-    mine = runs(release(tmp_path), seed=3, figures={"fig1_tokens": 2}, run="other")
+def test_the_config_is_that_of_the_manifest_with_the_users_figures(release):
+    mine = runs(release(), seed=3, figures={"fig1_tokens": 2}, run="other")
     assert (mine.selected, mine.config.seed, mine.config.figures.fig1_tokens) == ("tiny", 1337, 2)
     assert mine.config.train.iterations == preset("tiny")["train"]["iterations"]
 
 
-def test_figures_read_released_tables_and_those_without_are_left_out(tmp_path):
-    mine = runs(release(tmp_path))
+def test_every_key_of_a_config_is_read_and_keys_that_are_gone_are_ignored(release):
+    """Criteria and other mappings of a user's names keep all of them."""
+    config = user_values(Config())
+    config["exits"]["criteria"]["mine"] = {"thresholds": [0.1], "file": "gone.py", "class": "Mine"}
+    old = config | {"gone": {"a": 1}, "train": config["train"] | {"gone": 3}}
+    assert opened(release(config=config)).runs({})["tiny"] == opened(release(config=old)).runs({})["tiny"]
+    assert user_values(opened(release(config=old)).runs({})["tiny"])["exits"]["criteria"]["mine"]["class"] == "Mine"
+
+
+def test_figures_read_released_tables_and_those_without_are_left_out(release):
+    mine = runs(release())
     by_name = {figure.name: figure for figure in figures()}
     assert mine.report.figure_inputs(Figure("mine", table("training", "training_loops"))) == {
         "training": [f"results/released/{TRAINING}"],
         "training_loops": [f"results/released/{LOOPS}"],
     }
     assert (mine.report.figure_files("all"), mine.report.claims, mine.report.results({})) == ([], [], [])
-    refused(lambda: mine.report.figure_inputs(by_name["fig2"])["drift"]({}), "has no tiny/tables/drift.parquet")
+    with pytest.raises(InputError, match=r"has no tiny/tables/drift\.parquet"):
+        mine.report.figure_inputs(by_name["fig2"])["drift"]({})
 
 
-def test_python_files_that_a_manifest_names_are_not_opened(tmp_path):
-    criterion = {"thresholds": [0.1], "file": str(tmp_path / "gone.py"), "class": "Mine"}
-    exits = config_of()["exits"]
-    config = config_of(exits=exits | {"criteria": exits["criteria"] | {"mine": criterion}})
-    assert "mine" in runs(release(tmp_path, config=config)).config.exits.criteria
-
-
-def test_a_published_model_and_a_wrong_key_are_refused_with_the_name_of_the_manifest(tmp_path):
-    folder = release(tmp_path / "a", config=config_of(seed="one"))
-    refused(lambda: runs(folder), r"manifest\.json: config key seed")
-    published = config_of()
+def test_a_published_model_and_a_wrong_value_are_refused_with_the_name_of_the_manifest(release):
+    with pytest.raises(InputError, match=r"manifest\.json: config key seed"):
+        runs(release(config=config_of(seed="one")))
+    published = config_of(tokenizer={"name": "published"})
     published["model"] |= {"source": "published", "folder": "/nowhere"}
-    folder = release(tmp_path / "b", config=published | {"tokenizer": {"name": "published"}})
-    refused(lambda: runs(folder), r"manifest\.json: found a published model, expected a run trained here")
+    with pytest.raises(InputError, match=r"manifest\.json: found a published model, expected a run trained here"):
+        runs(release(config=published))
+
+
+def test_planning_a_release_imports_no_torch_and_no_pandas(release):
+    code = (
+        "import sys; from twoscale.report.release import Release; from twoscale.config import DownloadConfig;"
+        "Release.open(sys.argv[1], DownloadConfig()).runs({}); sys.exit({'torch', 'pandas'} & {*sys.modules} != set())"
+    )
+    subprocess.run([sys.executable, "-c", code, str(release())], check=True, timeout=120, env=os.environ)
 
 
 def test_the_release_of_the_demo_is_intact_and_small():
@@ -395,5 +312,4 @@ def test_the_release_of_the_demo_is_intact_and_small():
     for name, facts in manifest["files"].items():
         content = (DEMO / name).read_bytes()
         assert facts == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}, name
-    found = runs(DEMO)
-    assert len(found.report.results({})) == 6
+    assert len(runs(DEMO).report.results({})) == 6

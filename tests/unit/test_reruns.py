@@ -10,8 +10,8 @@ from tests import core
 from tests.small import ROOT
 from tests.unit.test_imports import KNOWN, arrows
 from twoscale.jobs import fingerprint
+from twoscale.jobs.rows import Measurement
 from twoscale.workflow.core import JOBS
-from twoscale.workflow.rows import Measurement
 
 SOURCE = ROOT / "src" / "twoscale"
 
@@ -39,7 +39,7 @@ EXITS = {
 MEASURED = MODEL | {"data.batches", "model.checkpoint_job"}
 # Functions that scripts/measure.py and scripts/compare.py call; the other jobs have a script of their own.
 MEASURED_BY = {job.name: job.function for job in JOBS if isinstance(job, Measurement)}
-FUNCTIONS = MEASURED_BY | {"judge_claims": "twoscale.report.claims_page.run"}
+FUNCTIONS = MEASURED_BY | {"judge_claims": "twoscale.report.pages.judge_claims"}
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {
@@ -58,7 +58,7 @@ ALLOWED = {
     "judge_claims": {
         *("canonical", "escaping", "rng"),
         *(f"claims.{name}" for name in ("bootstrap", "evidence", "exits", "findings", "geometry", "regime", "scale")),
-        *("claims.verdicts", "report.claims_page", "report.render"),
+        *("claims.verdicts", "report.pages", "report.render", "report.release", "model.flops"),
     },
 }
 TRAINING_LINES = 3_500
@@ -79,7 +79,7 @@ UNCOVERED = {
     "files": "how files are written",
     "jobs.result_cache": "restores what was computed",
     "jobs.launch": "how processes start",
-    "jobs.study_job": "hands over files and tables",
+    "jobs.rows": "hands over files and tables",
     "jobs.machine": "checks of the machine",
     "progress": "meters",
     "jobs.environment": "what a log says of the environment",

@@ -5,15 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.small import of, project
-from tests.synthetic_run import synthetic
-from tests.unit.test_claims import usual_verdicts
 from twoscale import config
-from twoscale.analysis.costs import scales
-from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import marked
-from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
+from twoscale.claims.scale import SMALL_SCALE, Scale, Scales, scales
 from twoscale.config import ConfigSlice
-from twoscale.report import claims_page, overview
 from twoscale.workflow.core import JOBS
 
 PAPER = Scale(tokens=1000, parameters=100, mean_loops=12.0, loops=30)
@@ -68,34 +63,6 @@ def test_scales_survive_the_params_of_a_job():
     found = preset("tiny")
     assert Scales.of(found.plain) == found
     assert found.rows[0] == ("tokens of training", "2,560", "307.2 M", "8.3e-06")
-
-
-def test_the_claims_carry_the_mark_on_the_page_and_in_the_table():
-    verdicts = usual_verdicts()
-    page = claims_page.page(verdicts, "trial", "text", synthetic(), at(tokens=1))
-    for verdict in verdicts:
-        word = marked(verdict.verdict, SMALL_SCALE)
-        assert f"## {verdict.claim.number}. {verdict.claim.title}: {word}\n" in page
-        assert f"| {verdict.claim.number} | {verdict.claim.title} | **{word}** |" in page
-    assert "| tokens of training | 1 | 1,000 | 0.001 |" in page
-    assert set(claims.table(verdicts, "trial", SMALL_SCALE)["scale"]) == {SMALL_SCALE}
-    assert SMALL_SCALE not in claims_page.page(verdicts, "trial", "text", synthetic(), at()).replace(
-        f"*{SMALL_SCALE}*", ""
-    )
-
-
-def test_the_page_names_the_cores_that_latency_was_measured_on():
-    cores = int(synthetic().latency["cpus"].max())
-    assert claims_page.with_cores(at(hardware="CPU"), synthetic()).run.hardware == f"CPU, machine of {cores} cores"
-
-
-def test_the_first_screen_has_the_scale_and_marked_verdicts():
-    judged = overview.answers(claims.table(usual_verdicts(), "trial", SMALL_SCALE), "first_state")
-    body = overview.body("trial", "text", judged, [], at(tokens=1))
-    assert f"{usual_verdicts()[0].verdict}, small scale</td>" in body
-    assert "<p>tokens of training: 1 (the paper: 1,000); parameters: 100 (the paper: 100); " in body
-    assert body.index("tokens of training") < body.index("<table>")
-    assert judged[0].sentence.startswith(f"Claim 1, {judged[0].title}: {judged[0].verdict}, small scale; ")
 
 
 def test_the_params_of_the_jobs_that_print_verdicts_have_the_scale():

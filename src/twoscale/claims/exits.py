@@ -15,10 +15,17 @@ from twoscale.claims.geometry import scale_of_threshold
 
 PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # App. D
 PAPER_MAX_LOOPS = 30
+REPORTED_LATENCY = (580, 360)  # ms per token under acceleration at τ = 1e-5 and 1e-2 (section 4, about)
 EQUAL_QUALITY = 0.01  # nats
 ABRUPT_LOSS = 0.05  # nats
 SAVING = 0.75  # of the time
 RACE_PARTS = 3  # estimates that a race rests on: the quality of either criterion, and a latency
+CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
+
+
+def criterion_name(criterion: str) -> str:
+    """The name of an exit criterion in figures and pages."""
+    return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
 # --- claims 7 and 11: latency ----------------------------------------------------------------------------------

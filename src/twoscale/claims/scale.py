@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from twoscale.config import Config
+from twoscale.model.flops import parameters
+
 SMALL_SCALE = "small scale"
 LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
 HEADER = ("scale", "this run", "the paper", "share")
@@ -77,6 +80,22 @@ class Scales:
         return [_row(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
 
 
+def scales(run: Config) -> Scales:
+    """The scale of a run, with the kind of its device as hardware, and the paper's, the defaults of the config."""
+    return Scales(_scale(run), replace(_scale(Config()), hardware="not stated"))
+
+
+def _scale(run: Config) -> Scale:
+    tokens = run.train.iterations * run.train.batch_size * run.model.context_length
+    return Scale(
+        None if run.model.source == "published" else tokens,
+        parameters(run.model),
+        run.model.mean_loops,
+        run.trajectories.loops,
+        hardware={"cuda": "GPU", "cpu": "CPU"}[run.compute.device],
+    )
+
+
 def _row(label: str, ours: float | str | None, theirs: float | str | None) -> tuple[str, str, str, str]:
     share = f"{ours / theirs:.2g}" if isinstance(ours, int) and isinstance(theirs, int) else ""
     return label, text(ours), text(theirs), share
@@ -87,17 +106,3 @@ def text(value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or "unknown"
     return f"{value / 1e6:.4g} M" if value >= 1e6 else f"{value:,g}"
-
-
-# Range in which the cosine settles in later checkpoints (section 3).
-REPORTED_COSINE = (0.5, 0.65)
-
-# ms per token under the acceleration criterion at τ = 1e-5 and 1e-2 (section 4, about).
-REPORTED_LATENCY = (580, 360)
-
-
-CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
-
-
-def criterion_name(criterion: str) -> str:
-    return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))

@@ -26,7 +26,7 @@ EXCLUDED = frozenset(
         *("config", "config.identity", "config.loading", "config.messages", "config.reference", "config.sections"),
         *("tables", "errors", "files", "progress", "training.metrics_log"),
         *("jobs.command", "jobs.environment", "jobs.fingerprint", "jobs.launch", "jobs.machine", "jobs.result_cache"),
-        "jobs.study_job",
+        "jobs.rows",
     )
 )
 
@@ -54,8 +54,11 @@ def fingerprint(script: Path, *modules: str) -> str:
             raise InputError(f"module {module}: found no file in {project}, expected a module of the library.")
         roots += _files(project, module)
     digest = hashlib.sha256()
-    for path in sorted(_closure(roots)):
-        digest.update(f"{path.relative_to(project).as_posix()}\n{normalised(path)}\n".encode())
+    covered = _closure(roots)
+    texts = {path: normalised(path) for path in covered}
+    texts |= {path: path.read_text(encoding="utf-8") for module in covered for path in _templates(project, module)}
+    for path, text in sorted(texts.items()):
+        digest.update(f"{path.relative_to(project).as_posix()}\n{text}\n".encode())
     return digest.hexdigest()[:16]
 
 
@@ -142,6 +145,13 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
         parents = package[: len(package) - node.level + 1] if node.level else ()
         module = ".".join([*parents, *filter(None, [node.module])])
         yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def _templates(project: Path, module: Path) -> Iterator[Path]:
+    """The templates of pages that a module names in strings, as `twoscale.report.render` takes them."""
+    texts = (node.value for node in ast.walk(_parse(module)) if isinstance(node, ast.Constant))
+    names = (text for text in texts if isinstance(text, str) and text.endswith(".j2"))
+    yield from (path for name in names if (path := project / LIBRARY / name).is_file())
 
 
 def _files(project: Path, name: str) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from twoscale.dynamics import aggregate, state_paths
 from twoscale.figures import drawing, style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
-from twoscale.jobs.study_job import StudyJob
+from twoscale.jobs.rows import StudyJob
 from twoscale.report.pages import claims_markdown
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
@@ -95,7 +95,9 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame], config: C
             continue
         values = figure.values(config) | ({"mean_loops": None} if figure.name == "scaling" else {})
         path = folder / f"{figure.name}.pdf"
-        style.save(drawing.draw(command.function(figure.function), inputs, [folder.name], **values, context=context), path)
+        style.save(
+            drawing.draw(command.function(figure.function), inputs, [folder.name], **values, context=context), path
+        )
         yield path
 
 

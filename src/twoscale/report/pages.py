@@ -1,44 +1,279 @@
-"""Tables and claims as web pages for the report, in one file each that needs no network. Tables can be filtered.
+"""The pages of a run: claims.md, and the web pages of the report, which need no network."""
 
-The widget is DataTables, from the package itables.
-"""
-
+import base64
+import gzip
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from html import escape
+from itertools import groupby
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from twoscale import tables
+from twoscale.base import InputError
+from twoscale.claims import regime
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import CORRELATION, Evidence
+from twoscale.claims.exits import criterion_name
+from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, Finding, marked
+from twoscale.claims.regime import DRIFTING
+from twoscale.claims.scale import HEADER, MEANING, SMALL_SCALE, Scales
+from twoscale.claims.verdicts import Verdict
+from twoscale.jobs.command import function
 from twoscale.report.release import runtimes
+from twoscale.report.render import interval, number, render, table
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
+
+# --- claims.md -----------------------------------------------------------------------------------------------------
 
 
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><title>{title}</title></head>
-<body style="font-family: sans-serif; margin: 1.5em">
-{body}
-</body>
-</html>
-"""
+def claims_markdown(
+    verdicts: Sequence[Verdict],
+    run: str,
+    text: str,
+    evidence: Evidence,
+    scales: Scales | None = None,
+    recorded: bool = False,
+) -> str:
+    """Markdown of the verdicts.
+
+    Args:
+        verdicts: One per claim.
+        run: Name of the run.
+        text: Name of its text.
+        evidence: The tables of the run.
+        scales: Those of the run and of the paper, if they are known.
+        recorded: Whether the sequences were recorded, so that nothing is known of documents.
+    """
+    mark, loops, quality = scales.mark if scales else "", evidence.loops, evidence.quality
+    documents, sequences, regimes = loops["document"].nunique(), loops["sequence"].nunique(), evidence.regimes
+    words = [marked(verdict.verdict, mark) for verdict in verdicts]
+    exits = {
+        "sequences": quality["sequence"].nunique(),
+        "documents": quality["document"].nunique(),
+        "prompts": evidence.latency["repeat"].nunique(),
+    }
+    return render(
+        "report/templates/claims.md.j2",
+        run=run,
+        text=text,
+        evidence=evidence,
+        correlation=CORRELATION,
+        iterations=["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations],
+        sequences=sequences,
+        documents=documents,
+        recorded=recorded and documents == sequences,
+        loops=sorted(loops.groupby("group")["k"].max().unique()),
+        exits={} if quality.empty else exits,
+        scales=scale_table(scales),
+        regimes=regimes,
+        drifting=", ".join(group for group, found in regimes.items() if found.name == DRIFTING),
+        summary=[(v.claim.number, v.claim.title, f"**{word}**") for v, word in zip(verdicts, words, strict=True)],
+        verdicts=[
+            {"claim": v.claim, "word": word, "reason": v.reason, "rows": list(map(_row, v.findings))}
+            for v, word in zip(verdicts, words, strict=True)
+        ],
+    )
+
+
+def scale_table(scales: Scales | None) -> str:
+    """The scale of a run and of the paper as a table, and what a mark means; empty if the scale is unknown."""
+    return f"{MEANING}\n\n{table(HEADER, scales.rows)}" if scales else ""
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    values = (number(finding.estimate.value), interval(finding.estimate), finding.bounds or "(for comparison)")
+    return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
+
+
+def judge_claims(job: "StudyJob") -> None:
+    """The job of the workflow: a verdict on each claim of the paper, as a table and as a page."""
+    config = job.config
+    values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}
+    files = {name: job.file(name) for name in tables.CLAIM_TABLES}
+    evidence = Evidence.read(files, warmup=config.warmup_iterations, **values)
+    verdicts = claims.verdicts(evidence)
+    scales = with_cores(Scales.of(config.scales), evidence)
+    job.write("claims", claims.table(verdicts, config.run, scales.mark), "table")
+    job.write("regime", regime.table(evidence.loops))
+    job.write_text("page", claims_markdown(verdicts, config.run, config.text, evidence, scales))
+
+
+def with_cores(scales: Scales, evidence: Evidence) -> Scales:
+    """The scales with the cores of the machine that latency was measured on, if it was."""
+    if evidence.latency.empty:
+        return scales
+    hardware = f"{scales.run.hardware}, machine of {int(evidence.latency['cpus'].max())} cores"
+    return replace(scales, run=replace(scales.run, hardware=hardware))
+
+
+# --- the overview --------------------------------------------------------------------------------------------------
+
+# Text colours with a contrast above 4.5 to white.
+COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict on one claim. `measured`: the judged values, with 95 % intervals; `mark`: the mark of the scale."""
+
+    number: int
+    title: str
+    verdict: str
+    measured: str
+    mark: str = ""
+
+    @property
+    def marked(self) -> str:
+        """The verdict with its mark."""
+        return marked(self.verdict, self.mark)
+
+    @property
+    def sentence(self) -> str:
+        """Claim, verdict and values, for a caption."""
+        values = f"; {self.measured}" if self.measured else ""
+        return f"Claim {self.number}, {self.title}: {self.marked}{values}."
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure of the report: its name in files, its title, the numbers of its claims, and its picture as SVG.
+
+    `sentence` is the dotted path of a function of the table of the figure's name; empty if there is none.
+    """
+
+    name: str
+    title: str
+    claims: Sequence[int]
+    sentence: str
+    picture: Path
+
+
+def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
+    """The verdict on each claim of the table "claims", in their order.
+
+    Of the numbers that a claim is judged on, those with the verdict of the claim are shown, and of these the last one
+    of each scope; of several reference states (Eq. 2), `reference_state`.
+    """
+    return [_answer(int(number), rows, reference_state) for number, rows in judged.groupby("claim")]
+
+
+def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
+    title = next((known.title for known in claims.CLAIMS if known.number == claim), "")
+    whole = rows[rows["scope"] == claims.ALL].iloc[-1]
+    judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
+    of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
+    shown = judged if of_state.empty else of_state
+    if (decides := shown["verdict"] == whole["verdict"]).any():
+        shown = shown[decides]
+    measured = _measured(shown.drop_duplicates("scope", keep="last"))
+    return Answer(claim, title, whole["verdict"], measured, whole["scale"])
+
+
+def _measured(rows: pd.DataFrame) -> str:
+    """Each quantity with its values and bounds: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …, expected ≥ 10"."""
+    parts = []
+    for (quantity, bounds), findings in groupby(
+        rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds)
+    ):
+        parts.append(f"{quantity}: {', '.join(map(_value, findings))}, expected {bounds}")
+    named = re.sub(r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), "; ".join(parts))
+    return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", named)
+
+
+def _value(finding: Any) -> str:
+    scope = printed_scope(finding.scope)
+    return f"{printed_value(finding)} ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
+
+
+def printed_value(finding: Any) -> str:
+    """The value of a row and its interval."""
+    value = "not measured" if np.isnan(finding.value) else number(finding.value)
+    return value if np.isnan(finding.low) else f"{value} [{number(finding.low)}, {number(finding.high)}]"
+
+
+def printed_scope(scope: str) -> str:
+    """A scope in print: "4->5-6, first_state" as "4 → 5–6, first state"."""
+    return scope.replace("->", " → ").replace("-", "–").replace("_", " ")
+
+
+def sentences(shown: Shown, judged: Iterable[Answer], measured: str | None) -> list[str]:
+    """The results that belong to a figure: what was `measured`, if it has a sentence on that, and its verdicts."""
+    numbers = [] if measured is None else [measured]
+    return numbers + [answer.sentence for answer in judged if answer.number in shown.claims]
+
+
+def overview(
+    run: str,
+    text: str,
+    judged: Sequence[Answer],
+    figures: Sequence[tuple[Shown, Sequence[str]]],
+    scales: Scales | None = None,
+) -> str:
+    """HTML of the verdicts and then of `figures` with their results.
+
+    Args:
+        run: Name of the run.
+        text: Name of its text.
+        judged: One answer per claim; empty for a run that has no claims.
+        figures: The figures, each with its sentences.
+        scales: Those of the run and of the paper, if verdicts are shown.
+    """
+    counts = pd.Series([answer.verdict for answer in judged], dtype=object).value_counts()
+    pictures = [base64.encodebytes(shown.picture.read_bytes()).decode() for shown, _ in figures]
+    return render(
+        "report/templates/overview.html.j2",
+        run=run,
+        text=text,
+        judged=judged,
+        small=any(answer.mark == SMALL_SCALE for answer in judged),
+        scales=scales,
+        counts=[f"{verdict}: {counts[verdict]}" for verdict in COLOURS if verdict in counts],
+        colours=COLOURS,
+        meaning=MEANING.replace("*", ""),
+        figures=[
+            {**asdict(shown), "picture": picture, "sentences": list(results)}
+            for (shown, results), picture in zip(figures, pictures, strict=True)
+        ],
+    )
+
+
+def write_overview(job: "StudyJob") -> None:
+    """The job of the workflow: the page, and the results of each figure for its caption."""
+    config = job.config
+    judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
+    pictures = zip(config.report_figures, job.files["pictures"], strict=True)
+    figures = [Shown(**figure, picture=path) for figure, path in pictures]
+    measured = {
+        shown.name: function(shown.sentence)(tables.read(shown.name, job.file(shown.name)))
+        for shown in figures
+        if shown.sentence
+    }
+    results = {shown.name: sentences(shown, judged, measured.get(shown.name)) for shown in figures}
+    first = [(shown, results[shown.name]) for shown in figures[:1]]  # the others have pages of their own in the report
+    body = overview(config.run, config.text, judged, first, Scales.of(config.scales))
+    job.write_text("page", page(f"The run {config.run}", body))
+    job.write_text("results", json.dumps(results, ensure_ascii=False, indent=1))
+
+
+# --- web pages -----------------------------------------------------------------------------------------------------
+
 NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of the claims has them
 # Above each column: sort, and rows whose value contains, equals, exceeds … what is typed.
 COLUMN_CONTROLS = [{"target": 0, "content": ["order"]}, {"target": 1, "content": ["search"]}]
-CLAIMS_STYLE = """<style>
-body { max-width: 75rem; line-height: 1.45 }
-table { border-collapse: collapse; margin: 1em 0 }
-th, td { border-bottom: 1px solid #ddd; padding: .25em .7em; text-align: left; vertical-align: top }
-</style>"""
 
 
-def page(title: str, body: str) -> str:
+def page(title: str, body: str, styled: bool = False) -> str:
     """A web page with this title and HTML body."""
-    return PAGE.format(title=escape(title), body=body)
+    return render("report/templates/page.html.j2", title=title, body=body, styled=styled)
 
 
 def from_markdown(text: str) -> str:
@@ -46,7 +281,7 @@ def from_markdown(text: str) -> str:
     import markdown  # here, as itables below, because a machine that draws no page may lack it
 
     title = re.sub(r"\\(.)", r"\1", text.partition("\n")[0].lstrip("# "))
-    return page(title, f"{CLAIMS_STYLE}\n{markdown.markdown(text, extensions=['tables'])}")
+    return page(title, markdown.markdown(text, extensions=["tables"]), styled=True)
 
 
 def claims_page(job: "StudyJob") -> None:
@@ -57,14 +292,15 @@ def claims_page(job: "StudyJob") -> None:
 def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = MappingProxyType({})) -> str:
     """A page that shows `frame`, numbers with four digits; the same frame gives the same bytes.
 
-    Columns can be sorted and filtered. `meanings` explains some of them, above the table.
+    Columns can be sorted and filtered, by DataTables of the package itables. `meanings` explains some of them, above
+    the table.
     """
     import itables.options
     from itables.javascript import generate_init_offline_itables_html
 
     floats = frame.select_dtypes("float").map(lambda value: float(f"{value:.4g}"))
     with pd.option_context("display.float_format", "{:.4g}".format):
-        table = itables.to_html_datatable(
+        shown = itables.to_html_datatable(
             frame.assign(**floats),  # the page holds each value next to its text: short, too
             connected=False,
             table_id="table",
@@ -76,8 +312,10 @@ def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = Mapp
             columnControl=COLUMN_CONTROLS,
             ordering={"indicators": False, "handler": False},
         )
+    items = "".join(f"<li><code>{escape(name)}</code>: {escape(text)}</li>" for name, text in meanings.items())
+    columns = f"<details open><summary>Columns</summary><ul>{items}</ul></details>" if items else ""
     bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
-    return page(title, "\n".join([f"<h2>{escape(title)}</h2>", _explanations(meanings), bundle, table]))
+    return page(title, "\n".join([f"<h2>{escape(title)}</h2>", columns, bundle, shown]))
 
 
 def table_page(job: "StudyJob") -> None:
@@ -88,14 +326,35 @@ def table_page(job: "StudyJob") -> None:
     job.write_text("page", sortable(frame, f"Table {name} of the run {run}", meanings))
 
 
-def _explanations(meanings: Mapping[str, str]) -> str:
-    """A list of the columns with their meanings, which can be folded."""
-    items = "".join(f"<li><code>{escape(name)}</code>: {escape(text)}</li>" for name, text in meanings.items())
-    return f"<details open><summary>Columns</summary><ul>{items}</ul></details>" if items else ""
-
-
 def runtimes_page(job: "StudyJob") -> None:
     """The job of the workflow: time and memory of each rule of a run, from files that no rule declares as outputs."""
     run = job.config.run
     files = (job.file("page").parents[1] / run / "benchmarks").glob("*.tsv")
     job.write_text("page", sortable(runtimes(files), f"Runtime and memory per rule of the run {run}"))
+
+
+# --- Snakemake's report.html ---------------------------------------------------------------------------------------
+
+TITLES = ("<title>Snakemake Report</title>", "<title>Two-scale latent dynamics: report</title>")
+DATA = re.compile(r'"data_uri": "data:([^;,"]+)[^,"]*;base64,([^"]*)"')
+
+
+def compress_files(report: str) -> str:
+    """The HTML of a report of Snakemake with compressed files, so that browsers show large pages and the file is small.
+
+    The report embeds files as data URLs, and Chromium shows an empty frame for one above 2 MB
+    (snakemake/snakemake#1162). A script at the end of the report turns the compressed files into object URLs. A report
+    that has the script is returned as it is. Raises InputError for a text that is no report of Snakemake.
+    """
+    script = render("report/templates/object_urls.html.j2")
+    if script in report:
+        return report
+    before, end, after = report.rpartition("</body>")
+    if not end or "var results" not in before:
+        raise InputError("report: found no results, or no end of the body, expected the report.html of Snakemake.")
+    return "".join([DATA.sub(_compressed, before.replace(*TITLES)), script, end, after])
+
+
+def _compressed(found: re.Match[str]) -> str:
+    content = gzip.compress(base64.b64decode(found[2]), mtime=0)
+    return f'"data_uri": "data:{found[1]};gzip;base64,{base64.b64encode(content).decode()}"'

@@ -47,7 +47,7 @@ from twoscale.json import Count, parse
 if TYPE_CHECKING:
     import pandas as pd
 
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
 
 MANIFEST = "manifest.json"
 FOLDER = "results/released"  # where the tables of a release are put

@@ -16,14 +16,16 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import costs
 from twoscale.base import markdown, replacing
+from twoscale.claims.exits import REPORTED_LATENCY
 from twoscale.claims.findings import FAILS, HOLDS, OPEN, marked
-from twoscale.claims.scale import LABELS, MEANING, REPORTED_COSINE, REPORTED_LATENCY, SMALL_SCALE, Scales, text
+from twoscale.claims.geometry import REPORTED_COSINE
+from twoscale.claims.scale import LABELS, MEANING, SMALL_SCALE, Scales, text
+from twoscale.claims.scale import scales as scales_of
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.claims.verdicts import ALL, CLAIMS, Claim
 from twoscale.config import PROJECT, Config, text_label
-from twoscale.report import overview
+from twoscale.report.pages import printed_scope, printed_value
 from twoscale.report.release import MANIFEST, Release
 from twoscale.report.render import blocks, number, table
 
@@ -209,7 +211,7 @@ class Column:
         """A number with its interval, mark, comparison with the paper and remark; empty if the run does not have it."""
         rows = self.of(claim)
         for row in rows[(rows["quantity"] == quantity) & (rows["scope"] == scope)].itertuples():
-            value = f"{overview.printed_value(row)} {MARKS[row.verdict]}".strip()
+            value = f"{printed_value(row)} {MARKS[row.verdict]}".strip()
             compared = PAPER[claim].compared(row.value) if row.bounds else ""
             return "; ".join(part for part in (value, compared, row.reason.partition("; ")[2]) if part)
         return ""
@@ -223,7 +225,7 @@ def columns(docs: Path) -> Iterator[Column]:
     """The runs whose tables are in `docs`, each followed by its mean over seeds, if there is one."""
     for run, (name, folder) in released_runs(docs).items():
         config, facts = released(folder)
-        scales, state = costs.scales(config), config.figures.dlr_reference_state
+        scales, state = scales_of(config), config.figures.dlr_reference_state
         claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
         yield Column(name, claims, claims.iloc[:0], scales, state, facts | {"rules of judging": rules(claims)})
         if (file := docs / SEEDS / f"{run}.parquet").is_file():
@@ -311,7 +313,7 @@ def _section(claim: Claim, found: list[Column]) -> tuple[str, ...]:
     keys = dict.fromkeys(key for run in found for key in run.keys(claim.number))
     ours = [(key, [run.value(claim.number, *key) for run in found]) for key in keys]
     rows = [
-        (overview.printed_scope(scope), quantity, "" if "untrained" in quantity else paper.number, *values)
+        (printed_scope(scope), quantity, "" if "untrained" in quantity else paper.number, *values)
         for (quantity, scope), values in ours
     ]
     verdicts = ("**verdict**", "", "", *(f"**{run.verdict(claim.number)}**" for run in found))

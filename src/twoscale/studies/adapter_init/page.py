@@ -11,13 +11,12 @@ from twoscale import tables
 from twoscale.base import markdown
 from twoscale.claims.evidence import Evidence
 from twoscale.claims.findings import FAILS, HOLDS, OPEN
-from twoscale.claims.geometry import PAPER_ANGLES
-from twoscale.claims.scale import REPORTED_COSINE
+from twoscale.claims.geometry import PAPER_ANGLES, REPORTED_COSINE
 from twoscale.report.render import blocks, number, table
 from twoscale.studies.adapter_init.compare import ALL, COSINE, LOSS, START, InitRun, compare
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
 
 HEADER = """\
 # Adapter initialisations on the run {run}

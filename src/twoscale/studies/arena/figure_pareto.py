@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from twoscale.base import InputError
 from twoscale.claims.bootstrap import OPERATING_POINT, summarise_latency, summarise_quality
-from twoscale.claims.scale import criterion_name
+from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
 from twoscale.studies.arena.figure import LINEAR
 

@@ -18,8 +18,8 @@ from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.sequence_pass import Pass
-from twoscale.model.attention import attention
 from twoscale.model.interface import Readout
+from twoscale.model.kernels import attention
 from twoscale.model.loss import cross_entropies
 
 STREAMS = 8  # loop steps that are decoded at a time, which bounds the memory

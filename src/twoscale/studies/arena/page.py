@@ -12,7 +12,7 @@ from twoscale.report import render
 from twoscale.studies.arena.compare import ALL_GROUPS, COST_MATCHED, ORACLE, convergence, summarise
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
 
 NAMES = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"

@@ -27,7 +27,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.studies.arena.frozen import FrozenGroup, frozen_groups
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
     from twoscale.studies.arena.config import OracleConfig
 
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.

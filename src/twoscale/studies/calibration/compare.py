@@ -13,7 +13,7 @@ from twoscale.claims.findings import FAILS, HOLDS, OPEN
 from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
     from twoscale.studies.calibration.config import GuaranteesConfig
 
 NO_THRESHOLD = "no threshold"

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from twoscale.base import InputError
-from twoscale.claims.scale import criterion_name
+from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
 from twoscale.studies.calibration.compare import NO_THRESHOLD
 

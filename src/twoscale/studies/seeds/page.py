@@ -14,11 +14,11 @@ from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
-from twoscale.report.claims_page import scale_table
+from twoscale.report.pages import scale_table
 from twoscale.report.render import blocks, interval, number, table
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
 
 HEADER = """\
 # The claims of the paper on the run {run} under {count} seeds
@@ -96,7 +96,7 @@ def summary(frame: pd.DataFrame, text: str, scales: Scales | None = None) -> str
     named = [seed for seed in whole["seed"].unique() if seed != MEAN]
     header = ("claim", "in short", *(f"seeds: {verdict}" for verdict in (HOLDS, FAILS, OPEN)), "mean over seeds")
     rows = [_counts(claim, rows) for claim, rows in whole.groupby("claim")]
-    return blocks(_header(frame["run"].iloc[0], text, named), *scale_table(scales), table(header, rows))
+    return blocks(_header(frame["run"].iloc[0], text, named), scale_table(scales), table(header, rows))
 
 
 def _header(run: str, text: str, seeds: Sequence[str]) -> str:
