@@ -74,7 +74,7 @@ EDITS = [
         ("data/text.py", 'TOPIC = "topic "', 'TOPIC = "help topic "'),
         ("data/bounded_parquet.py", "ROWS = 256", "ROWS = 128"),
         ("data/near_duplicates.py", "BITMAP_RATIO = 16", "BITMAP_RATIO = 32"),
-        ("data/published_tokenizer.py", "", "EDITED = 1"),
+        ("data/tokenizer.py", "", "EDITED = 1"),
         ("data/hub.py", "MAX_GLOBS = 100", "MAX_GLOBS = 10"),
         # model and training
         ("model/transformer.py", "2 / (5 * config.hidden_size)", "3 / (5 * config.hidden_size)"),
@@ -104,7 +104,7 @@ EDITS = [
         ("dynamics/aggregate.py", '("dlr", "jump_over_path")', '("dlr",)'),
         ("claims/bootstrap.py", "", "EDITED = 1"),
         ("claims/exits.py", "EQUAL_QUALITY = 0.01", "EQUAL_QUALITY = 0.02"),
-        ("studies/spectrum/compare.py", "RESOLVED = 0.1", "RESOLVED = 0.2"),
+        ("studies/spectrum/draw.py", "MOST_DOTS = 2000", "MOST_DOTS = 2001"),
         ("figures/fig2.py", "", "EDITED = 1"),
         ("figures/style.py", "LEAST_FONT = 6", "LEAST_FONT = 7"),
         # planning, files and messages

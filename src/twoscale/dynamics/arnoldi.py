@@ -1,9 +1,10 @@
-"""Leading eigenvalues of operators that are known by their products with vectors: Arnoldi's method with restarts.
+"""Exact Jacobians of loop steps, and their leading eigenvalues by Arnoldi's method with restarts.
 
 N operators take one vector each, as rows (N, C), so one product with all rows is one with every operator.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from twoscale import rng
 from twoscale.base import InputError
 
-SUBSPACE = 40  # vectors of one cycle of Arnoldi's and of Golub and Kahan's method
+SUBSPACE = 40  # vectors of one cycle of Arnoldi's method
 RESTARTS = 25  # most cycles of Arnoldi's method
 KEPT_RITZ = 4  # leading Ritz vectors whose sum starts the next cycle
 TOLERANCE = 1e-8  # residual of a converged eigenvalue, over its modulus
@@ -30,6 +31,35 @@ def check_precision(tensor: Tensor) -> None:
         raise InputError(
             "torch.backends.cuda.matmul.fp32_precision: found tf32, expected ieee, for the spectrum on CUDA "
             "(set by allow_tf32, set_float32_matmul_precision or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)."
+        )
+
+
+@dataclass(frozen=True)
+class LoopStepMap:
+    """The Jacobians of a loop step at N states, of the study and of recorded modules.
+
+    Attributes:
+        step: Leads from the states (N, ...) to the next ones; a state does not act on another one.
+        state: The states, in float64.
+    """
+
+    step: Callable[[Tensor], Tensor]
+    state: Tensor
+
+    def product(self, vectors: Tensor) -> Tensor:
+        """J v by forward differentiation: (N, C) -> (N, C), with C entries of a state."""
+        # without recorded gradients the layers take their plain operations, which have forward derivatives
+        with torch.no_grad():
+            return torch.func.jvp(self.step, (self.state,), (vectors.view_as(self.state),))[1].flatten(1)
+
+    def dense(self) -> Tensor:
+        """The Jacobians (N, C, C) of states (N, C) by backward differentiation, one row at a time."""
+        with torch.enable_grad():
+            leaf = self.state.detach().clone().requires_grad_()
+            after = self.step(leaf)
+        rows = torch.eye(leaf.shape[-1], dtype=leaf.dtype, device=leaf.device)
+        return torch.stack(
+            [torch.autograd.grad(after, leaf, row.expand_as(leaf), retain_graph=True)[0] for row in rows], dim=-2
         )
 
 

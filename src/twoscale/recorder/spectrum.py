@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from twoscale import tables
 from twoscale.base import InputError, first_line
-from twoscale.dynamics.arnoldi import arnoldi, check_precision, start_vectors
+from twoscale.dynamics.arnoldi import LoopStepMap, Product, arnoldi, check_precision, start_vectors
 from twoscale.dynamics.vectors import norm
 from twoscale.recorder.recorded import check_absent, table_path
 from twoscale.recorder.recorder import Loop, Module, Output, find_module
@@ -80,25 +80,27 @@ def record_spectrum(
 def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callable[[], Any]) -> Iterator[dict[str, Any]]:
     """Rows of the table "recorded_spectrum" without iteration and group: one per reading and sequence."""
     with _plain_operations():
-        step = LoopStepMap.of(model, label, output, call)
+        step = RecordedStep.of(model, label, output, call)
+        jacobian = LoopStepMap(step, step.state)
         for reading in READINGS:
-            own = replace(step, reading=reading)
+            product, difference = (_read(step, reading, form) for form in (jacobian.product, step.difference))
             try:
-                value, vector, residual = arnoldi(own.product, start_vectors(own.state.flatten(1)), *EFFORT)
+                value, vector, residual = arnoldi(product, start_vectors(step.state.flatten(1)), *EFFORT)
             except (RuntimeError, NotImplementedError) as error:
                 raise InputError(
                     f"group {label}: found no forward derivative of a loop step ({first_line(error)}), expected a "
                     "model whose operations have one."
                 ) from error
-            difference = own.check(vector.real)
-            parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, difference))
+            unit = vector.real / vector.real.norm(dim=-1, keepdim=True)
+            gaps = _relative_gap(label, product(unit), difference(unit))
+            parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, gaps))
             for sequence, (radius, angle, size, gap) in enumerate(zip(*parts, strict=True)):
                 row = {"reading": reading, "k": step.k, "sequence": sequence, "radius": radius, "angle": angle}
                 yield row | {"error": size, "difference": gap}
 
 
 @dataclass(frozen=True)
-class LoopStepMap:
+class RecordedStep:
     """The map from x^k to x^{k+1} of one group, by running the model.
 
     Attributes:
@@ -110,7 +112,6 @@ class LoopStepMap:
         k: The loop step.
         state: x^k (B, …, C).
         after: x^{k+1}.
-        reading: "state", or "direction" for the map of x / ||x|| of each token.
     """
 
     label: str
@@ -121,10 +122,9 @@ class LoopStepMap:
     k: int
     state: Tensor
     after: Tensor
-    reading: str = "state"
 
     @classmethod
-    def of(cls, model: nn.Module, label: str, output: Output, call: Callable[[], Any]) -> "LoopStepMap":
+    def of(cls, model: nn.Module, label: str, output: Output, call: Callable[[], Any]) -> "RecordedStep":
         """The map at the last loop step of a forward pass, at the earliest call of the module that gives the same."""
         if callable(output.pick):
             raise InputError(f"group {label}: found a function that picks the state, expected an index or a key.")
@@ -171,48 +171,41 @@ class LoopStepMap:
             handle.remove()
         raise InputError(f"group {self.label}: the number of loop steps changed in a repeated pass.")
 
-    def product(self, vectors: Tensor) -> Tensor:
-        """J v, (B, T C) -> (B, T C)."""
-        tangent = self._tangent(self.state, vectors.view_as(self.state))
-        if self.reading == "direction":
-            tangent = tangent * norm(self.state)[..., None]
-        result = torch.func.jvp(self, (self.state,), (tangent,))[1]
-        return self._finish(result).flatten(1)
+    def difference(self, vectors: Tensor) -> Tensor:
+        """J v by central differences, (B, T C) -> (B, T C)."""
+        size = (STEP * self.state.flatten(1).norm(dim=-1)).view(-1, *[1] * (self.state.dim() - 1))
+        change = size * vectors.view_as(self.state)
+        return ((self(self.state + change) - self(self.state - change)) / (2 * size)).flatten(1)
 
-    def check(self, vectors: Tensor) -> Tensor:
-        """Relative difference (B,) of exact products with the vectors (B, T C) and central differences.
 
-        Raises InputError where they disagree.
-        """
-        unit = vectors / vectors.norm(dim=-1, keepdim=True)
-        step = STEP * self.state.flatten(1).norm(dim=-1)  # (B,)
-        sides = (step * sign for sign in (1, -1))
-        shape = (-1, *[1] * (self.state.dim() - 1))
-        tangent = self._tangent(self.state, unit.view_as(self.state))
-        if self.reading == "direction":
-            tangent = tangent * norm(self.state)[..., None]
-        forward, backward = (self(self.state + side.view(shape) * tangent) for side in sides)
-        differences = self._finish((forward - backward) / (2 * step.view(shape))).flatten(1)
-        exact = self.product(unit)
-        found = (exact - differences).norm(dim=-1) / torch.maximum(exact.norm(dim=-1), differences.norm(dim=-1))
-        if (found > MOST_DIFFERENCE).any():
-            raise InputError(
-                f"group {self.label}: found Jacobian products that differ from finite differences by "
-                f"{found.max().item():.2g} of their length; a call of detach() inside the model hides a derivative."
-            )
-        return found
+def _read(step: RecordedStep, reading: str, product: Product) -> Product:
+    """The products of a reading from those of the Jacobian: for directions, of the map on x / ||x|| of each token."""
+    if reading == "state":
+        return product
 
-    def _tangent(self, state: Tensor, vectors: Tensor) -> Tensor:
-        """The part of the vectors (B, …, C) that the reading keeps: of directions, that orthogonal to the state."""
-        if self.reading == "state":
-            return vectors
-        unit = state / norm(state)[..., None]
-        return vectors - (vectors * unit).sum(-1, keepdim=True) * unit
+    def of_directions(vectors: Tensor) -> Tensor:
+        tangent = _onto_tangent(vectors.view_as(step.state), step.state) * norm(step.state)[..., None]
+        result = product(tangent.flatten(1)).view_as(step.after)
+        return (_onto_tangent(result, step.after) / norm(step.after)[..., None]).flatten(1)
 
-    def _finish(self, result: Tensor) -> Tensor:
-        if self.reading == "state":
-            return result
-        return self._tangent(self.after, result) / norm(self.after)[..., None]
+    return of_directions
+
+
+def _onto_tangent(vectors: Tensor, state: Tensor) -> Tensor:
+    """The part of the vectors of each token that is orthogonal to its state, (B, …, C) each."""
+    unit = state / norm(state)[..., None]
+    return vectors - (vectors * unit).sum(-1, keepdim=True) * unit
+
+
+def _relative_gap(label: str, exact: Tensor, differences: Tensor) -> Tensor:
+    """Relative difference (B,) of exact products and central differences (B, T C); InputError where they disagree."""
+    found = (exact - differences).norm(dim=-1) / torch.maximum(exact.norm(dim=-1), differences.norm(dim=-1))
+    if (found > MOST_DIFFERENCE).any():
+        raise InputError(
+            f"group {label}: found Jacobian products that differ from finite differences by "
+            f"{found.max().item():.2g} of their length; a call of detach() inside the model hides a derivative."
+        )
+    return found
 
 
 def with_state(found: Any, pick: Any, state: Tensor) -> Any:

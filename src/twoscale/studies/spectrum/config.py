@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from twoscale.config.types import AtLeastTwo, Count, Fraction, InBatches, Natural, Number, key, require
+from twoscale.config.types import AtLeastTwo, Count, InBatches, Number, key
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -19,8 +19,7 @@ class SpectrumConfig(InBatches):
     )
     exact_tokens: Count = key(
         2048,
-        "Number of these tokens, in whole sequences, whose diagonal Jacobian blocks are computed. Two more "
-        "trajectories are run for each: with all earlier tokens fixed, and with one token slowed.",
+        "Number of these tokens, in whole sequences, whose diagonal Jacobian blocks are computed.",
     )
     checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.")
     steps: AtLeastTwo = key(
@@ -33,29 +32,15 @@ class SpectrumConfig(InBatches):
         "Number of last updates above the rounding floor used to measure the rate and angle of a trajectory; at most "
         "the second half of the trajectory.",
     )
-    tolerance: Fraction = key(
-        1e-3,
-        "Threshold for the column loops, which counts the loop steps until the step norm is below this fraction of "
-        "the norm of the state, as in the criterion step_norm_relative.",
-    )
     dense_size: Count = key(
         256,
         "Largest model.hidden_size for which all eigenvalues of a block are computed. Above it, Arnoldi's method "
         "finds the leading one.",
     )
-    slowed_position: Natural = key(
-        4, "Position of the slowed token in every sequence; less than model.context_length - 1."
-    )
-    slow_factor: Fraction = key(0.2, "Fraction of each loop step that the slowed token takes.")
     batch_size: Count = key(2, "Sequences per batch; determines the memory use.")
     dtype: Literal["float64"] = key(
         "float64", "Precision. In float32, a trajectory reaches the rounding floor before its angle converges."
     )
-
-    def check(self, config: "CoreConfig") -> None:
-        last = config.model.context_length - 1
-        expected = f"less than model.context_length - 1 = {last}"
-        require(self.slowed_position < last, "spectrum.slowed_position", self.slowed_position, expected)
 
     def exact_sequences(self, config: "CoreConfig") -> int:
         """Whole sequences in spectrum.exact_tokens, at least one, at most those in spectrum.tokens."""
