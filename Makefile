@@ -17,7 +17,7 @@
 # make bench       environment, then the benchmarks, at most 25 minutes, into docs/benchmarks.md: with NANOGPT=PATH/model.py
 #                  also against nanoGPT; make bench-smoke tries every script in seconds
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
-#                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny; a part: SECTIONS="tests training" MICRO_BATCHES=10
+#                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny
 # make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
@@ -159,12 +159,11 @@ mutants: env
 	$(BIN)/cr-report --surviving-only --show-diff $(MUTANTS_IN).sqlite
 
 gpu-check:
-	$(GPU_PYTHON) scripts/gpu_check.py $(addprefix --device ,$(DEVICE)) $(addprefix --model ,$(MODEL)) \
-		$(if $(SECTIONS),--sections $(SECTIONS)) $(if $(MICRO_BATCHES),--micro-batches $(MICRO_BATCHES))
+	$(GPU_PYTHON) -m pytest -q -m gpu -p no:cacheprovider tests/gpu $(addprefix --device=,$(DEVICE)) $(addprefix --model=,$(MODEL))
 
 # CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
 gpu-pack: env
-	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
+	$(BIN)/python scripts/gpu_pack.py make plan --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
 		$(addprefix --python ,$(PYTHON_THERE))
 
 check-demo: env

@@ -1,43 +1,47 @@
-"""make gpu-pack, and what its script does on a machine with a GPU: run, status, collect. See docs/gpu.md."""
+"""make gpu-pack, and what its script does on a machine with a GPU: run, status, collect, plan. See docs/gpu.md."""
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from twoscale.gpu.packages import CHECK, missing_packages
-
-PACKAGES = CHECK | {name: name for name in ("pandas", "seaborn", "snakemake", "tokenizers")}
+# modules that jobs and the check import
+NEEDED = ("torch", "numpy", "pandas", "pyarrow", "pydantic", "yaml", "safetensors", "seaborn", "tokenizers", "tqdm")
+NEEDED += ("snakemake", "pytest", "hypothesis", "setuptools")
 
 
 def main() -> None:
-    from twoscale.gpu import archive, pack, session, status
     from twoscale.jobs import command
+    from twoscale.workflow import pack, session
 
     actions = {
-        "make": lambda o: pack.make(o.folder, o.preset, o.configfile, o.python),
+        "make": lambda o: pack.make(o.folder, pack.user_values(o.preset, o.configfile), o.python),
+        "plan": lambda o: session.plan(pack.user_values(o.preset, o.configfile), o.minutes),
         "run": lambda o: session.start(session.Session(o.folder), o.minutes, o.device, o.wait),
-        "status": lambda o: status.status(session.Session(o.folder)),
-        "collect": lambda o: archive.collect(session.Session(o.folder)),
+        "status": lambda o: session.status(session.Session(o.folder)),
+        "collect": lambda o: session.collect(session.Session(o.folder), o.to or o.folder),
         "work": lambda o: session.work(session.Session(o.folder)),
-        "measure": lambda o: session.measure(session.Session(o.folder)),
     }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=actions, help="work and measure are called by run")
+    parser.add_argument("action", nargs="+", choices=actions, help="work is called by run")
     parser.add_argument("--folder", type=Path, default=Path("gpu-pack"), help="folder of the pack")
     parser.add_argument(
-        "--preset", default="half-hour", help="make: preset in workflow/presets/, also the name of the run"
+        "--preset", default="half-hour", help="make, plan: preset in workflow/presets/, and the run's name"
     )
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make: files with further config keys")
+    parser.add_argument(
+        "--configfile", type=Path, nargs="+", default=[], help="make, plan: files with further config keys"
+    )
     parser.add_argument("--python", default="3.12", help="make: version of Python on the other machine")
-    parser.add_argument("--minutes", type=float, default=24, help="run: total minutes, including the figures")
+    parser.add_argument("--minutes", type=float, default=24, help="run, plan: total minutes, including the figures")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
     parser.add_argument(
         "--wait", action="store_true", help="run: return only when everything is done (for a batch job)"
     )
-    command.run(lambda options: print(actions[options.action](options)), parser)
+    parser.add_argument("--to", type=Path, help="collect: folder of the archive, by default that of the pack")
+    command.run(lambda options: print(*(actions[name](options) for name in options.action), sep="\n"), parser)
 
 
 if __name__ == "__main__":
-    if sentence := missing_packages(PACKAGES):
-        sys.exit(sentence)
+    if missing := [module for module in NEEDED if find_spec(module) is None]:
+        sys.exit(f"error: Python packages: found no {', '.join(missing)}, expected {', '.join(NEEDED)}.")
     main()

@@ -16,10 +16,10 @@ from collections.abc import Callable
 import torch
 from common import compare, medians, options, record, turns
 
+from tests.products import bare_products
 from twoscale import config
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
-from twoscale.exits.products import bare_products
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 PRODUCTS_AIMS = {64: "≤ 7", 256: "≤ 1.4", 768: "≤ 1.2"}

@@ -4,10 +4,12 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))  # for the folder `tests`
 Call = Callable[[], object]
 Clock = Callable[[], float]
 

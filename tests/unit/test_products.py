@@ -3,8 +3,8 @@
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.products import bare_products
 from tests.small import model_config
-from twoscale.exits.products import bare_products
 from twoscale.model.flops import layer_matrices
 from twoscale.model.transformer import initialise
 

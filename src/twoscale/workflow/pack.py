@@ -1,4 +1,4 @@
-"""A pack for a machine with a GPU and without a network: wheels, tokens and a script. See docs/gpu.md.
+"""A pack for a machine with a GPU and without a network: wheels, tokens, a config and a script. See docs/gpu.md.
 
 The folder has the wheels of what a machine with PyTorch lacks, the compressed files that training starts from, under
 their paths in the checkout, `config.yaml`, `pack.sh`, and `pack.json` with the commit of the checkout.
@@ -15,13 +15,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import yaml
 
 from twoscale.base import InputError, replacing, sha256
 from twoscale.config import PROJECT, user_config
 from twoscale.report import release
-from twoscale.workflow.paths import trains
+from twoscale.workflow.params import trains
 from twoscale.workflow.runs import Runs
 
 CONFIG, MANIFEST, FILES, WHEELS = "config.yaml", "pack.json", "files", "wheels"
@@ -33,23 +34,29 @@ NEWEST_GLIBC = 39
 CODE = ("Snakefile", "scripts/*.py", "src/**/*.py", "workflow/rules/*.smk", "workflow/presets/*.yaml")
 
 
-def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) -> str:
-    """Write the pack of the run of a preset; a sentence on it. The workflow makes tokens that are missing.
+def user_values(preset: str, configfiles: Sequence[Path]) -> dict[str, Any]:
+    """The user's layers of the config for a run of a preset, which has its name."""
+    own = [path for path in [PROJECT / "config.yaml"] if path.exists()]
+    return user_config([*own, *configfiles], [f"preset={preset}", f"run={preset}"])
+
+
+def make(folder: Path, user: dict[str, Any], python: str) -> str:
+    """Write the pack of a run in place of an earlier one; a sentence. The workflow makes tokens that are missing.
+
+    Raises InputError for a run that cannot be packed, and where Snakemake or pip fails.
 
     Args:
-        folder: Where it is written; an earlier pack is replaced.
-        preset: Name of the preset, and of the run.
-        configfiles: Files with further keys, on top of config.yaml.
+        folder: Where it is written.
+        user: The user's layers of the config, see `user_values`.
         python: Version of Python on the other machine, such as "3.12".
-
-    Raises:
-        InputError: for a published model, training in several processes, files in `folder` that are no pack, a pack
-            of more than `MOST_BYTES`, and where Snakemake or pip fails.
     """
-    own = [path for path in [PROJECT / "config.yaml"] if path.exists()]
-    user = user_config([*own, *configfiles], [f"preset={preset}", f"run={preset}"])
     runs = Runs(user, PROJECT / "scripts")
-    _check(runs, folder)
+    if not trains(runs.config):
+        raise InputError(f"run {runs.selected}: found a published model, but only trained models can be packed.")
+    if runs.config.train.processes > 1:
+        raise InputError(f"config key train.processes: found {runs.config.train.processes}, expected 1 for a pack.")
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise InputError(f"{folder}: found files that are no pack, expected an empty folder or an earlier pack.")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(yaml.safe_dump(user), encoding="utf-8")
@@ -62,16 +69,20 @@ def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) ->
         with Path(file).open("rb") as source, lzma.open(packed, "wb") as target:
             shutil.copyfileobj(source, target)
     shutil.copy(PROJECT / "scripts" / "pack.sh", folder)
-    facts = {**release.checkout(PROJECT), "python": python, "code": code_digest(PROJECT)}
+    facts = {**release.checkout(PROJECT), "code": code_digest(PROJECT)}
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    return f"{folder}: {_checked_size(folder) / 1e6:.1f} MB, for a checkout of commit {facts['commit']}."
+    size = sum(path.stat().st_size for path in folder.rglob("*"))
+    if size > MOST_BYTES:
+        found = f"found {size / 1e6:.1f} MB, expected at most {MOST_BYTES / 1e6:g} MB"
+        raise InputError(f"{folder}: {found}; a smaller data.train_tokens makes a smaller pack.")
+    return f"{folder}: {size / 1e6:.1f} MB, for a checkout of commit {facts['commit']}."
 
 
 def training_files(runs: Runs) -> list[str]:
     """The files that the selected run is trained and analysed from: tokens, and the tokenizer if it has a file."""
     run = SimpleNamespace(run=runs.selected)
-    tokenizer = runs.paths.tokenizer_file(run)
-    tokens = [runs.paths.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
+    tokenizer = runs.tokenizer_file(run)
+    tokens = [runs.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
     return tokens + ([tokenizer] if tokenizer else [])
 
 
@@ -80,7 +91,7 @@ def unpack(folder: Path) -> None:
 
     All get the same time, by which Snakemake judges that none was made from a newer one.
     """
-    made = (folder / MANIFEST).stat().st_mtime
+    packed_at = (folder / MANIFEST).stat().st_mtime
     for packed in sorted((folder / FILES).rglob("*.xz")):
         path = packed.relative_to(folder / FILES).with_suffix("")
         if path.exists():
@@ -88,7 +99,7 @@ def unpack(folder: Path) -> None:
         with replacing(path) as temporary:
             with lzma.open(packed) as source, temporary.open("wb") as target:
                 shutil.copyfileobj(source, target)
-            os.utime(temporary, (made, made))
+            os.utime(temporary, (packed_at, packed_at))
 
 
 def code_digest(project: Path) -> str:
@@ -98,21 +109,10 @@ def code_digest(project: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _check(runs: Runs, folder: Path) -> None:
-    run, train = runs.selected, runs.config.train
-    if not trains(runs.config):
-        raise InputError(f"run {run}: found a published model, but only trained models can be packed.")
-    if train.processes > 1:
-        raise InputError(f"config key train.processes: found {train.processes}, expected 1 for a pack.")
-    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise InputError(
-            f"{folder}: found files that do not belong to a pack, expected an empty folder or an earlier pack."
-        )
-
-
 def _download_wheels(folder: Path, python: str) -> None:
     """The wheels of NEEDED and of what they need, in the versions of requirements.txt, for Linux on x86-64."""
     pins = re.findall(rf"^(?:{'|'.join(NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE)
+    # pip matches the version of glibc in a platform exactly
     names = [*(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)), "manylinux2014", "manylinux1"]
     platforms = (word for name in names for word in ("--platform", f"{name}_x86_64"))
     pip = ("pip", "--quiet", "--disable-pip-version-check")
@@ -126,16 +126,4 @@ def _download_wheels(folder: Path, python: str) -> None:
 def _call(module: str, *arguments: str) -> None:
     status = subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
     if status:
-        raise InputError(
-            f"python -m {module}: found exit status {status}, expected 0; the messages of the command are above."
-        )
-
-
-def _checked_size(folder: Path) -> int:
-    size = sum(path.stat().st_size for path in folder.rglob("*"))
-    if size > MOST_BYTES:
-        raise InputError(
-            f"{folder}: found {size / 1e6:.1f} MB, expected at most {MOST_BYTES / 1e6:g} MB; a smaller "
-            "data.train_tokens makes a smaller pack."
-        )
-    return size
+        raise InputError(f"python -m {module}: found exit status {status}, expected 0; its messages are above.")
