@@ -97,7 +97,7 @@ JOBS = (
     # `ancient`: Snakemake then overlooks that the waiting job has changed, too.)
     TorchJob(
         name="measure_exit_quality",
-        function="twoscale.exits.jobs.measure_exit_quality",
+        function="twoscale.exits.benchmark.measure_exit_quality",
         inputs=lambda runs: {"probe": runs.probe_file()},
         outputs=CRITERION,
         tables=EXIT_TABLES,

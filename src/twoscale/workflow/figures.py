@@ -203,11 +203,12 @@ class Figures:
         values = report_values(self.runs.selected, self.runs.config)
         if figure is not None:
             values |= caption_values(figure, self.runs[self._shown_runs(figure)[0]])
+        values |= {name: rst(value) for name, value in values.items() if isinstance(value, str)}
 
         @untracked
         def param(wildcards: Any) -> Caption:
             results = _results(figure.name) if figure is not None else ""
-            return Caption(values | {"held_out": self._near_duplicates()}, results)
+            return Caption(values, results=results, held_out=self._near_duplicates())
 
         return param
 
@@ -222,23 +223,17 @@ class Figures:
         return json.loads(tokens.read_text())["parts"]["val.bin"].get("near_duplicates")
 
 
+class Caption(dict):
+    """The values of a caption, which the report does not print once more with the params of the job."""
+
+    def __str__(self) -> str:
+        return "(see the description)"
+
+
 def in_results(file: str) -> str:
     """The copy in results/ of a file of `Figures.drawn`; any other file itself."""
     path = Path(file)
     return f"results/{path.name}" if path.parent.name == "figures" else file
-
-
-class Caption(dict):
-    """The values of a caption, in which reStructuredText has no markup of strings, except in `results`.
-
-    The report prints the params of a job with its caption, which quotes these values.
-    """
-
-    def __init__(self, values: Mapping[str, Any], results: str = "") -> None:
-        super().__init__({name: _without_markup(value) for name, value in values.items()}, results=results)
-
-    def __str__(self) -> str:
-        return "(see the description)"
 
 
 def _results(figure: str) -> str:
@@ -247,9 +242,3 @@ def _results(figure: str) -> str:
     sentences = json.loads(results.read_text(encoding="utf-8")).get(figure) if results.is_file() else None
     items = [f"- {rst(sentence)}" for sentence in sentences or ()]
     return "\n".join(["**Results**, with 95 % intervals in brackets:", "", *items]) if items else ""
-
-
-def _without_markup(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_markup(entry) for name, entry in value.items()}
-    return rst(value) if isinstance(value, str) else value

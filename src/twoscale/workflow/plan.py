@@ -40,7 +40,10 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
         *(_training_rows(run) if trained else _published_rows(run)),
         ("states for Fig. 1 on disk", _gigabytes(states_bytes(run))),
         ("per-token tables on disk, at most", _gigabytes(_table_bytes(run))),
-        ("cache of one decoded sequence, in memory", _gigabytes(_cache_bytes(run))),
+        (
+            "cache of one decoded sequence, in memory",
+            _gigabytes(cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)),
+        ),
         ("FLOPs of the analyses of the figures, at most", f"{flops:.3g}"),
         *([(f"hours of training at {training:g} TFLOP/s a process", _decimals(_hours(run, training)))] * trained),
         ("hours in all, at most", _decimals(hours + (_hours(run, training) if trained else 0))),
@@ -173,9 +176,8 @@ def _table_bytes(run: config.Config) -> int:
 
 
 def memory_rows(run: config.Config) -> Lines:
-    """Nodes and processes of a training job, and memory of each process, in float32 but for the weights under autocast.
-
-    With train.shard also the memory of a node that loading the model takes.
+    """Nodes and processes of a training job, and memory of each process: with train.shard a part of the weights, and
+    those that are gathered; under autocast also a copy in bfloat16 until the backward pass.
     """
     train, parts = run.train, _parts(run.train)
     sequences = math.ceil(parts[0] / train.micro_batches)
@@ -189,8 +191,6 @@ def memory_rows(run: config.Config) -> Lines:
         ("training processes, one per GPU" if device == "GPU" else "training processes", str(len(parts))),
         ("sequences of each process", ", ".join(map(str, parts))),
         (f"weights, gradients, moments on a {device}", _gigabytes(fixed)),
-        *([("gathered weights and gradients, about", _gigabytes(gathered))] if train.shard else []),
-        *([("copies of the weights in bfloat16, until the backward pass", _gigabytes(cast))] if cast else []),
         (f"activations of {sequences} sequences, in float32", _gigabytes(activations)),
         (f"memory of a {device} in training, about", _gigabytes(fixed + gathered + cast + activations)),
         *([("memory of each node to load the model", _gigabytes(loading_bytes(run)))] if train.shard else []),
@@ -201,10 +201,6 @@ def _parts(train: config.TrainConfig) -> list[int]:
     """Sequences of each process, largest first."""
     share, rest = divmod(train.batch_size, train.processes)
     return [share + 1] * rest + [share] * (train.processes - rest)
-
-
-def _cache_bytes(run: config.Config) -> int:
-    return cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)
 
 
 def activation_bytes(run: config.Config) -> float:
@@ -287,6 +283,15 @@ def notes(run: config.Config) -> list[str]:
     return [slow, *unheld]
 
 
+class Expected(NamedTuple):
+    """What the evidence of a run will have, as `claims.verdicts.Needs` asks for it."""
+
+    groups: tuple[str, ...]
+    loop_steps: int
+    max_loops: int
+    published: bool
+
+
 def _obstacle(claim: "Claim", run: config.Config) -> str:
     """Why the run cannot uphold a claim, and what would help: half a sentence; empty if it may."""
     from twoscale.claims.evidence import FEWEST_FOR_TREND
@@ -305,15 +310,6 @@ def _obstacle(claim: "Claim", run: config.Config) -> str:
         narrow = f"with the noise of the demo, the intervals fit within the bounds from {claim.documents} documents on"
         return f"cannot be upheld from {sequences} held-out sequences: {narrow} (trajectories.tokens: {tokens} or more)"
     return ""
-
-
-class Expected(NamedTuple):
-    """What the evidence of a run will have, as `claims.Needs` asks for it."""
-
-    groups: tuple[str, ...]
-    loop_steps: int
-    max_loops: int
-    published: bool
 
 
 def _gigabytes(count: float) -> str:

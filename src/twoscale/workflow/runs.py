@@ -47,6 +47,9 @@ class Runs:
     Raises InputError for a config with a wrong key or value.
     """
 
+    params: Params
+    figures: Figures
+
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release = _release(config)
         self.configs: dict[str, Config] = (

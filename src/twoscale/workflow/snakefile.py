@@ -23,7 +23,6 @@ from twoscale.workflow.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow.runs import Runs, repository_name
 
 TRAINING = ("train_segment", "train_segment_last")
-TOKEN_BYTES = 2
 NEXT = """\
 next: make report                         figures, verdicts and tables on one page
       snakemake --cores all supplementary   further figures
@@ -138,34 +137,26 @@ def check(
     ]
     if here and any(needed):
         check_cuda("config key compute.device", max(needed), installed)
-    check_disk(Path("results"), disk_bytes(runs, jobs), "the checkpoints, optimizer states and tokens of this plan")
+    check_disk(Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan")
 
 
 def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
-    """Bytes that the jobs are certain to put on disk: weights, moments, partial states, tokens.
-
-    Text and tables are left out, whose size on disk is not known before.
-    """
-    planned: dict[str, Counter] = {}
+    """Bytes that the jobs are certain to put on disk: weights, moments, partial states; not text, tokens and tables."""
+    total, trained = 0, set()
     for job in jobs:
-        planned.setdefault(_run(runs, job), Counter())["train_segment" if job.rule in TRAINING else job.rule] += 1
-    return sum(_run_bytes(runs, run, counts) for run, counts in planned.items())
-
-
-def _run_bytes(runs: Runs, run: str, planned: Counter) -> int:
-    """Bytes of a run, from the number of its planned jobs by rule."""
-    config = runs[run]
-    weights = parameters(config.model) * BYTES["float32"]
-    tokens = 0
-    if config.data.source == "fineweb" and config.tokenizer.name == "gpt2":
-        tokens = 2 * TOKEN_BYTES * (config.data.train_tokens or 0)  # of the shards, and joined
-    return (
-        (planned["init_model"] + planned["train_segment"]) * weights
-        + bool(planned["train_segment"]) * SEGMENT_STATES * weights
-        + bool(planned["extract_states"]) * states_bytes(config)
-        + bool(planned["join_tokens"]) * tokens
-        + planned["fetch_model"] * parameters(config.model) * PUBLISHED_BYTES
-    )
+        run = _run(runs, job)
+        count = parameters(runs[run].model)
+        match job.rule:
+            case "init_model":
+                total += count * BYTES["float32"]
+            case "train_segment" | "train_segment_last":
+                total += count * BYTES["float32"] * (1 if run in trained else 1 + SEGMENT_STATES)
+                trained.add(run)
+            case "extract_states":
+                total += states_bytes(runs[run])
+            case "fetch_model":
+                total += count * PUBLISHED_BYTES
+    return total
 
 
 def _run(runs: Runs, job: PlannedJob) -> str:
