@@ -22,23 +22,21 @@ from common import not_measured, options, ratios, record, turns
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
-from twoscale.data import tokenizer as gpt2
 from twoscale.data.ingestion import prepare_text
 from twoscale.data.shards import TokenShard
 from twoscale.data.text import iter_shards
-from twoscale.data.tokenizer import load_tokenizer
+from twoscale.data.tokenizer import fetch_gpt2, load_tokenizer
 from twoscale.data.tokens import tokenize_text
 
 NAMES = {"gpt2": "GPT-2's tokenizer", "bytes": "bytes"}
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-DOWNLOAD = DownloadConfig()
 
 
 def best_tokenizer(folder: Path) -> tuple[str, Path | None]:
     """Name and file of GPT-2's tokenizer if it is available, otherwise of bytes."""
     path = folder / "gpt2.tiktoken"
     try:
-        path.write_bytes(gpt2.fetch(DOWNLOAD))
+        path.write_bytes(fetch_gpt2())
     except InputError:
         return "bytes", None
     return "gpt2", path
@@ -52,7 +50,7 @@ def write_shards(parquet: str | None, characters: int, folder: Path, count: int)
     """The text as in a run."""
     shards = [folder / f"text/shard_{number}.parquet" for number in range(count)]
     quota = TextQuota("characters", characters, 2**62)
-    prepare_text(data_config(parquet), quota, shards, folder / "parts", DOWNLOAD)
+    prepare_text(data_config(parquet), quota, shards, folder / "parts", DownloadConfig())
     return shards
 
 
@@ -141,7 +139,7 @@ def measure_memory(shard: Path, tokenizer_file: tuple[str, Path | None], folder:
         quota = TextQuota("tokens" if name == "gpt2" else "characters", 2**62, 2**62)
         command = [sys.executable, SCRIPTS / "prepare_text.py"]
         command += ["--config", json.dumps({"data": plain(data_config(str(source))), "quota": asdict(quota)})]
-        command += ["--download", json.dumps({"download": plain(DOWNLOAD)}), "--parts", folder / "memory_parts"]
+        command += ["--download", json.dumps({"download": plain(DownloadConfig())}), "--parts", folder / "memory_parts"]
         command += ["--text", folder / "memory_0.parquet", folder / "memory_1.parquet"]
         collecting = peak_memory(command + (["--tokenizer", path] if path else []))
         peaks.append((collecting, tokenizing))

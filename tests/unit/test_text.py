@@ -1,6 +1,13 @@
-import io
+"""Documents of Python's documentation and of a user's files, long documents in pieces, and text shards."""
+
+import gzip
+import json
+import os
 import random
+import subprocess
+import sys
 import sysconfig
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -8,35 +15,43 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.config import DataConfig
-from twoscale.data import text, text_files
-from twoscale.data.bounded_parquet import ROWS
+from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
+from twoscale.data import text
 
-CACHE = Path("unused")  # reading parquet files writes nothing
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
+NOVEL = "".join(
+    f"Chapter {number}.\n\n" + f"It was evening {number}, and the lamp burned low. " * (number % 50) + "\n\n"
+    for number in range(200)
+)
 
 
-def data(path, **changes):
-    return DataConfig(source="parquet", path=str(path)).model_copy(update=changes)  # changes are not validated
+@pytest.fixture
+def read(tmp_path):
+    """A function that returns names and texts of the documents under a path."""
+
+    def documents(source, path, piece_characters=None):
+        data = DataConfig(source=source, path=str(path), piece_characters=piece_characters)
+        return [(document.name, document.text) for document in text.local_documents(data, tmp_path / "cache")]
+
+    return documents
 
 
-def write_parquet(path, compression="zstd", **columns):
+def written(path, content):
+    """A file with these bytes, lines of JSON or columns of parquet."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path, compression=compression)
+    if isinstance(content, dict):
+        pq.write_table(pa.table(content), path, row_group_size=100)
+        return path
+    if isinstance(content, list):
+        content = "".join(json.dumps(entry) + "\n" for entry in content).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 
 
-def documents(config):
-    """Name and text of all documents of a local source."""
-    return [(document.name, document.text) for document in text_files.local_documents(config, CACHE)]
-
-
-def not_utf8(*values):
-    """A string array with unchecked bytes, as a careless writer stores it."""
-    binary = pa.array(values, type=pa.binary())
-    return pa.StringArray.from_buffers(len(binary), *binary.buffers()[1:])
+# --- Python's documentation
 
 
 @pytest.fixture
@@ -62,34 +77,25 @@ def fake_library(tmp_path, monkeypatch):
             "site-packages/other.py": '"""Not of the library."""\n',
         }
         for name, content in files.items():
-            path = tmp_path / folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+            written(tmp_path / folder / name, content.encode())
         monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / folder))
         return [document for document in text.python_docs() if not document.name.startswith("topic ")]
 
     return write
 
 
-def test_docstrings_come_from_the_library_alone_sorted_by_module_without_importing_it(fake_library):
-    assert [document.name for document in fake_library("here")] == ["alpha", "alpha.inner", "zeta"]
-
-
-def test_docstrings_are_in_source_order_under_their_qualified_names(fake_library):
-    inner = fake_library("here")[1].text
-    assert inner == (
+def test_docstrings_of_the_library_alone_are_sorted_by_module_and_in_source_order(fake_library):
+    found = fake_library("here")
+    assert [document.name for document in found] == ["alpha", "alpha.inner", "zeta"]
+    assert found[1].text == (
         "alpha.inner.First\n\nA class.\n\n\nalpha.inner.First.method\n\nA method.\n\n\n"
         "alpha.inner.second\n\nA function."
     )
-
-
-def test_python_docs_do_not_depend_on_where_python_is_installed(fake_library):
-    assert fake_library("here") == fake_library("there/below")
+    assert found == fake_library("there/below")
 
 
 def test_python_docs_of_the_running_python_begin_with_the_help_topics_and_name_no_path():
     found = list(islice(text.python_docs(), 120))
-    assert found == list(islice(text.python_docs(), 120))
     names = [document.name for document in found]
     topics = [name for name in names if name.startswith("topic ")]
     assert names[: len(topics)] == topics == sorted(topics)
@@ -99,105 +105,212 @@ def test_python_docs_of_the_running_python_begin_with_the_help_topics_and_name_n
     assert not any(sysconfig.get_path("stdlib") in document.text for document in found)
 
 
-def test_parquet_folder_is_read_recursively_in_the_order_of_paths(tmp_path):
-    write_parquet(tmp_path / "b.parquet", text=["third"])
-    write_parquet(tmp_path / "a/2.parquet", text=["second"])
-    write_parquet(tmp_path / "a/1.parquet", text=["first"])
-    (tmp_path / "notes.txt").write_text("no parquet")
-    found = documents(data(tmp_path))
-    assert found == [("a/1.parquet:0", "first"), ("a/2.parquet:0", "second"), ("b.parquet:0", "third")]
-
-
-def test_parquet_rows_are_named_by_id_where_there_is_one(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", text=["one", "two"], id=["urn:1", None], url=["u", "v"])
-    assert documents(data(file)) == [("urn:1", "one"), ("x.parquet:1", "two")]
-
-
-def test_parquet_numbers_as_id_become_names(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", text=["one"], id=[7])
-    assert documents(data(file)) == [("7", "one")]
-
-
-def test_null_and_empty_texts_are_skipped_and_still_counted_as_rows(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", text=[None, "", "kept", None, "Ünï\u2028çödé \0 😀"])
-    assert documents(data(file)) == [("x.parquet:2", "kept"), ("x.parquet:4", "Ünï\u2028çödé \0 😀")]
-
-
-@pytest.mark.parametrize("dtype", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
-def test_every_string_type_is_text(tmp_path, dtype):
-    file = write_parquet(tmp_path / "x.parquet", text=pa.array(["one", None, "one"]).cast(dtype))
-    assert [found for _, found in documents(data(file))] == ["one", "one"]
-
-
-def test_row_numbers_go_on_across_batches_and_row_groups(tmp_path):
-    count = 2 * ROWS + 10
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"text": [f"t{row}" for row in range(count)]}), path, row_group_size=100)
-    assert documents(data(path)) == [(f"x.parquet:{row}", f"t{row}") for row in range(count)]
-
-
-def test_reading_from_a_row_on_gives_the_rest_under_the_same_names(tmp_path):
-    path = tmp_path / "x.parquet"
-    pq.write_table(
-        pa.table({"text": [None if row % 5 == 0 else f"t{row}" for row in range(40)]}), path, row_group_size=7
-    )
-    with path.open("rb") as opened:
-        everything = list(text.rows(opened, "x", "x", 10**6))
-    for first in (0, 6, 7, 20, 39, 40):
-        with path.open("rb") as opened:
-            assert list(text.rows(opened, "x", "x", 10**6, first)) == [
-                found for found in everything if found.row >= first
-            ]
-
-
-def test_missing_path_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"data\.path: found nothing at .*gone, expected a file or a folder of \*\.p"):
-        documents(data(tmp_path / "gone"))
-
-
-WRONG_COLUMNS = {
-    "no text": ({"content": ["one"], "id": ["1"]}, "found the columns content, id; expected a column named text"),
-    "binary": (
-        {"text": pa.array([None, b"one"], pa.binary())},
-        "found a value of type binary in row 1 of the column text",
-    ),
-    "numbers": ({"text": [1, 2]}, "found a value of type int64 in row 0"),
-    "not UTF-8": (
-        {"text": not_utf8(b"fine", b"\xff\xfe broken", b"fine")},
-        r"found text that is not UTF-8 .* in row 1\.",
-    ),
-}
-
-
-@pytest.mark.parametrize(("columns", "sentence"), WRONG_COLUMNS.values(), ids=WRONG_COLUMNS)
-def test_a_column_without_text_is_refused_with_file_and_row(tmp_path, columns, sentence):
-    with pytest.raises(InputError, match=rf"x\.parquet: {sentence}"):
-        documents(data(write_parquet(tmp_path / "x.parquet", **columns)))
-
-
-def damaged(content):
-    return content[:20] + bytes(180) + content[200:]
+# --- files
 
 
 @pytest.mark.parametrize(
-    "change",
-    [lambda _: b"", lambda _: b"not parquet at all", lambda _: b"PAR1 neither PAR1", lambda c: c[:-100], damaged],
+    ("source", "names"),
+    [
+        ("txt", ["a/1.txt.gz", "a/2.TXT", "b.txt"]),
+        ("jsonl", ["a/1.jsonl.gz", "a/2.JSONL", "b.jsonl"]),
+        ("parquet", ["a/1.parquet", "b.parquet"]),
+    ],
 )
-def test_a_file_that_is_no_parquet_or_truncated_or_damaged_is_refused(tmp_path, change):
-    file = write_parquet(tmp_path / "x.parquet", text=TEXTS)
-    file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(InputError, match=r"x\.parquet: cannot be read as a parquet file"):
-        documents(data(file))
+def test_a_folder_is_read_in_the_order_of_paths_and_other_files_are_ignored(tmp_path, read, source, names):
+    contents = {"txt": b"text", "jsonl": [{"text": "text"}], "parquet": {"text": ["text"]}}
+    for name in (*reversed(names), "notes.md", "c.csv"):
+        written(tmp_path / "in" / name, contents[source] if name in names else b"other")
+    assert [name.partition(":")[0] for name, _ in read(source, tmp_path / "in")] == names
 
 
-def test_held_out_share_is_near_the_fraction():
-    share = sum(text.is_held_out(f"text {number}", 0.1) for number in range(5000)) / 5000
-    assert share == pytest.approx(0.1, abs=0.02)
+def test_a_file_name_is_no_pattern_may_be_hidden_and_needs_no_ending(tmp_path, read):
+    written(tmp_path / "mine [1]/a1.txt", b"another")
+    for name in (".a[1]*?.txt", "novel"):
+        assert read("txt", written(tmp_path / "mine [1]" / name, b"this one")) == [(name, "this one")]
 
 
-def test_a_larger_fraction_only_adds_documents():
-    small, large = ({t for t in TEXTS if text.is_held_out(t, fraction)} for fraction in (0.1, 0.3))
-    assert small < large
+@pytest.mark.parametrize("ending", ["txt", "txt.gz"])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("Erste Zeile\n\nzweite 😀 ohne Ende", "Erste Zeile\n\nzweite 😀 ohne Ende"),
+        ("\ufeffone\r\n\r\ntwo\r\n", "one\n\ntwo\n"),  # byte order mark and Windows' line ends
+        (NOVEL, NOVEL),
+        ("", None),
+        (" \n\n\t\n", None),
+    ],
+)
+def test_a_text_file_is_one_document(tmp_path, read, ending, content, expected):
+    file = written(tmp_path / f"a.{ending}", content.encode())
+    assert read("txt", file) == ([] if expected is None else [(file.name, expected)])
+    cache = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in cache) == 0  # `datasets` writes no copy of the text
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz"])
+def test_json_lines_are_documents_named_by_id_or_line(tmp_path, read, ending):
+    lines = [
+        *(json.dumps({"text": f"t{row}"}) for row in range(5000)),  # more than a batch
+        json.dumps({"text": "one", "id": "urn:1"}),
+        "\r",
+        json.dumps({"text": ""}),
+        json.dumps({"text": "two\n\nlines\u2028", "n": [1], "id": None}),
+    ]
+    file = written(tmp_path / f"a.{ending}", "\n".join(lines).encode())
+    expected = [(f"{file.name}:{row + 1}", f"t{row}") for row in range(5000)]
+    assert read("jsonl", file) == [*expected, ("urn:1", "one"), (f"{file.name}:5004", "two\n\nlines\u2028")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"text": ["one", "two"], "id": ["urn:1", None], "url": ["u", "v"]}, [("urn:1", "one"), ("x:1", "two")]),
+        ({"text": ["one"], "id": [7]}, [("7", "one")]),
+        ({"text": ["one"], "id": [[7]]}, [("x:0", "one")]),
+        ({"text": [None, "", "kept", None, "Ünï\u2028 \0 😀"]}, [("x:2", "kept"), ("x:4", "Ünï\u2028 \0 😀")]),
+        ({"text": [f"t{row}" for row in range(1000)]}, [(f"x:{row}", f"t{row}") for row in range(1000)]),
+        ({"text": pa.nulls(3)}, []),
+        *(
+            ({"text": pa.array(["one", None, "one"]).cast(dtype)}, [("x:0", "one"), ("x:2", "one")])
+            for dtype in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))
+        ),
+    ],
+)
+def test_parquet_rows_are_documents_named_by_id_or_row(tmp_path, read, columns, expected):
+    assert read("parquet", written(tmp_path / "x", columns)) == expected
+
+
+def test_reading_from_a_row_on_gives_the_rest_and_reads_no_row_group_before_it(tmp_path):
+    path = tmp_path / "x.parquet"
+    draw = random.Random(1)
+    values = [None if row % 5 == 0 else draw.randbytes(5000).hex() for row in range(400)]
+    pq.write_table(pa.table({"text": values}), path, row_group_size=7, compression="none", use_dictionary=False)
+    everything = list(text.rows(path, "x", "x"))
+    for first in (0, 6, 7, 20, 398, 400):
+        assert list(text.rows(path, "x", "x", first)) == [found for found in everything if found.row >= first]
+
+    class Counted:
+        """A file that counts the bytes that are read."""
+
+        def __init__(self, opened):
+            self.opened, self.count, self.closed = opened, 0, False
+
+        def __getattr__(self, name):
+            return getattr(self.opened, name)
+
+        def read(self, size=-1):
+            content = self.opened.read(size)
+            self.count += len(content)
+            return content
+
+    with path.open("rb") as opened:
+        counted = Counted(opened)
+        assert len(list(text.rows(counted, "x", "x", 380))) == 16
+        assert 0 < counted.count < path.stat().st_size / 4
+
+
+BROKEN_GZIP = gzip.compress(random.Random(0).randbytes(1000).hex().encode())[:-30]
+WRONG_FILES = {
+    "byte": ("a.txt", b"x" * 100 + b"\xff", "a byte that is not UTF-8"),
+    "late byte": ("a.txt", (b"x" * 10**6 + b"\n") * 12 + b"\xc3(", "a byte that is not UTF-8"),
+    "cut character": ("a.txt", b"x\xe4\xb8", "a byte that is not UTF-8"),
+    "cut gzip": ("a.txt.gz", BROKEN_GZIP, "cannot be read as text"),
+    "no gzip": ("a.jsonl.gz", b"plain", "cannot be read as text"),
+    "fields": ("a.jsonl", b'{"content": "x"}', "line 1: found no text"),
+    "null": ("a.jsonl", b'\n{"text": null}', "line 2: found no text"),
+    "number": ("a.jsonl", b'{"text": 3}', "line 1: found int as text"),
+    "list": ("a.jsonl", b'["text"]', "line 1: found no text"),
+    "no json": ("a.jsonl", b'{"text": "fine"}\n\n{"text": "x"\n', "line 3: found Expecting ',' delimiter"),
+    "surrogate": ("a.jsonl", b'{"text": "\\ud800"}', "line 1: found 'utf-8' codec can't encode"),
+    "no column": ("a.parquet", {"content": ["one"], "id": ["1"]}, "found the columns content, id"),
+    "binary": ("a.parquet", {"text": pa.array([b"one"], pa.binary())}, "found the type binary in the column text"),
+    "numbers": ("a.parquet", {"text": [1, 2]}, "found the type int64 in the column text"),
+    "not UTF-8": (
+        "a.parquet",
+        {"text": pa.StringArray.from_buffers(1, *pa.array([b"\xff"]).buffers()[1:])},
+        "'utf-8' codec can't decode",
+    ),
+    "empty": ("a.parquet", b"", "cannot be read as a parquet file"),
+    "no parquet": ("a.parquet", b"PAR1 neither PAR1", "cannot be read as a parquet file"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "found"), WRONG_FILES.values(), ids=WRONG_FILES)
+def test_a_file_that_cannot_be_read_is_one_sentence_with_its_name(tmp_path, read, name, content, found):
+    file = tmp_path / name
+    file.write_bytes(content) if isinstance(content, bytes) else written(file, content)
+    with pytest.raises(InputError) as caught:
+        read(name.split(".")[1], file)
+    assert str(file) in str(caught.value)
+    assert found in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "found"),
+    [
+        ("parquet", "a.txt", "data.source: found parquet for .*, expected txt"),
+        ("txt", "a.jsonl.gz", "data.source: found txt for .*, expected jsonl"),
+        ("jsonl", "a.parquet", "data.source: found jsonl for .*, expected parquet"),
+        ("txt", "", r"data.path: found no \*.txt or \*.txt.gz file under .*, expected"),
+        ("parquet", "gone", "data.path: found nothing at .*gone, expected"),
+    ],
+)
+def test_a_path_without_files_of_the_source_is_refused(tmp_path, read, source, name, found):
+    for other in ("a.txt", "a.jsonl.gz", "a.parquet"):
+        written(tmp_path / "in" / other, b"text")
+    (tmp_path / "in/a.txt").rename(tmp_path / "a.txt")
+    path = tmp_path if name == "a.txt" else tmp_path / "in"
+    with pytest.raises(InputError, match=found):
+        read(source, path / name)
+
+
+# --- long documents
+
+
+def test_pieces_are_the_document_and_do_not_depend_on_how_it_is_read():
+    draw = random.Random(0)
+    for _ in range(500):
+        document, size = "".join(draw.choices("abcd \n.é", k=draw.randrange(400))), draw.randint(1, 40)
+        cuts = sorted(draw.choices(range(len(document) + 1), k=draw.randrange(7)))
+        parts = [document[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(document)], strict=True)]
+        found = list(text.pieces(parts, size))
+        assert "".join(piece for piece, _ in found) == document
+        assert found == list(text.pieces([document], size))
+        if len(document) > text.LONG * size:
+            assert all(len(piece) <= size and not is_whole for piece, is_whole in found)
+            assert all(len(piece) > size // 2 for piece, _ in found[:-1])
+        else:
+            assert found == ([(document, True)] if document else [])
+
+
+@pytest.mark.parametrize("boundary", text.BOUNDARIES)
+def test_pieces_end_at_the_best_boundary(boundary):
+    worse = text.BOUNDARIES[text.BOUNDARIES.index(boundary) + 1 :]
+    unit = "x" * 30 + boundary + "".join(f"yyy{other}" for other in worse) + "z"
+    found = [piece for piece, _ in text.pieces([unit * 50], 60)]
+    assert all(piece.endswith(boundary) for piece in found[:-1])
+
+
+def test_a_document_without_any_boundary_is_cut_too():
+    assert [len(piece) for piece, _ in text.pieces(["x" * 1000], 64)] == [64] * 15 + [40]
+
+
+@pytest.mark.parametrize("source", text.ENDINGS)
+def test_every_source_gives_the_same_pieces_of_a_long_document(tmp_path, read, source):
+    contents = {"txt": NOVEL.encode(), "jsonl": [{"text": NOVEL}], "parquet": {"text": [NOVEL]}}
+    found = read(source, written(tmp_path / f"novel.{source}", contents[source]), 2000)
+    assert [piece for _, piece in found] == [piece for piece, _ in text.pieces([NOVEL], 2000)]
+    assert len({name for name, _ in found}) == len(found) > 50
+
+
+# --- held-out documents and text shards
+
+
+def test_held_out_documents_are_a_fraction_and_a_larger_fraction_only_adds_some():
+    keys = [f"text {number}" for number in range(5000)]
+    held_out = [{key for key in keys if text.is_held_out(key, fraction)} for fraction in (0.0, 0.1, 0.3, 1.0)]
+    assert len(held_out[1]) / 5000 == pytest.approx(0.1, abs=0.02)
+    assert held_out[0] == set() < held_out[1] < held_out[2] < held_out[3] == set(keys)
 
 
 def test_pages_of_python_docs_are_split_by_family_and_other_documents_by_their_text():
@@ -208,85 +321,65 @@ def test_pages_of_python_docs_are_split_by_family_and_other_documents_by_their_t
     assert text.split_key("parquet", "json.tool", "a text") == "a text"
 
 
-def test_fractions_zero_and_one_take_nothing_and_everything():
-    assert not any(text.is_held_out(t, 0.0) for t in TEXTS)
-    assert all(text.is_held_out(t, 1.0) for t in TEXTS)
-
-
-def write_shards(tmp_path, contents):
-    """Text shards, each from a list of (held out, text)."""
+def test_shards_are_read_in_order_and_training_texts_are_those_not_held_out(tmp_path):
     shards = []
-    for number, rows in enumerate(contents):
+    for number, rows in enumerate([[(True, "a"), (False, "b")], [], [(False, "c"), (True, "d")]]):
         shards.append(tmp_path / f"shard_{number}.parquet")
         with tables.writing("text", shards[-1]) as append:
             held_out, texts = zip(*rows, strict=True) if rows else ((), ())
             append({"document": [""] * len(rows), "held_out": held_out, "text": texts})
-    return shards
-
-
-def test_shards_are_read_in_order(tmp_path):
-    shards = write_shards(tmp_path, [[(True, "a"), (False, "b")], [], [(True, "c")]])
-    assert [t for _, texts in text.iter_shards(shards) for t in texts] == ["a", "b", "c"]
-
-
-def test_training_texts_are_those_not_held_out(tmp_path):
-    shards = write_shards(tmp_path, [[(True, "a"), (False, "b")], [(False, "c")]])
+    assert [t for _, texts in text.iter_shards(shards) for t in texts] == ["a", "b", "c", "d"]
     assert list(text.training_texts(shards)) == ["b", "c"]
 
 
-def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path):
-    source = write_parquet(tmp_path / "source.parquet", text=TEXTS)
-    corrupt = tmp_path / "corrupt.parquet"
-    corrupt.write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"source\.parquet: found the columns text; expected document, held_out, text"):
-        list(text.iter_shards([source]))
-    for path in (corrupt, tmp_path / "gone.parquet"):
-        with pytest.raises(InputError, match=f"{path.name}: cannot be read as a shard of text"):
-            list(text.iter_shards([path]))
+@pytest.mark.parametrize(("name", "content"), [("a", {"text": TEXTS}), ("corrupt", b"PAR1"), ("gone", None)])
+def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path, name, content):
+    if content is not None:
+        written(tmp_path / name, content)
+    with pytest.raises(InputError, match=f"{name}: cannot be read as a shard of text"):
+        list(text.iter_shards([tmp_path / name]))
 
 
-def large_parquet(path, groups=10, **more):
-    """Row groups of ROWS documents of 2 kB each, uncompressed."""
-    count, rows = groups * ROWS, random.Random(1)
-    columns = more | {"text": [rows.randbytes(1000).hex() for _ in range(count)]}
-    table = pa.table({name: value if name == "text" else [value] * count for name, value in columns.items()})
-    pq.write_table(table, path, row_group_size=ROWS, use_dictionary=False, compression="none")
-    return path
+# --- the job
 
 
-class CountedFile(io.FileIO):
-    """Counts the bytes that are read."""
-
-    count = 0
-
-    def readinto(self, buffer):
-        done = super().readinto(buffer)
-        self.count += done
-        return done
-
-    def read(self, size=-1):
-        content = super().read(size)
-        self.count += len(content)
-        return content
+def prepare(root: Path, quota: TextQuota, **data) -> subprocess.CompletedProcess:
+    """prepare_text in a process whose home is an empty folder; the texts of its shards are in `root / "out"`."""
+    config = {"data": plain(DataConfig(held_out_fraction=0.2, **data)), "quota": asdict(quota)}
+    command = [sys.executable, ROOT / "scripts/prepare_text.py", "--config", json.dumps(config)]
+    command += ["--download", json.dumps({"download": plain(DownloadConfig(part_characters=5000))})]
+    command += ["--parts", "parts", "--text", "out/0.parquet", "out/1.parquet"]
+    # the environment of the rule has no torch, which `datasets` would import
+    variables = {"HOME": str(root / "home"), "PYTHONPATH": str(ROOT / "src"), "USE_TORCH": "0"}
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
+    return subprocess.run(
+        command, env=clean | variables, cwd=root, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
-def test_the_first_document_is_read_without_the_row_groups_after_it(tmp_path):
-    path = large_parquet(tmp_path / "large.parquet")
-    with CountedFile(path) as opened:
-        next(text.rows(opened, "large.parquet", "large", 10**6))
-        assert opened.count < path.stat().st_size / 2
+def files(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def test_text_shards_are_read_a_row_group_at_a_time(tmp_path):
-    path = large_parquet(tmp_path / "shard.parquet", document="a", held_out=False)
-    before, shard = pa.total_allocated_bytes(), text.iter_shards([path])
-    next(shard)
-    assert pa.total_allocated_bytes() - before < path.stat().st_size / 2
+def test_a_novel_is_split_by_content_reading_stops_at_the_quota_and_nothing_but_the_text_remains(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        written(tmp_path / "in" / name, NOVEL.encode())
+    done = prepare(tmp_path, TextQuota("characters", 20_000, 3000), source="txt", path="in", piece_characters=2000)
+    assert done.returncode == 0, done.stderr
+    rows = [row for number in range(2) for row in pq.read_table(tmp_path / f"out/{number}.parquet").to_pylist()]
+    assert all(row["held_out"] == text.is_held_out(row["text"], 0.2) for row in rows)
+    kept = {row["text"] for row in rows}
+    pieces = [piece for piece, _ in text.pieces([NOVEL], 2000)]
+    assert [row["text"] for row in rows] == [piece for piece in pieces if piece in kept]
+    assert 20_000 < sum(map(len, kept)) < 40_000
+    assert files(tmp_path) == {"in/a.txt", "in/b.txt", "out/0.parquet", "out/1.parquet"}
 
 
-def test_row_groups_before_the_first_row_are_not_read(tmp_path):
-    path = large_parquet(tmp_path / "large.parquet")
-    with CountedFile(path) as opened:
-        rest = list(text.rows(opened, "large.parquet", "large", 10**6, first=9 * ROWS))
-        assert [document.row for document in rest] == list(range(9 * ROWS, 10 * ROWS))
-        assert opened.count < 1.5 * path.stat().st_size / 10
+def test_a_file_that_cannot_be_read_is_one_sentence_and_leaves_nothing(tmp_path):
+    written(tmp_path / "in/a.txt", b"fine\n" * 2000)
+    written(tmp_path / "in/b.txt", b"caf\xe9\n")
+    done = prepare(tmp_path, TextQuota("characters", None, 2000), source="txt", path="in")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: in/b.txt: found a byte that is not UTF-8")
+    assert "Traceback" not in done.stderr
+    assert files(tmp_path) == {"in/a.txt", "in/b.txt"}

@@ -254,7 +254,7 @@ def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
             entry = json.loads(line)
             text = entry.get("text") if isinstance(entry, dict) else None
             if not isinstance(text, str):
-                raise TypeError(f"{type(text).__name__} in place of the text")
+                raise TypeError("no text" if text is None else f"{type(text).__name__} as text")
             text.encode()  # refuses an unpaired surrogate
         except (ValueError, TypeError, RecursionError) as error:
             raise InputError(
