@@ -173,7 +173,7 @@ check-demo: env
 demo-release: env
 	$(BIN)/snakemake --cores all snapshot --config preset=demo run=demo --forcerun take_snapshot
 	$(BIN)/python scripts/keep_release.py results/snapshot docs/demo-release
-	$(BIN)/python -m twoscale.report.results
+	$(BIN)/python -m twoscale.report.docs
 
 # tables of studies: snakemake supplementary seeds; a figure without tables is kept
 docs-figures: env
@@ -195,8 +195,7 @@ lock: env
 
 generated: env
 	$(BIN)/python -m twoscale.config.reference
-	$(BIN)/python -m twoscale.report.tables_page
-	$(BIN)/python -m twoscale.report.results
+	$(BIN)/python -m twoscale.report.docs
 
 lint: env
 	$(BIN)/ruff check .

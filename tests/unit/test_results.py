@@ -11,11 +11,12 @@ from twoscale import config, tables
 from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import HOLDS
 from twoscale.claims.seeds import MEAN, PER_RUN
-from twoscale.report import results
+from twoscale.report import docs as pages
+from twoscale.report.release import Manifest
 from twoscale.report.render import number
 
 DOCS = config.PROJECT / "docs"
-PAGE = (DOCS / results.PAGE).read_text(encoding="utf-8")
+PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
 DEMO = DOCS / "demo-release" / "demo" / "tables" / "claims.parquet"
 
 
@@ -35,17 +36,17 @@ def cells(line):
 
 
 def test_the_page_is_that_of_the_tables():
-    assert results.page(DOCS) == PAGE, "run make generated"
+    assert pages.results(DOCS) == PAGE, "run make generated"
 
 
 def test_a_number_of_the_page_follows_its_table(docs):
-    before = cells(section(results.page(docs), 7).splitlines()[-4])[1:]
+    before = cells(section(pages.results(docs), 7).splitlines()[-4])[1:]
     table = docs / "demo-release" / "demo" / "tables" / "claims.parquet"
     frame = tables.read("claims", table)
     row = (frame["claim"] == 7) & (frame["bounds"] != "") & (frame["scope"] != claims.ALL)
     frame.loc[row, ["value", "low", "high"]] = [1.2413793, 1.0, 1.5]
     tables.write("claims", frame, table)
-    after = cells(section(results.page(docs), 7).splitlines()[-4])[1:]
+    after = cells(section(pages.results(docs), 7).splitlines()[-4])[1:]
     assert before[:2] == after[:2]
     assert before[1] == "0.621"
     assert after[2].startswith("1.24 [1, 1.5] ✓; 2 times the paper's;")
@@ -61,10 +62,10 @@ def test_each_claim_has_its_place_and_words_in_the_paper_our_numbers_verdict_and
     verdict = tables.read("claims", DEMO).query("claim == @claim.number and scope == 'all'")["verdict"].iloc[0]
     assert lines[-1][3] == f"**{verdict}, small scale**"
     assert lines[2][3:]
-    assert f"`{results.PAPER[claim.number].command}`" in text
+    assert f"`{pages.PAPER[claim.number].command}`" in text
 
 
-@pytest.mark.parametrize("command", sorted({paper.command for paper in results.PAPER.values()}))
+@pytest.mark.parametrize("command", sorted({paper.command for paper in pages.PAPER.values()}))
 def test_the_commands_name_configs_that_can_be_planned(command):
     program, option, *entries = shlex.split(command)
     assert (program, option) == ("snakemake", "--config")
@@ -86,13 +87,13 @@ def test_the_commands_name_configs_that_can_be_planned(command):
     ],
 )
 def test_a_number_is_compared_with_that_of_the_paper(reported, value, text):
-    assert results.Paper("", "", reported).compared(value) == text
+    assert pages.Paper("", "", reported).compared(value) == text
 
 
 def test_every_judged_number_is_shown_with_its_mark_and_the_untrained_model(docs):
     """Numbers that disagree with the verdict of their claim were left out."""
-    found = next(results.columns(docs))
-    rows = [cells(line) for line in section(results.page(docs), 4).splitlines() if line.startswith("|")][2:-1]
+    found = next(pages.columns(docs))
+    rows = [cells(line) for line in section(pages.results(docs), 4).splitlines() if line.startswith("|")][2:-1]
     assert [row[0] for row in rows] == [group for group in ("4", "5–6", "7") for _ in range(2)]
     assert [bool(re.search("[✓✗?]", row[3])) for row in rows] == [True, False] * 3
     assert [scope for _, scope in found.keys(6)] == [
@@ -105,9 +106,9 @@ def test_a_run_that_was_judged_by_other_statements_says_so(docs):
     frame = tables.read("claims", table)
     statements = {claim.number: claim.statement for claim in claims.CLAIMS}
     tables.write("claims", frame.assign(statement=frame["claim"].map(statements)), table)
-    assert "| rules of judging |  | present |" in results.page(docs)
+    assert "| rules of judging |  | present |" in pages.results(docs)
     tables.write("claims", frame.assign(statement="Another."), table)
-    assert "| rules of judging |  | earlier |" in results.page(docs)
+    assert "| rules of judging |  | earlier |" in pages.results(docs)
 
 
 def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
@@ -118,7 +119,7 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     seeds.loc[of_times, "verdict"] = [HOLDS, HOLDS, PER_RUN]
     (docs / "seeds").mkdir()
     seeds.to_parquet(docs / "seeds" / "demo.parquet")
-    page = results.page(docs)
+    page = pages.results(docs)
     header, _, row, *_ = (cells(line) for line in section(page, 4).splitlines() if line.startswith("|"))
     assert header == ["scope", "number", "the paper", "demo", "demo, 2 seeds"]
     assert row[4].startswith(number(0.6))
@@ -127,16 +128,18 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     assert "| seeds | 1 | 1 | 2 |" in page
 
 
-def test_hardware_is_the_gpu_that_training_recorded_or_the_processor():
+@pytest.mark.parametrize(
+    ("environments", "hardware"), [([{"threads": 2}], "A CPU, 2 cores"), ([{"gpu": "A GPU"}] * 2, "A GPU")]
+)
+def test_hardware_is_the_gpu_that_training_recorded_or_the_processor(environments, hardware):
     machine = {"processor": "A CPU", "cpus": 2}
-    recorded = [{"gpu": "A GPU", "threads": 2}, {"gpu": "A GPU", "threads": 4}]
-    assert results.hardware({"machine": machine, "training": {"environments": [{"threads": 2}]}}) == "A CPU, 2 cores"
-    assert results.hardware({"machine": machine, "training": {"environments": recorded}}) == "A GPU"
+    found = Manifest("demo", {}, {}, machine=machine, training={"environments": environments})
+    assert pages.hardware(found) == hardware
 
 
 def test_the_table_of_readme_is_that_of_the_page():
     readme = (config.PROJECT / "README.md").read_text(encoding="utf-8")
-    assert results.with_summary(readme, DOCS) == readme, "run make generated"
+    assert pages.with_verdicts(readme, DOCS) == readme, "run make generated"
     verdict = cells(PAGE.split("## Verdicts")[1].splitlines()[4])
-    shown = cells(readme.split(results.BEGIN)[1].splitlines()[4])
+    shown = cells(readme.split(pages.BEGIN)[1].splitlines()[4])
     assert verdict[2].removesuffix(", small scale") == shown[2].removeprefix("✓ ") == HOLDS

@@ -116,7 +116,7 @@ def test_a_measure_has_a_test_that_passes(with_tests):
 @pytest.mark.parametrize("heading", RECIPES)
 def test_all_unit_tests_pass_after_a_recipe(heading, with_tests):
     apply(heading, with_tests)
-    for module in ("config.reference", "analysis.tables_page"):  # make generated
+    for module in ("config.reference", "report.docs"):  # make generated
         succeed_with(with_tests, f"twoscale.{module}")
     succeed_with(with_tests, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "2", "tests/unit", "tests/studies")
 

@@ -1,16 +1,17 @@
-"""docs/results.md and the table of verdicts in README, from the tables that are kept in docs/.
+"""The pages of docs/ that are written from tables: results.md with the verdicts in README, and tables.md.
 
-    python -m twoscale.report.results
+    python -m twoscale.report.docs
 
-Each run has a folder with released tables and a manifest; docs/seeds/{run}.parquet is its table "seeds", if it was
-trained under several.
+results.md and README show the runs that have a folder with released tables in docs/; docs/seeds/{run}.parquet is the
+table "seeds" of a run that was trained under several. tables.md lists the columns of all tables.
 """
 
-import json
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -20,16 +21,15 @@ from twoscale.base import markdown, replacing
 from twoscale.claims.exits import REPORTED_LATENCY
 from twoscale.claims.findings import FAILS, HOLDS, OPEN, marked
 from twoscale.claims.geometry import REPORTED_COSINE
-from twoscale.claims.scale import LABELS, MEANING, SMALL_SCALE, Scales, text
-from twoscale.claims.scale import scales as scales_of
+from twoscale.claims.scale import LABELS, MEANING, SMALL_SCALE, Scales, scales, text
 from twoscale.claims.seeds import MEAN, PER_RUN
-from twoscale.claims.verdicts import ALL, CLAIMS, Claim
+from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import PROJECT, Config, text_label
+from twoscale.discovery import study_parts
 from twoscale.report.pages import printed_scope, printed_value
-from twoscale.report.release import MANIFEST, Release
-from twoscale.report.render import blocks, number, table
+from twoscale.report.release import MANIFEST, Manifest, Release
+from twoscale.report.render import number, render, table
 
-PAGE = "results.md"
 SEEDS = "seeds"  # folder in docs/
 RELEASES = {"demo": "demo-release", "FineWeb": "fineweb", "GPU": "gpu-release"}  # heading -> folder in docs/
 PAPER_SCALE = "snakemake --config preset=paper run=paper"
@@ -97,71 +97,8 @@ PAPER = {
     15: Paper(PAPER_SCALE, UNITS),
 }
 
-# Around the table of verdicts in README.
-BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdicts -->"
 
-HEADER = """\
-# Results
-
-For each claim of *Two-Scale Latent Dynamics for Recurrent-Depth Transformers*
-([arXiv 2509.23314](https://arxiv.org/abs/2509.23314)) this page gives the paper's number, ours, the verdict, and the
-command of a run that could overturn it. `make generated` writes it from the tables in `docs/`.
-
-## Verdicts
-"""
-SCOPE = """\
-## Scope
-
-Each claim is judged on numbers with bounds, the same for every run ([rules](judging.md#rules)).
-A number agrees with its claim (✓) if its whole 95 % interval is within the bounds. It disagrees (✗) if the whole
-interval is outside, even after widening for the number of findings; otherwise it is open (?). A claim *does not hold*
-if any of its numbers disagrees, and *cannot be judged* if none disagrees but at least one is open.
-{meaning}
-
-Intervals are over the held-out documents or timed prompts of one training run. Another seed changes angles by more
-([seeds](seeds.md)): where the mean over seeds is open, trust the mean rather than the run. Claims 1 to 11 were written
-before a run was judged. Claims 12 to 15, and the present rules of claims 3, 10, 11, 13 and 14, were written after demo
-runs had been seen ([changes](../CHANGELOG.md)). Simulations estimate [how often a verdict is wrong](verdicts.md).
-
-The verdicts are our own and concern our runs; no code or weights of the authors were used. `make check-demo` compares
-a demo on your machine with these numbers.
-
-## At a glance
-"""
-KEPT = """\
-The paper states 60 thousand iterations and 300 M tokens; {tokens} is the product of iterations, batch size and context
-length here. It names one model and does not state a number of seeds. A run with *earlier* rules was judged by the rules
-at its commit.
-`preset: paper` needs a GPU; `make plan PRESET=paper` prints its cost."""
-CLOSING = """\
-## What was easy to reproduce
-
-- The paper gives the architecture, the three exit criteria and Algorithm 1 in full, and FineWeb is public.
-- The code of nanoGPT and of Geiping et al. settles points for which the paper refers to them.
-
-## What was hard
-
-- Angles depend on choices that the paper leaves open: initial state, initial projection, position of the norms
-  ([variants](variants.md#what-the-variants-change)).
-- Eq. 2 does not say which state the next group starts from; we measure [four](reproduction.md#measures).
-- τ is absolute, so the same τ means something else in a model with other norms. In the demo τ = 1e-2 is 0.2 to 0.3 %
-  of a step at k = 1. The step norm loses no quality there, which says little about larger τ (Fig. 4).
-- In float32, rounding limits step norms and angles. We measure in float64.
-- Latency depends on the machine, so claims about time have a verdict for each run but none over seeds.
-
-## What remains unknown
-
-- Whether the verdicts change at the paper's scale.
-- The paper's hardware, number of seeds, held-out text, and the spread of its numbers.
-- Which of [our choices](reproduction.md) differ from the authors'.
-
-More seeds can overturn verdicts on claims that are not about time:
-`snakemake seeds --config 'seeds=[1337, 1338, 1339]'`.
-
-## Tables
-
-Tables and manifests of these runs: {links}. [Tables](tables.md) explains their columns.
-"""
+# --- the runs whose tables are in docs/ ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -224,74 +161,70 @@ def _verdicts(rows: pd.DataFrame) -> pd.Series:
 def columns(docs: Path) -> Iterator[Column]:
     """The runs whose tables are in `docs`, each followed by its mean over seeds, if there is one."""
     for run, (name, folder) in released_runs(docs).items():
-        config, facts = released(folder)
-        scales, state = scales_of(config), config.figures.dlr_reference_state
+        release = Release.open(str(folder), Config().download)
+        config = release.runs({})[run]
+        scale, state, facts = scales(config), config.figures.dlr_reference_state, _facts(release.manifest, config)
         claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
-        yield Column(name, claims, claims.iloc[:0], scales, state, facts | {"rules of judging": rules(claims)})
+        yield Column(name, claims, claims.iloc[:0], scale, state, facts | {"rules of judging": _rules(claims)})
         if (file := docs / SEEDS / f"{run}.parquet").is_file():
             frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
             count = each["seed"].nunique()
-            yield Column(f"{name}, {count} seeds", means, each, scales.of_seeds(count), state, {"text": facts["text"]})
-
-
-def rules(judged: pd.DataFrame) -> str:
-    """Whether the claims of the table "claims" were judged as they are stated now."""
-    stated = judged.drop_duplicates("claim").set_index("claim")["statement"]
-    return "present" if all(stated.get(claim.number) == claim.statement for claim in CLAIMS) else "earlier"
+            yield Column(f"{name}, {count} seeds", means, each, scale.of_seeds(count), state, {"text": facts["text"]})
 
 
 def released_runs(docs: Path) -> dict[str, tuple[str, Path]]:
     """Name of each run with released tables in `docs` -> its heading and folder."""
     folders = [(name, docs / folder) for name, folder in RELEASES.items() if (docs / folder / MANIFEST).is_file()]
-    return {_manifest(folder)["run"]: (name, folder) for name, folder in folders}
+    opened = [(Release.open(str(folder), Config().download), name, folder) for name, folder in folders]
+    return {release.manifest.run: (name, folder) for release, name, folder in opened}
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+def _rules(judged: pd.DataFrame) -> str:
+    """Whether the claims of the table "claims" were judged as they are stated now."""
+    stated = judged.drop_duplicates("claim").set_index("claim")["statement"]
+    return "present" if all(stated.get(claim.number) == claim.statement for claim in CLAIMS) else "earlier"
 
 
-def released(folder: Path) -> tuple[Config, dict[str, str]]:
-    """Config of the run in a folder of released tables, and what its manifest says of hardware and time."""
-    manifest = _manifest(folder)
-    config = Release.open(str(folder), Config().download).runs({})[manifest["run"]]
-    seconds, processor = (sum(job[key] for job in manifest["jobs"]) for key in ("total_s", "cpu_s"))
-    facts = {
+def _facts(manifest: Manifest, config: Config) -> dict[str, str]:
+    """Text of a run, and what its manifest says of hardware and time."""
+    seconds, processor = (sum(job[key] for job in manifest.jobs) for key in ("total_s", "cpu_s"))
+    return {
         "text": text_label(config.data),
         "hardware": hardware(manifest),
-        "hours of training": number(manifest["training"]["hours"]),
+        "hours of training": number(manifest.training["hours"]),
         "hours of all jobs": number(seconds / 3600),
         "hours of processor time": number(processor / 3600),
     }
-    return config, facts
 
 
-def hardware(manifest: Mapping[str, Any]) -> str:
+def hardware(manifest: Manifest) -> str:
     """The GPUs that training recorded, otherwise the processor."""
-    gpus = dict.fromkeys(found["gpu"] for found in manifest["training"]["environments"] if "gpu" in found)
-    machine = manifest["machine"]
+    gpus = dict.fromkeys(found["gpu"] for found in manifest.training["environments"] if "gpu" in found)
+    machine = manifest.machine
     return markdown(", ".join(gpus) or f"{machine['processor']}, {machine['cpus']} cores")
 
 
-# --- the page -------------------------------------------------------------------------------------------------------
+# --- results.md and README -----------------------------------------------------------------------------------------
 
 
-def page(docs: Path) -> str:
-    """The Markdown of the page, for the tables in a folder `docs`."""
+def results(docs: Path) -> str:
+    """The Markdown of results.md, for the tables in a folder `docs`."""
     found = list(columns(docs))
-    verdicts = [
-        (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found)) for c in CLAIMS
-    ]
-    links = ", ".join(f"[{name}]({folder.name}/)" for name, folder in released_runs(docs).values())
-    tokens = text(found[0].scales.paper.tokens)
-    return blocks(
-        HEADER,
-        table(("claim", "in short", *(run.name for run in found)), verdicts),
-        SCOPE.format(meaning=MEANING),
-        table(("", "the paper", *(run.name for run in found)), _glance(found)),
-        KEPT.format(tokens=tokens),
-        *(part for claim in CLAIMS for part in _section(claim, found)),
-        CLOSING.format(links=links),
+    links = [f"[{name}]({folder.name}/)" for name, folder in released_runs(docs).values()]
+    return render(
+        "report/templates/results.md.j2",
+        names=[run.name for run in found],
+        verdicts=[
+            (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found)) for c in CLAIMS
+        ],
+        meaning=MEANING,
+        glance=list(_glance(found)),
+        tokens=text(found[0].scales.paper.tokens),
+        claims=[
+            (claim, *claim.where.split(": ", 1), PAPER[claim.number], _numbers(claim.number, found)) for claim in CLAIMS
+        ],
+        links=", ".join(links),
     )
 
 
@@ -307,30 +240,32 @@ def _glance(found: list[Column]) -> Iterator[tuple[str, ...]]:
         yield (label, "not stated", *(run.facts.get(label, "") for run in found))
 
 
-def _section(claim: Claim, found: list[Column]) -> tuple[str, ...]:
-    place, _, says = claim.where.partition(": ")
-    paper = PAPER[claim.number]
-    keys = dict.fromkeys(key for run in found for key in run.keys(claim.number))
-    ours = [(key, [run.value(claim.number, *key) for run in found]) for key in keys]
+def _numbers(claim: int, found: list[Column]) -> list[tuple[str, ...]]:
+    """Rows of the numbers of a claim under each run, and last of its verdicts."""
     rows = [
-        (printed_scope(scope), quantity, "" if "untrained" in quantity else paper.number, *values)
-        for (quantity, scope), values in ours
+        (
+            printed_scope(scope),
+            quantity,
+            "" if "untrained" in quantity else PAPER[claim].number,
+            *(run.value(claim, quantity, scope) for run in found),
+        )
+        for quantity, scope in dict.fromkeys(key for run in found for key in run.keys(claim))
     ]
-    verdicts = ("**verdict**", "", "", *(f"**{run.verdict(claim.number)}**" for run in found))
-    return (
-        f"## Claim {claim.number}",
-        f"**{claim.title}.** The paper, {place}: {says}.",
-        f"Judged: {claim.statement}",
-        table(("scope", "number", "the paper", *(run.name for run in found)), [*rows, verdicts]),
-        f"This verdict could be overturned by {paper.why}: `{paper.command}`",
-    )
+    return [*rows, ("**verdict**", "", "", *(f"**{run.verdict(claim)}**" for run in found))]
 
 
-def summary(docs: Path) -> str:
-    """The table of verdicts in README: words and marks, without the mark of the scale."""
+# Around the table of verdicts in README.
+BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdicts -->"
+
+
+def with_verdicts(readme: str, docs: Path) -> str:
+    """The text of README with the table of verdicts, without the mark of the scale, between its two comments."""
     found = list(columns(docs))
     rows = [(text(c.number), c.title, *(_short(run.verdict(c.number)) for run in found)) for c in CLAIMS]
-    return table(("claim", "in short", *(run.name for run in found)), rows)
+    shown = table(("claim", "in short", *(run.name for run in found)), rows)
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n\n{shown}\n\n{end}{after}"
 
 
 def _short(verdict: str) -> str:
@@ -338,17 +273,47 @@ def _short(verdict: str) -> str:
     return f"{MARKS.get(word.partition(':')[0], '')} {word}".strip()
 
 
-def with_summary(readme: str, docs: Path) -> str:
-    """The text of README with the table of verdicts between its two comments."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{summary(docs)}\n\n{end}{after}"
+# --- tables.md -----------------------------------------------------------------------------------------------------
+
+COMMENT = re.compile(r'((?: {4}# .*\n)+) {4}"(\w+)": table\(')
+
+
+def tables_page() -> str:
+    """The Markdown of tables.md."""
+    sections = [("The reproduction", _declared(tables, tables.CORE))]
+    sections += [(f"Study `{name}`", _declared(part, part.TABLES)) for name, part in study_parts("tables").items()]
+    return render("report/templates/tables.md.j2", sections=sections)
+
+
+def _declared(module: ModuleType, declared: Mapping[str, Mapping[str, tables.Column]]) -> list[tuple]:
+    """Name, comment and columns of the tables that a module declares."""
+    comments = {
+        name: re.sub(r"\s*# ", " ", found).strip() for found, name in COMMENT.findall(inspect.getsource(module))
+    }
+    return [
+        (name, comments.get(name, ""), [(key, *column) for key, column in columns.items()] + _measures(name))
+        for name, columns in declared.items()
+    ]
+
+
+def _measures(name: str) -> list[tuple[str, str, str]]:
+    """The measures that a table has as columns."""
+    if name not in tables.MEASURED:
+        return []
+    from twoscale.dynamics import measures, path_types  # noqa: F401  the second registers those of whole paths
+
+    registry = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES}[name]
+    return [(measure.name, tables.MEASURE_TYPE, f"measure, unit: {measure.unit}") for measure in registry.values()]
 
 
 def main() -> None:
     docs, readme = PROJECT / "docs", PROJECT / "README.md"
-    pages = {docs / PAGE: page(docs), readme: with_summary(readme.read_text(encoding="utf-8"), docs)}
-    for path, content in pages.items():
+    written = {
+        docs / "results.md": results(docs),
+        docs / "tables.md": tables_page(),
+        readme: with_verdicts(readme.read_text(encoding="utf-8"), docs),
+    }
+    for path, content in written.items():
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")
         print(path.relative_to(PROJECT))
