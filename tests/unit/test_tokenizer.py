@@ -1,24 +1,36 @@
-"""Tokenizers: encoding, loading and training."""
+"""Tokenizers: encoding, loading and training; those of published models; GPT-2's file."""
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+import tiktoken
 import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from tests.texts import CORPUS, SOURCE, strange_texts
 from twoscale.base import InputError
-from twoscale.data.tokenizer import END_OF_TEXT, byte_level, count_tokens, load_bpe, load_tokenizer, train_bpe
+from twoscale.data.tokenizer import (
+    END_OF_TEXT,
+    byte_level,
+    count_tokens,
+    fetch_gpt2,
+    load_bpe,
+    load_tokenizer,
+    train_bpe,
+)
 
 
-@pytest.mark.parametrize("module", ["tokenizer", "shards"])
-def test_both_environments_can_import_the_modules(module):
+def test_both_environments_can_import_the_modules():
     """The environment of analysis has no torch, that of torch neither `datasets` nor `tokenizers`."""
-    code = (
-        f"import sys, twoscale.data.{module}; print(sorted({{'torch', 'datasets', 'tokenizers'}} & set(sys.modules)))"
-    )
+    absent = {"torch", "datasets", "tokenizers"}
+    code = f"import sys, twoscale.data.tokens; print(sorted({absent} & set(sys.modules)))"
     finished = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
@@ -30,54 +42,29 @@ def test_both_environments_can_import_the_modules(module):
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
-def test_decoding_undoes_encoding(name, trained):
+def test_decoding_undoes_encoding_and_a_special_token_in_a_document_is_text(name, trained):
     tokenizer = load_tokenizer(name, trained)
-    for text in ["", *CORPUS, *strange_texts(300)]:
-        assert tokenizer.decode(tokenizer.encode(text)) == text
+    for text in ["", *CORPUS, *strange_texts(300), f"so {END_OF_TEXT} is text"]:
+        *ids, last = tokenizer.encode_document(text).tolist()
+        assert ids == tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert b"".join(map(tokenizer.bytes_of, ids)) == text.encode()
+        assert last == tokenizer.end_of_text
+        assert last not in ids
 
 
 def test_byte_level_ids_are_the_bytes():
     tokenizer = byte_level()
-    text = CORPUS[2]
-    assert tokenizer.encode(text) == list(text.encode())
+    assert tokenizer.encode(CORPUS[2]) == list(CORPUS[2].encode())
     assert (tokenizer.end_of_text, tokenizer.vocab_size) == (256, 257)
-
-
-@pytest.mark.parametrize("name", ["bytes", "bpe"])
-def test_special_tokens_in_a_document_are_ordinary_text(name, trained):
-    tokenizer = load_tokenizer(name, trained)
-    text = f"so {END_OF_TEXT} is text"
-    *ids, last = tokenizer.encode_document(text).tolist()
-    assert ids == tokenizer.encode(text)
-    assert tokenizer.end_of_text not in ids
-    assert last == tokenizer.end_of_text
-    assert tokenizer.decode(ids) == text
-
-
-@pytest.mark.parametrize("content", [None, b"", b"IQ== 0\n"])
-def test_another_file_than_gpt2s_is_refused(tmp_path, content):
-    path = tmp_path / "gpt2.tiktoken"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError, match=r"gpt2\.tiktoken: (cannot be read|found another tokenizer, expected GPT-2)"):
-        load_tokenizer("gpt2", path)
-
-
-@pytest.mark.parametrize("name", ["bpe", "gpt2"])
-def test_tokenizer_without_its_file_is_refused(name):
-    with pytest.raises(InputError, match=rf"--tokenizer: found nothing, expected the tokenizer file for .*: {name}"):
-        load_tokenizer(name)
-
-
-def test_unknown_tokenizer_is_refused():
-    with pytest.raises(InputError, match="found 'gpt3', expected gpt2, bpe, bytes or published"):
-        load_tokenizer("gpt3")
 
 
 def test_trained_tokenizer_has_vocab_size_ids_and_the_end_of_text_last(trained):
     tokenizer = load_bpe(trained)
     assert (tokenizer.vocab_size, tokenizer.end_of_text) == (300, 299)
     assert tokenizer.decode([299]) == END_OF_TEXT
+    assert len(tokenizer.encode(" state")) == 1  # a frequent word
+    assert len(tokenizer.encode(" zqxj")) == 5
 
 
 def test_tiktoken_gives_the_ids_of_the_library_that_trained(trained):
@@ -86,35 +73,14 @@ def test_tiktoken_gives_the_ids_of_the_library_that_trained(trained):
         assert ours.encode(text) == theirs.encode(text).ids
 
 
-def test_frequent_words_become_one_token(trained):
-    tokenizer = load_bpe(trained)
-    assert len(tokenizer.encode(" state")) == 1
-    assert len(tokenizer.encode(" zqxj")) == 5
-
-
 def test_training_is_a_function_of_the_texts(trained):
     assert train_bpe(iter(CORPUS), 300) == trained.read_text()
     assert train_bpe(reversed(CORPUS), 300) == trained.read_text()
 
 
 def test_too_few_pairs_for_the_vocab_size_is_refused():
-    with pytest.raises(
-        InputError, match=r"tokenizer\.vocab_size: found 1000, expected at most 2\d\d, the number of ids"
-    ):
+    with pytest.raises(InputError, match=r"tokenizer\.vocab_size: found 1000, expected at most 2\d\d"):
         train_bpe(["a text of few words, a text"], 1000)
-
-
-def test_a_vocab_size_below_the_bytes_is_refused():
-    with pytest.raises(InputError, match=r"tokenizer\.vocab_size: found 100, expected at least 257"):
-        train_bpe(CORPUS, 100)
-
-
-def test_the_smallest_vocab_size_is_the_bytes_and_the_end_of_text(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(train_bpe(CORPUS, 257))
-    assert load_bpe(path).vocab_size == 257
-    with pytest.raises(InputError, match=r"tokenizer\.vocab_size: found 256, expected at least 257"):
-        train_bpe(CORPUS, 256)
 
 
 def test_an_error_of_the_text_is_not_swallowed_by_the_trainer():
@@ -126,47 +92,182 @@ def test_an_error_of_the_text_is_not_swallowed_by_the_trainer():
         train_bpe(broken(), 260)
 
 
-def spoil(saved, change):
+def test_counting_gives_the_length_in_a_shard(trained):
+    tokenizer = load_bpe(trained)
+    texts = ["", *CORPUS, *strange_texts(50), END_OF_TEXT]
+    assert count_tokens(tokenizer, texts) == [len(tokenizer.encode_document(text)) for text in texts]
+
+
+def changed(saved, change):
+    vocabulary = saved["model"]["vocab"]
     match change:
         case "no end":
             saved["added_tokens"] = []
         case "end elsewhere":
             saved["added_tokens"][0]["id"] = 0
         case "gap":
-            del saved["model"]["vocab"][next(reversed(saved["model"]["vocab"]))]
-        case "byte missing":
-            vocabulary = saved["model"]["vocab"]
-            vocabulary["ab" * 9] = vocabulary.pop("a")
+            del vocabulary[next(reversed(vocabulary))]
         case "not byte-level":
-            vocabulary = saved["model"]["vocab"]
             vocabulary["中"] = vocabulary.pop("a")
         case "no model":
             saved.pop("model")
-        case "a list":
-            return [saved]
     return saved
 
 
+@pytest.mark.parametrize("change", ["no end", "end elsewhere", "gap", "not byte-level", "no model", b"{", None])
+def test_a_file_that_is_no_trained_tokenizer_is_refused(tmp_path, trained, change):
+    path = tmp_path / "other.json"
+    if change is not None:
+        good = json.loads(trained.read_text())
+        path.write_bytes(change if isinstance(change, bytes) else json.dumps(changed(good, change)).encode())
+    with pytest.raises(InputError, match=r"other\.json: cannot be used as a tokenizer"):
+        load_bpe(path)
+
+
+@pytest.mark.parametrize("name", ["bpe", "gpt2", "published"])
+def test_a_tokenizer_without_its_file_is_refused(name):
+    with pytest.raises(InputError, match=rf"--tokenizer: found nothing, expected the tokenizer file for .*: {name}"):
+        load_tokenizer(name)
+
+
+# --- published models
+
+
+def pieces_of_bytes(begin):
+    """A byte-level BPE with two special tokens; `begin`: whether its post-processor puts <|begin|> before a text."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    )
+    made.add_special_tokens([AddedToken(token, special=True) for token in ("<|begin|>", "<|end|>")])
+    if begin:
+        special = [("<|begin|>", made.token_to_id("<|begin|>"))]
+        made.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=special)
+    return made
+
+
+def sentence_pieces():
+    """Pieces as SentencePiece spells them, with a byte for what has no piece."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a"]
+    made = tokenizers.Tokenizer(
+        models.BPE({p: i for i, p in enumerate(pieces)}, [("▁", "a")], unk_token="<unk>", byte_fallback=True)
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.add_special_tokens(["<s>", "</s>"])
+    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    return made
+
+
+def load(folder, made, **settings):
+    (folder / "tokenizer.json").write_text(made.to_str(), encoding="utf-8")
+    for name, value in settings.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    return load_tokenizer("published", folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize("begin", [False, True])
+def test_a_text_has_the_prefix_of_the_post_processor_and_a_document_its_end(tmp_path, begin):
+    made = pieces_of_bytes(begin)
+    tokenizer = load(tmp_path, made, tokenizer_config={"eos_token": "<|end|>"})
+    prefix = [made.token_to_id("<|begin|>")] if begin else []
+    ids = tokenizer.encode(CORPUS[0])
+    assert ids == [*prefix, *made.encode(CORPUS[0], add_special_tokens=False).ids]
+    assert tokenizer.end_of_text == made.token_to_id("<|end|>")
+    assert tokenizer.encode_document(CORPUS[0]).tolist() == [*ids, tokenizer.end_of_text]
+    assert tokenizer.vocab_size == made.get_vocab_size()
+
+
+def test_text_and_bytes_come_back_and_a_special_token_in_a_text_is_text(tmp_path):
+    tokenizer = load(tmp_path, pieces_of_bytes(False), tokenizer_config={"eos_token": {"content": "<|end|>"}})
+    text = "The loop, näive: 数 <|end|> twice"
+    ids = tokenizer.encode(text)
+    assert tokenizer.end_of_text not in ids
+    assert tokenizer.decode(ids) == text
+    assert b"".join(map(tokenizer.bytes_of, ids)) == text.encode()
+
+
+def test_sentence_pieces_have_their_bytes_and_what_is_put_behind_a_text_is_left_out(tmp_path):
+    tokenizer = load(tmp_path, sentence_pieces(), config={"eos_token_id": [2, 7]})
+    ids = tokenizer.encode("a é")
+    assert (ids[0], ids[-1], tokenizer.end_of_text) == (1, 3 + 0xA9, 2)
+    assert b"".join(map(tokenizer.bytes_of, ids[1:])) == " a é".encode()
+
+
 @pytest.mark.parametrize(
-    "change", ["no end", "end elsewhere", "gap", "byte missing", "not byte-level", "no model", "a list"]
+    ("settings", "expected"),
+    [
+        ({"tokenizer_config": {"eos_token": "<|end|>"}, "config": {"eos_token_id": 3}}, "<|end|>"),
+        ({"tokenizer_config": {"eos_token": "<|no|>"}, "generation_config": {"eos_token_id": 300}}, "<|begin|>"),
+    ],
 )
-def test_tokenizer_files_in_another_format_are_refused(tmp_path, trained, change):
-    path = tmp_path / "other.json"
-    path.write_text(json.dumps(spoil(json.loads(trained.read_text()), change)))
-    with pytest.raises(InputError, match=r"other\.json: cannot be used as a tokenizer"):
-        load_bpe(path)
+def test_the_end_of_text_is_the_first_that_the_tokenizer_has(tmp_path, settings, expected):
+    tokenizer = load(tmp_path, pieces_of_bytes(False), **settings)
+    assert tokenizer.engine.id_to_token(tokenizer.end_of_text) == expected
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", None])
-def test_unreadable_tokenizer_files_are_refused(tmp_path, content):
-    path = tmp_path / "other.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError, match=r"other\.json: cannot be used as a tokenizer"):
-        load_bpe(path)
+def test_a_published_tokenizer_that_cannot_be_used_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"tokenizer\.json: cannot be read"):
+        load_tokenizer("published", tmp_path / "tokenizer.json")
+    with pytest.raises(InputError, match=r"found no end-of-text token in "):
+        load(tmp_path, pieces_of_bytes(False))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match=r"tokenizer\.json: cannot be read"):
+        load_tokenizer("published", tmp_path / "tokenizer.json")
 
 
-def test_counting_gives_the_length_in_a_shard(trained):
-    tokenizer = load_bpe(trained)
-    texts = ["", *CORPUS, *strange_texts(50)]
-    assert count_tokens(tokenizer, texts) == [len(tokenizer.encode(text)) + 1 for text in texts]
+def test_ids_above_65535_are_uint32(tmp_path):
+    made = pieces_of_bytes(False)
+    small = load(tmp_path, made, tokenizer_config={"eos_token": "<|end|>"})
+    assert small.encode_document("a").dtype == np.uint16
+    made.add_tokens([f"token{number}" for number in range(2**16)])
+    large = load(tmp_path, made)
+    assert large.encode_document("token65535").tolist()[0] > 65535
+    assert large.encode_document("a").dtype == np.uint32
+
+
+# --- GPT-2's, whose files the project does not contain
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Every download fails at once, and tiktoken has not cached the encoding in memory."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delitem(tiktoken.registry.ENCODINGS, "gpt2", raising=False)
+
+
+def test_without_cache_and_network_the_error_names_both(no_network, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    with pytest.raises(
+        InputError, match=r"tokenizer\.name: gpt2 .* connect to the network once, or set TIKTOKEN_CACHE_DIR"
+    ):
+        fetch_gpt2()
+
+
+def test_another_file_than_gpt2s_is_refused(tmp_path):
+    (tmp_path / "gpt2.tiktoken").write_bytes(b"IQ== 0\n")
+    with pytest.raises(InputError, match=r"gpt2\.tiktoken: found another tokenizer, expected GPT-2"):
+        load_tokenizer("gpt2", tmp_path / "gpt2.tiktoken")
+
+
+def test_the_downloaded_file_gives_the_ids_of_gpt2(no_network, tmp_path, monkeypatch):
+    addresses = [
+        f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}"
+        for name in ("vocab.bpe", "encoder.json")
+    ]
+    folder = Path(os.environ.get("GPT2_FILES", tmp_path / "none"))
+    names = [hashlib.sha1(address.encode()).hexdigest() for address in addresses]
+    if not all((folder / name).is_file() for name in names):
+        pytest.skip("GPT2_FILES names no folder with the files of GPT-2's tokenizer, as tiktoken caches them")
+    shutil.copytree(folder, tmp_path / "cache")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "gpt2.tiktoken"
+    path.write_bytes(fetch_gpt2())
+    tokenizer = load_tokenizer("gpt2", path)
+    assert tokenizer.encode("hello world") == [31373, 995]
+    assert (tokenizer.end_of_text, tokenizer.vocab_size) == (50256, 50257)
+    text = "Two-scale  dynamics\n\n don't 12345 état 状態"
+    assert tokenizer.encode(text) == tiktoken.get_encoding("gpt2").encode_ordinary(text)
