@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twoscale.data import near_duplicates, text
-from twoscale.data.near_duplicates import HeldOutNgrams, document_numbers, drop_near_duplicates, ngram_hashes
+from twoscale.data.near_duplicates import HeldOutNgrams, drop_near_duplicates, ngram_hashes
 from twoscale.data.tokenizer import byte_level
 
 END, VOCAB_SIZE = 9, 10
@@ -116,10 +116,6 @@ def test_a_copy_at_every_offset_and_across_chunks_is_found(size):
         assert not HeldOutNgrams(copied, n).found_in(chunks(training, size)()).any()
 
 
-def test_a_document_number_counts_the_ends_of_text_before_a_token():
-    assert document_numbers(np.array([1, END, END, 2, END, 3]), END).tolist() == [0, 0, 1, 2, 2, 3]
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_dropped_documents_and_shares_are_those_of_a_set_of_ngrams(seed):
     draw = np.random.default_rng(seed)
@@ -144,15 +140,6 @@ def test_only_the_document_with_the_copy_is_dropped(first, end, inside):
     kept, counts = drop(np.concatenate(documents), training, n)
     assert kept.tolist() == np.concatenate([documents[i] for i in (0, 1, 3, 4)]).tolist()
     assert (counts.dropped_documents, counts.dropped_tokens, counts.share_before) == (1, 20, inside / 100)
-
-
-def test_duplicates_inside_the_held_out_text_are_kept():
-    draw = np.random.default_rng(2)
-    document = unlike(draw, 20)
-    held_out = np.concatenate([document, document])
-    kept, counts = drop(held_out, unlike(draw, 100), 8)
-    assert kept.tolist() == held_out.tolist()
-    assert counts.dropped_documents == counts.share_before == 0
 
 
 def test_a_copied_document_shorter_than_an_ngram_is_kept():
@@ -186,13 +173,6 @@ def test_an_ngram_that_dropping_makes_is_found_too():
     kept, counts = drop(np.concatenate([first, second, third, fourth]), training, n)
     assert kept.tolist() == np.concatenate([third, fourth]).tolist()
     assert (counts.share_before, counts.share_after) == (20 / 80, 0)
-
-
-def test_held_out_text_that_is_all_in_the_training_text_is_dropped_whole():
-    ids = unlike(np.random.default_rng(6), 50)
-    kept, counts = drop(ids, ids, 8)
-    assert len(kept) == 0
-    assert (counts.dropped_documents, counts.share_before, counts.share_after) == (1, 1, 0)
 
 
 def test_no_more_than_a_chunk_and_an_ngram_is_hashed_at_a_time(monkeypatch):

@@ -22,8 +22,8 @@ from pydantic import Field
 from twoscale import tables
 from twoscale.base import InputError, first_line, meter, replacing, sha256
 from twoscale.config import DataConfig, DownloadConfig, TextQuota
+from twoscale.config.types import JsonCount, parse_json
 from twoscale.data.text import Document, is_held_out, local_documents, split_key
-from twoscale.json import Count, parse
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
@@ -150,10 +150,10 @@ class DownloadPart:
 
     name: Annotated[str, Field(pattern=r"^part_\d{5,}\.parquet$")]
     file: str
-    first: Count
-    end: Count
-    documents: Count
-    characters: Count
+    first: JsonCount
+    end: JsonCount
+    documents: JsonCount
+    characters: JsonCount
     sha256: str  # of the part's file
 
 
@@ -219,7 +219,7 @@ class Parts:
 
     def _saved(self) -> Manifest | None:
         try:
-            return parse((self.folder / MANIFEST).read_bytes(), Manifest)
+            return parse_json((self.folder / MANIFEST).read_bytes(), Manifest)
         except FileNotFoundError:
             return None
         except ValueError as error:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from twoscale.base import InputError, first_line, sha256
-from twoscale.json import Count, parse
+from twoscale.config.types import JsonCount, parse_json
 
 T = TypeVar("T")
 DTYPES = {dtype.name: dtype for dtype in (np.dtype("<u2"), np.dtype("<u4"))}  # of ids on disk
@@ -32,13 +32,13 @@ class IdMetadata:
 
     dtype: Literal["uint16", "uint32"]
     tokenizer: str | None = None
-    vocab_size: Count | None = None
-    end_of_text: Count
+    vocab_size: JsonCount | None = None
+    end_of_text: JsonCount
 
 
 @dataclass(frozen=True)
 class FileMetadata:
-    count: Count
+    count: JsonCount
     sha256: str
 
 
@@ -58,7 +58,7 @@ def id_dtype(vocab_size: int) -> np.dtype:
 def read_metadata(path: Path, form: type[T]) -> T:
     """The part of the metadata of a token shard that `form`, a dataclass, has. Raises InputError."""
     try:
-        return parse(path.read_bytes(), form)
+        return parse_json(path.read_bytes(), form)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: found no description of tokens ({first_line(error)}), expected metadata written by join_tokens."

@@ -20,8 +20,8 @@ import numpy as np
 
 from twoscale.base import InputError, first_line
 from twoscale.config import BYTES_VOCAB_SIZE
+from twoscale.config.types import parse_json
 from twoscale.data.shards import id_dtype
-from twoscale.json import parse
 
 if TYPE_CHECKING:
     import tiktoken
@@ -161,7 +161,7 @@ def load_gpt2(path: Path) -> Tokenizer:
 def load_bpe(path: Path) -> Tokenizer:
     """Load a byte-level BPE that `train_bpe` trained, from a file in the format of the `tokenizers` library."""
     try:
-        saved = parse(path.read_bytes(), dict[str, Any])
+        saved = parse_json(path.read_bytes(), dict[str, Any])
         (end,) = saved["added_tokens"]
         # tiktoken merges by rank, `tokenizers` by a list of merges. The two agree if ranks are ids: the bytes first,
         # then the merges in the order of training, then the end of text.
@@ -215,7 +215,7 @@ def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
     """The first end of text in the files of SETTINGS that the tokenizer has."""
     for name, key in SETTINGS:
         try:
-            value = parse((folder / name).read_bytes(), dict[str, Any]).get(key)
+            value = parse_json((folder / name).read_bytes(), dict[str, Any]).get(key)
         except (OSError, ValueError):
             continue
         # a name or an id, the first of several, or an object with the name
