@@ -19,7 +19,7 @@ __all__ = ["Recorder", "__version__", "compare", "evaluate", "make_criterion", "
 
 if TYPE_CHECKING:
     from twoscale.dynamics.run_tables import compare, read_table
-    from twoscale.exits.on_text import evaluate, make_criterion
+    from twoscale.exits.evaluation import evaluate, make_criterion
     from twoscale.model.trained_run import open_run
     from twoscale.recorder.recorder import Recorder
 else:
@@ -29,7 +29,7 @@ else:
             case "compare" | "read_table":
                 from twoscale.dynamics import run_tables as home
             case "evaluate" | "make_criterion":
-                from twoscale.exits import on_text as home
+                from twoscale.exits import evaluation as home
             case "open_run":
                 from twoscale.model import trained_run as home
             case "Recorder":

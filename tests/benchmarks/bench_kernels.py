@@ -21,10 +21,8 @@ import torch.nn.functional as F
 from common import options, ratios, record, turns
 from torch import Tensor
 
-from twoscale.model.attention import causal_attention
-from twoscale.model.linear import linear
+from twoscale.model.kernels import RMSNorm, causal_attention, linear
 from twoscale.model.loss import linear_cross_entropy
-from twoscale.model.rms_norm import RMSNorm
 
 SHAPES = ["384,6,4,256", "768,12,2,512", "64,4,8,128"]  # hidden size, heads, sequences, tokens
 WIDE = 384  # from this width on ours should not be slower; below, the calls themselves take long

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from twoscale import config
 from twoscale.config import ModelConfig
-from twoscale.model.linear import lowered_weights
+from twoscale.model.kernels import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import initialise
-from twoscale.training.compilation import compile_blocks
 from twoscale.training.recipe import autocast
+from twoscale.training.state import compile_blocks
 
 SEED = 1
 

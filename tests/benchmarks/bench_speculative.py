@@ -16,8 +16,7 @@ from twoscale import config
 from twoscale.data.batches import open_held_out
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
-from twoscale.exits.generation import Speculation, generate
-from twoscale.exits.sampling import Sampling
+from twoscale.exits.generate import Sampling, Speculation, generate
 from twoscale.model.interface import LoopedModel
 from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import initialise

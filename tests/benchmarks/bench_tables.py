@@ -79,7 +79,7 @@ def aggregation(rows: int, repeats: int) -> None:
             total += write_checkpoint(folder, files)
         options = {"trajectories": "trajectories", "token-drift": "token_drift"}
         inputs = {option: sorted(folder.glob(f"{table}.*.parquet")) for option, table in options.items()}
-        command = [sys.executable, "scripts/compare.py", "twoscale.dynamics.aggregate.metrics"]
+        command = [sys.executable, "scripts/call.py", "twoscale.dynamics.aggregate.metrics"]
         command += ["--config", json.dumps({"run": "trial"})]
         for option, paths in inputs.items():
             command += [f"--{option}", *paths]

@@ -14,9 +14,8 @@ from tests import exported
 from tests.exported import CONTEXT, MAX_LOOPS, SEED, VARIANTS
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
-from twoscale.exits.generation import generate
+from twoscale.exits.generate import Sampling, generate
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.sampling import Sampling
 from twoscale.model.noise import EvaluationNoise
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers: make test-release")

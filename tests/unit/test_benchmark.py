@@ -10,7 +10,8 @@ import torch
 from tests import reference_engine, small
 from twoscale import config, tables
 from twoscale.exits import benchmark
-from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality, operating_points
+from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality
+from twoscale.exits.evaluation import operating_points
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 

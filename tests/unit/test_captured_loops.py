@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.tape import TapeGraphs
-from tests.unit.test_batched import Remembering
 from tests.unit.test_engine import (
     MAX_LOOPS,
     PUBLISHED,
     LeaveBySign,
+    Remembering,
     assert_close,
     assert_decodes,
     decode_text,
@@ -30,7 +30,7 @@ from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 @pytest.fixture
 def tape(monkeypatch):
     """Graphs are recorded and replayed, so nothing but fixed memory connects one replay with the next."""
-    monkeypatch.setattr(captured_loops, "graphs_of", lambda model: TapeGraphs())
+    monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: TapeGraphs())
 
 
 def of_a_user(criterion):

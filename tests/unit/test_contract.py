@@ -5,9 +5,8 @@ import torch
 
 from tests.small import model_config
 from twoscale.base import InputError
-from twoscale.exits.contract import Decisions
+from twoscale.exits.contract import Decisions, load_criterion
 from twoscale.exits.criteria import KL, Acceleration, ExitCriterion
-from twoscale.exits.criterion_file import load_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise

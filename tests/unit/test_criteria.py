@@ -9,9 +9,9 @@ import torch
 from tests import reference_engine
 from twoscale import config
 from twoscale.base import InputError
-from twoscale.config.thresholds import THRESHOLD_TYPES
+from twoscale.config.definitions import THRESHOLD_TYPES
+from twoscale.exits.contract import configured_criteria, load_criterion
 from twoscale.exits.criteria import CRITERIA, keep_rows, make_criterion, raise_failure, register
-from twoscale.exits.criterion_file import configured_criteria, load_criterion
 
 NEVER = None
 

@@ -11,9 +11,8 @@ from tests.small import ARCHITECTURES, model_config
 from twoscale.base import InputError
 from twoscale.dynamics.vectors import kl_divergence
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
+from twoscale.exits.decoder import Decoder, DecoderOptions, by_columns, evaluate_by_position, with_method
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.prepared import by_columns, for_batches, for_rows
 from twoscale.model.interface import AttendAt
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
@@ -234,6 +233,17 @@ class LeaveBySign(ExitCriterion):
     def update(self, state, x_new, readout):
         left = state["left"] - 1
         return left == 0, {"left": left}
+
+
+class Remembering(ExitCriterion):
+    """Keeps all states since the beginning, so its state grows with the loop steps; exits where they have spread."""
+
+    def start(self, x0):
+        return {"past": x0[:, None]}
+
+    def update(self, state, x_new, readout):
+        past = torch.cat((state["past"], x_new[:, None]), dim=1)
+        return (past - past.mean(1, keepdim=True)).norm(dim=(1, 2)) > self.threshold, {"past": past}
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (7, 1), (3, CONTEXT_LENGTH)])
@@ -728,7 +738,7 @@ def test_captured_graphs_on_a_gpu_are_the_same_function(name, dtype, options):
 def test_copies_for_decoding_compute_the_same_and_leave_the_model_alone():
     model, x = small_model(), torch.randn(1, 16, dtype=torch.float64)
     attributes = [dict(vars(module)) for module in model.modules()]
-    copy = for_rows(by_columns(model))
+    copy = with_method(by_columns(model), "forward_row")
     with torch.inference_mode():
         assert_close(copy.readout(x), model.readout(x))
         assert_close(copy.project_state(0, x, x), model.project_state(0, x, x))
@@ -741,7 +751,7 @@ def test_copies_for_decoding_compute_the_same_and_leave_the_model_alone():
 def test_a_copy_for_batches_computes_the_same_and_leaves_the_model_alone(dtype):
     model, x = small_model().to(dtype), torch.randn(5, 16, dtype=dtype)
     attributes = [dict(vars(module)) for module in model.modules()]
-    copy = for_batches(model, rows=4)
+    copy = with_method(model, "forward_rows")
     alone = AttendAt(torch.arange(5), lambda layer, q, k, v: v)  # each token attends to itself
     with torch.inference_mode():
         for rows in (x, x[:1]):
@@ -775,7 +785,7 @@ def test_drafts_are_verified_with_fewer_operations_than_the_model_itself_takes()
 
 def test_copies_for_decoding_share_all_but_linear_weights():
     model = small_model()
-    copy = for_rows(by_columns(model))
+    copy = with_method(by_columns(model), "forward_row")
     assert copy.token_embedding.weight is model.token_embedding.weight
     assert copy.groups[0].layers[0].norm1.weight is model.groups[0].layers[0].norm1.weight
     assert copy.groups[0].layers[0].mlp_out.weight is model.groups[0].layers[0].mlp_out.weight

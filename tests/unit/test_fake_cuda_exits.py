@@ -1,15 +1,12 @@
 """Exit engines on CUDA tensors without values: one device, no hidden waits, and how many kernels a token takes."""
 
 from collections import Counter
-from collections.abc import Callable
-from itertools import count
 
 import pytest
 import torch
 
 from tests.fake_cuda import Seen, default_value, fake_cuda
 from tests.gpu_kernels import gpu, kernels, model_on, of_compiled_step, of_step
-from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import ParallelKV, evaluate
@@ -82,28 +79,7 @@ def test_a_token_waits_for_each_decision_if_loops_are_eager(name):
         model = model_for(seen, name)
         decoder = Decoder(model, never(name), MAX_LOOPS, 0, DecoderOptions(replay=False))
         decoder.feed(1)
-        assert waits(seen) == {"value exits/token_exit.py": MAX_LOOPS * len(model.config.groups)}
-
-
-def one_in(n: int) -> Callable[[torch.Tensor], bool | int | float]:
-    """Values that the host reads: one in n bools is true."""
-    numbers = count(1)
-    return lambda tensor: next(numbers) % n == 0 if tensor.dtype is torch.bool else default_value(tensor)
-
-
-@pytest.mark.parametrize("name", [*LAYOUTS, "exit_gate"])
-def test_sequences_decoded_together_wait_for_exits_and_tokens_only(name):
-    with gpu() as seen:
-        model = model_for(seen, name)
-        decoder = BatchedDecoder(model, never(name), MAX_LOOPS, 0, 2, BatchOptions(warm_start=True))
-        seen.clear()
-        seen.value = one_in(4)
-        requests = [Request([1, 2], 2, lambda logits, position: int(logits.argmax())) for _ in range(3)]
-        assert len(list(decoder.decode(requests))) == 6
-        assert waits(seen).keys() == {
-            "value exits/batched.py",  # evaluations
-            "rows exits/parallel.py",  # exits
-        }
+        assert waits(seen) == {"value exits/contract.py": MAX_LOOPS * len(model.config.groups)}
 
 
 @pytest.mark.parametrize("name", CRITERIA)

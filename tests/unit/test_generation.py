@@ -18,9 +18,8 @@ from tests.unit.test_engine import (
 from twoscale.base import InputError
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
-from twoscale.exits.generation import Speculation, generate
+from twoscale.exits.generate import Sampling, Speculation, generate
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.sampling import Sampling
 
 PROMPT = [3, 1, 4]
 GREEDY = Sampling()

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from twoscale.model.kernels import MIN_MULTIPLICATIONS, MULTIPLE, Linear, _dense, linear, lowered_weights
 from twoscale.model.layers import Adapter
-from twoscale.model.linear import MIN_MULTIPLICATIONS, MULTIPLE, Linear, _dense, can_pack, linear, lowered_weights
 
 BATCH = (4, MULTIPLE)  # sequences and tokens
 IN, OUT = 80, 96  # many enough for oneDNN
@@ -86,26 +86,18 @@ def test_only_the_gradients_asked_for_are_computed():
     assert layer.weight.grad is None
 
 
-@pytest.mark.parametrize("packed_for", [None, 16])
-@pytest.mark.parametrize("rows", [1, 3, 16, 17])
-def test_a_layer_prepared_for_few_rows_gives_the_product_of_torch_for_any_number_of_rows(rows, packed_for):
+@pytest.mark.parametrize("rows", [1, 3, 17])
+def test_a_layer_prepared_for_few_rows_gives_the_product_of_torch_for_any_number_of_rows(rows):
     module = Linear(IN, OUT)
-    if packed_for and not can_pack(module.weight):
-        pytest.skip("this build of PyTorch has no oneDNN")
     prepared = copy.copy(module)
-    prepared.prepare(packed_for)
+    prepared.prepare()
     for shape in ([rows], [rows, 2]):  # also of the heads of a user's layer
         x, residual = tensor(*shape, IN).detach(), tensor(*shape, OUT).detach()
         expected = F.linear(x, module.weight)
         torch.testing.assert_close(module.added(residual, x), residual + expected)
         with torch.inference_mode():
-            assert used_onednn(lambda x=x: prepared.forward(x)) == bool(packed_for)
             torch.testing.assert_close(prepared.forward(x), expected)
             torch.testing.assert_close(prepared.added(residual, x), residual + expected)
-
-
-def test_weights_in_double_precision_are_not_packed():
-    assert not can_pack(tensor(OUT, IN).double())
 
 
 def loop_gradient(layer: Linear, inputs: list[float]) -> float:

@@ -14,17 +14,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests import small
 from tests.small import model_config, saved_bytes, tiny, train_config
 from twoscale import config, tables
-from twoscale.discovery import study_parts
+from twoscale.base import study_parts
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
+from twoscale.jobs.rows import Measurement
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.training import plan as training
 from twoscale.training.recipe import draw_loops
 from twoscale.workflow import plan as plans
-from twoscale.workflow.rows import Measurement
 
 PROJECT = Path(__file__).parents[2]
 BATCH = 2

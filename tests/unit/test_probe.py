@@ -8,13 +8,24 @@ from tests.small import checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
 from twoscale import config, tables
 from twoscale.base import InputError
-from twoscale.exits import jobs, probe_fit
-from twoscale.exits.benchmark import make_criteria
+from twoscale.exits import benchmark as jobs
+from twoscale.exits import probe as probe_fit
+from twoscale.exits.evaluation import make_criteria
 from twoscale.exits.oracle import converged_within
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.probe import FILE, Probe, criterion_of, features, open_probe, save_probe
-from twoscale.exits.probe_fit import fit, fit_probe, quality, trajectory_samples
-from twoscale.model.checkpoint_job import CheckpointJob
+from twoscale.exits.probe import (
+    FILE,
+    Probe,
+    criterion_of,
+    features,
+    fit,
+    fit_probe,
+    open_probe,
+    quality,
+    save_probe,
+    trajectory_samples,
+)
+from twoscale.model.checkpoints import CheckpointJob
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
 from twoscale.workflow import paths

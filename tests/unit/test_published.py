@@ -19,8 +19,7 @@ from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
 from twoscale.model.checkpoints import open_checkpoint
 from twoscale.model.interface import CausalAttention
-from twoscale.model.published.folder import PublishedFolder
-from twoscale.model.published.layer import folder_layer
+from twoscale.model.published.folder import PublishedFolder, folder_layer
 from twoscale.model.published.weights import open_published
 
 GOLDEN = ROOT / "tests" / "golden" / "published"

@@ -31,8 +31,7 @@ EXITS = {
         f"exits.{name}"
         for name in (
             *("benchmark", "captured_loops", "contract", "cost_matched", "criteria"),
-            *("criterion_file", "cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout"),
-            *("steps", "token_exit"),
+            *("decoder", "evaluation", "kv_cache", "oracle", "parallel", "probe"),
         )
     ),
 }
@@ -54,7 +53,7 @@ ALLOWED = {
     | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
     "extract_states": MEASURED | {"data.token_ids", "data.tokenizer", "dynamics.sequence_states", "dynamics.states"},
     "benchmark_exits": MEASURED | EXITS,
-    "measure_exit_quality": MEASURED | EXITS | {"exits.jobs", "exits.trial"},
+    "measure_exit_quality": MEASURED | EXITS,
     "judge_claims": {
         *("canonical", "escaping", "rng"),
         *(f"claims.{name}" for name in ("bootstrap", "evidence", "exits", "findings", "geometry", "regime", "scale")),

@@ -15,7 +15,7 @@ from tests.small import model_config
 from twoscale import rng
 from twoscale.claims import bootstrap
 from twoscale.data.batches import Batches
-from twoscale.exits.sampling import Sampling
+from twoscale.exits.generate import Sampling
 from twoscale.model.noise import EvaluationNoise, training_noise
 from twoscale.model.transformer import initialise
 from twoscale.training.recipe import draw_loops

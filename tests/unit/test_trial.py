@@ -9,9 +9,9 @@ import torch
 from tests import small
 from twoscale import config
 from twoscale.base import InputError
-from twoscale.exits import trial
+from twoscale.exits import benchmark as trial
+from twoscale.exits.benchmark import TRIAL_TOKENS, try_criteria
 from twoscale.exits.criteria import CRITERIA
-from twoscale.exits.trial import TRIAL_TOKENS, try_criteria
 from twoscale.model.transformer import initialise
 
 SEED = 11

@@ -8,15 +8,14 @@ import torch
 from tests import act, reference_engine, universal_transformer
 from tests.small import MODEL, checkpoint, job_config, learnable_tokens, train_config
 from tests.tape import TapeGraphs
-from tests.unit import test_batched
 from tests.unit.test_engine import assert_close, decode_text, text
 from twoscale import config
-from twoscale.config.messages import build
+from twoscale.config.loading import build
 from twoscale.data.batches import held_out_sequences
 from twoscale.exits import captured_loops
+from twoscale.exits.benchmark import try_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.trial import try_criteria
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.training.recipe import held_out_loss
@@ -74,14 +73,6 @@ def test_both_engines_and_plain_adaptive_computation_time_are_the_same_function(
         assert torch.equal(counts_again.evaluations[:, 0], evaluations[:, 4:])
 
 
-@POLICIES
-def test_sequences_decoded_together_get_the_mean_that_each_has_alone(policy):
-    model, criterion = halting_model(policy), act.ACT(EPSILON)
-    test_batched.check(
-        model, criterion, test_batched.decode(model, criterion, 3), test_batched.alone_by_decoder(model, criterion)
-    )
-
-
 @pytest.mark.parametrize("max_loops", [1, 2])
 def test_the_last_of_all_loop_steps_gets_what_is_left_of_the_weight(max_loops):
     model, tokens = halting_model(), text(1, 9)
@@ -104,7 +95,7 @@ class WaitingACT(act.ACT):
 @POLICIES
 def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(policy, criterion, monkeypatch):
     """Under the policy "absent" loop steps are not replayed."""
-    monkeypatch.setattr(captured_loops, "graphs_of", lambda model: TapeGraphs())
+    monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: TapeGraphs())
     model, tokens = halting_model(policy), text(1, 9)[0]
     for size in (1, 2, 10):
         options = DecoderOptions(replay=True, steps_per_graph=size)

@@ -1,29 +1,28 @@
 """Quality and latency of exit criteria on the same held-out text (paper §4, App. D)."""
 
+import copy
 import math
 import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from twoscale.base import meter
+from twoscale.base import InputError, meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.cost_matched import Planned, Row, measure_cost_matched
+from twoscale.exits.contract import Decisions, configured_criteria, make_readout
+from twoscale.exits.cost_matched import Row, measure_cost_matched
 from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.criterion_file import configured_criteria
-from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
-from twoscale.exits.kv_cache import KVCache, distinct_slots
+from twoscale.exits.decoder import Decoder, DecoderOptions, make_loops
+from twoscale.exits.evaluation import TextEvaluator, decoder_options, make_criteria, make_decoder, operating_points
+from twoscale.exits.kv_cache import KVCache
 from twoscale.exits.parallel import LoopCounts, evaluate
-from twoscale.exits.probe import Probe, criterion_of, open_probe
-from twoscale.exits.readout import is_sequential
-from twoscale.exits.steps import make_loops
+from twoscale.exits.probe import Probe, open_probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
@@ -31,77 +30,10 @@ from twoscale.model.loss import cross_entropies
 if TYPE_CHECKING:
     from twoscale.model.checkpoints import CheckpointJob
 
-OperatingPoint = tuple[str, float]  # criterion, threshold
 MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
-
-
-def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
-    """Every (criterion, threshold) of the config."""
-    return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
-
-
-def criterion_classes(exits: ExitsConfig, probe: Probe | None = None) -> dict[str, type[ExitCriterion]]:
-    """The classes of criteria by name, with the user's; the criterion `probe` needs one."""
-    return configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
-
-
-def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point; see `criterion_classes`."""
-    classes = criterion_classes(exits, probe)
-    return {(name, threshold): make_criterion(name, threshold, classes) for name, threshold in operating_points(exits)}
-
-
-def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
-    """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
-    model, full = checkpoint.model, make_criterion("fixed", exits.max_loops)
-    return Decoder(model, full, exits.max_loops, checkpoint.seed, decoder_options(model, exits))
-
-
-def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
-    """How tokens that are fed one by one are decoded."""
-    replay = exits.cuda_graphs and any_weight(model).is_cuda
-    return DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile)
-
-
-class TextEvaluator:
-    """Evaluates held-out sequences under exit criteria, in parallel where the config allows it."""
-
-    def __init__(self, checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> None:
-        self.checkpoint, self.exits = checkpoint, exits
-
-    @cached_property
-    def _decoder(self) -> Decoder:
-        """Created on first use: it allocates a cache and, on CUDA, captures every loop step."""
-        return make_decoder(self.checkpoint, self.exits)
-
-    def is_parallel(self, criterion: ExitCriterion) -> bool:
-        shares_slots = distinct_slots(self.exits.kv_slots, self.exits.max_loops) < self.exits.max_loops
-        return not (shares_slots or is_sequential(criterion, self.exits.readout))
-
-    def batch_size(self, criterion: ExitCriterion) -> int:
-        """Sequences to evaluate at a time."""
-        return self.exits.quality_batch_size if self.is_parallel(criterion) else 1
-
-    def evaluate(self, criterion: ExitCriterion, text: HeldOut) -> tuple[Tensor, LoopCounts]:
-        """Logits (B, T, V) and counts of B held-out sequences."""
-        if self.is_parallel(criterion):
-            return evaluate_parallel(self.checkpoint, criterion, text, self.exits.max_loops)
-        return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
-
-    def evaluate_planned(self, plan: Tensor, text: HeldOut) -> Tensor:
-        """Logits (B, T, V) of B held-out sequences whose tokens take the evaluations of `plan` (G, B, T)."""
-        planned = Planned(plan.to(self.checkpoint.device))
-        if self.is_parallel(planned):
-            return evaluate_parallel(self.checkpoint, planned, text, self.exits.max_loops)[0]
-        return evaluate_planned(self._decoder, text.inputs, plan, text.sequences)
-
-
-def evaluate_parallel(
-    checkpoint: LoadedCheckpoint, criterion: ExitCriterion, text: HeldOut, max_loops: int
-) -> tuple[Tensor, LoopCounts]:
-    """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
-    noise = checkpoint.noise(text.sequences)
-    return evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
+TRIAL_TOKENS = 8
+TRIAL_STEPS = 3
+TOLERANCE = 1e-3  # of logits, relative and absolute
 
 
 def measure_quality(
@@ -303,3 +235,81 @@ def run(job: "CheckpointJob") -> None:
     job.write("exit_latency_loops", loops, "latency_loops")
     if "check_cost" in job.files:
         job.write("check_cost", measure_check_cost(checkpoint, prompts, exits))
+
+
+# --- trial of criteria before they are measured: both engines must see the same exits ---------------------------------
+
+
+def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfig) -> None:
+    """Run every operating point of `exits` on the first tokens of held-out sequence 0, `tokens` (T,), in both engines.
+
+    Raises InputError where the exits or the logits differ, where a criterion writes into the states that it is given,
+    and what the engines raise about the criterion.
+    Rounding can move an exit whose statistic is within a few units of the threshold, so a difference counts
+    only if it is there in float64 too.
+    """
+    classes = configured_criteria(exits.criteria)
+    tokens = tokens[:TRIAL_TOKENS]
+    for name, threshold in operating_points(exits):
+        if exits.criteria[name].file is not None:
+            check_inputs(checkpoint.model, make_criterion(name, threshold, classes))
+        difference = _difference(checkpoint, tokens, make_criterion(name, threshold, classes), exits.max_loops)
+        if difference is None:
+            continue
+        exact = replace(checkpoint, model=copy.deepcopy(checkpoint.model).double())
+        if _difference(exact, tokens, make_criterion(name, threshold, classes), exits.max_loops) is not None:
+            file = exits.criteria[name].file
+            where = f"exit criterion '{name}'" + (f" of the file {file}" if file else "")
+            raise InputError(
+                f"{where} at {threshold:g}: found {difference}, expected no difference: the decision for a token "
+                "may depend only on its own row."
+            )
+
+
+def check_inputs(model: LoopedModel, criterion: ExitCriterion) -> None:
+    """Refuse a user's criterion that changes x0 or x_new: they are the model's states, with which it goes on."""
+    states = torch.randn(
+        1 + TRIAL_STEPS, TRIAL_TOKENS, model.config.hidden_size, generator=torch.Generator().manual_seed(0)
+    )
+    states = states.to(next(model.parameters()))
+    copies = states.clone()
+    decisions = Decisions(criterion, copies[0], make_readout(model, criterion, "head", 0))
+    for x_new in copies[1:]:
+        decisions.update(x_new)
+    if not torch.equal(copies, states):
+        raise InputError(
+            f"exit criterion file {criterion.file}: {type(criterion).__name__} changed x0 or x_new in place, expected "
+            "them unchanged; write into a copy, such as x_new.clone()."
+        )
+
+
+def _difference(checkpoint: LoadedCheckpoint, tokens: Tensor, criterion: ExitCriterion, max_loops: int) -> str | None:
+    """How the tokens (T,) come out of both engines, if not alike."""
+    model = checkpoint.model
+    batch = tokens[None].to(checkpoint.device)
+    logits, counts = evaluate(model, batch, criterion, max_loops, checkpoint.noise([0]))
+    decoder = Decoder(model, criterion, max_loops, checkpoint.seed, DecoderOptions(replay=False))
+    decoded, evaluations = zip(*map(decoder.feed, tokens.tolist()), strict=True)
+    found = counts.evaluations[:, 0].T  # (T, G)
+    expected = torch.tensor(evaluations, device=found.device).view_as(found)
+    if (wrong := (found != expected).nonzero()).numel():
+        token, group = wrong[0].tolist()
+        return (
+            f"{found[token, group]} evaluations of token {token} in group {model.config.group_labels[group]} in "
+            f"parallel and {expected[token, group]} in decoding"
+        )
+    if not torch.allclose(logits[0], torch.stack(decoded), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+        return "the same exits in parallel and in decoding but different logits"
+    return None
+
+
+def measure_exit_quality(job: "CheckpointJob") -> None:
+    """Quality and loops of a criterion and its cost-matched exits; a user's criterion is first tried on few tokens."""
+    exits = job.config.exits
+    torch.set_num_threads(job.threads)
+    checkpoint = job.checkpoint(exits.dtype)
+    text = job.held_out(job.config.sequences)
+    if job.config.criterion_files:
+        try_criteria(checkpoint, text.inputs[0], exits)
+    for table, rows in measure_quality(checkpoint, text, exits, open_probe(job.optional("probe"), checkpoint)).items():
+        job.write(table, rows, table.removeprefix("exit_"))

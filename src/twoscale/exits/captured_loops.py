@@ -3,6 +3,8 @@
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,32 +12,23 @@ import torch
 from torch import Tensor
 
 from twoscale.base import first_line
-from twoscale.exits.contract import Decisions
+from twoscale.exits.contract import Decided, Decisions, make_readout
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.cuda_graphs import Replay, graphs_of
 from twoscale.exits.kv_cache import KVCache, attend_token
-from twoscale.exits.readout import make_readout
-from twoscale.exits.token_exit import Decided
-from twoscale.model.interface import Attend, AttendAt, LoopedModel, Noise, any_weight
+from twoscale.model.interface import Attend, LoopedModel, Noise, any_weight
 
 MOST_CRITERIA = 128  # whose graphs are kept
 COMPILATIONS = 64  # of the same function, for groups and models that differ
 
-# Loop step k of a group: k, state and input (1, C), position (1,), bias (1, 1, 1, T), and keys and values
-# (2, 1, G, T, D) of each layer -> state (1, C)
-Recur = Callable[[int, Tensor, Tensor, Tensor, Tensor, Sequence[Tensor]], Tensor]
-
 
 class CapturedLoops:
-    """`TokenLoops` by graphs of `steps_per_graph` loop steps, which decide about exits on the device.
+    """The loops of a token by graphs of `steps_per_graph` loop steps, which decide about exits on the device.
 
     The host starts a graph before it has read the decisions of the last one. A token that exits may so have taken
     up to 2 * steps_per_graph - 1 steps too many; `KVCache.fill` overwrites what they wrote. Where loop steps share
     slots of the cache nothing may be computed ahead: there a graph has one step and the host waits for its decision.
-
-    A graph reads the token's position, the bias that masks later positions, states and noise from tensors with fixed
-    addresses. Attention covers the whole context, so the cache has to be finite. A criterion that cannot be captured,
-    because it waits for the device, decides on the host after each graph.
+    Graphs read everything from tensors with fixed addresses. Attention covers the whole context, so the cache has to be
+    finite. Criteria that wait for the device raise.
     """
 
     masks = True
@@ -45,33 +38,26 @@ class CapturedLoops:
     ) -> None:
         self.model, self._cache, self._max_loops, self._readout = model, cache, max_loops, readout
         self._size, self._ahead = (1, 0) if cache.slots < max_loops else (steps_per_graph, 1)
-        self._make_inputs()
-        self._graphs = graphs_of(model)
-        groups = range(len(model.config.groups))
-        self._recur = [make_recur(model, group) for group in groups]
-        self._compiled = False
-        if compile and same_at_every_step(model, max_loops):
-            self._compile()
-        unlooped = (stage.index for stage in model.stages if not stage.is_group)
-        self._layers = {number: self._capture(partial(self._layer, number)) for number in unlooped}
-        # group -> number of loop steps -> the graph that takes the last of them
-        self._fixed = [self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups]
-        # id of a criterion, which is kept, and group -> its graphs; None where it decides on the host
-        self._programs: dict[tuple[int, int], tuple[ExitCriterion, dict[int, Replay] | None]] = {}
-
-    def _make_inputs(self) -> None:
-        config, like, loops = self.model.config, any_weight(self.model), self._max_loops
-        length = config.context_length
+        config, like = model.config, any_weight(model)
+        length, groups = config.context_length, range(len(config.groups))
         self.positions = torch.zeros(1, dtype=torch.int64, device=like.device)
         self._bias = like.new_zeros(1, 1, 1, length)
         # the bias at position p is what this has from T - 1 - p on
         self._biases = torch.cat((like.new_zeros(length), like.new_full((length - 1,), -torch.inf)))
         self._hidden, self.x0, self._injected = (like.new_zeros(1, config.hidden_size) for _ in range(3))
-        self._noise = like.new_zeros(loops, 1, config.hidden_size)
-        self.flags = torch.zeros(loops, dtype=torch.bool, pin_memory=like.is_cuda)
+        self._noise = like.new_zeros(max_loops, 1, config.hidden_size)
+        self.flags = torch.zeros(max_loops, dtype=torch.bool, pin_memory=like.is_cuda)
         self.start(0, lambda group, k, like: torch.zeros_like(like))
-
-    # --- one token -------------------------------------------------------------------------------------------------
+        self._graphs = Graphs(like.is_cuda)
+        self._recur = [make_recur(model, group) for group in groups]
+        if compile:
+            self._compile()
+        unlooped = (stage.index for stage in model.stages if not stage.is_group)
+        self._layers = {number: self._capture(partial(self._layer, number)) for number in unlooped}
+        # group -> number of loop steps -> the graph that takes the last of them
+        self._fixed = [self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups]
+        # id of a criterion, which is kept, and group -> its graphs by the number of loop steps taken after each
+        self._programs: dict[tuple[int, int], tuple[ExitCriterion, dict[int, Replay]]] = {}
 
     def start(self, position: int, noise: Noise) -> None:
         self._noise_of = noise
@@ -81,17 +67,13 @@ class CapturedLoops:
 
     def layer(self, number: int, hidden: Tensor) -> Tensor:
         self._hidden.copy_(hidden)
-        return self._layers[number]()
+        return self._layers[number].call()
 
     def decided(self, criterion: ExitCriterion, group: int, entered: Tensor, x: Tensor) -> Iterator[Decided]:
         self._enter(group, entered, x)
-        program = self._program(criterion, group)
-        if program is None:
-            yield from self._decided_on_host(criterion.of_group(group), group)
-            return
         running: deque[tuple[int, Replay, list[Tensor]]] = deque()
-        for stop, replay in program.items():
-            running.append((stop, replay, replay()))
+        for stop, replay in self._program(criterion, group).items():
+            running.append((stop, replay, replay.call()))
             if len(running) > self._ahead:
                 yield from self._read(*running.popleft())
         for started in running:
@@ -100,16 +82,21 @@ class CapturedLoops:
     def fixed(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Tensor:
         self._enter(group, entered, x)
         for stop in self._stops(loops):
-            states = self._fixed[group][stop]()
+            states = self._fixed[group][stop].call()
         return states[-1]
 
     def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
         self._enter(group, entered, x)
-        return self._fixed[group][1]
+        return self._fixed[group][1].call
 
     def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
         readout = make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
-        return self._capture(one_check(criterion, x, readout))
+        return self._capture(one_check(criterion, x, readout)).call
+
+    def prepare(self, criterion: ExitCriterion) -> None:
+        """Capture what tokens need under a criterion, if that has not happened; the cache at their position changes."""
+        for group in range(len(self.model.config.groups)):
+            self._program(criterion, group)
 
     def _enter(self, group: int, entered: Tensor, x: Tensor) -> None:
         self._injected.copy_(self.model.project_input(group, entered))
@@ -118,86 +105,58 @@ class CapturedLoops:
             rows = [self._noise_of(group, k, self.x0) for k in range(1, self._max_loops)]
             torch.stack(rows, out=self._noise[1:])
 
-    def _read(self, stop: int, replay: Replay, states: Sequence[Tensor]) -> Iterator[Decided]:
+    def _read(self, stop: int, replay: "Replay", states: Sequence[Tensor]) -> Iterator[Decided]:
         """The decisions of a graph, once they have arrived."""
         replay.wait()
         steps = range(stop - len(states), stop)
         return zip(steps, states, self.flags[steps.start : stop].tolist(), strict=True)
 
-    def _decided_on_host(self, criterion: ExitCriterion, group: int) -> Iterator[Decided]:
-        decisions = self.decisions(criterion, group)
-        for stop in self._stops(self._max_loops):
-            states = self._fixed[group][stop]()
-            for k, x_new in enumerate(states, start=stop - len(states)):
-                should_exit = decisions.update(x_new)
-                yield k, decisions.result(x_new), should_exit
-
     def _stops(self, loops: int) -> list[int]:
         """The loop steps taken after each graph of a token that takes so many."""
         return [*range(self._size, loops, self._size), loops]
 
-    # --- graphs ----------------------------------------------------------------------------------------------------
-
-    def prepare(self, criterion: ExitCriterion) -> None:
-        """Capture what tokens need under a criterion, if that has not happened; the cache at their position changes."""
-        for group in range(len(self.model.config.groups)):
-            self._program(criterion, group)
-
-    def _program(self, criterion: ExitCriterion, group: int) -> dict[int, Replay] | None:
+    def _program(self, criterion: ExitCriterion, group: int) -> "dict[int, Replay]":
         key = id(criterion), group
         if key not in self._programs:
             if len(self._programs) >= MOST_CRITERIA * len(self.model.config.groups):
                 self._programs.clear()
-            self._programs[key] = criterion, self._try_capture(criterion.of_group(group), group)
+            graphs = self._captured_steps(group, criterion.of_group(group), self._stops(self._max_loops))
+            self._programs[key] = criterion, graphs
         return self._programs[key][1]
 
-    def _try_capture(self, criterion: ExitCriterion, group: int) -> dict[int, Replay] | None:
-        try:
-            return self._captured_steps(group, criterion, self._stops(self._max_loops))
-        except Exception as error:  # the user's code may raise anything; what it raises on the host is reported
-            warnings.warn(
-                f"exit criterion {type(criterion).__name__}: cannot be captured in a CUDA graph ({first_line(error)}), "
-                "so it decides on the host after each graph, which is slower.",
-                stacklevel=2,
-            )
-            return None
-
-    def _captured_steps(self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]) -> dict[int, Replay]:
+    def _captured_steps(self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]) -> "dict[int, Replay]":
         """Loop steps taken -> the graph that takes the last ones up to there."""
-        loop = Loop(self, group, criterion)
-        whole = [partial(loop, *span) for span in self._spans(self._stops(self._max_loops))]
-        self._graphs.warm_up(lambda: [part() for part in whole], may_wait=criterion is None)
-        return {span[1]: self._graphs.capture(partial(loop, *span)) for span in self._spans(stops)}
+        loop, size = Loop(self, group, criterion), self._size
+        parts = {
+            stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*self._stops(self._max_loops), *stops)
+        }
+        self._graphs.warm_up(lambda: [parts[stop]() for stop in self._stops(self._max_loops)], criterion is None)
+        return {stop: self._graphs.capture(parts[stop]) for stop in stops}
 
-    def _spans(self, stops: Sequence[int]) -> list[tuple[int, int]]:
-        return [((stop - 1) // self._size * self._size, stop) for stop in stops]
-
-    def _capture(self, function: Callable[[], Any]) -> Replay:
+    def _capture(self, function: Callable[[], Any]) -> "Replay":
         self._graphs.warm_up(function)
         return self._graphs.capture(function)
 
     def _compile(self) -> None:
         """Compile loop steps; where that is impossible they stay as they are."""
-        eager, self._compiled = self._recur, True
+        eager = self._recur
         self._recur = [torch.compile(recur, fullgraph=True, dynamic=False) for recur in eager]
         try:
             with torch._dynamo.config.patch(recompile_limit=COMPILATIONS):
                 for group in range(len(eager)):
                     self._graphs.warm_up(partial(self.recur, group, 0, self.x0))
         except Exception as error:  # no Triton, no compiler, or code that torch does not compile
-            self._recur, self._compiled = eager, False
+            self._recur = eager
             reason = f"exits.compile: loop steps are captured without compilation ({first_line(error)})."
             warnings.warn(reason, stacklevel=2)
-
-    # --- what graphs compute ---------------------------------------------------------------------------------------
 
     def recur(self, group: int, k: int, x: Tensor) -> Tensor:
         """Loop step k: x^k (1, C) -> x^{k+1} (1, C)."""
         state = self.model.add_noise(group, k, x, lambda group, k, like: self._noise[k])
-        return self._recur[group](0 if self._compiled else k, *self.arguments(group, k, state))
+        return self._recur[group](k, *self.arguments(group, k, state))
 
     def arguments(self, group: int, k: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-        """The arguments of `Recur` after k."""
+        """The arguments of the function of `make_recur` after k."""
         stored = [self._cache.stored[layer][k % self._cache.slots] for layer in self.model.config.groups[group]]
         return state, self._injected, self.positions, self._bias, stored
 
@@ -210,12 +169,6 @@ class CapturedLoops:
 
     def _attend_unlooped(self) -> Attend:
         return attend_token({n: stored[0] for n, stored in self._cache.stored.items()}, self.positions, self._bias)
-
-
-def one_check(criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
-    """A call that decides on the state x (1, C); the first decision, which also reads out x^0, is made here."""
-    _, state = criterion.update(criterion.start(x), x, readout)
-    return partial(criterion.update, state, x, readout)
 
 
 class Loop:
@@ -241,8 +194,14 @@ class Loop:
         return results or self._states[start + 1 :]
 
 
-def make_recur(model: LoopedModel, group: int) -> Recur:
-    """A loop step as a function of tensors."""
+def one_check(criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
+    """A call that decides on the state x (1, C); the first decision, which also reads out x^0, is made here."""
+    _, state = criterion.update(criterion.start(x), x, readout)
+    return partial(criterion.update, state, x, readout)
+
+
+def make_recur(model: LoopedModel, group: int) -> Callable[..., Tensor]:
+    """A loop step as a function of k, state and input (1, C), position, bias (T,), and keys and values of each layer."""
     layers = model.config.groups[group]
 
     def recur(
@@ -254,19 +213,62 @@ def make_recur(model: LoopedModel, group: int) -> Recur:
     return recur
 
 
-def same_at_every_step(model: LoopedModel, max_loops: int) -> bool:
-    """Whether `recur` is the same function at every k."""
-    like = any_weight(model)
-    source = torch.Generator().manual_seed(0)
-    state = torch.randn(1, model.config.hidden_size, generator=source).to(like)
-    position = torch.zeros(1, dtype=torch.int64, device=like.device)
+@dataclass(frozen=True)
+class Replay:
+    """A captured function: `call` runs it again, with its result in the same memory; `wait` until the run has ended."""
 
-    def attend_itself(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return v.repeat_interleave(q.shape[-2] // v.shape[-2], -2)
+    call: Callable[[], Any]
+    wait: Callable[[], object] = lambda: None
 
-    attend = AttendAt(position, attend_itself)
-    return all(
-        torch.equal(model.recur(group, 0, state, state, attend), model.recur(group, k, state, state, attend))
-        for group in range(len(model.config.groups))
-        for k in (1, max_loops - 1)
-    )
+
+class Graphs:
+    """Captures functions as CUDA graphs, which the host starts with one call; without CUDA a replay calls the function.
+
+    All graphs share their memory. The tensors that are alive during a capture are safe from the captured graph, so a
+    result is read before a graph runs that was captured earlier, or it is copied.
+    """
+
+    def __init__(self, on_cuda: bool) -> None:
+        self._stream, self._pool = (torch.cuda.Stream(), torch.cuda.graph_pool_handle()) if on_cuda else (None, None)
+
+    def warm_up(self, function: Callable[[], object], may_wait: bool = True) -> None:
+        """Run a function before its capture, because libraries initialise and compile at their first call.
+
+        Raises RuntimeError if it waits for the device, which no capture may contain, unless it `may_wait`.
+        """
+        if self._stream is None:
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream), nullcontext() if may_wait else _refused_waits():
+            function()
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def capture(self, function: Callable[[], Any]) -> Replay:
+        """The graph of a function that has run before."""
+        if self._stream is None:
+            return Replay(function)
+        graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool)
+            try:
+                result = function()
+            finally:
+                graph.capture_end()
+
+        def replay() -> Any:
+            graph.replay()
+            ended.record()
+            return result
+
+        return Replay(replay, ended.synchronize)
+
+
+@contextmanager
+def _refused_waits() -> Iterator[None]:
+    """A context in which an operation raises a RuntimeError where the host would wait for the device."""
+    with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

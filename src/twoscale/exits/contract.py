@@ -1,31 +1,86 @@
-"""The contract of an exit criterion, which both engines check.
+"""What an engine gives an exit criterion and takes from it: readout, decisions, patience; criteria from a user's file.
 
 `twoscale.exits.criteria` says what `start` and `update` have to return. An error is one sentence that names the
 criterion, what it returned and what was expected; an exception from a user's file becomes one with its line.
+
+A readout (`exits.readout`) turns states into predictions for criteria. `head` decodes a state directly (§4).
+`remaining_layers` decodes a state of the last group as the model would continue with it, through the layers after the
+group (Geiping et al., `predict_from_latents`). Earlier tokens are then seen with the states they left the group with,
+so positions are read one after another. States of earlier groups go to the head directly.
 """
 
-from typing import Any
+import importlib.util
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from twoscale.base import InputError
-from twoscale.exits.criteria import ExitCriterion, State, keep_rows, raise_failure
-from twoscale.model.interface import Readout
+from twoscale.base import InputError, first_line
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, State, place_in, raise_failure
+from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
+
+READOUTS = ("head", "remaining_layers")
+
+# --- readouts --------------------------------------------------------------------------------------------------------
+
+
+def is_sequential(criterion: ExitCriterion, readout: str) -> bool:
+    """Whether a text can be read under the criterion only position by position."""
+    return readout == "remaining_layers" and criterion.needs_readout
+
+
+def make_readout(
+    model: LoopedModel, criterion: ExitCriterion, readout: str, group: int, attend: Attend | None = None
+) -> Readout:
+    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V), or the model's exit gate.
+
+    `attend` is the attention of unlooped layers at the position of the token; only `remaining_layers` uses it.
+    """
+    if criterion.needs_gate:
+        if getattr(model, "gate", None) is None:
+            raise InputError("exit criterion: needs an exit gate, expected a model with model.exit_gate: true.")
+        return cast(Gated, model).exit_gate
+    if readout == "head":
+        return model.readout
+    if not criterion.needs_readout:
+        return _undeclared
+    if group != len(model.config.groups) - 1:
+        return model.readout
+    return partial(_through_remaining_layers, model, group, attend)
+
+
+def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend | None, x: Tensor) -> Tensor:
+    """Logits (1, V) of the state x (1, C) of the one token that loops in the last group."""
+    assert attend is not None
+    hidden = model.finish(group, x)
+    for stage in stages_behind(model, group):
+        hidden = model.unlooped_layer(stage.index, hidden, attend)
+    return model.readout(hidden)
+
+
+def stages_behind(model: LoopedModel, group: int) -> Sequence[Stage]:
+    """The stages after a group, in the order of the model."""
+    return model.stages[[stage.group for stage in model.stages].index(group) + 1 :]
+
+
+def _undeclared(x: Tensor) -> Tensor:
+    raise InputError("exit criterion: calls readout, expected needs_readout = True in its class.")
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
 
 
 class Decisions:
-    """The decisions of a criterion on the N tokens that loop in a group, from their initial states x0 (N, C) on.
-
-    The decisions of `update` are checked at every loop step. The state is checked where an engine
-    relies on it: after `start`, after the first `update`, and before rows are dropped. In decoding this adds
-    less than a hundredth to a loop step (tests/benchmarks/bench_decode.py).
-    """
+    """The decisions of a criterion on the N tokens that loop in a group, from their initial states x0 (N, C) on."""
 
     def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
-        self._criterion, self._readout = criterion, readout
-        self._shape, self._device = x0.shape[:1], x0.device
-        self._keys: tuple[str, ...] | None = None  # of the state, after the first update
+        self._criterion, self._readout, self._shape = criterion, readout, x0.shape[:1]
         # of a weighted criterion: weighted sum of the states so far (N, C), what is left of a weight of 1 (N, 1), and
         # the mean if that were the weight of the last state (N, C)
         self._weighted: State = {}
@@ -35,10 +90,9 @@ class Decisions:
             self.state: State = criterion.start(x0)
         except Exception as error:  # the user's code may raise anything
             raise_failure(type(criterion), "start", error)
-        self._check_state("start")
 
     def update(self, x_new: Tensor) -> Tensor:
-        """Which tokens exit, bool (N,), after one more loop step to the states x_new (N, C)."""
+        """What the criterion says about the states x_new (N, C) after one more loop step, bool (N,)."""
         try:
             result: Any = self._criterion.update(self.state, x_new, self._readout)
         except Exception as error:
@@ -47,61 +101,157 @@ class Decisions:
             should_exit, self.state, weight = result if self._weighted else (*result, None)
         except (TypeError, ValueError):
             expected = "a triple (should_exit, state, weight)" if self._weighted else "a pair (should_exit, state)"
-            raise self._error("update", described(result), expected) from None
-        self._check_values("should_exit", should_exit, torch.bool)
+            raise self._error(_described(result), expected) from None
+        self._check("should_exit", should_exit, torch.bool)
         if self._weighted:
-            self._check_values("weight", weight, x_new.dtype)
-            self._add(weight, x_new)
-        if self._keys is None:
-            self._check_state("update")
-            self._keys = tuple(self.state)
+            self._check("weight", weight, x_new.dtype)
+            total, left = self._weighted["sum"], self._weighted["left"]
+            weight = weight[:, None].clamp(min=0).minimum(left)
+            self._weighted = {"sum": total + weight * x_new, "left": left - weight, "mean": total + left * x_new}
         return should_exit
 
     def result(self, x_new: Tensor) -> Tensor:
         """The states with which tokens leave after `update(x_new)`: x_new (N, C), or the weighted mean so far."""
         return self._weighted.get("mean", x_new)
 
-    def _add(self, weight: Tensor, x_new: Tensor) -> None:
-        """Count the states x_new (N, C) with this weight (N,), which is limited to what is left of 1."""
-        total, left = self._weighted["sum"], self._weighted["left"]
-        weight = weight[:, None].clamp(min=0).minimum(left)
-        self._weighted = {"sum": total + weight * x_new, "left": left - weight, "mean": total + left * x_new}
-
-    def _check_values(self, name: str, values: Any, dtype: torch.dtype) -> None:
-        valid = getattr(values, "shape", None) == self._shape and values.dtype is dtype
-        if not valid or (self._keys is None and values.device != self._device):
-            kind = str(dtype).removeprefix("torch.")
-            expected = f"a {kind} tensor of shape {tuple(self._shape)} on {self._device}, one value per token"
-            raise self._error("update", f"as {name} {described(values)}", expected)
-
     def keep(self, rows: Tensor) -> None:
         """Drop all tokens but `rows`, int64."""
-        self._check_state("update")
-        assert self._keys is not None
-        if self.state.keys() != {*self._keys}:
-            found, expected = (", ".join(map(str, keys)) for keys in (self.state, self._keys))
-            raise self._error("update", f"a state with the keys {found}", f"{expected} as in the first update")
-        self.state, self._weighted = keep_rows(self.state, rows), keep_rows(self._weighted, rows)
+        try:
+            wrong = [key for key, values in self.state.items() if values.shape[:1] != self._shape]
+        except AttributeError:
+            wrong = ["?"]
+        if wrong:
+            raise self._error(
+                f"a state with a wrong entry {wrong[0]!r}",
+                f"a dict of tensors whose first axis has one entry per token, {self._shape[0]} here",
+            )
+        self.state = {name: values[rows] for name, values in self.state.items()}
+        self._weighted = {name: values[rows] for name, values in self._weighted.items()}
         self._shape = rows.shape
 
-    def _check_state(self, method: str) -> None:
-        """Refuse a state that is not a dict of tensors with the tokens as first axis."""
-        expected = f"a tensor whose first axis has one entry per token, {self._shape[0]} here, on {self._device}"
-        if not isinstance(self.state, dict):
-            raise self._error(method, f"as state {described(self.state)}", f"a dict, each value {expected}")
-        for key, value in self.state.items():
-            valid = isinstance(value, Tensor) and value.shape[:1] == self._shape and value.device == self._device
-            if not valid:
-                raise self._error(method, f"as state[{key!r}] {described(value)}", expected)
+    def _check(self, name: str, values: Any, dtype: torch.dtype) -> None:
+        if getattr(values, "shape", None) != self._shape or values.dtype is not dtype:
+            kind = str(dtype).removeprefix("torch.")
+            expected = f"a {kind} tensor of shape {tuple(self._shape)}, one value per token"
+            raise self._error(f"as {name} {_described(values)}", expected)
 
-    def _error(self, method: str, found: str, expected: str) -> InputError:
+    def _error(self, found: str, expected: str) -> InputError:
         criterion = type(self._criterion)
         where = "exit criterion" if criterion.file is None else f"exit criterion file {criterion.file}:"
-        return InputError(f"{where} {criterion.__name__}.{method} returned {found}, expected {expected}.")
+        return InputError(f"{where} {criterion.__name__}.update returned {found}, expected {expected}.")
 
 
-def described(value: object) -> str:
-    """A value that a criterion returned, in a few words."""
+def _described(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)} on {value.device}"
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return "nothing" if value is None else f"a value of type {type(value).__name__}"
+
+
+class GivenStates:
+    """Exits of N tokens under a criterion while their states arrive: all tokens take all loop steps.
+
+    Attributes:
+        evaluations: Evaluations with which each token would have left (N,); 0 while it still loops.
+    """
+
+    def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
+        self._criterion, self._decisions, self._steps = criterion, Decisions(criterion, x0, readout), 0
+        self.evaluations = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
+        self._streak = torch.zeros_like(self.evaluations)
+
+    def update(self, x_new: Tensor) -> None:
+        """One more loop step, to the states x_new (N, C)."""
+        self._steps += 1
+        self._streak = (self._streak + 1) * self._decisions.update(x_new)
+        self.evaluations[(self._streak == self._criterion.patience) & (self.evaluations == 0)] = self._steps
+
+    def exits(self) -> tuple[Tensor, Tensor]:
+        """Loop steps and evaluations (N,) of each token; those that still loop took all of them."""
+        left = self.evaluations > 0
+        evaluations = self.evaluations.where(left, self._steps)
+        return evaluations - (left & (self._criterion.keeps == "previous")).to(torch.int64), evaluations
+
+
+Decided = tuple[int, Tensor, Tensor | bool]  # k, x^{k+1} or the mean so far (1, C), and whether the criterion says exit
+
+
+@dataclass
+class TokenExit:
+    """The result of one group for one token: its state (1, C), loop steps and evaluations.
+
+    After captured steps the state is in memory that the next replay may overwrite.
+    """
+
+    state: Tensor
+    loop_steps: int
+    evaluations: int
+
+
+def first_exit(steps: Iterable[Decided], criterion: ExitCriterion, x: Tensor, max_loops: int) -> TokenExit:
+    """The exit of a token that enters with the state x (1, C): where the criterion fires, or after all its steps."""
+    streak = 0  # loop steps in a row at which the criterion said exit
+    for k, x_new, should_exit in steps:
+        streak = streak + 1 if should_exit else 0
+        if streak == criterion.patience:
+            return TokenExit(x, k, k + 1) if criterion.keeps == "previous" else TokenExit(x_new, k + 1, k + 1)
+        x = x_new
+    return TokenExit(x, max_loops, max_loops)
+
+
+# --- a user's file ---------------------------------------------------------------------------------------------------
+
+KEEPS = ("previous", "new", "weighted")
+METHODS = {  # name -> arguments
+    "__init__": "(self, threshold)",
+    "start": "(self, x0)",
+    "update": "(self, state, x_new, readout)",
+}
+_USERS_MODULE = "users_exit_criterion"
+
+
+def configured_criteria(entries: Mapping[str, Any]) -> dict[str, type[ExitCriterion]]:
+    """The built-in criteria, and the user's: entries of `exits.criteria` with a file and a class."""
+    of_user = {name: load_criterion(entry.file, entry.class_name) for name, entry in entries.items() if entry.file}
+    return CRITERIA | of_user
+
+
+def load_criterion(file: str, name: str) -> type[ExitCriterion]:
+    """The class `name` of a Python file; an InputError if it is not an exit criterion."""
+    if not Path(file).is_file():
+        raise InputError(f"exit criterion file {file}: no such file, expected Python code with the class.")
+    spec = importlib.util.spec_from_file_location(_USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise InputError(
+            f"{place_in(file, error)}: cannot be imported ({type(error).__name__}: {first_line(error)})."
+        ) from error
+    criterion = getattr(module, name, None)
+    if not (isinstance(criterion, type) and issubclass(criterion, ExitCriterion)):
+        raise InputError(f"exit criterion file {file}: found no subclass of ExitCriterion named '{name}'.")
+    if (wrong := _fault(criterion)) is not None:
+        raise InputError(f"exit criterion file {file}: class '{name}' {wrong}.")
+    if criterion.__module__ == _USERS_MODULE:  # not a built-in that the file imports
+        criterion.file = file
+    return criterion
+
+
+def _fault(criterion: type[ExitCriterion]) -> str | None:
+    """What is wrong with a class, as the end of a sentence; None if nothing is."""
+    for method, arguments in METHODS.items():
+        found = getattr(criterion, method)
+        if method != "__init__" and found is getattr(ExitCriterion, method):
+            return f"lacks the method {method}, expected {method}{arguments}"
+        signature = inspect.signature(found)
+        try:
+            signature.bind(*arguments.split(","))
+        except TypeError:
+            return f"has {method}{signature}, expected {method}{arguments}"
+    if criterion.keeps not in KEEPS:
+        return f"has keeps = {criterion.keeps!r}, expected one of {', '.join(KEEPS)}"
+    if not isinstance(criterion.patience, int) or criterion.patience < 1:
+        return f"has patience = {criterion.patience!r}, expected a whole number of loop steps, at least 1"
+    return None

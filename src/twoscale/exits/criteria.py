@@ -7,13 +7,10 @@ which of them exit:
     update(state, x_new, readout) -> (should_exit, state)  x_new (N, C): their states after one more loop step
 
 `should_exit` is a bool tensor (N,) on the device of the states. `state` is a dict of tensors whose first axis is
-the tokens, so an engine can keep the rows of those that still loop. Its keys may differ between `start` and the
-first `update`, which is the first to see a readout (`KL`); after that they stay the same. All per-token state is
-in this dict; criteria hold none, so one object serves all groups. A decision on a token depends on its own row
-only, so a text may be evaluated in parallel or token by token. `readout` turns states (N, C) into logits (N, V);
-the engine passes it, and it costs nothing unless it is called. Engines check all of this
-(`twoscale.exits.contract`), and a criterion from a user's file is tried in both before it is measured
-(`twoscale.exits.trial`).
+the tokens, so an engine can keep the rows of those that still loop. All per-token state is in this dict; criteria hold
+none, so one object serves all groups. A decision on a token depends on its own row only, so a text may be evaluated in
+parallel or token by token. `readout` turns states (N, C) into logits (N, V); the engine passes it, and it costs nothing
+unless it is called. `twoscale.exits.contract` checks what a criterion returns.
 
 Class attributes: `patience` is the number of loop steps in a row at which `update` has to say exit before a
 token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
@@ -37,7 +34,7 @@ import torch
 from torch import Tensor
 
 from twoscale.base import InputError, did_you_mean, first_line
-from twoscale.config.thresholds import THRESHOLD_TYPES
+from twoscale.config.definitions import THRESHOLD_TYPES
 from twoscale.dynamics.vectors import acceleration, acceleration_normalized, cosine, kl_divergence, norm, relative
 from twoscale.model.interface import Readout
 from twoscale.model.loss import entropies
@@ -94,10 +91,9 @@ CRITERIA: dict[str, type[ExitCriterion]] = {}
 def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
     """Class decorator: a built-in criterion under the name that `exits.criteria` gives it.
 
-    The type of its thresholds is in `twoscale.config.thresholds`, which has to be read without torch.
+    The type of its thresholds is in `twoscale.config.definitions`, which has to be read without torch.
     """
-    if name not in THRESHOLD_TYPES:
-        raise ValueError(f"{name}: expected a name of twoscale.config.thresholds.THRESHOLD_TYPES")
+    assert name in THRESHOLD_TYPES, name
 
     def add(criterion: type[ExitCriterion]) -> type[ExitCriterion]:
         CRITERIA[name] = criterion
@@ -408,8 +404,3 @@ def place_in(file: str, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()]
     return f"exit criterion file {file}" + (f", line {lines[-1]}" if lines else "")
-
-
-def keep_rows(state: State, rows: Tensor) -> State:
-    """The per-token state of the tokens that `rows` (indices) selects."""
-    return {name: values[rows] for name, values in state.items()}

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from twoscale.base import meter
 from twoscale.config import ScalingConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.benchmark import Row, evaluate_parallel
+from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import Fixed
+from twoscale.exits.evaluation import evaluate_parallel
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 
 def run(job: "CheckpointJob") -> None:

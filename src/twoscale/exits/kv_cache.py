@@ -1,15 +1,18 @@
-"""Keys and values of decoding, allocated once: of one sequence, or of several that are decoded together."""
+"""Keys and values of decoding, a slot per (loop step, layer), of one text or of several that are read together."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale.config import ModelConfig
-from twoscale.model.attention import attention, row_attention
-from twoscale.model.interface import Attend, AttendAt, KVPolicy
+from twoscale.exits.parallel import GroupExit, ParallelEngine, RowLayout
+from twoscale.model.interface import Attend, AttendAt, KVPolicy, Noise, run_stages
+from twoscale.model.kernels import attention, row_attention
+
+# layer -> slot -> keys and values (B, G, T, D)
+Views = Mapping[int, Sequence[tuple[Tensor, Tensor]]]
 
 
 def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
@@ -17,152 +20,138 @@ def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
     return min(kv_slots or max_loops, max_loops)
 
 
-# layer -> slot -> keys and values (1, G, T, D)
-Views = Mapping[int, Sequence[tuple[Tensor, Tensor]]]
-
-
-# layer -> (slots, 2, S, G, T, D): keys and values of S sequences; all heads of a position are contiguous in memory
-Stored = dict[int, Tensor]
-
-
-def allocate(config: ModelConfig, slots: int, sequences: int, like: Tensor) -> Stored:
-    """Zeros for the keys and values of S = `sequences`: looped layers have `slots` slots, unlooped ones have one."""
-    looped = {number for group in config.groups for number in group}
-    slots_of = {n: slots if n in looped else 1 for n in range(1, config.num_layers + 1)}
-    shapes = {n: (sequences, config.context_length, config.kv_heads_of(n), config.head_dim) for n in slots_of}
-    return {n: like.new_zeros(slots_of[n], 2, *shape).transpose(3, 4) for n, shape in shapes.items()}
-
-
-def tensor_on(values: Sequence[int], device: torch.device) -> Tensor:
-    """Integers as a tensor on a device, without a wait for it."""
-    host = torch.tensor(values, dtype=torch.int64)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
-
-
 class KVCache:
-    """Keys and values of one sequence, a slot per (loop step, layer), allocated once.
+    """Keys and values of B texts.
 
     Loop step k reads and writes slot k modulo `slots`; an unlooped layer has one slot. With fewer slots than
     `max_loops` (Geiping's cache sharing) later tokens see, in place of step k, the last of a token's steps
-    that used the same slot. `stored` is the memory of one sequence, by default newly allocated.
+    that used the same slot.
+
+    Args:
+        config: The model's.
+        slots: Slots of a looped layer.
+        like: A tensor of the dtype and on the device of the cache.
+        policy: What later tokens see of a token at the slots that it did not reach, see `KVPolicy`.
+        texts: B.
+        room: Positions of each text; None: the whole context of the model.
 
     Attributes:
-        present: Under the policy "absent", looped layer -> which positions have keys and values in a slot, (slots, T).
+        stored: Layer -> keys and values (slots, 2, B, G, T, D); all heads of a position are contiguous in memory.
+        present: Under the policy "absent", looped layer -> which positions are present in a slot, (slots, B, T).
     """
 
     def __init__(
-        self, config: ModelConfig, slots: int, like: Tensor, stored: Stored | None = None, policy: KVPolicy = "last"
+        self,
+        config: ModelConfig,
+        slots: int,
+        like: Tensor,
+        policy: KVPolicy = "last",
+        texts: int = 1,
+        room: int | None = None,
     ) -> None:
         self.slots = slots
-        looped = [number for group in config.groups for number in group] if policy == "absent" else []
-        self.present = {n: like.new_ones(slots, config.context_length, dtype=torch.bool) for n in looped}
-        self.stored = allocate(config, slots, 1, like) if stored is None else stored
-        # Making a view costs as much as attention for one token does, so all of them are made here:
-        # layer -> slot -> keys and values (1, G, T, D); position -> itself as a tensor (1,).
+        length = config.context_length if room is None else room
+        looped = {number for group in config.groups for number in group}
+        self.stored = {}
+        for n in range(1, config.num_layers + 1):
+            shape = (texts, length, config.kv_heads_of(n), config.head_dim)
+            self.stored[n] = like.new_zeros(slots if n in looped else 1, 2, *shape).transpose(3, 4)
+        present_in = looped if policy == "absent" else ()
+        self.present = {n: like.new_ones(slots, texts, length, dtype=torch.bool) for n in present_in}
+        # Making a view costs as much as attention for one token does, so all of them are made here.
         self.views: Views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
-        self._positions = torch.arange(config.context_length, device=like.device).split(1)
+        self._positions = torch.arange(length, device=like.device).split(1)
+        self._laid_out: RowLayout | None = None  # of the token that `attend` was called for
         self._heads = config.num_heads
 
     def clear(self) -> None:
         for stored in self.stored.values():
             stored.zero_()
 
+    def copy_from(self, other: "KVCache") -> None:
+        """Take over the keys and values of a cache of the same texts with less room."""
+        for number, stored in other.stored.items():
+            self.stored[number][..., : stored.shape[-2], :] = stored
+        for number, present in other.present.items():
+            self.present[number][..., : present.shape[-1]] = present
+
     def attend(self, k: int, position: int) -> Attend:
-        """Attention at loop step k for the one token at `position`: q (1, H, D) and k, v (1, G, D)."""
+        """Attention at loop step k for the token at `position` of one text: q (1, H, D) and k, v (1, G, D)."""
         if self.present:
-            return self.attend_parallel(k, self._positions[position], position + 1)
+            if self._laid_out is None or self._laid_out.mask.shape[-1] != position + 1:
+                at = self._positions[position]
+                self._laid_out = RowLayout(torch.zeros_like(at), at[None], position + 1)
+            return self.attend_rows(k, self._laid_out)
         return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._heads)
 
-    def attend_parallel(self, k: int, positions: Tensor, end: int, bias: Tensor | None = None) -> Attend:
-        """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D).
+    def attend_rows(self, k: int, layout: RowLayout) -> Attend:
+        """Attention at loop step k for the rows of a layout, which bring new keys and values."""
+        slot, text, at, end = k % self.slots, layout.text, layout.at, layout.mask.shape[-1]
 
-        bias: `causal_bias` of these positions, if it is known.
-        """
-        bias = causal_bias(positions, end, self.stored) if bias is None else bias
-        return attend_at(self.views, k % self.slots, positions, bias, self.present)
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.views[layer][slot]
+            keys[text, :, at], values[text, :, at] = k, v
+            mask = layout.mask
+            if layer in self.present:
+                self.present[layer][slot, text, at] = True
+                mask = mask & self.present[layer][slot, :, None, None, :end]
+            return layout.attention(q, keys[:, :, :end], values[:, :, :end], mask)
 
-    def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
-        """Copy the last evaluation of these positions to the slots that they did not reach, or mark these as absent.
+        return AttendAt(at, attend)
 
-        Later tokens then find it at every loop step beyond the exit.
+    def fill(self, layers: Sequence[int], text: int | Tensor, at: int | Tensor, evaluations: int) -> None:
+        """Copy the last evaluation of tokens, at positions `at` of texts `text`, to the slots that they did not reach.
+
+        Later tokens then find it at every loop step beyond the exit. Under "absent" they find nothing.
         """
         if evaluations >= self.slots:
             return
         for number in layers:
             if number in self.present:
-                self.present[number][evaluations:, positions] = False
+                self.present[number][evaluations:, text, at] = False
                 continue
             stored = self.stored[number]
-            stored[evaluations:, :, :, :, positions] = stored[evaluations - 1, :, :, :, positions]
+            last = stored[evaluations - 1, :, text, :, at]  # (2, G, D), or (M, 2, G, D) for M tokens
+            stored[evaluations:, :, text, :, at] = last if isinstance(at, int) else last[:, None]
 
 
 class CachedKV:
-    """`KVStore` of the positions start … start + length - 1 of a cache with a slot for every loop step."""
+    """`KVStore` of the layers of a group for the tokens at `positions` (B, N), all below `end`, of a cache."""
 
-    def __init__(self, cache: KVCache, layers: Sequence[int], start: int, length: int) -> None:
-        self.cache, self.layers, self.start, self.end = cache, layers, start, start + length
-
+    def __init__(self, cache: KVCache, layers: Sequence[int], positions: Tensor, end: int) -> None:
+        self._cache, self._layers, self._positions, self._end = cache, layers, positions, end
         self._active: Tensor | None = None  # the rows that looped last
 
     def attend(self, k: int, active: Tensor) -> Attend:
         if active is not self._active:
-            self._active, self._positions = active, self.start + active
-            self._bias = causal_bias(self._positions, self.end, self.cache.stored)
-        return self.cache.attend_parallel(k, self._positions, self.end, self._bias)
+            self._active, self._layout = active, RowLayout(active, self._positions, self._end)
+        return self._cache.attend_rows(k, self._layout)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
-        self.cache.fill(self.layers, self.start + rows, evaluations)
+        at = self._positions.flatten()[rows]
+        self._cache.fill(self._layers, rows // self._positions.shape[1], at, evaluations)
 
 
-class RowsKV:
-    """`KVStore` of one token of each of N texts, in memory of S texts from `allocate`.
+def read_parallel(
+    engine: ParallelEngine, cache: KVCache, tokens: Tensor, positions: Tensor, end: int, noise: Noise
+) -> tuple[Tensor, list[GroupExit]]:
+    """Read tokens (B, N) at the `positions` (B, N) below `end` in parallel, after those that are in the cache.
 
-    places: the texts in the memory (N,). positions: positions of the tokens (N,), all below `end`. present: as in
-    `KVCache`, (slots, S, T) of each layer.
-
-    Attributes:
-        layers: Layers of the group that loops.
+    Returns their hidden states (B * N, C), which the readout takes, and their exit from each group. The cache needs a
+    slot for every loop step. `noise` is for these positions.
     """
+    model, exits = engine.model, []
+    attend = cache.attend_rows(0, RowLayout(torch.arange(tokens.numel(), device=tokens.device), positions, end))
 
-    def __init__(
-        self, stored: Stored, present: Mapping[int, Tensor], places: Tensor, positions: Tensor, end: int
-    ) -> None:
-        self._stored, self._present, self._places, self._positions, self._end = stored, present, places, positions, end
-        self.layers: Sequence[int] = ()
-        self._bias = causal_bias(positions, end, stored)[:, None, None]  # (N, 1, 1, end)
+    def layer(number: int, hidden: Tensor) -> Tensor:
+        return model.unlooped_layer(number, hidden, attend)
 
-    def attend(self, k: int, active: Tensor) -> Attend:
-        """q (A, H, D) and k, v (A, G, D) of the rows `active` (A,)."""
-        places, positions, bias = self._places[active], self._positions[active], self._bias[active]  # (A, 1, 1, end)
-        biases: dict[int, Tensor] = {}  # G -> (A, G, 1, end)
+    def group(index: int, hidden: Tensor) -> Tensor:
+        store = CachedKV(cache, model.config.groups[index], positions, end)
+        exits.append(engine.loop(index, hidden.unflatten(0, tokens.shape), noise, store))
+        return model.finish(index, exits[-1].states.flatten(0, 1))
 
-        def attend(layer: int, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = self._stored[layer][k]  # (S, G, T, D) each
-            keys[places, :, positions], values[places, :, positions] = key, value
-            heads = keys.shape[1]
-            if heads not in biases:
-                biases[heads] = bias.expand(-1, heads, -1, -1).contiguous()
-            of_layer = biases[heads]
-            if layer in self._present:
-                self._present[layer][k, places, positions] = True
-                absent = ~self._present[layer][k, places, : self._end]  # (A, end)
-                of_layer = of_layer.masked_fill(absent[:, None, None], -torch.inf)
-            # a copy of the rows that still loop; texts of other lengths end earlier, which the bias says
-            keys, values = (both[:, :, : self._end].index_select(0, places) for both in (keys, values))
-            return row_attention(q, keys, values, of_layer.flatten(0, 1))
-
-        return AttendAt(positions, attend)
-
-    def freeze(self, rows: Tensor, evaluations: int) -> None:
-        """As `KVCache.fill`: later tokens find the last evaluation at every loop step beyond the exit."""
-        places, positions = self._places[rows], self._positions[rows]
-        for layer in self.layers:
-            if layer in self._present:
-                self._present[layer][evaluations:, places, positions] = False
-                continue
-            stored = self._stored[layer]
-            last = stored[evaluations - 1][:, places, :, positions]  # (A, 2, G, D)
-            stored[evaluations:, :, places, :, positions] = last[:, None]  # (A, slots - evaluations, 2, G, D)
+    return run_stages(model, model.embed(tokens.flatten(), attend.positions), layer, group), exits
 
 
 class TokenAttention:
@@ -200,32 +189,3 @@ def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -
         return attention(q.unsqueeze(2), keys, values, bias).squeeze(2)
 
     return AttendAt(position, attend)
-
-
-def causal_bias(positions: Tensor, end: int, stored: Stored) -> Tensor:
-    """0 where the tokens at `positions` (N,) see a position below `end`, -inf elsewhere: (N, end)."""
-    unseen = torch.arange(end, device=positions.device) > positions[:, None]
-    return next(iter(stored.values())).new_zeros(unseen.shape).masked_fill_(unseen, -torch.inf)
-
-
-def attend_at(
-    views: Views, slot: int, positions: Tensor, bias: Tensor, present: Mapping[int, Tensor] = MappingProxyType({})
-) -> Attend:
-    """Attention for the tokens at `positions` (N,) to what `slot` holds: q (N, H, D), k, v (N, G, D).
-
-    bias: `causal_bias` of the positions (N, end). present: as in `KVCache`; the tokens' own keys and values become
-    present.
-    """
-    end = bias.shape[1]
-
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = views[layer][slot]
-        keys[0].index_copy_(1, positions, k.transpose(0, 1))
-        values[0].index_copy_(1, positions, v.transpose(0, 1))
-        of_layer, queries = bias, q.transpose(0, 1)[None]
-        if layer in present:
-            present[layer][slot, positions] = True
-            of_layer = bias.masked_fill(~present[layer][slot, :end], -torch.inf)
-        return attention(queries, keys[:, :, :end], values[:, :, :end], of_layer)[0].transpose(0, 1)
-
-    return AttendAt(positions, attend)

@@ -19,11 +19,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from twoscale.exits.contract import Decisions
+from twoscale.base import InputError
+from twoscale.exits.contract import Decisions, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.readout import make_readout, require_parallel
-from twoscale.model.attention import attention, causal_attention
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, KVPolicy, LoopedModel, Noise, run_stages
+from twoscale.model.kernels import attention, causal_attention
 
 
 @dataclass
@@ -53,6 +53,41 @@ class KVStore(Protocol):
         """These rows were computed for the last time, at their evaluation number `evaluations`."""
 
 
+class RowLayout:
+    """Rows of tokens (B, N) laid out as queries (B, A), with A the most rows of one text.
+
+    The projections around attention run on the rows alone, so only attention pays for the padding.
+
+    Args:
+        rows: The M tokens that are computed, rising indices into B * N.
+        positions: Position of each token in its text (B, N).
+        end: Keys are those of the positions below it.
+
+    Attributes:
+        text, at: Text and position of each row (M,).
+        mask: Which positions the queries see, bool (B, 1, A, end). Padding sees position 0; its result is never read.
+    """
+
+    def __init__(self, rows: Tensor, positions: Tensor, end: int) -> None:
+        batch, length = positions.shape
+        self.text, self.at = rows // length, positions.flatten()[rows]
+        # no `bincount`, which waits for the device
+        counts = rows.new_zeros(batch).index_add_(0, self.text, torch.ones_like(rows))
+        # rank of a row among those of its text: cumsum - counts is the number of rows in the texts before
+        self._rank = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[self.text]
+        most = int(counts.max())
+        self._source = rows.new_zeros(batch, most)  # (B, A) -> row
+        self._source[self.text, self._rank] = torch.arange(len(rows), device=rows.device)
+        allowed_up_to = rows.new_zeros(batch, most)
+        allowed_up_to[self.text, self._rank] = self.at
+        self.mask = torch.arange(end, device=rows.device) <= allowed_up_to[:, None, :, None]
+
+    def attention(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """q (M, H, D) and keys, values (B, G, end, D) -> (M, H, D)."""
+        out = attention(q[self._source].transpose(1, 2), keys, values, mask)
+        return out.transpose(1, 2)[self.text, self._rank]
+
+
 class ParallelKV:
     """Keys and values of one group while a whole text loops: per layer the latest of every token.
 
@@ -69,35 +104,9 @@ class ParallelKV:
     def attend(self, k: int, active: Tensor) -> Attend:
         if len(active) == self.batch * self.length:
             return AttendAt(active % self.length, self._attend_all)
-        return self._attend_some(active)
-
-    def freeze(self, rows: Tensor, evaluations: int) -> None:
-        """Nothing to do: the rows keep their last keys and values."""
-
-    def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention while every token loops: q (B * T, H, D) and k, v (B * T, G, D)."""
-        self.keys[layer], self.values[layer] = k.contiguous(), v.contiguous()
-        return causal_attention(*(rows.unflatten(0, (self.batch, self.length)) for rows in (q, k, v))).flatten(0, 1)
-
-    def _attend_some(self, active: Tensor) -> Attend:
-        """Attention for the tokens `active` (N,), rising indices into B * T.
-
-        The queries are laid out as (B, A) with A the most active tokens of a sequence. The projections around
-        it run on N rows, so only attention pays for the padding.
-        """
-        sequence, position = active // self.length, active % self.length
-        # no `bincount`, which waits for the device
-        counts = active.new_zeros(self.batch).index_add_(0, sequence, torch.ones_like(active))
-        # slot: rank of a token among the active ones of its sequence. cumsum - counts is the number of
-        # active tokens in the sequences before.
-        slot = torch.arange(len(active), device=active.device) - (counts.cumsum(0) - counts)[sequence]
-        most = int(counts.max())
-        source = active.new_zeros(self.batch, most)  # (B, A) -> row of q
-        source[sequence, slot] = torch.arange(len(active), device=active.device)
-        # padding attends to position 0; its result is never read
-        allowed_up_to = active.new_zeros(self.batch, most)
-        allowed_up_to[sequence, slot] = position
-        mask = torch.arange(self.length, device=active.device) <= allowed_up_to[:, None, :, None]  # (B, 1, A, T)
+        positions = torch.arange(self.length, device=active.device).expand(self.batch, -1)
+        layout = RowLayout(active, positions, self.length)
+        mask = layout.mask
         if self.policy == "absent":
             present = torch.zeros_like(mask[:, :, :1]).flatten().index_fill(0, active, True)  # (B * T,)
             mask = mask & present.view(self.batch, 1, 1, self.length)
@@ -106,11 +115,17 @@ class ParallelKV:
             self.keys[layer].index_copy_(0, active, k)
             self.values[layer].index_copy_(0, active, v)
             stored = (z.unflatten(0, (self.batch, self.length)) for z in (self.keys[layer], self.values[layer]))
-            queries, keys, values = (z.transpose(1, 2) for z in (q[source], *stored))
-            out = attention(queries, keys, values, mask)
-            return out.transpose(1, 2)[sequence, slot]
+            return layout.attention(q, *(z.transpose(1, 2) for z in stored), mask)
 
-        return AttendAt(position, attend)
+        return AttendAt(layout.at, attend)
+
+    def freeze(self, rows: Tensor, evaluations: int) -> None:
+        """The rows keep their last keys and values."""
+
+    def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention while every token loops: q (B * T, H, D) and k, v (B * T, G, D)."""
+        self.keys[layer], self.values[layer] = k.contiguous(), v.contiguous()
+        return causal_attention(*(rows.unflatten(0, (self.batch, self.length)) for rows in (q, k, v))).flatten(0, 1)
 
 
 @dataclass
@@ -134,7 +149,11 @@ class ParallelEngine:
     """Runs groups for many positions at once, each token until its criterion fires."""
 
     def __init__(self, model: LoopedModel, criterion: ExitCriterion, max_loops: int, readout: str = "head") -> None:
-        require_parallel(criterion, readout)
+        if is_sequential(criterion, readout):
+            raise InputError(
+                "exits.readout: found remaining_layers, expected head for positions computed in parallel; with the "
+                "remaining layers, a prediction needs the exit states of earlier tokens."
+            )
         self.model, self.criterion, self.max_loops, self.readout = model, criterion, max_loops, readout
 
     def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore, x0: Tensor | None = None) -> GroupExit:

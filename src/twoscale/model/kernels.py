@@ -206,9 +206,9 @@ class Linear(nn.Linear):
         """`residual` (..., out_features) + `forward(x)`."""
         return residual + self.forward(x)
 
-    def prepare(self, packed_for: int | None) -> None:
+    def prepare(self) -> None:
         """Compute `forward` and `added` of few rows as `few_rows` from now on."""
-        self.forward, self.added = few_rows(self.weight, packed_for)  # type: ignore[method-assign, assignment]
+        self.forward, self.added = few_rows(self.weight)  # type: ignore[method-assign, assignment]
 
 
 @contextmanager
@@ -246,33 +246,16 @@ class _Lowered(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-def few_rows(
-    weight: Tensor, packed_for: int | None = None
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+def few_rows(weight: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
     """x (..., I) -> x @ weight.T (..., O), and (residual (..., O), x) -> residual + x @ weight.T, without gradient.
 
-    With `packed_for` they are computed by oneDNN, fastest for so many rows, with a copy of the weight (O, I); otherwise
-    each is one call of MKL for x (N, I), without the choice of a kernel.
+    Each is one call of MKL for x (N, I), without the choice of a kernel.
     """
-    if packed_for is None:
-        columns = weight.detach().t()
-        return (
-            lambda x: torch.mm(x, columns) if x.dim() == 2 else torch.matmul(x, columns),
-            lambda residual, x: (
-                torch.addmm(residual, x, columns) if x.dim() == 2 else residual + torch.matmul(x, columns)
-            ),
-        )
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), packed_for)
-    pointwise = torch.ops.mkldnn._linear_pointwise
+    columns = weight.detach().t()
     return (
-        lambda x: pointwise(x, packed, None, "none", [], ""),
-        lambda residual, x: pointwise.binary(x, residual, packed, None, "add"),
+        lambda x: torch.mm(x, columns) if x.dim() == 2 else torch.matmul(x, columns),
+        lambda residual, x: torch.addmm(residual, x, columns) if x.dim() == 2 else residual + torch.matmul(x, columns),
     )
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether `few_rows` can pack such weights."""
-    return HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and weight.is_cpu and weight.dtype is torch.float32
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:

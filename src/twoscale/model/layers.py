@@ -307,9 +307,9 @@ class Adapter(Linear):
         """`residual` (..., C) + `of_state(x)`."""
         return residual + self.of_state(x)
 
-    def prepare(self, packed_for: int | None) -> None:
+    def prepare(self) -> None:
         """`Linear.prepare` of both halves."""
-        of_state, of_input = (few_rows(half, packed_for) for half in self.weight.chunk(2, dim=1))
+        of_state, of_input = (few_rows(half) for half in self.weight.chunk(2, dim=1))
         (self.of_state, self.added), (self.of_input, _) = of_state, of_input  # type: ignore[method-assign, assignment]
 
 

@@ -180,7 +180,7 @@ JOBS = (
 # The probe of the criterion `probe`, fitted on training text where a run lists this criterion.
 PROBE_JOB = TorchJob(
     name="train_probe",
-    function="twoscale.exits.probe_fit.run",
+    function="twoscale.exits.probe.run",
     inputs=lambda runs: {"val": [], "train": runs.data_file("train.bin")},
     outputs={"probe": PROBE},
     config=lambda runs: runs.params.slice(

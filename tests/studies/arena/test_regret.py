@@ -17,9 +17,8 @@ from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.cost_matched import Planned
 from twoscale.exits.criteria import CRITERIA, make_criterion
-from twoscale.exits.oracle import cheapest_exits, exit_costs
+from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.sequence_pass import Pass
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.studies.arena import compare as arena

@@ -13,8 +13,8 @@ from tests.studies.calibration.samples import draw
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import ExitsConfig
-from twoscale.exits.benchmark import TextEvaluator
 from twoscale.exits.criteria import make_criterion
+from twoscale.exits.evaluation import TextEvaluator
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
 from twoscale.studies.calibration import study

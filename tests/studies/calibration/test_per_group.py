@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.unit.test_engine import MAX_LOOPS, SEED, noise_of, small_model, text
+from twoscale.exits.contract import is_sequential
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.readout import is_sequential
 from twoscale.studies.calibration.per_group import PerGroup, make_per_group
 
 # Thresholds of three groups at which tokens of the small model take from two to all loop steps.

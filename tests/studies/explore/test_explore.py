@@ -12,8 +12,8 @@ from tests.studies.explore.samples import TOKENS, explore_tables
 from twoscale import tables
 from twoscale.config import ExitsConfig
 from twoscale.data.tokenizer import byte_level
-from twoscale.exits.benchmark import evaluate_parallel
 from twoscale.exits.criteria import Fixed
+from twoscale.exits.evaluation import evaluate_parallel
 from twoscale.model.transformer import initialise
 from twoscale.studies.explore import draw
 from twoscale.studies.explore import measure as explore

@@ -13,8 +13,8 @@ from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
 from twoscale.base import InputError
-from twoscale.exits import sequence_pass
-from twoscale.exits.sequence_pass import Pass, measure_tokens
+from twoscale.exits import oracle as sequence_pass
+from twoscale.exits.oracle import Pass, measure_tokens
 from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from twoscale.exits.contract import Decisions
+from twoscale.exits.contract import Decisions, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.readout import is_sequential, make_readout
-from twoscale.exits.sequence_pass import Pass
+from twoscale.exits.oracle import Pass
 from twoscale.model.interface import Readout
 from twoscale.model.kernels import attention
 from twoscale.model.loss import cross_entropies

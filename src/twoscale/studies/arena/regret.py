@@ -18,11 +18,11 @@ from torch import Tensor
 from twoscale.base import meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.benchmark import OperatingPoint, Row, make_criteria
+from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
-from twoscale.exits.oracle import cheapest_exits, converged_from, converged_within, exit_costs
+from twoscale.exits.evaluation import OperatingPoint, make_criteria
+from twoscale.exits.oracle import Pass, cheapest_exits, converged_from, converged_within, exit_costs
 from twoscale.exits.probe import Probe, open_probe
-from twoscale.exits.sequence_pass import Pass
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.studies.arena.frozen import FrozenGroup, frozen_groups
 
