@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, plain, runs
-from twoscale.config.messages import build
-from twoscale.config.sections import STUDY_SECTIONS, Derived
+from twoscale.config.loading import STUDY_SECTIONS, build
+from twoscale.config.sections import Derived
 from twoscale.data.batches import HeldOut
+from twoscale.jobs.rows import Job
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
 from twoscale.model.transformer import initialise
-from twoscale.workflow.rows import Job
 from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tqdm import tqdm
@@ -274,3 +277,27 @@ def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: b
     lines = _LogLines(label, total, unit, initial)
     yield lines
     lines.line()
+
+
+STUDIES = Path(__file__).parent / "studies"
+
+
+# Part -> what a study's module `study` defines where it has no module of that name.
+ATTRIBUTES = {"config": "SECTIONS", "tables": "TABLES", "runs": "runs"}
+
+
+@cache
+def study_parts(part: str) -> dict[str, ModuleType]:
+    """Name of a study -> its module `part`, or `study` if that has the part, in alphabetical order.
+
+    A study is a folder in `twoscale.studies`, and no list names it.
+    """
+    found = {}
+    for name in sorted(path.parent.name for path in STUDIES.glob("*/study.py")):
+        if (STUDIES / name / f"{part}.py").exists():
+            found[name] = import_module(f"twoscale.studies.{name}.{part}")
+        elif part in ATTRIBUTES:
+            study = import_module(f"twoscale.studies.{name}.study")
+            if hasattr(study, ATTRIBUTES[part]):
+                found[name] = study
+    return found

@@ -17,8 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from twoscale.base import InputError, did_you_mean, first_line, replacing
-from twoscale.discovery import study_parts
+from twoscale.base import InputError, did_you_mean, first_line, replacing, study_parts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from tests.small import job_config, train_config
 from tests.unit.test_engine import MAX_LOOPS, assert_close, decode_text, small_model, text
 from tests.unit.test_training import DATA, HEADER, IDENTITY, MODEL, SEED
 from twoscale.config import ConfigSlice, checked, preset
-from twoscale.config.exits import DENSE_GRIDS
+from twoscale.config.sections import DENSE_GRIDS
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate

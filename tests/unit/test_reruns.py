@@ -16,7 +16,7 @@ from twoscale.workflow.core import JOBS
 SOURCE = ROOT / "src" / "twoscale"
 
 MODEL = {
-    *("canonical", "json", "rng", "config.definitions", "data.token_files"),
+    *("canonical", "json", "rng", "config.definitions", "data.shards"),
     *(
         f"model.{name}"
         for name in (
@@ -51,7 +51,7 @@ ALLOWED = {
     },
     "extract_trajectories": MEASURED
     | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
-    "extract_states": MEASURED | {"data.token_ids", "data.tokenizer", "dynamics.sequence_states", "dynamics.states"},
+    "extract_states": MEASURED | {"data.tokenizer", "dynamics.sequence_states", "dynamics.states"},
     "benchmark_exits": MEASURED | EXITS,
     "measure_exit_quality": MEASURED | EXITS,
     "judge_claims": {

@@ -17,12 +17,11 @@ from humanfriendly import parse_size
 from tests.published import write_folder
 from tests.small import ROOT, of
 from tests.small import project as runs
-from twoscale.base import InputError
+from twoscale.base import InputError, study_parts
 from twoscale.claims.verdicts import CLAIMS
 from twoscale.config import ModelConfig, modules_of_model
 from twoscale.config.types import key
 from twoscale.data import hub, text
-from twoscale.discovery import study_parts
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
 from twoscale.workflow import params, paths, report, resources

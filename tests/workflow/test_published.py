@@ -10,7 +10,7 @@ import yaml
 from tests import hub as loopback
 from tests.published import write_folder
 from tests.workflow.conftest import Project, checkout, environment
-from twoscale.discovery import study_parts
+from twoscale.base import study_parts
 from twoscale.figures.catalogue import figures
 from twoscale.model.published.folder import PublishedFolder
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.workflow.conftest import Project, checkout_with_tests, succeed_with
-from twoscale.discovery import study_parts
+from twoscale.base import study_parts
 from twoscale.figures.catalogue import figures
 
 # One with a measurement and a figure, one with a grid of exit criteria and two figures, one with runs and a target.

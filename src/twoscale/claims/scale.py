@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from twoscale.config import Config
+from twoscale import config
 from twoscale.model.flops import parameters
+
+if TYPE_CHECKING:
+    from twoscale.config import Config
 
 SMALL_SCALE = "small scale"
 LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
@@ -80,12 +83,12 @@ class Scales:
         return [_row(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
 
 
-def scales(run: Config) -> Scales:
+def scales(run: "Config") -> Scales:
     """The scale of a run, with the kind of its device as hardware, and the paper's, the defaults of the config."""
-    return Scales(_scale(run), replace(_scale(Config()), hardware="not stated"))
+    return Scales(_scale(run), replace(_scale(config.Config()), hardware="not stated"))
 
 
-def _scale(run: Config) -> Scale:
+def _scale(run: "Config") -> Scale:
     tokens = run.train.iterations * run.train.batch_size * run.model.context_length
     return Scale(
         None if run.model.source == "published" else tokens,

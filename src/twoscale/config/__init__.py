@@ -1,45 +1,25 @@
 """The config: sections and their checks, layers and runs, and the identities derived from them.
 
-What is offered here reaches jobs as values in their params. Formulas that jobs compute themselves are imported from
-`twoscale.config.definitions` and `twoscale.config.thresholds`, so that fingerprints cover them.
+Its names are imported on first use: the class `Config` has the sections of all studies, whose modules import parts of
+this package. Values of the config reach jobs in their params; only the formulas of `twoscale.config.definitions` are
+covered by the fingerprints of the code.
 """
 
-from twoscale.config.data import BYTES_VOCAB_SIZE, GPT2_VOCAB_SIZE, DataConfig, DownloadConfig, TokenizerConfig
-from twoscale.config.exits import CriterionConfig, ExitsConfig, ProbeConfig, ScalingConfig
-from twoscale.config.identity import (
-    CHARACTERS_PER_TOKEN,
-    FILE_SOURCES,
-    RUNTIME_KEYS,
-    TextQuota,
-    absent_values,
-    checkpoint_iterations,
-    complete,
-    plain,
-    runtime,
-    text_label,
-    text_quota,
-    text_source,
-    training_identity,
-    whole_sequences,
-)
-from twoscale.config.loading import (
-    DEFAULT_PRESET,
-    IMPORTERS,
-    PRESETS,
-    PROJECT,
-    ConfigSlice,
-    checked,
-    merge,
-    model_config_class,
-    modules_of_model,
-    preset,
-    read_yaml,
-    runs,
-    studies,
-    user_config,
-    user_values,
-)
-from twoscale.config.model import ModelConfig, RotaryScaling
-from twoscale.config.sections import SECTIONS, Config, FiguresConfig, PathTypesConfig, TrajectoriesConfig
-from twoscale.config.train import ComputeConfig, TrainConfig
-from twoscale.config.types import Section
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twoscale.config.data import *  # noqa: F403
+    from twoscale.config.loading import *  # noqa: F403
+    from twoscale.config.model import *  # noqa: F403
+    from twoscale.config.sections import *  # noqa: F403
+    from twoscale.config.types import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        # `loading` comes last: it imports the studies
+        for module in () if name.startswith("_") else ("types", "definitions", "data", "model", "sections", "loading"):
+            home = import_module(f"twoscale.config.{module}")
+            if hasattr(home, name):
+                return getattr(home, name)
+        raise AttributeError(f"module 'twoscale.config' has no attribute {name!r}")

@@ -6,8 +6,11 @@ is (`twoscale.export`).
 """
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from twoscale.base import InputError
 
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 
@@ -20,6 +23,16 @@ def group_label(group: tuple[int, ...]) -> str:
 def boundary_label(left: str, right: str) -> str:
     """Name of the boundary between two successive groups in tables: "4->5-6"."""
     return f"{left}->{right}"
+
+
+def whole_sequences(tokens: int, context_length: int) -> int:
+    """Number of whole sequences of `context_length` in `tokens`, at least one."""
+    return max(1, tokens // context_length)
+
+
+def init_name(adapter_init: str, adapter_share: float) -> str:
+    """Name of an adapter initialisation in tables and names of runs: "random", or the share of the state, "0.25"."""
+    return adapter_init if adapter_init == "random" else str(adapter_share).removesuffix(".0")
 
 
 class ModelSizes:
@@ -116,3 +129,52 @@ class ModelSizes:
         """Layers applied per token at the mean loop count: a looped layer counts `mean_loops` times."""
         looped = sum(len(group) for group in self.groups)
         return self.num_layers - looped + looped * self.mean_loops
+
+
+# Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
+THRESHOLD_TYPES: dict[str, type] = {
+    "fixed": int,
+    "step_norm": float,
+    "step_norm_relative": float,
+    "kl": float,
+    "acceleration": float,
+    "acceleration_normalized": float,
+    "acceleration_relative": float,
+    "entropy_diff": float,
+    "argmax_stability": int,
+    "cosine": float,
+    "minp_kl": float,
+    "confidence": float,
+    "margin": float,
+    "entropy": float,
+    "exit_gate": float,
+    "probe": float,
+}
+
+
+def check_threshold(criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str) -> None:
+    """Refuse a threshold that is not a positive finite number of the criterion's type.
+
+    Args:
+        criterion: Name of the criterion.
+        threshold: Its threshold.
+        max_loops: Most loop steps of a token, which the threshold of `fixed` must not exceed; None: any.
+        where: What the sentence begins with, such as the key of the threshold.
+        loops_key: What the sentence calls `max_loops`.
+    """
+    whole = THRESHOLD_TYPES.get(criterion, float) is int
+    good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(threshold, bool)
+    if not good_type or not math.isfinite(threshold) or threshold <= 0:
+        expected = "a whole number of loops" if whole else "a number"
+        raise InputError(f"{where}: found {threshold!r}, expected {expected} > 0.")
+    if criterion == "fixed" and max_loops is not None and threshold > max_loops:
+        raise InputError(f"{where}: found {threshold}, expected at most {loops_key} = {max_loops}.")
+
+
+MULTIPLES = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
+
+
+def loop_counts(trained: float, multiples: Iterable[float] = MULTIPLES, most: int | None = None) -> tuple[int, ...]:
+    """Whole loop counts next to the multiples of `trained`, which is one of them, at least 1 and at most `most`."""
+    counts = {max(1, round(multiple * trained)) for multiple in (1.0, *multiples)}
+    return tuple(sorted(count for count in counts if most is None or count <= most))

@@ -11,9 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from twoscale.config.loading import PRESETS, PROJECT, paper
-from twoscale.config.messages import opened, phrase
-from twoscale.config.sections import SECTIONS, Config
+from twoscale.config.loading import PRESETS, PROJECT, SECTIONS, Config, opened, paper, phrase
 from twoscale.config.types import FILE_NAME
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.json"

@@ -1,7 +1,9 @@
-"""Types of config values, and the base of all sections."""
+"""Types of config values, the base of all sections, sections as plain values, and the reading of JSON files."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -10,16 +12,19 @@ from pydantic import (
     ConfigDict,
     Field,
     StrictBool,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
 
 from twoscale.base import InputError
-from twoscale.config.identity import whole_sequences
+from twoscale.config.definitions import whole_sequences
 
 if TYPE_CHECKING:
-    from twoscale.config.exits import ExitsConfig
-    from twoscale.config.sections import CoreConfig
+    from pydantic.fields import FieldInfo
+
+    from twoscale.config.sections import CoreConfig, ExitsConfig
 
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
 FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -143,3 +148,70 @@ def check_sequence(key: str, sequence: int, config: "CoreConfig") -> None:
     """Refuse a sequence that is not among those in trajectories.tokens."""
     most = config.trajectory_sequences
     require(sequence < most, key, sequence, f"less than {most}, the number of sequences in trajectories.tokens")
+
+
+# --- sections as plain values ---
+
+
+def complete(section: BaseModel) -> dict[str, Any]:
+    """A section as a JSON-able dict with every key: tuples become lists, nested sections become dicts."""
+    return section.model_dump(mode="json", by_alias=True, serialize_as_any=True)
+
+
+def plain(section: BaseModel) -> dict[str, Any]:
+    """A section as a JSON-able dict without optional keys at their default."""
+    values = complete(section)
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if is_optional(field) and value == field.default:
+            del values[name]
+        elif hasattr(value, "model_dump"):
+            values[name] = plain(value)
+    return values
+
+
+def absent_values(*sections: BaseModel) -> list[dict[str, Any]]:
+    """Keys that `plain` leaves out of each section: the optional ones, with their defaults."""
+    return [{k: v.default for k, v in type(s).model_fields.items() if is_optional(v)} for s in sections]
+
+
+def is_optional(field: "FieldInfo") -> bool:
+    """Whether the key may be absent from a section of a slice or an identity, and then has its default."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("optional"))
+
+
+# --- JSON files ---
+
+T = TypeVar("T")
+JsonCount = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def parse_json(content: str | bytes, form: type[T]) -> T:
+    """JSON as a value of the type `form`, such as a dataclass. Nothing is converted: 1.0 is no whole number.
+
+    Raises:
+        ValueError: with one line, for what is no JSON or of another form, or is nested too deeply.
+    """
+    try:
+        return _adapter(form).validate_json(content, strict=True)
+    except ValidationError as error:
+        raise ValueError(_problem(error)) from error
+
+
+def check_json(value: Any, form: Any) -> Any:
+    """A parsed value as `parse_json` would return it. Raises ValueError with one line."""
+    try:
+        return _adapter(form).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise ValueError(_problem(error)) from error
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+def _problem(error: ValidationError) -> str:
+    """The first of pydantic's errors."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from twoscale.config.identity import text_label
-from twoscale.discovery import STUDIES, study_parts
+from twoscale.base import STUDIES, study_parts
+from twoscale.config.data import text_label
 
 if TYPE_CHECKING:
     from twoscale.config import Config

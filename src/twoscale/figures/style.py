@@ -33,7 +33,7 @@ from matplotlib.ticker import (
 
 from twoscale.base import InputError, replacing
 from twoscale.claims.geometry import REPORTED_COSINE
-from twoscale.config.thresholds import THRESHOLD_TYPES
+from twoscale.config.definitions import THRESHOLD_TYPES
 
 # Widths of a journal column and of the page, in inches.
 SINGLE, DOUBLE = 3.4, 7.0

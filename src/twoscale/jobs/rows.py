@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale import tables
 from twoscale.base import replacing
-from twoscale.config import ConfigSlice
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from twoscale.config import ConfigSlice
     from twoscale.workflow.runs import Runs
 
 
@@ -141,7 +141,7 @@ class LocalJob(Job):
 class StudyJob:
     """The job that runs: its config, and its inputs and outputs by name, each a list of files."""
 
-    config: ConfigSlice
+    config: "ConfigSlice"
     files: Mapping[str, list[Path]]
 
     def file(self, name: str) -> Path:

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from twoscale.base import InputError, canonical_json, first_line, replacing, sha256
 from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
+from twoscale.config.types import JsonCount, parse_json
 from twoscale.data.batches import HeldOut, open_held_out
-from twoscale.jobs.study_job import StudyJob
-from twoscale.json import Count, parse
+from twoscale.jobs.rows import StudyJob
 from twoscale.model import flops
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import DrawnNoise, EvaluationNoise
@@ -77,8 +77,8 @@ class Header:
     """
 
     kind: str
-    iteration: Count
-    tokens_seen: Count
+    iteration: JsonCount
+    tokens_seen: JsonCount
     identity: dict[str, Any]
     extra: dict[str, Any]
 
@@ -146,7 +146,7 @@ def _read_header(path: Path) -> _Written:
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{path}: cannot be read ({error}), expected a complete safetensors file.") from error
     try:
-        header = parse(text or "", _Written)
+        header = parse_json(text or "", _Written)
     except ValueError as error:
         raise InputError(
             f"{path}: found no header under the metadata key '{METADATA_KEY}' ({first_line(error)}), expected a "

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from twoscale.base import InputError, first_line
 from twoscale.config import Config, ConfigSlice, ModelConfig
+from twoscale.config.types import check_json
 from twoscale.data.shards import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.jobs.machine import check_cuda
-from twoscale.json import checked
 from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header
 from twoscale.model.interface import LoopedModel, Noise, Stage, any_weight
 from twoscale.model.noise import EvaluationNoise
@@ -201,7 +201,7 @@ def open_run(
     identity = read_header(path).identity
     config = ConfigSlice(identity)
     try:
-        model_config, seed = checked(config.model, ModelConfig), checked(config.seed, int)
+        model_config, seed = check_json(config.model, ModelConfig), check_json(config.seed, int)
     except (InputError, AttributeError, ValueError) as error:
         raise InputError(
             f"{path}: found a header from another version of this project ({first_line(error)}), expected the "

@@ -22,7 +22,7 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.base import InputError, replacing
 from twoscale.config import PathTypesConfig
-from twoscale.config.loop_counts import loop_counts
+from twoscale.config.definitions import loop_counts
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.states import Columns, describe_loop, exact, token_keys, write_states
 from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units

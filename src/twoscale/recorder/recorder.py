@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
-from twoscale.config.loop_counts import MULTIPLES
+from twoscale.config.definitions import MULTIPLES
 from twoscale.dynamics.states import exact
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.recorder.exits import FrozenExits, Thresholds, exit_rows, make_criteria

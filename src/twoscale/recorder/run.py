@@ -10,12 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 from twoscale import tables
-from twoscale.base import InputError, replacing
+from twoscale.base import InputError, replacing, study_parts
 from twoscale.claims import regime
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
-from twoscale.discovery import study_parts
 from twoscale.dynamics import aggregate, state_paths
 from twoscale.figures import drawing, style
 from twoscale.figures.catalogue import figures
@@ -74,8 +73,9 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
         (aggregate.metrics, {"trajectories": trajectories, "token_drift": drift}),
         (state_paths.run, {"states": [path for path in [folder / "states.safetensors"] if path.exists()]}),
     ]
-    inputs = {"path_types": {"paths": paths}, "scaling": {"quality": scaling}}
+    inputs = {"path_types": {"paths": paths}}
     jobs += [(part.run, inputs[name]) for name, part in study_parts("compare").items() if name in inputs]
+    jobs += [(part.run_scaling, {"quality": scaling}) for name, part in study_parts("draw").items() if name == "depth"]
     outputs = {name: [folder / "tables" / f"{name}.parquet"] for name in WRITTEN}
     for run, files in jobs:
         if all(files.values()):

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.base import markdown, replacing
+from twoscale.base import markdown, replacing, study_parts
 from twoscale.claims.exits import REPORTED_LATENCY
 from twoscale.claims.findings import FAILS, HOLDS, OPEN, marked
 from twoscale.claims.geometry import REPORTED_COSINE
@@ -25,7 +25,6 @@ from twoscale.claims.scale import LABELS, MEANING, SMALL_SCALE, Scales, scales, 
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import PROJECT, Config, text_label
-from twoscale.discovery import study_parts
 from twoscale.report.pages import printed_scope, printed_value
 from twoscale.report.release import MANIFEST, Manifest, Release
 from twoscale.report.render import number, render, table

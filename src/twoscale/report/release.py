@@ -40,9 +40,8 @@ from twoscale import tables
 from twoscale.base import InputError, first_line, replacing, sha256
 from twoscale.claims.scale import Scales
 from twoscale.config import PROJECT, Config, DownloadConfig
-from twoscale.config.types import FILE_NAME
+from twoscale.config.types import FILE_NAME, JsonCount, parse_json
 from twoscale.jobs import environment, machine
-from twoscale.json import Count, parse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +74,7 @@ PACKAGES = (
 class File:
     """Size and SHA-256 of a file, as in a manifest."""
 
-    bytes: Count
+    bytes: JsonCount
     sha256: str
 
 
@@ -114,7 +113,7 @@ class Release:
             )
         source = source.rstrip("/") or source
         try:
-            manifest = parse(_read(source, MANIFEST, download), Manifest)
+            manifest = parse_json(_read(source, MANIFEST, download), Manifest)
         except ValueError as error:
             raise InputError(
                 f"{source}/{MANIFEST}: found no manifest of a release ({error}), expected the output of "

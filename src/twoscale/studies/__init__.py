@@ -1,3 +1,1 @@
-"""Studies: questions beyond the paper, one folder each. They import no other study."""
-
-import twoscale.config  # noqa: F401 - first, because it imports the sections of all studies
+"""Studies beyond the paper: a folder each, found by `twoscale.base.study_parts`."""

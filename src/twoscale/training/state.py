@@ -12,8 +12,8 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.base import InputError, canonical_json
 from twoscale.config import TrainConfig
+from twoscale.config.types import JsonCount, check_json
 from twoscale.jobs import environment
-from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header, check_tensors
 from twoscale.model.interface import Gated, LoopedModel
@@ -158,7 +158,7 @@ def load_partial(
 def _log(path: Path, header: Header, groups: int) -> list[dict[str, Any]]:
     """The rows of the log in the header of a partial state, as `TrainingState` has them."""
     try:
-        rows = checked(header.extra.get("log"), list[dict[str, int | float | list[Count] | None]])
+        rows = check_json(header.extra.get("log"), list[dict[str, int | float | list[JsonCount] | None]])
     except ValueError as error:
         raise InputError(
             f"{path}: found no log of the segment ({error}), expected a log with one row per iteration."

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from twoscale import config as configs
-from twoscale.base import InputError
+from twoscale.base import InputError, study_parts
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
-from twoscale.config.messages import build
-from twoscale.discovery import study_parts
+from twoscale.config.loading import build
 from twoscale.export.released import check_released
 from twoscale.jobs.rows import PROBE, QUALITY, Job, LocalJob
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder, folder_layer

@@ -15,7 +15,7 @@ from tests.studies.depth_card.samples import LOSSES, card, draw, quality
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import plain
-from twoscale.config.loop_counts import loop_counts
+from twoscale.config.definitions import loop_counts
 from twoscale.dynamics import vectors
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.model.noise import EvaluationNoise

@@ -8,8 +8,8 @@ from typing import Any
 
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig
-from twoscale.config.messages import LONGEST_VALUE
-from twoscale.json import parse
+from twoscale.config.loading import LONGEST_VALUE
+from twoscale.config.types import parse_json
 
 Shape = tuple[int, ...]
 LONGEST_LIST = 300  # characters of keys in a message
@@ -85,7 +85,7 @@ class Options:
     @classmethod
     def read(cls, path: Path) -> "Options":
         try:
-            return cls(path, parse(path.read_bytes(), dict[str, Any]))
+            return cls(path, parse_json(path.read_bytes(), dict[str, Any]))
         except FileNotFoundError as error:
             raise InputError(f"{path}: no such file, expected the config.json of a published model.") from error
         except (OSError, ValueError) as error:

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig, merge
-from twoscale.config.messages import build
-from twoscale.json import parse
+from twoscale.config.loading import build
+from twoscale.config.types import parse_json
 from twoscale.model.published.family import Defaults, Family, Options
 from twoscale.model.published.ouro import OURO
 from twoscale.model.published.parcae import PARCAE
@@ -88,7 +88,7 @@ class PublishedFolder:
     def _index(self) -> dict[str, Path]:
         path = self.path / INDEX
         try:
-            weights = parse(path.read_bytes(), Index).weight_map
+            weights = parse_json(path.read_bytes(), Index).weight_map
             return {name: self.path / file for name, file in weights.items()}
         except (OSError, ValueError) as error:
             raise InputError(

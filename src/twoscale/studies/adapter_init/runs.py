@@ -3,9 +3,9 @@
 import itertools
 from typing import Any
 
-from twoscale.config.identity import init_name
+from twoscale.config import Config
+from twoscale.config.definitions import init_name
 from twoscale.config.model import HALF, model_keys
-from twoscale.config.sections import Config
 
 KEYS = ("adapter_init", "adapter_share", "state_init", "sandwich")
 

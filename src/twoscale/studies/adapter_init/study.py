@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from twoscale.config.identity import text_label
+from twoscale.config.data import text_label
 from twoscale.figures.catalogue import Figure, table
 from twoscale.jobs.rows import LocalJob
 

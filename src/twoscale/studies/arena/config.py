@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from twoscale.config.exits import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
+from twoscale.config.sections import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
 from twoscale.config.types import Count, Number, OnHeldOut, Section, key
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twoscale.config.identity import text_label
-from twoscale.config.sections import Config
+from twoscale.config import Config
+from twoscale.config.data import text_label
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
 from twoscale.jobs.rows import LocalJob, TorchJob, all_cores
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError
-from twoscale.config.exits import ScalingConfig
-from twoscale.config.identity import text_label
-from twoscale.config.sections import Config
+from twoscale.config import Config
+from twoscale.config.data import text_label
+from twoscale.config.sections import ScalingConfig
 from twoscale.figures.catalogue import Figure, table
 from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.model.flops import mean_flops_per_token, parameters

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError
-from twoscale.config.identity import text_label
+from twoscale.config.data import text_label
 from twoscale.jobs.rows import LocalJob, TorchJob
 
 if TYPE_CHECKING:

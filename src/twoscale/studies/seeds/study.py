@@ -1,7 +1,7 @@
 """Figures and jobs of the study."""
 
 from twoscale.claims.scale import scales
-from twoscale.config.identity import text_label
+from twoscale.config.data import text_label
 from twoscale.figures.catalogue import Figure, is_published, table
 from twoscale.jobs.rows import LocalJob
 from twoscale.tables import CLAIM_TABLES
