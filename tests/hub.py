@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
-
-import yaml
+from urllib.parse import unquote, urlsplit
 
 from tests.web import running
 
@@ -26,9 +24,9 @@ REPOSITORY = "somebody/text"
 class Hub:
     """The server, its repository (a folder) and its pending faults.
 
-    `faults` is a list of functions of a request handler. Each request for a file's content removes the first one from
-    the list, which answers the request, or returns False and the hub answers. `requests` lists path and range of every
-    request.
+    `faults` is a list of functions of a request handler. Each request for the content of parquet files or weights
+    removes the first one from the list, which answers the request, or returns False and the hub answers. `requests`
+    lists path and range of every request.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,16 +38,13 @@ class Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self.server.daemon_threads = True
         self.server.hub = self
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.port = self.server.server_address[1]
 
     def environment(self, home: Path) -> dict[str, str]:
         """Variables that make the client use only this hub, with its cache in `home`."""
         unreachable = "http://127.0.0.1:9"
         return {
-            "HF_ENDPOINT": self.address,
+            "HF_ENDPOINT": f"http://127.0.0.1:{self.port}",
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_XET": "1",
@@ -61,15 +56,6 @@ class Hub:
     def content_requests(self) -> list[tuple[str, str | None]]:
         return [request for request in self.requests if request[0].startswith("/store/")]
 
-    def files(self) -> list[str]:
-        return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
-
-    def card(self) -> dict:
-        """The YAML between the first two lines of dashes of the README, if there is one."""
-        if not (self.folder / "README.md").is_file():
-            return {}
-        return yaml.safe_load((self.folder / "README.md").read_text().split("---\n")[1])
-
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Hub]:
@@ -77,6 +63,14 @@ def serving(folder: Path) -> Iterator[Hub]:
     hub = Hub(folder)
     with running(hub.server):
         yield hub
+
+
+# --- faults
+
+
+def nothing(handler) -> bool:
+    """No fault: the hub answers."""
+    return False
 
 
 def status(code: int, **headers: str) -> Callable:
@@ -90,8 +84,8 @@ def status(code: int, **headers: str) -> Callable:
 
 def truncate(handler) -> None:
     """Announce the whole range, send half of it and close."""
-    content = handler.content()
-    handler.head(206, len(content), **handler.range_headers())
+    content, headers = handler.content()
+    handler.head(206, len(content), **headers)
     handler.wfile.write(content[: len(content) // 2])
     handler.wfile.flush()
     handler.close_connection = True
@@ -106,8 +100,8 @@ def reset(handler) -> None:
 
 def short(handler) -> None:
     """Send half of the range in a response that is complete by its headers."""
-    content = handler.content()
-    handler.answer(206, content[: len(content) // 2], **handler.range_headers())
+    content, headers = handler.content()
+    handler.answer(206, content[: len(content) // 2], **headers)
 
 
 def calling(function: Callable[[], None]) -> Callable:
@@ -120,137 +114,86 @@ def calling(function: Callable[[], None]) -> Callable:
     return fault
 
 
-def nothing(handler) -> bool:
-    """No fault: the hub answers."""
-    return False
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._respond()
+        self.route = unquote(urlsplit(self.path).path)
+        is_content = self.route.startswith("/store/")
+        with self.server.hub.lock:
+            self.server.hub.requests.append((self.route, self.headers.get("Range")))
+            fault = self.server.hub.faults.pop(0) if is_content and self.server.hub.faults else nothing
+        try:
+            if fault(self) is not False:
+                return
+            if is_content:
+                content, headers = self.content()
+                self.answer(206 if self.headers.get("Range") else 200, content, **headers)
+            else:
+                self._api()
+        except (BrokenPipeError, ConnectionResetError):  # the client has gone
+            self.close_connection = True
 
-    def do_HEAD(self) -> None:
-        self._respond()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.answer(404, b"{}")
+    do_HEAD = do_GET
 
     def log_message(self, *arguments) -> None:
         pass
 
-    @property
-    def hub(self) -> Hub:
-        return self.server.hub
-
-    def _respond(self) -> None:
-        self.route = unquote(urlsplit(self.path).path)
-        is_content = self.route.startswith("/store/")
-        with self.hub.lock:
-            self.hub.requests.append((self.route, self.headers.get("Range")))
-            fault = self.hub.faults.pop(0) if is_content and self.hub.faults else nothing
-        try:
-            if fault(self) is False:
-                self._store() if is_content else self._api()
-        except (BrokenPipeError, ConnectionResetError):  # the client has gone
-            self.close_connection = True
-
     def _api(self) -> None:
+        hub = self.server.hub
         kind = "models" if self.route.startswith("/api/models/") else "datasets"
-        prefix = f"/api/{kind}/{REPOSITORY}"
-        if self.route.startswith(f"{prefix}/revision/"):
-            self._info(self.route.removeprefix(f"{prefix}/revision/"))
-        elif self.route == prefix:
-            self._info("main")
-        elif self.route.startswith(f"{prefix}/tree/"):
-            revision, _, folder = self.route.removeprefix(f"{prefix}/tree/").partition("/")
-            self._tree(revision, folder)
-        elif self.route == f"{prefix}/paths-info":
-            self.answer(404, b"{}")
-        elif f"{REPOSITORY}/resolve/" in self.route:  # behind /datasets/ for data, behind / for a model
+        request, _, rest = self.route.removeprefix(f"/api/{kind}/{REPOSITORY}/").partition("/")
+        if f"{REPOSITORY}/resolve/" in self.route:  # behind /datasets/ for data, behind / for a model
             self._resolve(*self.route.partition("/resolve/")[2].split("/", 1))
+        elif request == "revision" and rest in hub.revisions:
+            self.answer(200, json.dumps({"_id": "0", "id": REPOSITORY, "sha": hub.revisions[rest]}).encode())
+        elif request == "tree" and rest.partition("/")[0] in hub.revisions:
+            self._tree(rest.partition("/")[2])
         else:
-            self.answer(404, b"{}", **{"X-Error-Code": "RepoNotFound"})
+            self.answer(404, b"{}", **{"X-Error-Code": "RevisionNotFound" if request == "revision" else "RepoNotFound"})
 
-    def _info(self, revision: str) -> None:
-        if revision not in self.hub.revisions:
-            self.answer(404, b"{}", **{"X-Error-Code": "RevisionNotFound"})
-            return
-        info = {
-            "_id": "0",
-            "id": REPOSITORY,
-            "sha": self.hub.revisions[revision],
-            "cardData": self.hub.card(),
-            "siblings": [{"rfilename": name} for name in self.hub.files()],
-        }
-        fields = {"_id", "id", *parse_qs(urlsplit(self.path).query).get("expand", info)}
-        self.answer(200, json.dumps({key: info[key] for key in fields}).encode())
-
-    def _tree(self, revision: str, folder: str) -> None:
-        recursive = "recursive=True" in self.path or "recursive=true" in self.path
-        below = [name for name in self.hub.files() if name.startswith(f"{folder}/" if folder else "")]
-        entries = {}
-        for name in below:
-            head, _, rest = name[len(folder) + 1 if folder else 0 :].partition("/")
-            if rest and not recursive:
-                path = f"{folder}/{head}" if folder else head
-                entries[path] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
-            else:
-                content = (self.hub.folder / name).read_bytes()
-                oid = hashlib.sha1(content).hexdigest()
-                entries[name] = {"type": "file", "oid": oid, "size": len(content), "path": name}
-        if entries and revision in self.hub.revisions:
+    def _tree(self, folder: str) -> None:
+        """Files below a folder, or its files and folders."""
+        root, entries = self.server.hub.folder, {}
+        for path in sorted(
+            (root / folder).rglob("*") if "recursive=true" in self.path.lower() else (root / folder).glob("*")
+        ):
+            name = path.relative_to(root).as_posix()
+            content = path.read_bytes() if path.is_file() else b""
+            entries[name] = {
+                "type": "file" if path.is_file() else "directory",
+                "oid": hashlib.sha1(content).hexdigest(),
+                "size": len(content),
+                "path": name,
+            }
+        if entries:
             self.answer(200, json.dumps(list(entries.values())).encode())
         else:
             self.answer(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
 
     def _resolve(self, revision: str, name: str) -> None:
         """The Hub's answer to a request for a file: its entity tag and size, and a redirect to its content."""
-        path = self.hub.folder / name
-        if revision not in self.hub.revisions or not path.is_file():
+        hub = self.server.hub
+        path = hub.folder / name
+        if revision not in hub.revisions or not path.is_file():
             self.answer(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
             return
         content = path.read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
-        described = {
-            "X-Repo-Commit": self.hub.revisions[revision],
-            "X-Linked-Etag": f'"{digest}"',
-            "X-Linked-Size": str(len(content)),
-            "ETag": f'"{digest}"',
-        }
-        if name.endswith((".parquet", ".safetensors")):
-            self.answer(
-                302, b"", Location=f"http://localhost:{self.hub.server.server_address[1]}/store/{name}", **described
-            )
+        tag = f'"{hashlib.sha256(content).hexdigest()}"'
+        headers = {"X-Repo-Commit": hub.revisions[revision], "X-Linked-Size": str(len(content))}
+        headers |= {"X-Linked-Etag": tag, "ETag": tag}
+        if name.endswith((".parquet", ".safetensors")):  # on another host
+            self.answer(302, b"", Location=f"http://localhost:{hub.port}/store/{name}", **headers)
         else:
-            self.answer(200, content, **described)
+            self.answer(200, content, **headers)
 
-    def _store(self) -> None:
-        if not self.headers.get("Range"):
-            self.answer(200, self._path().read_bytes())
-        else:
-            self.answer(206, self.content(), **self.range_headers())
-
-    def _path(self) -> Path:
-        return self.hub.folder / self.route.removeprefix("/store/")
-
-    def _range(self) -> tuple[int, int, int]:
-        """First byte, byte after the last, and size of the file."""
-        size = self._path().stat().st_size
+    def content(self) -> tuple[bytes, dict[str, str]]:
+        """The range that is asked for, or all of the file, and its headers."""
+        content = (self.server.hub.folder / self.route.removeprefix("/store/")).read_bytes()
         first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
-        return int(first), min(int(last or size - 1) + 1, size), size
-
-    def content(self) -> bytes:
-        first, end, _ = self._range()
-        with self._path().open("rb") as file:
-            file.seek(first)
-            return file.read(end - first)
-
-    def range_headers(self) -> dict[str, str]:
-        first, end, size = self._range()
-        return {"Content-Range": f"bytes {first}-{end - 1}/{size}", "ETag": '"of the store"'}
+        part = content[int(first) : int(last or len(content) - 1) + 1]
+        end = int(first) + len(part) - 1
+        return part, {"Content-Range": f"bytes {first}-{end}/{len(content)}", "ETag": '"of the store"'}
 
     def head(self, code: int, length: int, **headers: str) -> None:
         self.send_response(code)
