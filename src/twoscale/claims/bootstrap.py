@@ -11,7 +11,7 @@ different lengths, n is their effective number, which is smaller.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -90,10 +90,6 @@ def deviation_factors(number: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def normal_quantile(probability: float) -> float:
-    return NormalDist().inv_cdf(probability)
-
-
 def effective_number(weights: np.ndarray) -> float:
     """Number of equal units whose mean is as noisy as the mean with these weights (units,): (Σw)² / Σw², 2 at least.
 
@@ -119,20 +115,24 @@ def interval_about(
         Both ends; NaN if a replicate is not finite.
     """
     upper = (1 + LEVEL) / 2
+    normal = NormalDist().inv_cdf(upper)
     low, high = np.quantile(samples, [1 - upper, upper])
     # distances from the mean of the replicates and not from the value: resampling adds another bias
-    centre, noise = samples.mean(), normal_quantile(upper) * scatter
-    widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal_quantile(upper)
-    return float(value - widening * np.hypot(centre - low, noise)), float(
-        value + widening * np.hypot(high - centre, noise)
-    )
+    centre, noise = samples.mean(), normal * scatter
+    widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal
+    below, above = (widening * np.hypot(distance, noise) for distance in (centre - low, high - centre))
+    return float(value - below), float(value + above)
 
 
 def interval(
     statistic: Statistic, units: np.ndarray, seed: int, weights: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """95 % interval of `statistic` over the units (units, ...), of which there are two or more, of equal weight unless
-    `weights` (units,) are given."""
+    """95 % interval of `statistic` over the units (units, ...), of equal weight unless `weights` (units,) are given.
+
+    NaN for a single unit.
+    """
+    if len(units) < 2:
+        return np.nan, np.nan
     number = len(units) if weights is None else effective_number(weights)
     return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), number)
 
@@ -156,19 +156,13 @@ def joined(value: Numbers, *intervals: tuple[Numbers, Numbers]) -> tuple[Numbers
     return value - below, value + above
 
 
-# --- statistics ------------------------------------------------------------------------------------------------
-
-
-def median(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the median of each sample (R, units) -> (R,)."""
-    return np.median(samples, axis=1)
-
-
 def ratio_of_sums(samples: np.ndarray) -> np.ndarray:
     """Statistic: the sum of the units' first entries over the sum of their second entries: (R, units, 2) -> (R,)."""
     sums = samples.sum(axis=1)
     return sums[..., 0] / sums[..., 1]
 
+
+# --- tables of exits: one row per operating point, an exit criterion with a threshold ----------------------------
 
 OPERATING_POINT = ["criterion", "threshold"]
 
@@ -186,7 +180,9 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     """
     by_point = latency.groupby(OPERATING_POINT, sort=False)
     medians = by_point[["latency_ms", "baseline_ms"]].median()
-    intervals = _intervals(by_point, lambda rows: _interval(median, rows["latency_ms"].to_numpy()))
+    intervals = _intervals(
+        by_point, lambda rows: interval(partial(np.median, axis=1), rows["latency_ms"].to_numpy(), 0)
+    )
     return medians.join(intervals).reset_index()
 
 
@@ -257,7 +253,7 @@ def mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: 
 
     def bounds(rows: pd.DataFrame) -> tuple[float, float]:
         sums = rows.assign(sum=rows[values] * rows["tokens"]).groupby("document")[["sum", "tokens"]].sum()
-        return _interval(ratio_of_sums, sums.to_numpy(np.float64), seed, sums["tokens"].to_numpy())
+        return interval(ratio_of_sums, sums.to_numpy(np.float64), seed, sums["tokens"].to_numpy())
 
     return _intervals(by_point, bounds)
 
@@ -269,11 +265,3 @@ def _intervals(
     rows = {point: bounds(rows) for point, rows in by_point}
     points = pd.MultiIndex.from_tuples(rows, names=by_point.keys)
     return pd.DataFrame.from_dict(rows, orient="index", columns=["low", "high"]).set_axis(points)
-
-
-def _interval(
-    statistic: Statistic, units: np.ndarray, seed: int = 0, weights: np.ndarray | None = None
-) -> tuple[float, float]:
-    if len(units) < 2:  # one unit: no interval
-        return np.nan, np.nan
-    return interval(statistic, units, seed, weights)

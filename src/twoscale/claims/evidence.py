@@ -275,7 +275,7 @@ class Evidence:
         change, changes = values @ weights, samples @ weights
         change = change - unbias * (changes.mean() - change)
         scatter, of_line = trend_error(values, iterations)
-        remark = f"{_brief(values[0])} → {_brief(values[-1])} over {len(iterations)} checkpoints"
+        remark = f"{values[0]:.3g} → {values[-1]:.3g} over {len(iterations)} checkpoints"
         effective = effective_number(units)
         freedom = min(effective - 1, of_line)
         bounds = bootstrap.interval_about(change, changes, effective, scatter, freedom)
@@ -297,14 +297,9 @@ class Evidence:
 
     @staticmethod
     def _estimate(value: float, samples: np.ndarray, units: np.ndarray, effective: float, remark: str) -> Estimate:
-        bounds = bootstrap.interval_about(value, samples, effective)
-        low, high = bounds
-        of_samples: dict[str, Any] = {"samples": samples, "units": len(units), "effective": effective}
-        return Estimate(float(value), low, high, remark, effective - 1, **of_samples).checked()
-
-
-def _brief(value: float) -> str:
-    return f"{value:.3g}"
+        low, high = bootstrap.interval_about(value, samples, effective)
+        sampled = {"samples": samples, "units": len(units), "effective": effective}
+        return Estimate(float(value), low, high, remark, effective - 1, **sampled).checked()
 
 
 def _sums(rows: pd.DataFrame, **axes: Iterable[int]) -> np.ndarray:

@@ -26,6 +26,21 @@ SETTLING, DRIFTING, MARGINAL, UNDETERMINED = REGIMES = ("settling", "drifting", 
 LEAST_GROWTH = 0.1  # of the exponent q: over the last half of the loop steps the norm grows by 7 %
 FLOOR_FACTOR = 16  # as in `twoscale.dynamics.vectors`, which needs torch
 FLOAT32_EPS = float(np.finfo(np.float32).eps)
+SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
+FEWEST = 3  # values of a fit
+
+
+def slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Least-squares slopes of log values (units, n) in log k (n,): (units,).
+
+    NaN and zero are left out; the slope is NaN if fewer than `FEWEST` values remain.
+    """
+    known = np.isfinite(values) & (values > 0)
+    count = np.maximum(known.sum(1, keepdims=True), 1)
+    offset = np.where(known, np.log(k) - (known * np.log(k)).sum(1, keepdims=True) / count, 0)
+    with np.errstate(invalid="ignore"):
+        found = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
+    return np.where(count[:, 0] >= FEWEST, found, np.nan)
 
 
 class Exponent(NamedTuple):
@@ -94,17 +109,14 @@ class Regime:
         if self.name == UNDETERMINED:
             return f"undetermined: a regime needs finite states and {2 * FEWEST} loop steps or more."
         steps = "reaches the rounding floor" if self.at_floor else f"goes as {self.step_exponent}"
+        direction = ""
+        if self.name == DRIFTING and self.freezes is not None:
+            freezes = "freezes" if self.freezes else "does not freeze"
+            direction = f"; the direction {freezes}, its steps go as {self.direction_exponent}"
         return (
             f"{self.name}: over loop steps {self.first} to {self.last} the step norm {steps}, the state norm goes as "
-            f"{self.norm_exponent}; the last step is {self.last_step:.1g} of the state{self._direction}."
+            f"{self.norm_exponent}; the last step is {self.last_step:.1g} of the state{direction}."
         )
-
-    @property
-    def _direction(self) -> str:
-        if self.name != DRIFTING or self.freezes is None:
-            return ""
-        steps = f"its steps go as {self.direction_exponent}"
-        return f"; the direction {'freezes' if self.freezes else 'does not freeze'}, {steps}"
 
 
 def regime(
@@ -145,10 +157,8 @@ def regime(
 def table(sequences: pd.DataFrame) -> pd.DataFrame:
     """The table "regime" from the table "loop_sequences"; checkpoints and groups keep its order."""
     keys = ["run", "iteration", "group"]
-    rows = [
-        dict(zip(keys, labels, strict=True)) | of_sequences(part).row()
-        for labels, part in sequences.groupby(keys, sort=False)
-    ]
+    by_key = sequences.groupby(keys, sort=False)
+    rows = [dict(zip(keys, labels, strict=True)) | of_sequences(part).row() for labels, part in by_key]
     return pd.DataFrame(rows, columns=list(tables.columns("regime")))
 
 
@@ -192,20 +202,3 @@ def _exponent(values: np.ndarray, k: np.ndarray) -> Exponent:
     found = slopes(values, k)
     found = found[~np.isnan(found)]
     return Exponent(float(found.mean()), *bootstrap.t_interval(found)) if found.size else Exponent(*[np.nan] * 3)
-
-
-SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
-FEWEST = 3  # values of a fit
-
-
-def slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Least-squares slopes of log values (units, n) in log k (n,): (units,).
-
-    NaN and zero are left out; the slope is NaN if fewer than `FEWEST` values remain.
-    """
-    known = np.isfinite(values) & (values > 0)
-    count = np.maximum(known.sum(1, keepdims=True), 1)
-    offset = np.where(known, np.log(k) - (known * np.log(k)).sum(1, keepdims=True) / count, 0)
-    with np.errstate(invalid="ignore"):
-        found = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
-    return np.where(count[:, 0] >= FEWEST, found, np.nan)

@@ -109,10 +109,13 @@ class Check:
 
     def kinds(self) -> pd.DataFrame:
         """One row per kind: kind, numbers, outside, largest (difference), tolerance."""
-        by_kind = self.numbers.groupby("kind", sort=False)
-        columns = {"numbers": ("number", "size"), "outside": ("outside", "sum")}
-        columns |= {"largest": ("difference", "max"), "tolerance": ("tolerance", "first")}
-        return by_kind.agg(**columns).reset_index()
+        found = self.numbers.groupby("kind", sort=False).agg(
+            numbers=("number", "size"),
+            outside=("outside", "sum"),
+            largest=("difference", "max"),
+            tolerance=("tolerance", "first"),
+        )
+        return found.reset_index()
 
 
 # --- the run and the release -----------------------------------------------------------------------------------
@@ -129,10 +132,8 @@ def tables_of_run(folder: Path) -> Frames:
     Raises InputError for a table that is missing or damaged.
     """
     logs = segments(folder)
-    joined = {
-        "training": aggregate.training(logs),
-        "training_loops": aggregate.training_loops([path.with_suffix(".loops.parquet") for path in logs]),
-    }
+    loops = [path.with_suffix(".loops.parquet") for path in logs]
+    joined = {"training": aggregate.training(logs), "training_loops": aggregate.training_loops(loops)}
     return joined | {name: tables.read(name, folder / f"tables/{name}.parquet") for name in KEYS if name not in joined}
 
 
@@ -169,10 +170,7 @@ def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
 
 
 def check_config(identity: Mapping[str, Any], released: Config, where: str) -> None:
-    """Refuse a run that was trained with another config than the release. Raises InputError.
-
-    `identity`: identity of a checkpoint of the run, in the file `where`.
-    """
+    """Refuse a run, by the identity of a checkpoint in the file `where`, of another training config. InputError."""
     theirs = training_identity(released)
     ours = {section: identity.get(section) for section in theirs}
     if keys := _differing(ours, theirs):
@@ -194,19 +192,17 @@ def _differing(ours: Any, theirs: Any, name: str = "") -> list[str]:
 def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
     """Compare the tables of a run with the tables of a release."""
     numbers = every_number if same_arithmetic else summary
-    ours, theirs, none = dict(numbers(found)), dict(numbers(released)), pd.Series(dtype=np.float64)
+    ours, theirs, none = numbers(found), numbers(released), pd.Series(dtype=np.float64)
     rows = [_compared(kind, ours.get(kind, none), theirs.get(kind, none)) for kind in ours | theirs]
     return Check(pd.concat(rows, ignore_index=True), _verdicts(found["claims"], released["claims"]))
 
 
-def every_number(frames: Frames) -> list[tuple[Kind, pd.Series]]:
+def every_number(frames: Frames) -> dict[Kind, pd.Series]:
     """All numbers of the tables but times, by name."""
-    return [
-        (SAME_ARITHMETIC, pd.concat([numbers for name in KEYS for numbers in _columns(name, _untimed(name, frames))]))
-    ]
+    return {SAME_ARITHMETIC: pd.concat([found for name in KEYS for found in _columns(name, _untimed(name, frames))])}
 
 
-def summary(frames: Frames) -> list[tuple[Kind, pd.Series]]:
+def summary(frames: Frames) -> dict[Kind, pd.Series]:
     """The numbers of each kind by name: losses, means over held-out text, and what claims are judged on."""
     training, quality, loops = (frames[name] for name in ("training", "exit_quality", "exit_loops"))
     point = ["criterion", "threshold"]
@@ -221,17 +217,17 @@ def summary(frames: Frames) -> list[tuple[Kind, pd.Series]]:
     claims = _untimed("claims", frames)
     by_kind = claims.groupby([_kind_of_claim(row).name for row in claims.itertuples()])
     judged = {kind: _labelled("claim", rows["value"], rows[list(KEYS["claims"])]) for kind, rows in by_kind}
-    return [
-        (SCHEDULE, pd.concat(schedule)),
-        (HELD_OUT, _labelled("held-out loss, iteration", held_out["held_out_loss"], held_out[["iteration"]])),
-        (ENTROPY, _labelled("cross-entropy", weighted["ce"] / weighted["tokens"], weighted.index.to_frame())),
-        (EVALUATIONS, _labelled("evaluations", evaluations["evaluations"], evaluations[[*point, "group"]])),
-        *((kind, judged[kind.name]) for kind in KINDS if kind.name in judged),
-    ]
+    return {
+        SCHEDULE: pd.concat(schedule),
+        HELD_OUT: _labelled("held-out loss, iteration", held_out["held_out_loss"], held_out[["iteration"]]),
+        ENTROPY: _labelled("cross-entropy", weighted["ce"] / weighted["tokens"], weighted.index.to_frame()),
+        EVALUATIONS: _labelled("evaluations", evaluations["evaluations"], evaluations[[*point, "group"]]),
+        **{kind: judged[kind.name] for kind in KINDS if kind.name in judged},
+    }
 
 
 def _untimed(name: str, frames: Frames) -> pd.DataFrame:
-    """A table without times; of the claims, without the verdicts, and without numbers that two claims give alike."""
+    """A table without times; of the claims, without verdicts and numbers that two claims give alike."""
     frame = frames[name].drop(columns=TIMED_COLUMNS & {*frames[name].columns})
     if name != "claims":
         return frame
@@ -269,28 +265,23 @@ def _compared(kind: Kind, found: pd.Series, released: pd.Series) -> pd.DataFrame
     """One row per number; one that either side lacks, or has not measured, is outside."""
     frame = pd.concat({"found": found, "released": released}, axis="columns").rename_axis("number").reset_index()
     both = frame["number"].isin(found.index) & frame["number"].isin(released.index)
-    equal = both & ((frame["found"] == frame["released"]) | (frame["found"].isna() & frame["released"].isna()))
-    difference = _difference(kind.scale, frame["found"], frame["released"]).where(~equal, 0.0).fillna(np.inf)
-    frame = frame.assign(kind=kind.name, difference=difference, tolerance=kind.tolerance)
-    return frame.assign(outside=frame["difference"] > kind.tolerance)
-
-
-def _difference(scale: str, found: pd.Series, released: pd.Series) -> pd.Series:
-    if scale == LOGARITHM:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found, released = np.log(found), np.log(released)
-    size = np.maximum(found.abs(), released.abs()) if scale == RELATIVE else 1.0
-    with np.errstate(invalid="ignore"):
-        return (found - released).abs() / size
+    ours, theirs = frame["found"], frame["released"]
+    equal = both & ((ours == theirs) | (ours.isna() & theirs.isna()))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if kind.scale == LOGARITHM:
+            ours, theirs = np.log(ours), np.log(theirs)
+        difference = (ours - theirs).abs()
+        if kind.scale == RELATIVE:
+            difference /= np.maximum(ours.abs(), theirs.abs())
+    difference = difference.where(~equal, 0.0).fillna(np.inf)
+    outside = difference > kind.tolerance
+    return frame.assign(kind=kind.name, difference=difference, tolerance=kind.tolerance, outside=outside)
 
 
 def _verdicts(found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
     """The claims whose verdicts differ."""
-    sides = {
-        name: frame[frame["scope"] == ALL].set_index("claim")["verdict"]
-        for name, frame in (("found", found), ("released", released))
-    }
-    verdicts = pd.concat(sides, axis="columns").reset_index()
+    ours, theirs = (frame[frame["scope"] == ALL].set_index("claim")["verdict"] for frame in (found, released))
+    verdicts = pd.concat({"found": ours, "released": theirs}, axis="columns").reset_index()
     return verdicts[verdicts["found"] != verdicts["released"]]
 
 
