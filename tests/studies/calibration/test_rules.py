@@ -13,10 +13,9 @@ def test_another_guarantee_chooses_thresholds_without_a_measurement(editable):
     editable.succeed(figure)
     calibration = pd.read_parquet(editable.root / "results/tiny/tables/calibration.parquet")
     assert set(calibration["criterion"]) == {"step_norm", "kl"}
-    assert set(calibration["path"]) == {"common", "per_group"}
     assert (editable.root / figure).read_bytes().startswith(b"%PDF")
     assert editable.plan(figure) == {}
-    editable.configure(guarantees={"nats": [0.3]})
+    editable.configure(calibration={"nats": [0.3]})
     assert editable.plan(figure) == aggregated
     editable.configure(calibration={"tokens": 512})
     assert editable.plan(figure)["measure_calibration"] == 2

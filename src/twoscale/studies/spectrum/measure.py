@@ -31,7 +31,7 @@ from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedMo
 
 if TYPE_CHECKING:
     from twoscale.model.checkpoints import CheckpointJob
-    from twoscale.studies.spectrum.config import SpectrumConfig
+    from twoscale.studies.spectrum.study import SpectrumConfig
 
 MARGIN = 64  # an update this many times the rounding floor has an error of about a thousandth
 FEWEST = 4  # updates for a rate

@@ -1,13 +1,102 @@
-"""Figures and jobs of the study."""
+"""Eigenvalues of loop steps at their fixed points against paths: results/spectrum.pdf."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Field
+
+from twoscale.config.types import AtLeastTwo, Count, InBatches, Number, key
 from twoscale.figures.catalogue import Figure, table
 from twoscale.jobs.rows import LocalJob, TorchJob
+from twoscale.tables import Column
+from twoscale.tables import table as columns
 
 if TYPE_CHECKING:
+    from twoscale.config.sections import CoreConfig
     from twoscale.workflow.runs import Runs
+
+
+class SpectrumConfig(InBatches):
+    """Eigenvalues of loop steps at their fixed points, in float64, for every checkpoint (results/spectrum.pdf)."""
+
+    tokens: Count = key(
+        4096,
+        "Held-out tokens per checkpoint, in whole sequences, whose trajectories are followed to their fixed points.",
+    )
+    exact_tokens: Count = key(
+        2048,
+        "Number of these tokens, in whole sequences, whose diagonal Jacobian blocks are computed.",
+    )
+    checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.")
+    steps: AtLeastTwo = key(
+        512,
+        "Maximum number of loop steps to a fixed point. A token has no fixed point if its update, or the update of an "
+        "earlier token, is still above the rounding floor after this many steps.",
+    )
+    window: Annotated[int, Field(ge=4), Number] = key(
+        16,
+        "Number of last updates above the rounding floor used to measure the rate and angle of a trajectory; at most "
+        "the second half of the trajectory.",
+    )
+    dense_size: Count = key(
+        256,
+        "Largest model.hidden_size for which all eigenvalues of a block are computed. Above it, Arnoldi's method "
+        "finds the leading one.",
+    )
+    batch_size: Count = key(2, "Sequences per batch; determines the memory use.")
+    dtype: Literal["float64"] = key(
+        "float64", "Precision. In float32, a trajectory reaches the rounding floor before its angle converges."
+    )
+
+    def exact_sequences(self, config: "CoreConfig") -> int:
+        """Whole sequences in spectrum.exact_tokens, at least one, at most those in spectrum.tokens."""
+        return min(config.sequences("spectrum", "exact_tokens"), config.sequences("spectrum"))
+
+
+SECTIONS = {"spectrum": SpectrumConfig}
+
+
+TABLES: dict[str, dict[str, Column]] = {
+    # One row per (token, group), from a loop that runs to its fixed point (module `measure`). Rates and cosines are
+    # measured over the last updates of a path above the rounding floor. Eigenvalues are null in sequences without exact
+    # blocks and for tokens without a fixed point; a quantity is also null if there are too few updates to define it.
+    # Angles are in radians, 0 … π: a period is 2π / angle loop steps.
+    "token_spectrum": columns(
+        "iteration sequence document position group",
+        exact=("bool", "whether the sequence has exact blocks"),
+        converged=("bool", "whether the token and all earlier ones have a fixed point"),
+        steps=(
+            "int32",
+            "loop steps until the updates of the token and all earlier ones are below the rounding floor; -1: never",
+        ),
+        rate=("float32", "geometric mean of the ratio of successive step norms"),
+        cosine=("float32", "mean cosine of successive updates"),
+        leading_modulus=("float32", "modulus of the leading eigenvalue of the token's diagonal block"),
+        leading_angle=("float32", "angle of the same eigenvalue"),
+        prefix_modulus=("float32", "largest leading modulus of the token and all earlier ones"),
+        prefix_angle=("float32", "angle of the same eigenvalue"),
+        source=("int32", "position of the token with the prefix eigenvalue; -1 without exact blocks"),
+    ),
+    # Agreement of the spectrum's predictions with the paths, one row per (checkpoint, group, prediction, quantity),
+    # over tokens that have a fixed point, with 95 % intervals over documents.
+    "spectrum": columns(
+        "run iteration group prediction quantity tokens",
+        prediction=("string", "leading or prefix: the eigenvalue that predicts"),
+        quantity=("string", "rate, predicted by the modulus, or cosine, predicted by that of the angle"),
+        predicted=("float64", "mean prediction over tokens"),
+        measured=("float64", "mean measured value over tokens"),
+        correlation=("float64", "correlation of predicted and measured over tokens"),
+        correlation_low=("float64", "lower end of the 95 % interval of correlation"),
+        correlation_high=("float64", "upper end of the 95 % interval of correlation"),
+        difference=("float64", "mean absolute difference between predicted and measured"),
+        difference_low=("float64", "lower end of the 95 % interval of difference"),
+        difference_high=("float64", "upper end of the 95 % interval of difference"),
+        nearer=(
+            "float64",
+            "share of tokens nearer to this prediction than to the leading eigenvalue's, where the two differ",
+        ),
+    ),
+}
 
 
 FIGURES = (
@@ -23,7 +112,6 @@ FIGURES = (
 
 
 CHECKPOINT = "results/{run}/spectrum/iteration_{iteration}.parquet"
-TABLES = ("token_spectrum", "spectrum")
 
 
 def _checkpoints(runs: "Runs") -> Callable:
@@ -56,7 +144,7 @@ JOBS = (
         function="twoscale.studies.spectrum.draw.run",
         inputs=lambda runs: {"tokens": _checkpoints(runs)},
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in TABLES},
-        tables=TABLES,
+        tables=tuple(TABLES),
         config=lambda runs: runs.params.slice("run", "seed"),
     ),
 )
