@@ -1,25 +1,29 @@
 """Random streams: all random numbers are a function of their purpose.
 
-A tuple such as (seed, "loops", iteration) names a stream. Its key is the SHA-256 of the tuple as canonical JSON, not
-Python's `hash`, which differs between processes. Its generator is Philox, which is counter-based, so streams with
-different keys do not overlap, and no stream has to be advanced to reach another.
+A tuple such as (seed, "loops", iteration) names a stream. Its key is the SHA-256 of the tuple as JSON, not Python's
+`hash`, which differs between processes. Its generator is Philox, which is counter-based, so streams with different
+keys do not overlap, and no stream has to be advanced to reach another.
 
-torch is imported inside the function that needs it, because bootstraps run without it.
+numpy and torch are imported inside the functions that need them: planning imports this module without them.
 """
 
 import hashlib
+import json
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from twoscale.base import canonical_json
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def _digest(parts: tuple) -> bytes:
-    return hashlib.sha256(canonical_json(parts).encode()).digest()
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()
 
 
-def stream(*parts: int | float | str) -> np.random.Generator:
+def stream(*parts: int | float | str) -> "np.random.Generator":
     """The generator of the stream with the name `parts`, at its beginning."""
+    import numpy as np
+
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(parts)[:16])))
 
 
@@ -28,12 +32,12 @@ def integer_key(*parts: int | float | str) -> int:
     return int.from_bytes(_digest(parts)[:8])
 
 
-def truncated_normal(key_parts: tuple, shape: tuple[int, ...], std: float, bound: float = 3.0) -> np.ndarray:
+def truncated_normal(key_parts: tuple, shape: tuple[int, ...], std: float, bound: float = 3.0) -> "np.ndarray":
     """Samples of N(0, std^2) truncated at +-bound * std, from the stream `key_parts`: float64, of shape `shape`.
 
-    `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); at
-    bound 3 the samples deviate by 0.9866 std. Samples are the inverse distribution function of one uniform number each,
-    in C order, so the first rows do not depend on the number of rows.
+    `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); at bound 3 the samples
+    deviate by 0.9866 std. Samples are the inverse distribution function of one uniform number each, in C order, so the
+    first rows do not depend on the number of rows.
     """
     import torch
 
