@@ -92,9 +92,13 @@ def fetch_model(repository: str, revision: str, folder: Path, download: Download
     Raises InputError if the Hub cannot be reached, or the repository or commit does not exist or has no model.
     """
     what = f"{repository}, revision {revision}"
-    options = {"revision": revision, "local_dir": folder, "allow_patterns": list(MODEL_FILES)}
-    _with_retries(what, lambda: snapshot_download(repository, **options), download)
-    paths = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern)})
+    wanted = list(MODEL_FILES)
+    _with_retries(
+        what,
+        lambda: snapshot_download(repository, revision=revision, local_dir=folder, allow_patterns=wanted),
+        download,
+    )
+    paths = sorted({path for pattern in wanted for path in folder.glob(pattern)})
     if not any(path.suffix == ".safetensors" for path in paths) or not (folder / "config.json").is_file():
         found = ", ".join(path.name for path in paths) or "none of the files of a model"
         raise InputError(f"{what}: found {found}, expected config.json and safetensors files.")

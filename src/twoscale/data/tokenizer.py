@@ -132,16 +132,18 @@ class PublishedTokenizer:
 # --- loading
 
 
-def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer | PublishedTokenizer:
+def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
     """Load the tokenizer called `name` in the config key tokenizer.name from its file; "bytes" needs none.
 
-    Raises InputError if the file is missing or not the tokenizer's.
+    For "published" it is a PublishedTokenizer, which has the same methods. Raises InputError if the file is missing or
+    not the tokenizer's.
     """
     if name == "bytes":
         return byte_level()
     if path is None:
         raise InputError(f"option --tokenizer: found nothing, expected the tokenizer file for tokenizer.name: {name}.")
-    return {"gpt2": load_gpt2, "bpe": load_bpe, "published": load_published}[name](path)
+    load: Any = {"gpt2": load_gpt2, "bpe": load_bpe, "published": load_published}[name]
+    return load(path)
 
 
 def byte_level() -> Tokenizer:
