@@ -8,7 +8,7 @@ import torch
 from tests.small import model_config
 from twoscale.config import BYTES_VOCAB_SIZE, ConfigSlice, plain
 from twoscale.data.tokenizer import Tokenizer, byte_level
-from twoscale.export.folder import write_release
+from twoscale.export.folder import write_export
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -74,7 +74,7 @@ def job(**changes: Any) -> ConfigSlice:
 def export(folder: Path, **changes: Any) -> Exported:
     """The release of two checkpoints of a model with these changes, in `folder` / "release"."""
     paths = [checkpoint(folder / "checkpoints", iteration, **changes) for iteration in ITERATIONS]
-    release, config = folder / "release", job(**changes)
-    write_release(release, paths, byte_level(), None, config, {"README.md": "A card."})
+    release, config = folder / "export", job(**changes)
+    write_export(release, paths, byte_level(), None, config, {"README.md": "A card."})
     model, _ = checkpoints.load_model(paths[-1], config.model, torch.float64, "cpu")
     return Exported(release, model, byte_level())

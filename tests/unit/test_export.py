@@ -1,10 +1,10 @@
-"""The release of a model: its code, tokenizer, files and card. tests/release loads it with transformers."""
+"""The export of a model: its code, tokenizer, files and card. tests/release loads it with transformers."""
 
 import ast
 import json
-import shutil
 import sys
 import types
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -19,14 +19,13 @@ from tests import exported
 from tests.exported import CONTEXT, SEED, VARIANTS
 from tests.small import ROOT, train_config
 from twoscale import config as configs
-from twoscale.analysis import citation
 from twoscale.base import InputError
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data import tokenizer as tokenizers
-from twoscale.data.token_ids import CHARACTER_TO_BYTE
-from twoscale.export import model_card, sources, tokenizer_files
-from twoscale.export.folder import write_release
-from twoscale.export.released import check_released
+from twoscale.data.tokenizer import CHARACTER_TO_BYTE
+from twoscale.export import folder, sources
+from twoscale.export.folder import write_export
+from twoscale.export.sources import check_exported
 from twoscale.model.noise import EvaluationNoise
 
 pytestmark = pytest.mark.runs
@@ -47,17 +46,7 @@ def test_the_code_imports_its_own_files_what_transformers_needs_and_the_standard
             found.add(node.module.partition(".")[0])
         elif isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
-    assert found - sys.stdlib_module_names == {"numpy", "safetensors", "torch", "transformers"}
-
-
-def test_a_change_of_a_library_module_changes_its_file_in_the_same_way(code, tmp_path):
-    shutil.copytree(sources.LIBRARY / "twoscale", tmp_path / "twoscale", ignore=shutil.ignore_patterns("__pycache__"))
-    norm = tmp_path / "twoscale/model/rms_norm.py"
-    old, new = ".add_(eps)", ".add_(2 * eps)"
-    norm.write_text(norm.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    changed = sources.code_files(library=tmp_path)
-    name = "model_rms_norm.py"
-    assert changed == code | {name: code[name].replace(old, new)} != code
+    assert found - sys.stdlib_module_names == {"numpy", "torch", "tqdm", "transformers"}
 
 
 @pytest.fixture(scope="module")
@@ -91,29 +80,20 @@ def test_the_code_without_the_library_computes_the_logits_of_the_library(alone, 
         assert torch.equal(ours(tokens, loops, noise[0]), theirs(tokens, loops, noise[1]))
 
 
-@pytest.mark.parametrize(
-    "text", ["from twoscale import low\n", "import twoscale.low\n", "from twoscale.none import one\n"]
-)
-def test_an_import_that_cannot_be_relative_is_refused(tmp_path, text):
-    (tmp_path / "twoscale").mkdir()
-    (tmp_path / "twoscale/high.py").write_text(text)
-    with pytest.raises(ValueError, match=r"^twoscale\.high: found an import of .*twoscale"):
-        sources.code_files("twoscale.high", tmp_path)
-
-
 @pytest.fixture(scope="module")
 def trained() -> str:
     return tokenizers.train_bpe(["the loop and the state of the loop, naïve — 日本語\n\n  x = [1, 2]"] * 4, 290)
 
 
-@pytest.mark.parametrize("name", ["bpe", "bytes", "from_ranks"])
-def test_the_released_tokenizer_encodes_and_decodes_as_the_one_of_the_run(trained, tmp_path, name):
+@pytest.mark.parametrize("name", ["bpe", "bytes", "ranks"])
+def test_the_exported_tokenizer_encodes_and_decodes_as_the_one_of_the_run(trained, tmp_path, name):
     """A tokenizer of merges in tiktoken's format, such as GPT-2's, gets these in the format of `tokenizers`."""
     path = tmp_path / "tokenizer.json"
     path.write_text(trained, encoding="utf-8")
     ours = tokenizers.byte_level() if name == "bytes" else tokenizers.load_bpe(path)
-    released = tokenizer_files.from_ranks(ours) if name == "from_ranks" else tokenizer_files.tokenizer_json(ours, path)
-    theirs = Engine.from_str(released)
+    if name == "ranks":
+        ours = replace(ours, name="gpt2")
+    theirs = Engine.from_str(folder.tokenizer_json(ours, path))
     theirs.encode_special_tokens = True  # split_special_tokens of transformers
     for text in TEXTS:
         ids = ours.encode(text)
@@ -126,7 +106,7 @@ def test_the_released_tokenizer_encodes_and_decodes_as_the_one_of_the_run(traine
 def test_merges_are_those_of_training(trained, tmp_path):
     (tmp_path / "tokenizer.json").write_text(trained, encoding="utf-8")
     ranks = tokenizers.load_bpe(tmp_path / "tokenizer.json").encoding._mergeable_ranks
-    found = list(tokenizer_files.merges(ranks))
+    found = list(folder.merges(ranks))
     expected = [[bytes(map(CHARACTER_TO_BYTE.__getitem__, part)) for part in pair] for pair in _merges(trained)]
     assert [list(pair) for pair in found] == expected != []
 
@@ -136,7 +116,7 @@ def _merges(saved: str) -> list[list[str]]:
     return [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
 
 
-def test_a_release_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
+def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
     release = exported.export(tmp_path).folder
     files = {"config.json", "generation_config.json", "model.safetensors", *sources.code_files()}
     files |= {"tokenizer.json", "tokenizer_config.json"}
@@ -155,7 +135,7 @@ def test_a_release_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
         assert "model.groups.0.adapter.weight" in file.keys()  # noqa: SIM118 - not a mapping
 
 
-def test_the_same_run_gives_the_same_release(tmp_path):
+def test_the_same_run_gives_the_same_export(tmp_path):
     first, second = (exported.export(tmp_path / name).folder for name in "ab")
     for path in first.rglob("*.*"):
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
@@ -165,7 +145,7 @@ def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
     path = exported.checkpoint(tmp_path, 0)
     config = ConfigSlice(dict(exported.job()._values) | {"seed": 12})
     with pytest.raises(InputError, match="belongs to another configuration: seed is 11 there, expected 12"):
-        write_release(tmp_path / "release", [path], tokenizers.byte_level(), None, config, {})
+        write_export(tmp_path / "release", [path], tokenizers.byte_level(), None, config, {})
 
 
 @pytest.mark.parametrize(
@@ -179,15 +159,15 @@ def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
     ],
 )
 def test_a_model_whose_code_or_weights_are_not_the_librarys_is_refused(changes, sentence):
-    with pytest.raises(InputError, match=f"^results/small/release: {sentence}"):
-        check_released("small", exported.job().model.model_copy(update=changes))
+    with pytest.raises(InputError, match=f"^results/small/export: {sentence}"):
+        check_exported("small", exported.job().model.model_copy(update=changes))
 
 
-def test_a_model_that_cannot_be_released_leaves_no_folder(tmp_path):
+def test_a_model_that_cannot_be_exported_leaves_no_folder(tmp_path):
     published = {"model": plain(exported.job().model) | {"source": "published", "folder": "/x"}}
     config = ConfigSlice(dict(exported.job()._values) | published)
     with pytest.raises(InputError, match="found a published model"):
-        write_release(tmp_path / "release", [tmp_path / "none"], tokenizers.byte_level(), None, config, {})
+        write_export(tmp_path / "release", [tmp_path / "none"], tokenizers.byte_level(), None, config, {})
     assert not (tmp_path / "release").exists()
 
 
@@ -214,38 +194,31 @@ def card(model=None, data=None, **further) -> str:
     tokens = {"parts": parts, "digest": "ab" * 32, "vocab_size": 257}
     log = rows("iteration tokens_seen held_out_loss", (10, 640, np.nan), (20, 1280, 3.25))
     environments = [{"first_iteration": 1, "torch": "2.13.0"}, {"first_iteration": 11, "torch": "2.13.0"}]
-    return model_card.card(config, [0, 10, 20], tokens, log, environments, citation.read(ROOT), **further)
+    paths = [ROOT / f"iteration_{iteration:06d}.safetensors" for iteration in (0, 10, 20)]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    return folder.card(config, paths, tokens, log, environments, citation, **further)
 
 
-def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_citation():
+def test_a_card_has_claims_data_seed_checkpoints_licence_and_citation():
     text = card(claims=CLAIMS)
     front, _, _ = text.removeprefix("---\n").partition("---\n")
     assert yaml.safe_load(front)["library_name"] == "transformers"
     for part in (
         "| 1 | Steps shrink within ten | **holds, small scale** |",
         "| 2 | Training makes them shrink faster | **not asked** |",
-        "The 1 findings with their intervals",
-        "| 1 | 2 | norm | 0.02 | 0.01 … 0.03 | ≤ 0.1 | holds |",
         "Python documentation; 4,000 tokens of 7 documents for training, 500 of 3 held out",
         "function of the seed (11)",
         "argument of the model and of `generate`, 6 unless given",
-        "The text of\n`scripts/generate.py --run small` of the workflow is that of its option `--max-loops 6`.",
-        "Each batch has 6 of them unless\n`max_loops` is given; training drew them at random, 4 on average. The noise",
-        "`from_pretrained(…, draw_noise=True)`",
         "| `iteration_000020` | 1,280 | 3.25 |",
         "| `iteration_000000` | 0 |  |",
-        "the model is that of iteration 20.",
+        "drawn at random, 4 on average",
         "Environment: torch 2.13.0.\n",
         "| `num_layers` | `4` | `12` |",
         "PSF License Agreement",
         "@article{pappone2025",
+        "author = {Geiping, Jonas and McLeish, Sean and Jain, Neel and ",
     ):
         assert part in text
-    assert "over the seeds" not in text
-
-
-def test_an_article_names_its_authors_as_bibtex_separates_them():
-    assert "author = {Geiping, Jonas and McLeish, Sean and Jain, Neel and " in card()
 
 
 def test_a_card_of_a_model_trained_on_fineweb_names_the_dataset():
@@ -255,16 +228,6 @@ def test_a_card_of_a_model_trained_on_fineweb_names_the_dataset():
     assert "datasets" not in card().partition("\n---\n")[0]
 
 
-def test_a_card_shows_the_verdicts_over_seeds_where_the_run_has_them():
-    means = CLAIMS.assign(verdict="cannot be judged", value=CLAIMS["value"] * 2)
-    seeds = pd.concat([CLAIMS[::-1].assign(seed=str(SEED)), means.assign(seed="mean")])
-    text = card(claims=CLAIMS, seeds=seeds)
-    assert "| claim | in short | verdict | over the seeds 11 |" in text
-    assert "| 1 | Steps shrink within ten | **holds, small scale** | cannot be judged, small scale |" in text
-    older = pd.concat([CLAIMS.assign(seed=str(SEED), value=CLAIMS["value"] + 1), means.assign(seed="mean")])
-    assert "over the seeds" not in card(claims=CLAIMS, seeds=older)
-
-
 def test_a_card_of_a_model_without_loops_says_nothing_about_loops():
     text = card(exported.job(groups=()).model)
     assert "4 layers without loops." in text
@@ -272,4 +235,3 @@ def test_a_card_of_a_model_without_loops_says_nothing_about_loops():
     assert "loop step" not in text
     assert "## The claims" not in text
     assert "draw noise" not in text
-    assert "draw_noise" not in card(exported.job(state_init="input").model)

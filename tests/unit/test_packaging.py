@@ -18,7 +18,6 @@ from packaging.version import Version
 
 import twoscale
 from twoscale.config import PROJECT
-from twoscale.export import citation as citations
 
 LOCKS = ("cpu", "cuda")
 ENTRY = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+) \\\n(?P<hashes>(?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE)
@@ -52,27 +51,31 @@ def in_force(name: str, version: Version) -> list[str]:
     return [text for text, marker in markers if marker is None or marker.evaluate({"extra": ""})]
 
 
+def author_name(author):
+    return author.get("name") or f"{author['family-names']}, {author['given-names']}"
+
+
 def test_the_archive_and_the_citation_say_the_same():
-    archive, citation = json.loads(read(".zenodo.json")), citations.read(PROJECT)
+    archive, citation = json.loads(read(".zenodo.json")), yaml.safe_load(read("CITATION.cff"))
     assert archive["title"] == citation["title"]
     assert archive["license"] == citation["license"]
     assert archive["upload_type"] == citation["type"]
     assert archive["version"] == citation["version"] == twoscale.__version__
     assert archive["keywords"] == citation["keywords"]
     assert archive["description"] == f"<p>{citation['abstract']}</p>"
-    assert [creator["name"] for creator in archive["creators"]] == [*map(citations.author_name, citation["authors"])]
+    assert [creator["name"] for creator in archive["creators"]] == [*map(author_name, citation["authors"])]
     cited = [reference["url"] for reference in citation["references"]]
     assert [related["identifier"] for related in archive["related_identifiers"]] == cited
 
 
 def test_codemeta_and_the_changelog_say_what_the_citation_says():
-    meta, citation, own = json.loads(read("codemeta.json")), citations.read(PROJECT), project()
+    meta, citation, own = json.loads(read("codemeta.json")), yaml.safe_load(read("CITATION.cff")), project()
     assert (meta["name"], meta["version"], meta["datePublished"]) == tuple(
         citation[key] for key in ("title", "version", "date-released")
     )
     assert meta["license"] == f"https://spdx.org/licenses/{citation['license']}"
     assert own["license"] == citation["license"]
-    assert [author["name"] for author in meta["author"]] == [*map(citations.author_name, citation["authors"])]
+    assert [author["name"] for author in meta["author"]] == [*map(author_name, citation["authors"])]
     assert (meta["identifier"], meta["description"]) == (own["name"], own["description"])
     assert meta["runtimePlatform"] == f"Python {own['requires-python']}"
     cited = [reference["url"] for reference in citation["references"]]

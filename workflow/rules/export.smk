@@ -1,6 +1,6 @@
 # The model of the selected run as a folder that the transformers library loads, with a model card (docs/release.md).
 #
-# in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, and tables/seeds.parquet if it exists
+# in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet
 # out: results/{run}/export
 
 from twoscale.base import json_digest
@@ -26,7 +26,7 @@ rule export_model:
         mem_mb=growing(8000),
         runtime=30,
     params:
-        **runs.params.script("export_model") | runs.params.if_computed("seeds"),
+        **runs.params.script("export_model"),
         config=runs.params.slice(
             *("run", "seed", "model", "data", "tokenizer", "train"),
             max_loops=lambda config: config.exits.max_loops,

@@ -1,4 +1,4 @@
-"""The folder of a release, in the layout of the Hugging Face hub.
+"""The folder of an exported model, in the layout of the Hugging Face hub.
 
     config.json, model.safetensors, generation_config.json   the model of the last checkpoint
     modeling_twoscale.py, model_transformer.py, …            its code: modules of this library
@@ -10,25 +10,41 @@
 `subfolder="iteration_000500"`. Equal files are hard links to one.
 """
 
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from safetensors.torch import save_file
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Engine
 
-from twoscale.base import link, replacing
-from twoscale.config import ConfigSlice, complete, plain
-from twoscale.data.tokenizer import Tokenizer
-from twoscale.export.released import ORIGIN, check_released
-from twoscale.export.sources import code_files
-from twoscale.export.tokenizer_files import as_json, generation_config, tokenizer_config, tokenizer_json
-from twoscale.model.checkpoints import Header, load_weights
+from twoscale.base import link, markdown, replacing
+from twoscale.claims.findings import marked
+from twoscale.claims.scale import MEANING
+from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
+from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
+from twoscale.export.sources import check_exported, code_files
+from twoscale.jobs.environment import FIRST, Environment
+from twoscale.model.checkpoints import CHECKPOINT, Header, load_weights
+from twoscale.model.flops import parameters
+from twoscale.report.render import number, render
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
 MODULE = "model"  # attribute of the class in transformers that is the library's model
+# Keys of the section `model` that say where a model comes from; an exported model comes from its folder.
+ORIGIN = ("architecture", "source", "repository", "revision", "folder")
+PADDING = "<|padding|>"
+BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
 
 
-def write_release(
+def write_export(
     folder: Path,
     checkpoints: Sequence[Path],
     tokenizer: Tokenizer,
@@ -36,7 +52,7 @@ def write_release(
     config: ConfigSlice,
     texts: dict[str, str],
 ) -> None:
-    """Write the release of a run.
+    """Write the export of a run.
 
     Args:
         folder: Created if it is missing.
@@ -47,12 +63,25 @@ def write_release(
         texts: Further files, name -> content.
 
     Raises:
-        InputError: for a model that cannot be released, and for checkpoints of another run or damaged ones.
+        InputError: for a model that cannot be exported, and for checkpoints of another run or damaged ones.
     """
-    check_released(config.run, config.model)
+    check_exported(config.run, config.model)
     common = code_files() | {
         "tokenizer.json": tokenizer_json(tokenizer, tokenizer_file),
-        "tokenizer_config.json": as_json(tokenizer_config(config.model.context_length)),
+        # Padding comes before a text, as decoding needs it. Its token is none of the vocabulary: transformers gives it
+        # the next id, and the model reads it as the end of text. A special token that is spelled out in a text is
+        # encoded as ordinary text, as here.
+        "tokenizer_config.json": _json(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                **dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT),
+                "pad_token": PADDING,
+                "model_max_length": config.model.context_length,
+                "padding_side": "left",
+                "split_special_tokens": True,
+                "clean_up_tokenization_spaces": False,
+            }
+        ),
     }
     for name, text in (common | texts).items():
         _write(folder / name, text)
@@ -70,13 +99,13 @@ def _write_checkpoint(folder: Path, checkpoint: Path, tokenizer: Tokenizer, conf
     with replacing(folder / WEIGHTS) as temporary:
         named = {f"{MODULE}.{name}": tensor for name, tensor in tensors.items()}
         save_file(named, temporary, metadata={"format": "pt"})
-    _write(folder / CONFIG, as_json(model_config(config, header, tokenizer)))
-    _write(folder / GENERATION, as_json(generation_config(tokenizer)))
+    _write(folder / CONFIG, _json(model_config(config, header, tokenizer)))
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.end_of_text)
+    _write(folder / GENERATION, _json(ends | {"pad_token_id": tokenizer.vocab_size}))
 
 
 def model_config(config: ConfigSlice, header: Header, tokenizer: Tokenizer) -> dict[str, Any]:
     """config.json of a checkpoint with this header."""
-    section = {key: value for key, value in complete(config.model).items() if key not in ORIGIN}
     return {
         "model_type": "twoscale",
         "architectures": ["TwoscaleForCausalLM"],
@@ -94,10 +123,124 @@ def model_config(config: ConfigSlice, header: Header, tokenizer: Tokenizer) -> d
         "tokens_seen": header.tokens_seen,
         "eos_token_id": tokenizer.end_of_text,
         "padding_id": tokenizer.vocab_size,
-        "model": section,
+        "model": _section(config.model),
     }
+
+
+def _section(model: ModelConfig) -> dict[str, Any]:
+    return {key: value for key, value in complete(model).items() if key not in ORIGIN}
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def _write(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+# --- tokenizer.json --------------------------------------------------------------------------------------------------
+
+
+def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
+    """The file `path` of a tokenizer that was trained here, made from the ranks of the other ones.
+
+    In tiktoken's engine the id of a token is the rank of its merge.
+    """
+    if tokenizer.name == "bpe":
+        assert path is not None
+        return path.read_text(encoding="utf-8")
+    ranks = tokenizer.encoding._mergeable_ranks
+    vocab = {_characters(token): rank for token, rank in ranks.items()}
+    engine = Engine(models.BPE(vocab=vocab, merges=[(_characters(a), _characters(b)) for a, b in merges(ranks)]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    engine.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return engine.to_str(pretty=True)
+
+
+def merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
+    """The two tokens that each longer token merges, in the order of the ranks."""
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        # the merges before `rank` join the bytes of the token into two parts
+        parts = [token[i : i + 1] for i in range(len(token))]
+        while len(parts) > 1:
+            pairs = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(itertools.pairwise(parts))]
+            lowest, i = min(pairs)
+            if lowest >= rank:
+                left, right = parts
+                yield left, right
+                break
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+
+
+def _characters(token: bytes) -> str:
+    return "".join(BYTE_TO_CHARACTER[byte] for byte in token)
+
+
+# --- README.md -------------------------------------------------------------------------------------------------------
+
+
+def card(
+    config: ConfigSlice,
+    checkpoints: Sequence[Path],
+    tokens: Mapping[str, Any],
+    log: "pd.DataFrame",
+    environments: Sequence[Environment],
+    citation: Mapping[str, Any],
+    claims: "pd.DataFrame | None" = None,
+) -> str:
+    """The model card: what the model is, what it was trained on, and the verdicts on the claims.
+
+    Args:
+        config: The slice with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`.
+        checkpoints: All checkpoints of the run, the last one last.
+        tokens: Content of the run's tokens.json.
+        log: Table "training".
+        environments: Environments of all segments, on which the bits of training depend besides config and code.
+        citation: Content of CITATION.cff.
+        claims: Table "claims"; None for a model without loops.
+    """
+    front = {
+        "license": "mit",
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["looped-transformer", "recurrent-depth", "twoscale"],
+    } | ({"datasets": [config.data.repository]} if config.data.source == "fineweb" else {})
+    ours, paper = _section(config.model), _section(ModelConfig())
+    at = log.set_index("iteration")
+    iterations = [int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints]  # type: ignore[index]
+    whole = {} if claims is None else claims[claims["scope"] == ALL].set_index("claim").to_dict("index")
+    shown = [", ".join(f"{name} {one[name]}" for name in one if name != FIRST) for one in environments]
+    return render(
+        "export/card.md.j2",
+        front=yaml.safe_dump(front, sort_keys=False),
+        config=config,
+        model=config.model,
+        parameters=f"{parameters(config.model):,}",
+        keys=[
+            (f"`{name}`", f"`{json.dumps(value)}`", "" if value == paper[name] else f"`{json.dumps(paper[name])}`")
+            for name, value in ours.items()
+        ],
+        text=markdown(text_label(config.data)),
+        parts=tokens["parts"],
+        tokens=tokens,
+        trained=log.iloc[-1],
+        environment=markdown("; then ".join(dict.fromkeys(shown))),
+        iterations=[
+            (
+                f"`iteration_{i:06d}`",
+                f"{at['tokens_seen'].get(i, 0):,}",
+                number(at["held_out_loss"].get(i, float("nan"))),
+            )
+            for i in iterations
+        ],
+        claims=[
+            (claim.number, claim.title, f"**{marked(found['verdict'], found['scale'])}**")
+            for claim in CLAIMS
+            if (found := whole.get(claim.number))
+        ],
+        meaning=MEANING,
+        works=[citation, *citation["references"]],
+    )

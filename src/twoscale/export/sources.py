@@ -1,11 +1,17 @@
-"""The modules of the library that a released model needs, so that it needs only torch and transformers.
+"""Which models can be exported, and the modules of the library that one needs besides torch and transformers.
 
 Each module is copied as it is, into one folder, with relative imports in place of absolute ones: transformers loads a
-file of a release together with the files that it imports. `twoscale.config` becomes `twoscale.export.plain_config`.
+file of an export together with the files that it imports. `twoscale.config` becomes `twoscale.export.plain_config`.
 """
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twoscale.base import InputError
+
+if TYPE_CHECKING:
+    from twoscale.config import ModelConfig
 
 LIBRARY = Path(__file__).parents[2]
 MODELING = "twoscale.export.modeling"
@@ -14,35 +20,33 @@ HEADER = "# A module of the library twoscale with relative imports. Make changes
 IMPORT = re.compile(r"^( *)from (twoscale\.[\w.]+|twoscale) import", re.MULTILINE)
 
 
-def code_files(name: str = MODELING, library: Path = LIBRARY) -> dict[str, str]:
-    """File name -> text of a module and of all modules of the library that it imports.
+def check_exported(run: str, model: "ModelConfig") -> None:
+    """Refuse a model whose weights were not trained here, or whose code no export contains."""
+    if model.source == "published":
+        found, expected = "a published model", "one that is trained here"
+    elif model.architecture != "transformer":
+        found = f"model.architecture: {model.architecture}"
+        expected = "transformer, the only architecture whose code an export contains"
+    else:
+        return
+    raise InputError(f"results/{run}/export: found {found}, expected {expected}.")
 
-    Args:
-        name: Dotted name of the module.
-        library: The folder that holds the package.
 
-    Raises:
-        ValueError: for an import from the library in another form than `from twoscale.MODULE import NAME`.
-    """
+def code_files() -> dict[str, str]:
+    """File name -> text of `MODELING` and of all modules of the library that it imports."""
     files: dict[str, str] = {}
-    wanted = [name]
+    wanted = [MODELING]
     while wanted:
         module = wanted.pop()
-        text = library.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        text = LIBRARY.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
         needed = [REPLACED.get(found, found) for _, found in IMPORT.findall(text)]
-        others = re.findall(r"^ *import twoscale.*", text, re.MULTILINE)
-        others += [found for found in needed if not library.joinpath(*found.split(".")).with_suffix(".py").is_file()]
-        if others:
-            raise ValueError(f"{module}: found an import of {others[0]}, expected from twoscale.MODULE import NAME.")
         files[f"{local(module)}.py"] = HEADER + IMPORT.sub(lambda m: f"{m[1]}from .{local(m[2])} import", text)
         wanted += [found for found in needed if f"{local(found)}.py" not in files]
     return files
 
 
 def local(module: str) -> str:
-    """Name of a module of the library in a release."""
-    return (
-        "modeling_twoscale"
-        if module == MODELING
-        else REPLACED.get(module, module).removeprefix("twoscale.").replace(".", "_")
-    )
+    """Name of a module of the library in an export."""
+    if module == MODELING:
+        return "modeling_twoscale"
+    return REPLACED.get(module, module).removeprefix("twoscale.").replace(".", "_")

@@ -16,7 +16,7 @@ from twoscale import config as configs
 from twoscale.base import InputError, study_parts
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.loading import build
-from twoscale.export.released import check_released
+from twoscale.export.sources import check_exported
 from twoscale.jobs.rows import PROBE, QUALITY, Job, LocalJob
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder, folder_layer
 from twoscale.report import release as releases
@@ -274,7 +274,7 @@ class Runs:
     def exported_checkpoints(self, wildcards: Any) -> list[str]:
         """All checkpoints of the run, the last one last. InputError for a model that cannot be exported."""
         run, config = self.of(wildcards)
-        check_released(run, config.model)
+        check_exported(run, config.model)
         return [self.checkpoint(run, iteration) for iteration in self.iterations(run)]
 
     def segment_start(self, wildcards: Any) -> list[str]:
