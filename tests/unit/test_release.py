@@ -175,9 +175,8 @@ def test_the_tables_of_a_release_are_those_of_its_manifest_and_nothing_else_of_i
     assert found.read(LOOPS) == (folder / LOOPS).read_bytes()
     found.fetch(TRAINING, tmp_path / "here.parquet")
     assert tables.read("training", tmp_path / "here.parquet")["tokens_seen"].tolist() == [128]
-    assert found.table("tiny", "training_loops", tmp_path)["loops"].tolist() == [3, 4]
     with pytest.raises(InputError, match=r"found no entry for the file tiny/tables/drift\.parquet, expected one"):
-        found.table("tiny", "drift", tmp_path)
+        found.read("tiny/tables/drift.parquet")
 
 
 @pytest.mark.parametrize("name", ["../a/tables/b.parquet", "/a/tables/b.parquet", "a/b/c/tables/d.parquet", "..\\b"])
@@ -278,13 +277,13 @@ def test_every_key_of_a_config_is_read_and_keys_that_are_gone_are_ignored(releas
 def test_figures_read_released_tables_and_those_without_are_left_out(release):
     mine = runs(release())
     by_name = {figure.name: figure for figure in figures()}
-    assert mine.report.figure_inputs(Figure("mine", table("training", "training_loops"))) == {
+    assert mine.figures.inputs(Figure("mine", table("training", "training_loops"))) == {
         "training": [f"results/released/{TRAINING}"],
         "training_loops": [f"results/released/{LOOPS}"],
     }
-    assert (mine.report.figure_files("all"), mine.report.claims, mine.report.results({})) == ([], [], [])
+    assert (mine.figures.of_target("all"), mine.figures.claims, mine.figures.results({})) == ([], [], [])
     with pytest.raises(InputError, match=r"has no tiny/tables/drift\.parquet"):
-        mine.report.figure_inputs(by_name["fig2"])["drift"]({})
+        mine.figures.inputs(by_name["fig2"])["drift"]({})
 
 
 def test_a_published_model_and_a_wrong_value_are_refused_with_the_name_of_the_manifest(release):
@@ -312,4 +311,4 @@ def test_the_release_of_the_demo_is_intact_and_small():
     for name, facts in manifest["files"].items():
         content = (DEMO / name).read_bytes()
         assert facts == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}, name
-    assert len(runs(DEMO).report.results({})) == 6
+    assert len(runs(DEMO).figures.results({})) == 6

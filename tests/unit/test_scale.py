@@ -67,7 +67,7 @@ def test_scales_survive_the_params_of_a_job():
 
 def test_the_params_of_the_jobs_that_print_verdicts_have_the_scale():
     runs = project()
-    slices = [runs.report.overview_slice(of())]
+    slices = [runs.figures.overview_slice(of())]
     slices += [row.config(runs)(of()) for row in JOBS if row.name == "take_snapshot"]
     for text in slices:
         assert Scales.of(ConfigSlice.from_json(text).scales) == scales(runs.config)

@@ -18,17 +18,13 @@ from twoscale import tables
 from twoscale.base import InputError
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
 
 
 # Measures for which a claim needs an interval.
 LOOP_SEQUENCE_MEASURES = (
-    "state_norm",
-    "step_norm",
-    "cosine",
-    "acceleration",
-    "direction_step_norm",
-    "direction_cosine",
+    *("state_norm", "step_norm", "cosine", "acceleration"),
+    *("direction_step_norm", "direction_cosine"),
 )
 DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,17 +53,18 @@ def read_table(run: str | PathLike[str] | HasFolder, table: str, iteration: int 
         >>> steps.pivot_table(index="k", columns="group", values="mean")
     """
     folder = _folder(run)
-    found = _files(folder)
+    parts = {name: sorted(folder.glob(pattern)) for name, pattern in PARTS.items()}
+    found = {name: files for name, files in parts.items() if files}
+    found |= {path.stem: [path] for path in (folder / "tables").glob("*.parquet")}
     if table not in found:
-        later = (
-            f" (the job for the table {table} has not run)"
-            if table in tables.declared()
-            else did_you_mean(table, found)
-        )
+        known = table in tables.declared()
+        hint = f" (the job for the table {table} has not run)" if known else did_you_mean(table, found)
         raise InputError(
-            f"{folder}: found no table {table!r}, expected one of {', '.join(sorted(found)) or '(none)'}{later}."
+            f"{folder}: found no table {table!r}, expected one of {', '.join(sorted(found)) or '(none)'}{hint}."
         )
-    declared, files = _declared(table), found[table]
+    # pareto_quality is exit_quality on a denser grid
+    declared = table if table in tables.declared() else table.replace("pareto_", "exit_", 1)
+    files = found[table]
     if iteration is not None:  # where a checkpoint has its own file, only that one is read
         files = [path for path in files if path.match(f"iteration_{iteration:06d}.*")] or files
     frame = pd.concat([tables.read(declared, path) for path in files], ignore_index=True)
@@ -123,18 +123,6 @@ def _folder(run: str | PathLike[str] | HasFolder) -> Path:
     if not folder.is_dir():
         raise InputError(f"{folder}: found no such folder, expected the folder of a run, such as results/demo.")
     return folder
-
-
-def _files(folder: Path) -> Mapping[str, list[Path]]:
-    """Name of each table of a run -> its files, in the order of the iterations."""
-    parts = {name: sorted(folder.glob(pattern)) for name, pattern in PARTS.items()}
-    whole = {path.stem: [path] for path in (folder / "tables").glob("*.parquet")}
-    return {name: files for name, files in parts.items() if files} | whole
-
-
-def _declared(table: str) -> str:
-    """The table whose columns a file has: pareto_quality is exit_quality on a denser grid."""
-    return table if table in tables.declared() else table.replace("pareto_", "exit_", 1)
 
 
 def _at(frame: pd.DataFrame, iteration: int, where: str) -> pd.DataFrame:

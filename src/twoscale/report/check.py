@@ -139,8 +139,13 @@ def tables_of_run(folder: Path) -> Frames:
 
 def tables_of_release(release: Release) -> Frames:
     """The same tables of the run of a release. Raises InputError as `Release.read` does."""
-    with tempfile.TemporaryDirectory() as copies:
-        return {name: release.table(release.manifest.run, name, Path(copies)) for name in KEYS}
+    frames = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in KEYS:
+            copy = Path(folder, f"{name}.parquet")
+            release.fetch(f"{release.manifest.run}/tables/{name}.parquet", copy)
+            frames[name] = tables.read(name, copy)
+    return frames
 
 
 def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None:

@@ -180,11 +180,8 @@ def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
 
 def _measured(rows: pd.DataFrame) -> str:
     """Each quantity with its values and bounds: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …, expected ≥ 10"."""
-    parts = []
-    for (quantity, bounds), findings in groupby(
-        rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds)
-    ):
-        parts.append(f"{quantity}: {', '.join(map(_value, findings))}, expected {bounds}")
+    alike = groupby(rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds))
+    parts = [f"{quantity}: {', '.join(map(_value, found))}, expected {bounds}" for (quantity, bounds), found in alike]
     named = re.sub(r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), "; ".join(parts))
     return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", named)
 

@@ -36,7 +36,6 @@ from urllib.request import urlopen
 from pydantic import BaseModel, Field
 
 from twoscale import config as configs
-from twoscale import tables
 from twoscale.base import InputError, first_line, replacing, sha256
 from twoscale.claims.scale import Scales
 from twoscale.config import PROJECT, Config, DownloadConfig
@@ -55,18 +54,8 @@ ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belo
 # {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
 TABLE = re.compile(rf"{FILE_NAME}(?:/{FILE_NAME})?/tables/{FILE_NAME}\.parquet")
 PACKAGES = (
-    "datasets",
-    "matplotlib",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "pydantic",
-    "safetensors",
-    "seaborn",
-    "snakemake",
-    "tiktoken",
-    "tokenizers",
-    "torch",
+    *("datasets", "matplotlib", "numpy", "pandas", "pyarrow", "pydantic", "safetensors", "seaborn", "snakemake"),
+    *("tiktoken", "tokenizers", "torch"),
 )
 
 
@@ -149,7 +138,9 @@ class Release:
         return found
 
     def read(self, name: str) -> bytes:
-        """The content of a table of `tables`. Raises InputError unless it is as the manifest says."""
+        """The content of one of `tables`. Raises InputError unless it is as the manifest says."""
+        if name not in self.tables:
+            raise InputError(f"{self.source}/{MANIFEST}: found no entry for the file {name}, expected one.")
         content, file = _read(self.source, name, self.download), self.tables[name]
         if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
             raise InputError(
@@ -159,18 +150,10 @@ class Release:
         return content
 
     def fetch(self, name: str, path: Path) -> None:
-        """Write a table of `tables` to `path`. Raises InputError as `read` does."""
+        """Write one of `tables` to `path`. Raises InputError as `read` does."""
         content = self.read(name)
         with replacing(path) as temporary:
             temporary.write_bytes(content)
-
-    def table(self, run: str, table: str, folder: Path) -> pd.DataFrame:
-        """A table of a run, by way of a copy in `folder`. Raises InputError as `read` does, or if there is none."""
-        name = f"{run}/tables/{table}.parquet"
-        if name not in self.tables:
-            raise InputError(f"{self.source}/{MANIFEST}: found no entry for the file {name}, expected one.")
-        self.fetch(name, folder / name)
-        return tables.read(table, folder / name)
 
 
 def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
@@ -258,16 +241,14 @@ def _listed(folder: Path) -> set[str]:
 
 def checkout(project: Path) -> dict[str, Any]:
     """Commit of the checkout, and whether tracked files differ from it; null for both where git cannot say."""
-    commit, changes = (_git(project, *words) for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"]))
-    return {"commit": commit, "modified": None if changes is None else changes != ""}
 
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True).stdout.strip()
 
-def _git(project: Path, *words: str) -> str | None:
     try:
-        done = subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True)
+        return {"commit": git("rev-parse", "HEAD"), "modified": git("status", "--porcelain", "-uno") != ""}
     except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
+        return {"commit": None, "modified": None}
 
 
 def text_digests(tokens: Path) -> dict[str, str]:
@@ -349,14 +330,10 @@ def _job(path: Path) -> dict[str, object]:
     return {"rule": rule if iteration.isdigit() else name} | frame.iloc[0].to_dict()
 
 
-def job_costs(benchmarks: Iterable[Path]) -> list[dict[str, Any]]:
-    """`runtimes`, rounded to whole seconds and megabytes."""
-    return runtimes(benchmarks).round().astype(object).to_dict("records")
-
-
 def take_snapshot(job: StudyJob) -> None:
     """The job of the workflow. The benchmark files of the run are no inputs, because no rule declares them."""
     folder, run = job.file("snapshot"), job.config.run
+    jobs = runtimes((folder.parent / run / "benchmarks").glob("*.tsv"))
     facts = {
         "run": run,
         **checkout(PROJECT),
@@ -366,6 +343,6 @@ def take_snapshot(job: StudyJob) -> None:
         "versions": versions(),
         "machine": machine.description(),
         "training": training_cost(job.read("training"), job.files["segments"]),
-        "jobs": job_costs((folder.parent / run / "benchmarks").glob("*.tsv")),
+        "jobs": jobs.round().astype(object).to_dict("records"),  # whole seconds and megabytes
     }
     write_snapshot(folder, {*job.files["results"], job.file("training")}, folder.parent, facts)
