@@ -73,8 +73,7 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
         (aggregate.metrics, {"trajectories": trajectories, "token_drift": drift}),
         (state_paths.run, {"states": [path for path in [folder / "states.safetensors"] if path.exists()]}),
     ]
-    inputs = {"path_types": {"paths": paths}}
-    jobs += [(part.run, inputs[name]) for name, part in study_parts("compare").items() if name in inputs]
+    jobs += [(part.run_types, {"paths": paths}) for name, part in study_parts("draw").items() if name == "paths"]
     jobs += [(part.run_scaling, {"quality": scaling}) for name, part in study_parts("draw").items() if name == "depth"]
     outputs = {name: [folder / "tables" / f"{name}.parquet"] for name in WRITTEN}
     for run, files in jobs:

@@ -4,7 +4,7 @@ The states x^0 … x^K of a group are from the run at K loop steps of every grou
 with x^k is decoded as the model would continue with this token, while all tokens before it keep their states, keys and
 values of the run. So a token's loss is a function of its exit alone, and the best exit of every token is known.
 
-This differs from the lens (`twoscale.studies.lens`), where all tokens leave at k, and from the causal engine
+This differs from the lens (`twoscale.studies.depth`), where all tokens leave at k, and from the causal engine
 (`twoscale.exits.parallel`), where a token sees what earlier exits have changed.
 """
 

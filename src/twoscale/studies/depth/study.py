@@ -1,0 +1,291 @@
+"""Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth card."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from twoscale.base import InputError, did_you_mean
+from twoscale.config.data import text_label
+from twoscale.config.definitions import MULTIPLES, loop_counts
+from twoscale.config.types import Count, InBatches, NonNegative, Number, Positive, key
+from twoscale.figures.catalogue import Figure, is_published, table
+from twoscale.jobs.rows import LocalJob, TorchJob
+from twoscale.model.flops import parameters
+from twoscale.tables import table as columns
+
+if TYPE_CHECKING:
+    from twoscale.config.sections import Config
+    from twoscale.workflow.runs import Runs
+
+
+# --- config ---------------------------------------------------------------------------------------------------------
+
+
+class LensConfig(InBatches):
+    """Predictions from the state after every loop step, through the layers after its group, at the last checkpoint.
+    results/lens.pdf shows loop step 0, powers of two and the numbers halfway between them, the mean loop count of
+    training, and the last loop step.
+    """
+
+    max_multiple: Annotated[float, Field(ge=1), Number] = key(
+        8.0, "Last loop step to decode, as a multiple of model.mean_loops."
+    )
+    other_loops: Count | None = key(
+        None, "Loop steps of the groups before and after the decoded one. null: model.mean_loops, rounded."
+    )
+
+
+class DepthCardConfig(InBatches):
+    """Quality and geometry at multiples of the trained loops, at the last checkpoint (results/depth-card.md)."""
+
+    multiples: Annotated[tuple[Positive, ...], Field(min_length=1), AfterValidator(lambda v: tuple(sorted(set(v))))] = (
+        key(MULTIPLES, "Loop counts, the same in every group, as multiples of model.mean_loops. 1 is always included.")
+    )
+    tolerance: NonNegative = key(
+        0.01,
+        "The plateau consists of the loop counts whose loss is at most this many nats per token above the lowest one.",
+    )
+    unlooped: str | None = key(
+        None,
+        "Non-looped run to compare with, such as one of `runs`, on the same held-out text. The loop gain is the loss "
+        "of this run minus the loss of the looped model at the trained loop count. null: not measured.",
+    )
+
+
+SECTIONS = {"lens": LensConfig, "depth_card": DepthCardConfig}
+
+
+def lens_steps(config: "Config") -> list[int]:
+    """0, the powers of two and the numbers half way between them, the mean of training and the last one; ascending."""
+    last = max(config.model.typical_loops, round(config.lens.max_multiple * config.model.mean_loops))
+    grid = {count << shift for count in (2, 3) for shift in range(last.bit_length())}
+    return sorted({0, 1, config.model.typical_loops, last, *(k for k in grid if k < last)})
+
+
+def other_loops(config: "Config") -> int:
+    """Loop steps of the groups before and after the one that the lens decodes."""
+    return config.lens.other_loops or config.model.typical_loops
+
+
+def card_loops(config: "Config") -> list[int]:
+    """Loop counts of the depth card, ascending; 1 for a model without groups, which has no other."""
+    return list(loop_counts(config.model.mean_loops, config.depth_card.multiples)) if config.model.groups else [1]
+
+
+def trained_loops(config: "Config") -> int:
+    return config.model.typical_loops if config.model.groups else 1
+
+
+# --- tables and figures ---------------------------------------------------------------------------------------------
+
+ENDS = {"low": "lower", "high": "upper"}
+INTERVAL = {end: ("float64", f"{word} end of the 95 % interval") for end, word in ENDS.items()}
+OF_GROUP = ("string", "looped group; empty for quantities of the prediction")
+TABLES = {
+    # One row per (group, loop step, held-out sequence) at the last checkpoint: what x^k predicts through the layers
+    # after its group, as means over the tokens of the sequence.
+    "lens": columns(
+        "run iteration group k sequence document tokens ce",
+        k=("int32", "loop steps before the decoded state"),
+        entropy=("float64", "entropy of the prediction in nats per token"),
+        log_rank=("float64", "logarithm of the correct token's rank; exp of the mean is a geometric mean"),
+        right=("float64", "share of tokens whose most likely next token is correct"),
+        lost=("float64", "share of tokens predicted wrongly, but correctly at an earlier k > 0; null at k = 0"),
+        lost_since_mean=("float64", "the same share among tokens predicted correctly at the mean loops of training"),
+    ),
+    # One row per (checkpoint, fixed loop count), with 95 % intervals over documents.
+    "scaling": columns(
+        "run iteration loops tokens ce ce_low ce_high ppl ppl_low ppl_high excess excess_low excess_high",
+        loops=("int32",),
+        excess=("float64", "ce minus ce at the largest loop count, on the same sequences"),
+        **{
+            f"{name}_{end}": ("float64", f"{word} end of the 95 % interval of {name}")
+            for name in ("ce", "ppl", "excess")
+            for end, word in ENDS.items()
+        },
+    ),
+    # One row per (checkpoint, loop count, sequence): means over the tokens of the sequence.
+    "depth_quality": columns(
+        "iteration loops sequence document tokens ce",
+        loops=("int32", "loop count of every group"),
+        entropy=("float64", "entropy of the prediction in nats per token"),
+        flips=("float64", "share of tokens whose prediction differs from the one at the next smaller loop count"),
+    ),
+    # One row per (checkpoint, group, loop step, sequence), from one pass: medians over the tokens of the sequence. A
+    # recorded run has no step after its last state.
+    "depth_states": columns(
+        "iteration group k sequence document tokens",
+        state_norm=("float64", "norm of x^k"),
+        step_norm=("float64", "norm of the step from x^k to x^{k+1}"),
+        cosine=("float64", "cosine of successive updates; null at k = 0 and below the rounding floor"),
+        direction_step_norm=("float64", "norm of the step from x^k/||x^k|| to x^{k+1}/||x^{k+1}||"),
+    ),
+    # One row per (loop count, group, quantity), with 95 % intervals over documents.
+    "depth_card": columns(
+        "run iteration loops multiple group quantity tokens value low high",
+        loops=("int32", "loop count of every group"),
+        multiple=("float64", "loops divided by the trained loop count"),
+        group=OF_GROUP,
+        quantity=("string", "ce, excess (ce minus the lowest one), or a column of depth_quality or depth_states"),
+        value=("float64", "value; for a column of depth_states, the value of the group at k = loops"),
+        **INTERVAL,
+    ),
+    # Findings of the card, one row per (group, quantity), with 95 % intervals over documents.
+    "depth_findings": columns(
+        "run iteration group quantity value low high",
+        group=OF_GROUP,
+        quantity=("string", "such as best_loops, plateau_first, loop_gain; regime, and its exponents"),
+        value=("float64", "loop counts, nats per token, or an exponent; null if not measured"),
+        **INTERVAL,
+        statement=("string", "the finding in words"),
+    ),
+}
+
+DRAW = "twoscale.studies.depth.draw"
+FIGURES = (
+    Figure(
+        "lens",
+        table("lens"),
+        title="Lens: through the loops",
+        loops=lambda config: lens_steps(config)[-1],
+        values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},
+        sentence=f"{DRAW}.lens_sentence",
+    ),
+    Figure(
+        "scaling",
+        table("scaling"),
+        title="Quality against loops",
+        loops=lambda config: max(config.scaling.loops),
+        values=lambda config: {"mean_loops": config.model.mean_loops},
+        sentence=f"{DRAW}.scaling_sentence",
+    ),
+    Figure(
+        "depth_card",
+        table("depth_card", "depth_findings"),
+        title="Depth card",
+        loops=lambda config: card_loops(config)[-1],
+        sentence=f"{DRAW}.card_sentence",
+    ),
+)
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def _unlooped(runs: "Runs", config: "Config") -> str | None:
+    """The run without loops that a run is compared with. InputError for an unknown one."""
+    name = config.depth_card.unlooped
+    if name is not None and name not in runs.configs:
+        raise InputError(
+            f"config key depth_card.unlooped: found {name}, expected one of the runs {', '.join(runs)}"
+            f"{did_you_mean(name, runs.configs)}."
+        )
+    return name
+
+
+def _card_inputs(runs: "Runs") -> dict[str, Any]:
+    """The measurements of the run and of the one without loops, and the metadata of both texts."""
+
+    def of_unlooped(file: str, text: bool = False) -> Any:
+        def files(wildcards: Any) -> list[str]:
+            name = _unlooped(runs, runs.of(wildcards)[1])
+            return [] if name is None else [file.format(run=runs.data_run(name) if text else name)]
+
+        return files
+
+    return {
+        **CARD_FILES,
+        "unlooped": of_unlooped(CARD_FILES["quality"]),
+        "unlooped_text": of_unlooped("results/{run}/data/tokens.json", text=True),
+        "text": runs.data_file("tokens.json"),
+    }
+
+
+def _identity(config: "Config") -> dict[str, Any]:
+    """The model and the text of the measurement: rows of the page."""
+    model = config.model
+    published = is_published(config)
+    sizes = f"{parameters(model):,} parameters, {model.num_layers} layers, hidden size {model.hidden_size}"
+    loops = "as published" if published else "r of training, rounded"
+    text = f"{text_label(config.data)}, {config.whole_tokens('depth_card')} held-out tokens"
+    return {
+        "weights": model.folder or f"{model.repository} at {model.revision}" if published else "trained here",
+        "model": f"{sizes}, looped layers {', '.join(model.group_labels)}",
+        "trained loops": f"{model.typical_loops} ({loops})",
+        "text": f"{text} in sequences of {model.context_length}",
+        "precision": config.depth_card.dtype,
+        "seed": config.seed,
+    }
+
+
+MODEL = ("seed", "device", "model")  # of a slice that opens a checkpoint
+SCALING = "results/{run}/scaling/iteration_{iteration}.parquet"
+CARD_FILES = {name: f"results/{{run}}/depth_card/{name}.parquet" for name in ("quality", "states")}
+JOBS = (
+    TorchJob(
+        name="measure_lens",
+        function="twoscale.studies.depth.measure.run_lens",
+        outputs={"lens": "results/{run}/tables/lens.parquet"},
+        tables=["lens"],
+        config=lambda runs: runs.params.slice(
+            *("run", *MODEL, "lens"),
+            steps=lens_steps,
+            other_loops=other_loops,
+            sequences=lambda config: config.sequences("lens"),
+        ),
+        dtype="lens",
+    ),
+    TorchJob(
+        name="measure_scaling",
+        function="twoscale.exits.fixed_loops.run",
+        outputs={"quality": SCALING},
+        tables=["scaling_quality"],
+        config=lambda runs: runs.params.slice(*MODEL, "scaling", sequences=lambda config: config.sequences("scaling")),
+        dtype="scaling",
+    ),
+    TorchJob(
+        name="measure_depth",
+        function="twoscale.studies.depth.measure.run_card",
+        outputs=CARD_FILES,
+        tables=["depth_quality", "depth_states"],
+        config=lambda runs: runs.params.slice(
+            *MODEL,
+            dtype=lambda config: config.depth_card.dtype,
+            batch_size=lambda config: config.depth_card.batch_size,
+            counts=card_loops,
+            sequences=lambda config: config.sequences("depth_card"),
+        ),
+        dtype="depth_card",
+    ),
+    LocalJob(
+        name="aggregate_scaling",
+        function=f"{DRAW}.run_scaling",
+        inputs=lambda runs: {"quality": runs.at_checkpoints(SCALING)},
+        outputs={"scaling": "results/{run}/tables/scaling.parquet"},
+        tables=["scaling"],
+        config=lambda runs: runs.params.slice("run", "seed"),
+    ),
+    LocalJob(
+        name="compare_depths",
+        function=f"{DRAW}.run_card",
+        inputs=_card_inputs,
+        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("depth_card", "depth_findings")},
+        tables=["depth_card", "depth_findings"],
+        config=lambda runs: runs.params.slice(
+            *("run", "seed"),
+            trained_loops=trained_loops,
+            tolerance=lambda config: config.depth_card.tolerance,
+            unlooped=lambda config: _unlooped(runs, config),
+            unlooped_loops=lambda config: trained_loops(runs[name]) if (name := _unlooped(runs, config)) else None,
+        ),
+    ),
+    LocalJob(
+        name="write_depth_card",
+        function=f"{DRAW}.write_card",
+        inputs=lambda runs: (
+            runs.figures.page_inputs("depth_card", table(card="depth_card", findings="depth_findings"))
+            | {"picture": "results/depth_card.svg"}
+        ),
+        outputs={"page": "results/{selected}/figures/depth-card.md"},
+        config=lambda runs: runs.params.slice("run", identity=_identity),
+    ),
+)
