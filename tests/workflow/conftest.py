@@ -32,8 +32,8 @@ TARGETS = {
     "text",
     "report_pages",
     "snapshot",
-    "release",
-    *Runs({"preset": "tiny"}, ROOT / "scripts").report.study_targets,
+    "export",
+    *Runs({"preset": "tiny"}, ROOT / "scripts").figures.study_targets,
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.

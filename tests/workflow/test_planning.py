@@ -1,169 +1,143 @@
 """What an edit reruns: everything that it can change, and nothing else."""
 
 import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
 import yaml
 
+from tests.workflow.conftest import environment
+
 FIGURES = {f"plot_fig{number}": 1 for number in range(1, 6)}
 EXITS = {"measure_exit_quality": 4, "join_exit_quality": 1, "benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}
+ONE_CRITERION = EXITS | {"measure_exit_quality": 1}
 FROM_TRAINING_ON = {
-    "init_model": 1,
-    "train_segment": 1,
-    "train_segment_last": 1,
-    "extract_trajectories": 3,
-    "extract_states": 1,
-    "project_states": 1,
-    "aggregate_metrics": 1,
+    **{"init_model": 1, "train_segment": 1, "train_segment_last": 1},
+    **{"extract_trajectories": 3, "extract_states": 1, "project_states": 1, "aggregate_metrics": 1},
     **EXITS,
     **FIGURES,
 }
-
-
 PRESETS = "src/twoscale/studies/*/presets.yaml"
+SOURCES = (
+    *("Snakefile", "config.yaml", "scripts/**/*.py", "src/**/*.py", "workflow/**/*.*", PRESETS),
+    *("profiles/**/*.yaml", "envs/*"),
+)
 
 
-def sources(project):
-    return [
-        path
-        for pattern in (
-            "Snakefile",
-            "config.yaml",
-            "scripts/**/*.py",
-            "src/**/*.py",
-            "workflow/**/*.*",
-            PRESETS,
-            "profiles/**/*.yaml",
-            "envs/*",
-        )
-        for path in project.root.glob(pattern)
-        if path.is_file()
-    ]
+def reversed_keys(value):
+    return {key: reversed_keys(inner) for key, inner in reversed(value.items())} if isinstance(value, dict) else value
 
 
-def test_a_finished_run_plans_nothing(finished):
-    assert finished.plan() == {}
-
-
-def test_touching_every_source_plans_nothing(editable):
-    for path in sources(editable):
+def test_touched_sources_comments_docstrings_and_the_order_of_keys_plan_nothing(editable):
+    for path in {path for pattern in SOURCES for path in editable.root.glob(pattern) if path.is_file()}:
         path.touch()
-    assert editable.plan() == {}
-
-
-def test_comments_and_docstrings_plan_nothing(editable):
-    for path in sources(editable):
         text = path.read_text()
         if path.suffix == ".py":
             assert text.startswith('"""'), f"{path} has no docstring"
             text = '"""Edited. ' + text[3:]
+        if path.suffix == ".yaml" and path.parent.name == "presets":
+            text = yaml.safe_dump(reversed_keys(yaml.safe_load(text)), sort_keys=False)
         if path.suffix in {".py", ".smk", ".yaml"} or path.name == "Snakefile":
             path.write_text(text + "\n# a comment at the end\n")
     assert editable.plan() == {}
 
 
-def test_the_order_of_keys_plans_nothing(editable):
-    for path in [
-        editable.root / "config.yaml",
-        *editable.root.glob("workflow/presets/*.yaml"),
-        *editable.root.glob(PRESETS),
-    ]:
-        path.write_text(yaml.safe_dump(reversed_keys(yaml.safe_load(path.read_text())), sort_keys=False))
-    assert editable.plan() == {}
+@pytest.fixture(scope="module")
+def shared(finished, tmp_path_factory):
+    """A copy of the finished project in which edits are taken back."""
+    return finished.copy(tmp_path_factory.mktemp("shared"))
 
 
-def reversed_keys(value):
-    if isinstance(value, dict):
-        return {key: reversed_keys(inner) for key, inner in reversed(value.items())}
-    return value
-
-
-@pytest.mark.parametrize("rule", FIGURES)
-def test_an_edit_of_a_figure_redraws_that_figure(editable, rule):
-    append_code(editable, f"src/twoscale/figures/{rule.removeprefix('plot_')}.py")
-    assert editable.plan() == {rule: 1}
-
-
-def test_an_edit_of_the_script_that_draws_redraws_the_figures(editable):
-    append_code(editable, "scripts/draw.py")
-    assert editable.plan() == FIGURES
-
-
-def test_an_edit_of_the_style_redraws_the_figures(editable):
-    append_code(editable, "src/twoscale/figures/style.py")
-    assert editable.plan() == FIGURES
-
-
-def test_an_edit_of_the_model_repeats_everything_from_training_on(editable):
-    append_code(editable, "src/twoscale/model/transformer.py")
-    assert editable.plan() == FROM_TRAINING_ON
-
-
-def test_an_edit_of_the_exit_criteria_repeats_the_benchmark(editable):
-    append_code(editable, "src/twoscale/exits/criteria.py")
-    assert editable.plan() == EXITS
-
-
-def test_another_threshold_measures_the_quality_of_that_criterion_alone(editable):
-    editable.configure(exits={"criteria": {"kl": {"thresholds": [1.0e-2]}}})
-    assert editable.plan() == EXITS | {"measure_exit_quality": 1}
-    editable.configure(exits={"criteria": {"cosine": {"thresholds": [1.0e-2]}}})
-    assert editable.plan() == EXITS | {"measure_exit_quality": 1}
-    editable.configure(exits={"criteria": {"kl": None}})
-    assert "measure_exit_quality" not in editable.plan()
-
-
-def test_an_edit_of_the_claims_judges_them_again(editable):
-    append_code(editable, "src/twoscale/claims/verdicts.py")
-    assert editable.plan() == {"judge_claims": 1}
-
-
-def append_code(project, path):
-    """One more statement, which could change a result."""
+@contextmanager
+def edited(project, path, old, new):
+    """An edit of a file; without `old`, a line that is added at its end."""
     file = project.root / path
-    file.write_text(file.read_text() + "\nEDITED = True\n")
+    text = file.read_text()
+    assert old in text, path
+    try:
+        file.write_text(text.replace(old, new, 1) if old else f"{text}\n{new}\n")
+        yield
+    finally:
+        file.write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"model": {"sandwich": "branch"}}, FROM_TRAINING_ON),
-        ({"train": {"learning_rate": 2.0e-3}}, FROM_TRAINING_ON),
-        ({"train": {"save_seconds": 5}}, {}),
-        ({"figures": {"fig1_tokens": 5}}, {"plot_fig1": 1}),
-        ({"exits": {"latency_repeats": 1}}, EXITS),
-    ],
-    ids=["model", "training", "runtime", "figure", "exits"],
-)
-def test_a_key_of_the_config_repeats_what_it_shapes(editable, config, expected):
-    editable.configure(**config)
-    assert editable.plan() == expected
+# File -> what is replaced, the new text, and the jobs that are planned. A statement at the end could change a result.
+STATEMENT = ("", "EDITED = True")
+EDITS = {
+    "src/twoscale/figures/fig2.py": (STATEMENT, {"plot_fig2": 1}),
+    "src/twoscale/figures/style.py": (STATEMENT, FIGURES),
+    "scripts/draw.py": (STATEMENT, FIGURES),
+    "src/twoscale/model/transformer.py": (STATEMENT, FROM_TRAINING_ON),
+    "src/twoscale/exits/criteria.py": (STATEMENT, EXITS),
+    "src/twoscale/claims/verdicts.py": (STATEMENT, {"judge_claims": 1}),
+    "src/twoscale/dynamics/measures.py": (
+        ("", '@loop_measure("new", unit="1")\ndef new(step): return step.step_norm'),
+        {"extract_trajectories": 3, "aggregate_metrics": 1, "judge_claims": 1}
+        | {f"plot_fig{number}": 1 for number in (2, 3, 5)},
+    ),
+    "src/twoscale/tables.py": (
+        ('"evaluations": ("float64"', '"evaluations": ("float32"'),
+        EXITS | {"measure_exit_quality": 4},
+    ),
+    "src/twoscale/workflow/params.py": (("TRAINING_MB = 16000", "TRAINING_MB = 8000"), {}),
+    "src/twoscale/jobs/result_cache.py": (STATEMENT, {}),
+    "workflow/report/fig2.rst": (("", "One more sentence."), {}),
+}
 
 
-def test_further_seeds_are_planned_where_they_are_asked_for_and_nowhere_else(fresh):
-    alone = fresh.plan()
-    fresh.configure(seeds=[1337, 7])
-    assert fresh.plan() == alone
+@pytest.mark.parametrize("path", EDITS)
+def test_an_edit_of_a_file_repeats_what_it_can_change(shared, path):
+    (old, new), expected = EDITS[path]
+    with edited(shared, path, old, new):
+        assert shared.plan() == expected
+
+
+CONFIGS = {
+    "model": ({"model": {"sandwich": "branch"}}, FROM_TRAINING_ON),
+    "training": ({"train": {"learning_rate": 2.0e-3}}, FROM_TRAINING_ON),
+    "runtime": ({"train": {"save_seconds": 5}}, {}),
+    "download": ({"download": {"retries": 1, "timeout": 3.0}}, {}),
+    "figure": ({"figures": {"fig1_tokens": 5}}, {"plot_fig1": 1}),
+    "exits": ({"exits": {"latency_repeats": 1}}, EXITS),
+    "threshold": ({"exits": {"criteria": {"kl": {"thresholds": [1.0e-2]}}}}, ONE_CRITERION),
+    "criterion": ({"exits": {"criteria": {"cosine": {"thresholds": [1.0e-2]}}}}, ONE_CRITERION),
+    "fewer criteria": (
+        {"exits": {"criteria": {"kl": None}}},
+        {rule: count for rule, count in EXITS.items() if rule != "measure_exit_quality"},
+    ),
+    "seeds without a band": ({"seeds": [1337, 7]}, {}),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_key_of_the_config_repeats_what_it_shapes(shared, config):
+    keys, expected = CONFIGS[config]
+    shared.configure(**keys)
+    assert shared.plan() == expected
+
+
+def test_a_fresh_run_plans_one_figure_alone_further_seeds_for_a_band_and_names_with_braces(fresh):
+    planned = fresh.plan("results/fig4.pdf")
+    assert "plot_fig4" in planned
+    assert not {"plot_fig3", "extract_trajectories", "aggregate_metrics"} & set(planned)
     fresh.configure(seeds=[1337, 7], figures={"seed_band": True})
     with_band = fresh.plan()
-    assert with_band["init_model"] == 2
-    assert with_band["benchmark_exits"] == 1
+    assert (with_band["init_model"], with_band["benchmark_exits"]) == (2, 1)
+    (fresh.root / "crit{a}.py").write_text("class Mine:\n    pass\n")
+    criterion = {"thresholds": [0.1], "file": "crit{a}.py", "class": "Mine"}
+    (fresh.root / "text{b}").mkdir()
+    (fresh.root / "text{b}" / "a.txt").touch()
+    fresh.configure(data={"source": "txt", "path": "text{b}"}, exits={"criteria": {"mine": criterion}})
+    assert "measure_exit_quality" in fresh.plan("all", "supplementary", "report_pages")
 
 
 @pytest.mark.runs
 def test_more_iterations_only_add_segments(editable):
     editable.configure(train={"iterations": 40})
-    planned = editable.plan()
-    assert planned == {
-        "train_segment": 1,
-        "train_segment_last": 1,
-        "extract_trajectories": 2,
-        "extract_states": 1,
-        "project_states": 1,
-        "aggregate_metrics": 1,
-        **EXITS,
-        **FIGURES,
-    }
+    measured = {name: FROM_TRAINING_ON[name] for name in ("extract_states", "project_states", "aggregate_metrics")}
+    added = {"train_segment": 1, "train_segment_last": 1, "extract_trajectories": 2}
+    assert editable.plan() == added | measured | EXITS | FIGURES
     kept = (editable.root / "results/tiny/checkpoints/iteration_000020.safetensors").read_bytes()
     editable.succeed()
     assert (editable.root / "results/tiny/checkpoints/iteration_000020.safetensors").read_bytes() == kept
@@ -177,22 +151,26 @@ def test_a_run_of_hundreds_of_segments_is_planned(fresh):
     assert (plan["train_segment"], plan["train_segment_last"]) == (499, 1)
 
 
-def test_planning_does_not_import_torch(finished):
-    """It alone would take longer than the rest of a dry run."""
-    command = finished.command("-n")
+HEAVY = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "matplotlib")
+WITHOUT = f"""\
+import builtins, sys
+plain = builtins.__import__
+def refusing(name, globals=None, *rest, **more):
+    # by whom: a plugin of Snakemake may import pandas
+    if name.partition(".")[0] in {HEAVY} and str((globals or {{}}).get("__name__")).startswith("twoscale"):
+        raise ImportError(f"planning imports {{name}} in {{globals['__name__']}}")
+    return plain(name, globals, *rest, **more)
+builtins.__import__ = refusing
+from snakemake.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("preset", ["tiny", "ouro-1.4b"])
+def test_planning_imports_nothing_that_computes(fresh, preset):
+    """Snakemake, pydantic, PyYAML and jinja2 are enough: the imports of the others are refused."""
+    command = [sys.executable, "-c", WITHOUT, "-n", "--quiet", "--config", f"preset={preset}", "run=mine"]
     done = subprocess.run(
-        [command[0], "-X", "importtime", *command[1:]], cwd=finished.root, capture_output=True, text=True, check=True
+        command, cwd=fresh.root, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "twoscale.config.sections" in imported
-    assert "torch" not in imported
-
-
-def test_braces_in_names_of_text_and_criterion_are_no_wildcards(fresh):
-    (fresh.root / "crit{a}.py").write_text("class Mine:\n    pass\n")
-    criterion = {"thresholds": [0.1], "file": "crit{a}.py", "class": "Mine"}
-    (fresh.root / "text{b}").mkdir()
-    (fresh.root / "text{b}" / "a.txt").touch()
-    for data in ({"source": "txt", "path": "text{b}"}, {"source": "fineweb", "subset": "a{c}"}):
-        fresh.configure(data=data, exits={"criteria": {"mine": criterion}})
-        assert "measure_exit_quality" in fresh.plan("all", "supplementary", "report_pages")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -7,29 +7,23 @@ import shutil
 import pandas as pd
 import pytest
 
-from twoscale.report import pages
+from tests.workflow.conftest import COPIES, ROOT, TARGETS
+from twoscale.figures.catalogue import figures
+from twoscale.report import release
 
 FIGURES = [f"fig{number}" for number in range(1, 6)]
-OTHERS = [f"plot_{name}" for name in FIGURES if name != "fig4"]
 
 
-def test_one_call_draws_the_five_figures(finished):
+def test_one_call_draws_five_figures_and_judges_the_claims_from_tables_of_everything(finished):
+    """Six loop steps are too few for late angles (claim 4)."""
+    tables = finished.root / "results/tiny/tables"
     for name in FIGURES:
         assert (finished.root / f"results/{name}.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_tables_contain_every_checkpoint_group_and_criterion(finished):
-    tables = finished.root / "results/tiny/tables"
-    loops = pd.read_parquet(tables / "loop_metrics.parquet")
+    loops, quality = (pd.read_parquet(tables / f"{name}.parquet") for name in ("loop_metrics", "exit_quality"))
     assert sorted(loops["iteration"].unique()) == [0, 10, 20]
     assert set(loops["group"]) == {"2", "3"}
-    quality = pd.read_parquet(tables / "exit_quality.parquet")
     assert set(quality["criterion"]) == {"fixed", "step_norm", "kl", "acceleration"}
-
-
-def test_one_call_judges_the_claims(finished):
-    """Six loop steps are too few for late angles (claim 4)."""
-    claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
+    claims = pd.read_parquet(tables / "claims.parquet")
     verdicts = claims[claims["scope"] == "all"].set_index("claim")["verdict"]
     assert list(verdicts.index) == list(range(1, 16))
     assert verdicts[4] == "not asked"
@@ -37,6 +31,7 @@ def test_one_call_judges_the_claims(finished):
     page = (finished.root / "results/claims.md").read_text()
     assert "**tiny**" in page
     assert "0 (untrained), 10, 20" in page
+    assert finished.plan() == {}
 
 
 def test_only_the_last_optimizer_state_stays(finished):
@@ -50,12 +45,6 @@ def test_segments_append_their_metrics_to_one_file(finished):
     table = pd.concat(map(pd.read_parquet, sorted(folder.glob("iteration_??????.parquet")))).set_index("iteration")
     assert lines.index.tolist() == [5, 10, 15, 20]
     assert lines["loss"].tolist() == pytest.approx(table["loss"][lines.index].tolist(), rel=1e-5)
-
-
-def test_one_figure_plans_no_other(fresh):
-    planned = fresh.plan("results/fig4.pdf")
-    assert "plot_fig4" in planned
-    assert not {*OTHERS, "extract_trajectories", "aggregate_metrics"} & set(planned)
 
 
 @pytest.mark.runs
@@ -79,14 +68,6 @@ def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again
     assert editable.plan(hidden=()) == {}
 
 
-def test_a_figure_that_the_run_no_longer_has_is_refused_even_if_it_was_drawn(editable):
-    for folder in ("results", "results/tiny/figures"):
-        for suffix in ("pdf", "svg"):
-            shutil.copy(editable.root / f"results/fig1.{suffix}", editable.root / folder / f"seeds.{suffix}")
-    done = editable.run("-n", "results/seeds.pdf")
-    assert "\nresults/seeds.pdf: run tiny has one seed, expected further ones" in done.stdout + done.stderr
-
-
 def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
     told = (finished.root.parent / "finished.done").read_text()
     counts = re.search(r"run tiny, small scale: of the paper's 15 claims (.*) \(results/claims\.md\)", told)
@@ -101,20 +82,16 @@ def test_loss_and_time_left_are_shown_at_the_end_of_each_segment_however_short(f
     assert re.findall(r"^tiny: iteration (\d+) of \1, loss \d\.\d{3}, [\d:]+ in the run$", told, re.M) == ["10", "20"]
 
 
-def test_a_model_without_groups_has_no_figures_of_the_paper(fresh):
-    fresh.configure(model={"groups": []})
-    done = fresh.run("-n")
-    assert done.returncode != 0
-    assert "\nrun tiny: found no looped groups (model.groups: []), expected at least one for the " in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
-    fresh.configure(model={"groups": [[2]]})
-    planned = fresh.plan()
-    assert {"plot_fig2", "plot_fig3"} <= set(planned)
-
-
-def test_the_runtimes_are_of_rules_that_exist(finished):
-    rules = [line.split()[0] for line in finished.run("--list-rules").stdout.splitlines()]
-    assert {*pages.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]} <= {*rules}
+def test_every_rule_says_what_it_makes_and_every_figure_has_a_module_and_a_caption(finished):
+    lines = finished.succeed("--list-rules").stdout.splitlines()
+    assert [line for line in lines if not re.fullmatch(r"\w+ \((Target|Figure|Job): .+\)", line)] == []
+    assert {line.split()[0] for line in lines if " (Target: " in line} == TARGETS - COPIES - {"default"}
+    rules = {line.split()[0] for line in lines}
+    assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in figures()}
+    assert {*release.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]} <= rules
+    for figure in figures():
+        assert (ROOT / "src" / f"{figure.module.replace('.', '/')}.py").exists()
+        assert (ROOT / figure.caption_file).exists()
 
 
 def embedded(page: str, name: str):

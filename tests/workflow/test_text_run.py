@@ -44,11 +44,6 @@ def test_after_the_target_text_nothing_needs_the_network(fresh, repository, tmp_
     assert "rule prepare_text" not in snakemake(fresh, NOWHERE, TOKENS)
 
 
-def test_how_text_is_downloaded_plans_nothing(editable):
-    editable.configure(download={"retries": 1, "timeout": 3.0})
-    assert editable.plan() == {}
-
-
 @pytest.mark.runs
 def test_tokens_do_not_depend_on_the_number_of_cores_and_shards(fresh):
     contents = set()
@@ -57,3 +52,21 @@ def test_tokens_do_not_depend_on_the_number_of_cores_and_shards(fresh):
         snakemake(fresh, dict(os.environ), "--cores", cores, TOKENS)
         contents.add(tuple((fresh.root / f"results/tiny/data/{part}.bin").read_bytes() for part in ("train", "val")))
     assert len(contents) == 1
+
+
+@pytest.mark.runs
+def test_an_edited_text_is_read_again_and_a_text_that_is_gone_is_not_needed(fresh):
+    text = fresh.root / "text.txt"
+    text.write_text(
+        "".join(f"Chapter {n}.\n\n" + f"The lamp of evening {n} burned low. " * 40 + "\n\n" for n in range(99))
+    )
+    data = {"source": "txt", "path": "text.txt", "piece_characters": 100, "held_out_fraction": 0.3}
+    fresh.configure(data=data | {"held_out_tokens": 2000, "train_characters": 20000})
+    fresh.succeed(TOKENS)
+    text.touch()
+    assert fresh.plan(TOKENS) == {}
+    content = text.read_text()
+    text.write_text(content.replace("lamp", "LAMP", 1))
+    assert "prepare_text" in fresh.plan(TOKENS)
+    text.unlink()
+    assert fresh.plan(TOKENS) == {}
