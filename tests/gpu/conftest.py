@@ -190,7 +190,7 @@ def serve(items, report: "Report", end: float, slowdown: float) -> list:
                 verdict = FAILED if failed else SKIPPED
                 report.replace(item, [*rows, name_of(item) | {"verdict": verdict, "note": failed or reason}])
                 return items[number + 1 :]
-            report.replace(item, rows or [name_of(item) | {"verdict": PASSED}])
+            report.replace(item, rows or [name_of(item) | {"verdict": PASSED, "note": ""}])
     finally:
         ours.close()
         try:

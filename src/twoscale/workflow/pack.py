@@ -1,7 +1,7 @@
 """A pack for a machine with a GPU and without a network: wheels, tokens, a config and a script. See docs/gpu.md.
 
 The folder has the wheels of what a machine with PyTorch lacks, the compressed files that training starts from, under
-their paths in the checkout, `config.yaml`, `pack.sh`, and `pack.json` with the commit of the checkout.
+their paths in the checkout, the config, `pack.sh`, and `pack.json` with the commit of the checkout.
 """
 
 import hashlib
@@ -43,12 +43,8 @@ def user_values(preset: str, configfiles: Sequence[Path]) -> dict[str, Any]:
 def make(folder: Path, user: dict[str, Any], python: str) -> str:
     """Write the pack of a run in place of an earlier one; a sentence. The workflow makes tokens that are missing.
 
-    Raises InputError for a run that cannot be packed, and where Snakemake or pip fails.
-
-    Args:
-        folder: Where it is written.
-        user: The user's layers of the config, see `user_values`.
-        python: Version of Python on the other machine, such as "3.12".
+    `user` are the user's layers of the config, `python` is the version on the other machine, such as "3.12". Raises
+    InputError for a run that cannot be packed, and where Snakemake or pip fails.
     """
     runs = Runs(user, PROJECT / "scripts")
     if not trains(runs.config):

@@ -1,9 +1,8 @@
 """A run on a machine that may end at any time: started in the background from a pack, continued by the next start.
 
-The order of work: the GPU check, whose speed of training decides about the schedule, then the workflow: training, the
-analyses of each checkpoint as it is written, exits, figures and claims. What the session notes is in
-`results/{run}/gpu`: `session.json`, `config.yaml`, the report of the check, and `log.txt`. The lock on the file `lock`
-is held while one of its processes runs, and released by the system however they end.
+First the GPU check, whose speed of training decides about the schedule, then the workflow: training, the analyses of
+each checkpoint as it is written, exits, figures and claims. Notes are in `results/{run}/gpu`. The lock on the file
+`lock` is held while a process of the session runs, and released by the system however it ends.
 """
 
 import csv
@@ -59,25 +58,19 @@ class Session:
         """The user's layers of the config, with the device and, once it is chosen, the schedule."""
         return configs.read_yaml(self.config if self.config.exists() else self._packed)
 
-    @property
-    def runs(self) -> Runs:
-        return Runs(self.values, Path("scripts"))
-
     def configure(self, **sections: Any) -> None:
         changed = configs.merge(self.values, sections, keep_null=True)
         with replacing(self.config) as temporary:
             temporary.write_text(yaml.safe_dump(changed), encoding="utf-8")
 
     @property
+    def runs(self) -> Runs:
+        return Runs(self.values, Path("scripts"))
+
+    @property
     def state(self) -> dict[str, Any]:
         """Notes of the session; empty before the first start."""
         return json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
-
-    def started(self) -> dict[str, Any]:
-        """The notes. Raises InputError before the first start."""
-        if not self.state:
-            raise InputError(f"{self.folder}: found no session; start one with `run`.")
-        return self.state
 
     def note(self, **facts: Any) -> None:
         with replacing(self._file) as temporary:
@@ -204,7 +197,9 @@ def plan(user: dict[str, Any], minutes: float) -> str:
 
 def status(session: Session) -> str:
     """A few lines: stage, GPU check, iteration, jobs, and the last errors. Raises InputError before the first start."""
-    state, iterations = session.started(), session.runs.config.train.iterations
+    if not (state := session.state):
+        raise InputError(f"{session.folder}: found no session; start one with `run`.")
+    iterations = session.runs.config.train.iterations
     stage, finished = state.get("stage", "start"), state.get("workflow", {}).get("status") == 0
     where = "finished" if finished else f"stopped in stage {stage}; `run` continues it"
     where = f"stage {stage} is running" if session.is_running else where
@@ -231,13 +226,13 @@ def collect(session: Session, folder: Path) -> str:
     """
     from twoscale.dynamics import aggregate  # here, because it imports pandas
 
-    state, results, run = session.started(), Path(RESULTS), Path(RESULTS, session.run)
+    results, run = Path(RESULTS), Path(RESULTS, session.run)
     for table, per_token in PER_TOKEN.items():
         files = sorted((run / per_token).glob("iteration_*.parquet"))
         if files and not (run / f"tables/{table}.parquet").exists():
             tables.write(table, getattr(aggregate, table)(files, session.run), session.folder / f"{table}.parquet")
     shown = (path for pattern in SHOWN for path in sorted(results.glob(pattern)))
-    files = [path for path in shown if path.is_file() and path.stat().st_mtime >= state["started"]]
+    files = [path for path in shown if path.is_file() and path.stat().st_mtime >= session.state["started"]]
     files += [path for pattern in OF_RUN for path in sorted(run.glob(pattern))]
     target = folder / f"{session.run}.zip"
     with replacing(target) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
