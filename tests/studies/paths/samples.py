@@ -1,9 +1,9 @@
-"""Tables of the study with known content, and its figure of them."""
+"""Tables of the study with known content, and its figures of them."""
 
 import pandas as pd
 
 from tests.figures import ITERATIONS, RUN, quantile_table
-from twoscale.studies.path_types import figure
+from twoscale.studies.paths import draw
 
 
 def types_table(groups=("4", "5-6")):
@@ -17,10 +17,19 @@ def types_table(groups=("4", "5-6")):
     return pd.DataFrame(rows, columns=["iteration", "group", "path_type", "period", "share"])
 
 
-def draw(types=None, metrics=None):
+def draw_types(types=None, metrics=None):
     types = types_table() if types is None else types
-    return figure.draw(types, quantile_table(figure.ROWS) if metrics is None else metrics, **RUN)
+    return draw.draw_path_types(types, quantile_table(draw.PATH_ROWS) if metrics is None else metrics, **RUN)
+
+
+def draw_independence(groups=("4", "5-6", "all"), **changes):
+    table = quantile_table(draw.EFFECTS, groups)
+    return draw.draw_path_independence(table.assign(**changes), dtype="float64", **RUN)
 
 
 def path_types():
-    return draw()
+    return draw_types()
+
+
+def path_independence():
+    return draw_independence(q05=0.0)

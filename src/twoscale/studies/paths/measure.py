@@ -7,7 +7,6 @@ what earlier groups pass on, and in all groups at once.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 
 from twoscale import tables
-from twoscale.config import TrajectoriesConfig
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import vectors
 from twoscale.dynamics.states import Columns, batches, flat, is_group, token_keys
@@ -23,40 +21,26 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, Noise
 
 if TYPE_CHECKING:
-    from twoscale.model.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 ALL = "all"  # label of the rows with all groups varied at once
 
 
+@torch.no_grad()
 def run(job: "CheckpointJob") -> None:
     """Write the table "token_independence"."""
     config = job.config
-    checkpoint = job.checkpoint(config.trajectories.dtype)
-    text, draws = job.held_out(config.sequences), config.path_independence.draws
-    measure(checkpoint, text, config.trajectories, draws, job.file("independence"))
-
-
-@torch.no_grad()
-def measure(
-    checkpoint: LoadedCheckpoint, held_out: HeldOut, config: TrajectoriesConfig, draws: int, path: Path
-) -> None:
-    """Compare further draws of the noise with the run's own noise; write the table "token_independence".
-
-    Args:
-        checkpoint: The model, its iteration and the seed of its noise.
-        held_out: N held-out sequences.
-        config: Loop steps and batch size.
-        draws: Number of further draws.
-        path: The parquet file.
-    """
-    with tables.writing("token_independence", path) as append:
-        for batch in batches(checkpoint, held_out, config.batch_size, "path independence"):
-            for columns in measure_batch(checkpoint, batch, config.loops, draws):
+    checkpoint, draws = job.checkpoint(config.trajectories.dtype), config.path_independence.draws
+    with tables.writing("token_independence", job.file("independence")) as append:
+        text = job.held_out(config.sequences)
+        for batch in batches(checkpoint, text, config.trajectories.batch_size, "path independence"):
+            for columns in measure_batch(checkpoint, batch, config.trajectories.loops, draws):
                 append(columns)
 
 
 def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draws: int) -> Iterator[Columns]:
-    """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at a time.
+    """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at a time, each against
+    the run's own noise.
 
     The distance is between the last states x^K of the varied group; of the last group if all are varied, which is not
     measured again for a model with one group.

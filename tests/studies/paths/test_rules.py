@@ -22,3 +22,13 @@ def test_criteria_of_path_types_repeat_the_extraction_and_no_training(editable):
     editable.configure(path_types={"straightness": 0.6})
     assert "train_segment" not in editable.plan("results/path_types.pdf")
     assert editable.plan("results/path_types.pdf")["extract_trajectories"] == 3
+
+
+@pytest.mark.runs
+def test_path_independence_is_measured_at_every_checkpoint(editable):
+    figure = "results/path_independence.pdf"
+    planned = {"measure_path_independence": 3, "aggregate_independence": 1, "plot_path_independence": 1}
+    assert editable.plan(figure) == planned
+    editable.succeed(figure)
+    assert (editable.root / figure).read_bytes().startswith(b"%PDF")
+    assert editable.plan(figure) == {}

@@ -1,4 +1,6 @@
-"""independence: what other noise changes, group by group, against passes computed by hand."""
+"""Path independence: what other noise changes, group by group, against passes computed by hand; and the figure."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -6,16 +8,18 @@ import pytest
 import torch
 
 from tests.configs import assert_refused
-from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
+from tests.figures import ITERATIONS, render_caption
+from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.small import checkpoint, held_out, model_config
+from tests.studies.paths.samples import draw_independence
 from twoscale import tables
-from twoscale.config import TrajectoriesConfig
+from twoscale.base import InputError
+from twoscale.config import checked, preset
 from twoscale.dynamics.aggregate import statistics
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.studies.path_independence import measure as independence
-from twoscale.studies.path_independence.compare import sentence
+from twoscale.studies.paths import draw, measure
 
 SEED, ITERATION, LOOPS = 5, 200, 4
 TOKENS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))
@@ -31,7 +35,7 @@ def loaded(model: LoopedTransformer) -> LoadedCheckpoint:
 
 
 def measured(model: LoopedTransformer, draws: int = 2) -> pd.DataFrame:
-    batches = independence.measure_batch(loaded(model), held_out(TOKENS[:2]), LOOPS, draws)
+    batches = measure.measure_batch(loaded(model), held_out(TOKENS[:2]), LOOPS, draws)
     return pd.concat([pd.DataFrame(columns) for columns in batches])
 
 
@@ -49,7 +53,7 @@ def test_the_only_group_is_not_varied_a_second_time_as_all_groups():
 
 def test_all_groups_varied_is_a_pass_under_the_noise_of_another_seed():
     model = float64_model()
-    passes = [independence.final_states(model, TOKENS[:2], LOOPS, EvaluationNoise(SEED + n, [0, 1], 8)) for n in (0, 1)]
+    passes = [measure.final_states(model, TOKENS[:2], LOOPS, EvaluationNoise(SEED + n, [0, 1], 8)) for n in (0, 1)]
     (states, log_p), (others, log_q) = passes
     rows = measured(model).query("group == 'all' and draw == 1")
     difference = (others[-1] - states[-1]).norm(dim=-1).flatten()
@@ -61,8 +65,8 @@ def test_all_groups_varied_is_a_pass_under_the_noise_of_another_seed():
 
 def test_the_noise_of_one_group_leaves_the_groups_before_it_alone():
     model, own, other = float64_model(), EvaluationNoise(SEED, [0], 8), EvaluationNoise(SEED + 1, [0], 8)
-    states, _ = independence.final_states(model, TOKENS[:1], LOOPS, own)
-    varied, _ = independence.final_states(model, TOKENS[:1], LOOPS, independence.mixed(own, other, [1]))
+    states, _ = measure.final_states(model, TOKENS[:1], LOOPS, own)
+    varied, _ = measure.final_states(model, TOKENS[:1], LOOPS, measure.mixed(own, other, [1]))
     assert torch.equal(varied[0], states[0])
     assert not torch.equal(varied[1], states[1])
 
@@ -87,28 +91,38 @@ def test_a_start_without_noise_has_nothing_to_vary(start):
 
 
 def test_a_model_without_groups_has_no_rows():
-    assert list(independence.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)) == []
+    assert list(measure.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)) == []
+
+
+def written(loaded_checkpoint, text, path, batch_size=2, draws=1):
+    """The table of a job."""
+    settings = SimpleNamespace(dtype="float64", batch_size=batch_size, loops=LOOPS)
+    config = SimpleNamespace(trajectories=settings, path_independence=SimpleNamespace(draws=draws), sequences=3)
+    job = SimpleNamespace(
+        config=config, checkpoint=lambda _: loaded_checkpoint, held_out=lambda _: text, file=lambda _: path
+    )
+    measure.run(job)
+    return tables.read("token_independence", path)
 
 
 def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
-    frames = []
-    for batch_size in (1, 2):
-        config = TrajectoriesConfig(loops=LOOPS, tokens=24, batch_size=batch_size, dtype="float64", states_sequence=0)
-        independence.measure(loaded(float64_model()), held_out(TOKENS), config, 1, tmp_path / "independence.parquet")
-        frame = tables.read("token_independence", tmp_path / "independence.parquet")
-        frames.append(frame.sort_values(KEYS, ignore_index=True))
+    frames = [
+        written(loaded(float64_model()), held_out(TOKENS), tmp_path / "table.parquet", size).sort_values(
+            KEYS, ignore_index=True
+        )
+        for size in (1, 2)
+    ]
     pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)
 
 
 def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents(tmp_path):
-    independence.measure(CHECKPOINT, CHOSEN, TRAJECTORIES, 1, tmp_path / "independence.parquet")
-    assert_numbered(tables.read("token_independence", tmp_path / "independence.parquet"))
+    assert_numbered(written(CHECKPOINT, CHOSEN, tmp_path / "table.parquet"))
 
 
 def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
     measured = {"group": "all", "measure": ["agreement", "agreement", "distance_relative"]}
     measured |= {"iteration": [0, 20, 20], "mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
-    found = sentence(pd.DataFrame(measured))
+    found = draw.independence_sentence(pd.DataFrame(measured))
     assert "median relative distance 0.5, another prediction for 25 % of the tokens" in found
 
 
@@ -129,3 +143,36 @@ def test_path_independence_is_over_tokens_and_draws(tmp_path):
     tables.write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
     metrics = statistics([tmp_path / "a.parquet"], "demo", "token_independence", "path_independence")
     assert metrics.set_index("measure").loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]
+
+
+def test_there_is_a_line_per_varied_group_and_the_share_of_changed_predictions():
+    figure = draw_independence()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["group 4", "group 5–6", "all groups"]
+    distance, divergence, changed = figure.axes
+    assert distance.get_yscale() == divergence.get_yscale() == "log"
+    assert list(distance.get_lines()[0].get_ydata()) == [3.0] * len(ITERATIONS)
+    assert list(changed.get_lines()[0].get_ydata()) == [0.25] * len(ITERATIONS)
+
+
+def test_rounding_errors_are_drawn_at_the_edge_of_a_marked_range():
+    floor = 16 * 2.0**-52
+    figure = draw_independence(q05=0.0, q50=1e-16)
+    distance = figure.axes[0]
+    assert list(distance.get_lines()[0].get_ydata()) == [floor] * len(ITERATIONS)
+    low, high = distance.patches[0].get_y(), distance.patches[0].get_y() + distance.patches[0].get_height()
+    assert low < high == pytest.approx(floor)
+    assert distance.get_ylim()[0] < floor
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries[-1] == "rounding errors, below 4e-15"
+    assert not draw_independence().axes[0].patches
+
+
+def test_a_model_without_groups_is_refused_in_one_sentence():
+    with pytest.raises(InputError, match="expected at least one"):
+        draw_independence(groups=())
+
+
+def test_the_caption_has_the_values_of_the_config():
+    config = checked(preset("demo"))
+    tokens = config.sequences("path_independence") * config.model.context_length
+    assert f"The same {tokens} held-out tokens" in render_caption("path_independence")

@@ -1,0 +1,133 @@
+"""The types of paths: statistics of tables with known content, and the figure of them."""
+
+import pandas as pd
+import pytest
+
+from tests.figures import ITERATIONS, legend_texts, quantile_table
+from tests.studies.paths.samples import draw_types, types_table
+from tests.unit.test_measures import further_measures, write_tables  # noqa: F401 - a fixture
+from twoscale import tables
+from twoscale.base import InputError
+from twoscale.dynamics import measures
+from twoscale.dynamics.aggregate import statistics
+from twoscale.dynamics.path_types import PATH_TYPES as PATH_TYPE_NAMES
+from twoscale.studies.paths import draw
+
+MEASURES = ("contraction_rate", "effective_dimension", "bending")
+
+
+def write(frame, path):
+    tables.write("token_paths", frame, path)
+    return path
+
+
+def path_metrics(path):
+    return statistics([path], "demo", "token_paths", "path_metrics")
+
+
+def path_rows(iteration, types_of_groups):
+    """Table "token_paths": types_of_groups maps a group to (path type, period) of its tokens."""
+    frames = []
+    for group, types in types_of_groups.items():
+        frame = pd.DataFrame(types, columns=["path_type", "period"])
+        frames.append(
+            frame.assign(group=group, iteration=iteration, sequence=0, document=0, position=range(len(frame)))
+        )
+    frame = pd.concat(frames, ignore_index=True)
+    for number, name in enumerate(MEASURES):
+        frame[name] = frame["position"] + 10.0 * number
+    return frame[[*tables.columns("token_paths"), *MEASURES]]
+
+
+PATH_TYPES = {"10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)], "4": [("sliding", 0)] * 4}
+
+
+def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
+    paths = [write(path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet") for iteration in (20, 0)]
+    shares = draw.path_types(paths, "demo")
+    assert list(shares.columns) == list(tables.columns("path_types"))
+    assert shares["iteration"].tolist() == [0] * 4 + [20] * 4
+    first = shares[shares["iteration"] == 0].drop(columns=["run", "iteration"])
+    assert first.to_numpy().tolist() == [
+        ["10", "converging", 0, 1, 0.25],
+        ["10", "orbiting", 2, 1, 0.25],
+        ["10", "orbiting", 3, 2, 0.5],
+        ["4", "sliding", 0, 4, 1.0],
+    ]
+    tables.write("path_types", shares, tmp_path / "path_types.parquet")
+
+
+def test_a_model_without_groups_has_no_path_types(tmp_path):
+    path = write(path_rows(0, {"4": []}), tmp_path / "empty.parquet")
+    assert draw.path_types([path], "demo").empty
+
+
+def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
+    path = write(path_rows(20, PATH_TYPES), tmp_path / "a.parquet")
+    metrics = path_metrics(path).set_index(["group", "measure"])
+    assert metrics.loc[("10", "contraction_rate"), ["mean", "q50", "count"]].tolist() == [1.5, 1.5, 4]
+    assert metrics.loc[("4", "effective_dimension"), "q50"] == 11.5
+    assert metrics.index.get_level_values("group").unique().tolist() == ["10", "4"]
+
+
+def test_every_registered_measure_of_a_path_has_statistics(further_measures, tmp_path):  # noqa: F811
+    metrics = path_metrics(write_tables(tmp_path)["token_paths"])
+    assert metrics["measure"].unique().tolist() == list(measures.PATH_MEASURES)
+    assert "length" in measures.PATH_MEASURES
+
+
+def test_every_path_type_but_converging_has_a_line():
+    assert {path_type for path_type, _, _ in draw.OTHER_TYPES.values()} == set(PATH_TYPE_NAMES) - {"converging"}
+
+
+def test_shares_of_other_types_add_up_orbits_by_period_without_types_that_do_not_occur():
+    shares = draw.other_shares(types_table())
+    assert list(shares.columns) == ["orbiting, period 2", "orbiting, longer period", "undecided"]
+    for _, row in shares.iterrows():
+        assert list(row) == pytest.approx([0.3, 0.2, 0.1])
+    drawn = [list(line.get_ydata()) for line in draw_types().axes[-1].get_lines()]
+    assert drawn == [pytest.approx([share] * len(ITERATIONS)) for share in (0.3, 0.2, 0.1)]
+
+
+def test_there_is_a_column_per_group_with_medians_and_the_share_that_converges():
+    figure = draw_types()
+    titles = ["(i)  group 4, at least 40 % converge", "(ii)  group 5–6, at least 40 % converge"]
+    assert [axes.get_title() for axes in figure.axes[:2]] == titles
+    for axes in figure.axes[:4]:
+        assert list(axes.get_lines()[0].get_ydata()) == [3.0] * len(ITERATIONS)
+    assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["0", "50", "600"]
+    assert figure.axes[-1].get_xlabel() == "iteration (0, then log scale)"
+
+
+def test_there_is_no_panel_of_types_where_all_tokens_converge():
+    types = types_table().query("path_type == 'converging'").assign(share=1.0)
+    figure = draw_types(types)
+    assert len(figure.axes) == 4  # two measures of two groups
+    assert legend_texts(figure) == ["median", "9 of 10 tokens", "half of the tokens"]
+    assert [axes.get_title() for axes in figure.axes[:2]] == [
+        "(i)  group 4, all converge",
+        "(ii)  group 5–6, all converge",
+    ]
+
+
+def test_a_model_without_groups_is_refused_in_one_sentence():
+    with pytest.raises(InputError, match="expected at least one"):
+        draw_types(types_table(()), quantile_table(draw.PATH_ROWS, ()))
+
+
+def test_one_checkpoint_has_a_visible_band_and_one_group_a_legend_within_the_page():
+    types, metrics = types_table(("4",)), quantile_table(draw.PATH_ROWS, ("4",))
+    only = [table[table["iteration"] == 600] for table in (types, metrics)]
+    figure = draw_types(*only)
+    bars = [segment for lines in figure.axes[0].collections for segment in lines.get_segments()]
+    assert [bar[:, 1].tolist() for bar in bars] == [[1.0, 5.0], [2.0, 4.0]]
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert figure.bbox.x0 <= legend.x0
+    assert legend.x1 <= figure.bbox.x1
+
+
+def test_the_report_says_which_types_the_last_checkpoint_has():
+    types = {"group": ["2", "2-3", "2-3"], "path_type": ["sliding", "orbiting", "converging"], "share": [1, 0.25, 0.75]}
+    found = draw.types_sentence(pd.DataFrame({"run": "a", "iteration": [0, 20, 20]} | types))
+    assert found == "At the last checkpoint, group 2–3: 25.0 % orbiting, 75.0 % converging."
