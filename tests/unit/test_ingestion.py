@@ -121,6 +121,7 @@ def test_a_source_that_fails_late_keeps_the_previous_shards(source, shards):
         prepare(source, shards)
     assert [shard.read_bytes() for shard in shards] == before
     assert sorted(shards[0].parent.iterdir()) == shards
+    assert not (shards[0].parent.parent / "parts").exists()
 
 
 def test_parts_of_local_files_are_removed_and_never_used(source, shards):
@@ -161,16 +162,6 @@ def test_a_source_smaller_than_the_quota_is_taken_whole_and_reported(source, sha
     prepare(source, shards, TextQuota("characters", 10**6, 10))
     assert len(side(shards, held_out=False)) == sum(not text.is_held_out(t, FRACTION) for t in TEXTS)
     assert "the source ended after" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(("limit", "progress"), [(None, 6), (10, 6), (5, 5)])
-def test_the_progress_is_the_training_text_up_to_its_quota(limit, progress):
-    texts = [number for number in map(str, range(100)) if not text.is_held_out(number, FRACTION)][:2]
-    excluded = next(number for number in map(str, range(100)) if text.is_held_out(number, FRACTION))
-    tally = ingestion.Tally(TextQuota("characters", limit, 100), DataConfig(held_out_fraction=FRACTION))
-    assert [tally.take("name", number, 3) for number in texts] == [False, False]
-    assert tally.take("name", excluded, 50) is True
-    assert (tally.progress, tally.documents, tally.full) == (progress, {False: 2, True: 1}, False)
 
 
 # --- parts
@@ -217,14 +208,6 @@ def test_parts_are_used_up_to_the_first_that_is_missing_or_damaged(folder, damag
         path.write_bytes(damage(content))
     parts = ingestion.Parts(folder, {"source": "here"})
     assert [part.name for part in parts.parts] == ["part_00000.parquet"]
-
-
-def test_a_part_that_is_not_in_the_manifest_is_written_again(folder):
-    saved = json.loads((folder / ingestion.MANIFEST).read_text())
-    saved["parts"].pop()  # as after an interruption between part and manifest
-    (folder / ingestion.MANIFEST).write_text(json.dumps(saved))
-    append(ingestion.Parts(folder, {"source": "here"}), "b", 0, 2)
-    assert len(list(ingestion.Parts(folder, {"source": "here"}).documents())) == 20
 
 
 @pytest.mark.parametrize("content", ['{"identity":', "[]", '{"identity": {}, "commit": 3, "parts": []}'])

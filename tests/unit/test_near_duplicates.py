@@ -77,14 +77,6 @@ def test_equal_ngrams_have_equal_hashes_and_others_do_not(n):
     assert len(set(zip(tuples, hashes.tolist(), strict=True))) == len(set(tuples)) == len(set(hashes.tolist()))
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 4])
-def test_fewer_tokens_than_an_ngram_have_no_hash_and_no_match(tokens):
-    ids = np.arange(tokens, dtype=np.uint16)
-    assert ngram_hashes(ids, 5).shape == (0,)
-    assert HeldOutNgrams(ids, 5).found_in([np.arange(100, dtype=np.uint16)]).shape == (0,)
-    assert not HeldOutNgrams(np.arange(100, dtype=np.uint16), 5).found_in([ids]).any()
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_matches_are_those_of_a_set_of_ngrams(seed):
     draw = np.random.default_rng(seed)
@@ -131,27 +123,6 @@ def test_dropped_documents_and_shares_are_those_of_a_set_of_ngrams(seed):
     assert counts.share_after == 0
 
 
-@pytest.mark.parametrize(("first", "end", "inside"), [(5, 13, 8), (0, 20, 21)], ids=["a part", "all of it"])
-def test_only_the_document_with_the_copy_is_dropped(first, end, inside):
-    """The end of text before a whole copy and its first tokens are in the training text too."""
-    draw, n = np.random.default_rng(1), 8
-    documents = [unlike(draw, 20) for _ in range(5)]
-    training = np.concatenate([unlike(draw, 50), documents[2][first:end], unlike(draw, 50)])
-    kept, counts = drop(np.concatenate(documents), training, n)
-    assert kept.tolist() == np.concatenate([documents[i] for i in (0, 1, 3, 4)]).tolist()
-    assert (counts.dropped_documents, counts.dropped_tokens, counts.share_before) == (1, 20, inside / 100)
-
-
-def test_a_copied_document_shorter_than_an_ngram_is_kept():
-    draw, n = np.random.default_rng(3), 8
-    short, other = unlike(draw, n - 1), unlike(draw, 30)
-    held_out = np.concatenate([other, short])
-    training = np.concatenate([unlike(draw, 50)[:-1], short, unlike(draw, 50)])
-    kept, counts = drop(held_out, training, n)
-    assert kept.tolist() == held_out.tolist()
-    assert counts.dropped_documents == 0
-
-
 @pytest.mark.parametrize("of_first", [3, 4, 5])
 def test_an_ngram_across_an_end_of_text_drops_the_document_of_its_middle_token(of_first):
     draw, n = np.random.default_rng(4), 8
@@ -182,21 +153,6 @@ def test_no_more_than_a_chunk_and_an_ngram_is_hashed_at_a_time(monkeypatch):
     draw = np.random.default_rng(7)
     drop(unlike(draw, 40), unlike(draw, 5000), 8, size=100)
     assert max(lengths) == 107
-
-
-def test_the_summary_is_one_line_with_all_counts():
-    draw = np.random.default_rng(8)
-    first, second = unlike(draw, 30), unlike(draw, 70)
-    line = str(drop(np.concatenate([first, second]), first, 8)[1])
-    assert "\n" not in line
-    for part in (
-        "dropped 1 of 2 documents",
-        "30 of 100 tokens",
-        "8 tokens in a row",
-        "30.0000% before",
-        "0.0000% after",
-    ):
-        assert part in line
 
 
 @pytest.mark.runs

@@ -1,12 +1,9 @@
 """Tokenizers: encoding, loading and training; those of published models; GPT-2's file."""
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,23 +248,3 @@ def test_another_file_than_gpt2s_is_refused(tmp_path):
     (tmp_path / "gpt2.tiktoken").write_bytes(b"IQ== 0\n")
     with pytest.raises(InputError, match=r"gpt2\.tiktoken: found another tokenizer, expected GPT-2"):
         load_tokenizer("gpt2", tmp_path / "gpt2.tiktoken")
-
-
-def test_the_downloaded_file_gives_the_ids_of_gpt2(no_network, tmp_path, monkeypatch):
-    addresses = [
-        f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}"
-        for name in ("vocab.bpe", "encoder.json")
-    ]
-    folder = Path(os.environ.get("GPT2_FILES", tmp_path / "none"))
-    names = [hashlib.sha1(address.encode()).hexdigest() for address in addresses]
-    if not all((folder / name).is_file() for name in names):
-        pytest.skip("GPT2_FILES names no folder with the files of GPT-2's tokenizer, as tiktoken caches them")
-    shutil.copytree(folder, tmp_path / "cache")
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
-    path = tmp_path / "gpt2.tiktoken"
-    path.write_bytes(fetch_gpt2())
-    tokenizer = load_tokenizer("gpt2", path)
-    assert tokenizer.encode("hello world") == [31373, 995]
-    assert (tokenizer.end_of_text, tokenizer.vocab_size) == (50256, 50257)
-    text = "Two-scale  dynamics\n\n don't 12345 état 状態"
-    assert tokenizer.encode(text) == tiktoken.get_encoding("gpt2").encode_ordinary(text)

@@ -1,40 +1,32 @@
-"""workflow: the files, params and resources of jobs, without Snakemake."""
+"""workflow: the files, params and resources of jobs, and the check of a plan, without a call of Snakemake."""
 
 import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-import yaml
-from humanfriendly import parse_size
 
 from tests.published import write_folder
 from tests.small import ROOT, of
 from tests.small import project as runs
 from twoscale.base import InputError, study_parts
-from twoscale.claims.verdicts import CLAIMS
 from twoscale.config import ModelConfig, modules_of_model
 from twoscale.config.types import key
-from twoscale.data import hub, text
+from twoscale.data import text
 from twoscale.figures.catalogue import Figure, figures, table
+from twoscale.jobs.rows import REPORT_RESULTS
 from twoscale.model.flops import parameters
-from twoscale.workflow import params, paths, report, resources
+from twoscale.workflow import params, snakefile
+from twoscale.workflow.runs import GPT2
 
 SCRIPTS = ROOT / "scripts"
 WIDE = {"hidden_size": 4096, "num_heads": 64}
 STUDIES = list(study_parts("runs"))  # those with runs
-
-
-def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
-    code = "import sys, twoscale.workflow.runs; print({'torch', 'matplotlib', 'snakemake'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_the_selected_run_comes_first_then_further_runs_then_studies():
@@ -46,29 +38,23 @@ def test_the_selected_run_comes_first_then_further_runs_then_studies():
         assert runs(run="mine").study(study) == [name for name in names if name.startswith(f"{study}/")] != []
 
 
-def test_the_pattern_of_runs_matches_names_literally():
-    pattern = runs(run="a.b").pattern
-    assert re.fullmatch(pattern, "a.b")
-    assert not re.fullmatch(pattern, "axb")
-
-
 def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
     several = runs(runs={"seeded": {"seed": 2}, "longer": {"data": {"train_characters": 50000}}})
-    assert [several.paths.data_run(run) for run in ("tiny", "seeded", "longer")] == ["tiny", "tiny", "longer"]
-    assert several.paths.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
-    assert "results/longer/data/text/shard_001.parquet" in several.paths.downloads
-    assert len(several.paths.downloads) == len(set(several.paths.downloads)) == 4
+    assert [several.data_run(run) for run in ("tiny", "seeded", "longer")] == ["tiny", "tiny", "longer"]
+    assert several.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
+    assert "results/longer/data/text/shard_001.parquet" in several.downloads
+    assert len(several.downloads) == len(set(several.downloads)) == 4
 
 
 @pytest.mark.parametrize(
     ("name", "file", "counting"),
-    [("gpt2", paths.GPT2, paths.GPT2), ("bpe", "results/tiny/data/tokenizer.json", []), ("bytes", [], [])],
+    [("gpt2", GPT2, GPT2), ("bpe", "results/tiny/data/tokenizer.json", []), ("bytes", [], [])],
 )
 def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
     mine = runs(tokenizer={"name": name})
-    assert mine.paths.tokenizer_file(of()) == file
-    assert mine.paths.counting_tokenizer(of()) == counting
-    assert (paths.GPT2 in mine.paths.downloads) == (name == "gpt2")
+    assert mine.tokenizer_file(of()) == file
+    assert mine.counting_tokenizer(of()) == counting
+    assert (GPT2 in mine.downloads) == (name == "gpt2")
 
 
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
@@ -76,7 +62,7 @@ def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
     with pytest.raises(
         InputError, match=r"run tiny: found no checkpoint at iteration \d+, expected one of \[10, 20\]\."
     ):
-        runs().paths.segment_start(of(iteration=iteration))
+        runs().segment_start(of(iteration=iteration))
 
 
 def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatch):
@@ -149,59 +135,47 @@ def test_a_folder_sets_architecture_loops_criteria_and_thresholds_below_the_user
     )
 
 
-def test_a_folder_with_braces_is_refused(tmp_path):
-    folder = str(write_folder("ouro", tmp_path / "m{x}"))
-    with pytest.raises(InputError, match=r"config key model\.folder: found .*m\{x\}, expected a path without braces"):
-        runs(model={"source": "published", "folder": folder}, tokenizer={"name": "published"})
-
-
 def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
     mine, folder = runs(model=ouro), ouro["folder"]
-    assert mine.paths.iterations("tiny") == [0]
-    assert (
-        mine.paths.last_checkpoint(of())
-        == mine.paths.checkpoint_file(of(iteration="000000"))
-        == f"{folder}/config.json"
-    )
-    assert mine.paths.model_files(of()) == [f"{folder}/model.safetensors"]
-    assert mine.paths.tokenizer_file(of()) == f"{folder}/tokenizer.json"
-    assert f"{folder}/tokenizer_config.json" in mine.paths.tokenizer_settings(of())
+    assert mine.iterations("tiny") == [0]
+    assert mine.last_checkpoint(of()) == mine.checkpoint_file(of(iteration="000000")) == f"{folder}/config.json"
+    assert mine.model_files(of()) == [f"{folder}/model.safetensors"]
+    assert mine.tokenizer_file(of()) == f"{folder}/tokenizer.json"
+    assert f"{folder}/tokenizer_config.json" in mine.tokenizer_settings(of())
     assert mine.study("variants") == []
-    for pattern in (mine.trained_pattern, mine.last_segments, mine.repository_pattern):
+    for pattern in (mine.trained_pattern, mine.last_segments):
         assert not re.fullmatch(pattern, "tiny")
         assert not re.fullmatch(pattern, "")
     with pytest.raises(
         InputError, match="found no checkpoint at iteration 10, expected iteration 0 of the published model"
     ):
-        mine.paths.checkpoint_file(of(iteration="000010"))
+        mine.checkpoint_file(of(iteration="000010"))
 
 
 def test_runs_of_one_repository_share_its_download():
     two = runs(run="a", runs={"b": {"seed": 2}}, **PUBLISHED)
-    (name,) = two.paths.repositories
+    (name,) = two.repositories
     assert name == "somebody--model--012345678901"
-    assert (
-        two.paths.last_checkpoint(of("a")) == two.paths.last_checkpoint(of("b")) == f"results/models/{name}/config.json"
-    )
-    assert two.paths.model_files(of("b")) == [f"results/models/{name}/published.json"]
-    assert two.paths.downloads.count(f"results/models/{name}/published.json") == 1
-    assert two.paths.repositories[name]["revision"] == REPOSITORY["revision"]
+    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"results/models/{name}/config.json"
+    assert two.model_files(of("b")) == [f"results/models/{name}/published.json"]
+    assert two.downloads.count(f"results/models/{name}/published.json") == 1
+    assert two.repositories[name]["revision"] == REPOSITORY["revision"]
 
 
 def test_runs_of_published_models_share_text_only_if_they_share_the_tokenizer():
     other = {"model": {"revision": "a" * 40}}
     two = runs(run="a", runs={"same": {"seed": 2}, "other": other, "trained": {**TRAINED, "seed": 3}}, **PUBLISHED)
-    assert [two.paths.data_run(run) for run in ("same", "other", "trained")] == ["a", "other", "trained"]
+    assert [two.data_run(run) for run in ("same", "other", "trained")] == ["a", "other", "trained"]
 
 
 TRAINED = {"model": {"source": "trained", "repository": None, "revision": None}, "tokenizer": {"name": "bytes"}}
 
 
 def test_a_job_of_a_published_model_asks_for_the_memory_of_its_weights(monkeypatch):
-    asked = runs(**PUBLISHED).resources.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
-    monkeypatch.setattr(resources, "parameters", lambda model: 10**9)
+    asked = runs(**PUBLISHED).params.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
+    monkeypatch.setattr(params, "parameters", lambda model: 10**9)
     assert asked(of(), attempt=2) == 2 * (8000 + 8000)  # float64
-    of_trained = runs(model=WIDE).resources.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
+    of_trained = runs(model=WIDE).params.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
     assert of_trained(of(), attempt=1) == 8000
 
 
@@ -211,8 +185,8 @@ def test_a_job_of_a_published_model_asks_for_the_memory_of_its_weights(monkeypat
 def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(ouro, needs, reason):
     mine = runs(model=ouro)
     mine.figures.append(Figure("mine", table("training"), **{needs: True}))
-    assert "results/mine.pdf" not in mine.report.figure_files("supplementary")
-    inputs = mine.report.figure_inputs(mine.figures[-1])
+    assert "results/mine.pdf" not in mine.figures.of_target("supplementary")
+    inputs = mine.figures.inputs(mine.figures.rows[-1])
     with pytest.raises(InputError, match=f"results/mine.pdf: run tiny {reason}"):
         next(iter(inputs.values()))(of())
 
@@ -275,20 +249,20 @@ def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
     mine = {"thresholds": [1.0], "file": str(tmp_path / "a.py"), "class": "Mine"}
     several = runs(exits={"criteria": {"b": mine, "acceleration": None}})
     pattern = "results/{run}/{grid}/{criterion}"
-    of_all = several.paths.each_criterion(pattern)(of(grid="exit"))
+    of_all = several.each_criterion(pattern)(of(grid="exit"))
     assert of_all == [f"results/tiny/exit/{name}" for name in ("b", "fixed", "kl", "step_norm")]
-    assert several.paths.each_criterion(pattern, "exit", of_users=True)(of()) == ["results/tiny/exit/b"]
-    assert runs().paths.each_criterion(pattern, "exit", of_users=True)(of()) == []
+    assert several.each_criterion(pattern, "exit", of_users=True)(of()) == ["results/tiny/exit/b"]
+    assert runs().each_criterion(pattern, "exit", of_users=True)(of()) == []
     slice_of_all = json.loads(several.params.exit_slice("exit")(of()))
     assert [f"results/tiny/exit/{name}" for name in slice_of_all["exits"]["criteria"]] == of_all
 
 
 def test_the_probe_is_an_input_only_where_its_criterion_is_measured():
     probed = runs(exits={"criteria": {"probe": {"thresholds": [0.5]}}})
-    assert probed.paths.probe_file("exit")(of()) == "results/tiny/probe.safetensors"
-    assert runs().paths.probe_file("exit")(of()) == []
-    assert probed.paths.probe_file()(of(grid="exit", criterion="probe")) == "results/tiny/probe.safetensors"
-    assert probed.paths.probe_file()(of(grid="exit", criterion="kl")) == []
+    assert probed.probe_file("exit")(of()) == "results/tiny/probe.safetensors"
+    assert runs().probe_file("exit")(of()) == []
+    assert probed.probe_file()(of(grid="exit", criterion="probe")) == "results/tiny/probe.safetensors"
+    assert probed.probe_file()(of(grid="exit", criterion="kl")) == []
 
 
 def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
@@ -301,14 +275,11 @@ def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_mod
     module = ModuleType("twoscale.model.kernels")
     module.Config = type("Config", (ModelConfig,), {})
     monkeypatch.setitem(sys.modules, "twoscale.model.kernels", module)
-    models = [runs(), runs(model={"architecture": "linear"}), runs(model=ouro)]
+    models = [runs(), runs(model={"architecture": "kernels"}), runs(model=ouro)]
     names = [modules_of_model(mine.config) for mine in models]
     assert names == [[], ["twoscale.model.kernels"], ["twoscale.model.published.weights"]]
     script = "fetch_gpt2"  # imports no model
     assert len({mine.params.torch_code(script)(of()) for mine in models}) == len(models)
-    assert [mine.params.tokenizer_code(script)(of()) for mine in models] == [
-        models[0].params.code(script, *modules) for modules in ([], [], published[1:])
-    ]
 
 
 def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has_it(monkeypatch):
@@ -329,7 +300,7 @@ def test_untracked_params_take_the_output_and_keep_the_value():
     assert list(signature(param).parameters) == ["wildcards", "output"]
     assert param(of("a"), output=None) == "a"
     mine = runs()
-    own = mine.params.script("fetch_gpt2")["command"], mine.report.caption()
+    own = mine.params.script("fetch_gpt2")["command"], mine.figures.caption()
     for function in (*own, mine.params.torch_command("x"), mine.params.training_command("x")):
         assert "output" in signature(function).parameters
 
@@ -344,9 +315,7 @@ def cached_job(iteration, code="c", slice_="{}", columns="{}"):
     """What a segment of the tiny run keeps, from its file options."""
     mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
     optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
-    param = mine.params.cache_files(
-        lambda wildcards: code, lambda wildcards: slice_, columns, mine.paths.later_checkpoints
-    )
+    param = mine.params.cache_files(lambda wildcards: code, lambda wildcards: slice_, columns, mine.later_checkpoints)
     outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
     options = shlex.split(param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs))
     assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
@@ -395,13 +364,13 @@ def test_the_training_command_leases_gpus_and_starts_the_processes(train, device
 
 def training_job(**config):
     """The resources of a training job that are set."""
-    found = {name: value(of()) for name, value in runs(**config).resources.training_job().items()}
+    found = {name: value(of()) for name, value in runs(**config).params.training_job().items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
     train = {"processes": 4, "nodes": 2, "cpu_threads": 3}
-    assert runs(train=train).resources.training_threads(of()) == 6  # of a node
+    assert runs(train=train).params.training_threads(of()) == 6  # of a node
     several = {"nodes": 2, "tasks": 2, "mpi": "srun", "tasks_per_gpu": 0, "gpu": 0}
     assert training_job(train=train) == several | {"cpus_per_task": 6, "gpu_slot": 0}
     # GPUs of the job, which gres has, and CPUs of a node
@@ -412,7 +381,7 @@ def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
 @pytest.mark.parametrize(("preset", "used"), [("tiny", 408), ("demo", 1572), ("overnight", 3661)])
 def test_a_training_job_on_the_cpu_asks_for_what_it_takes_and_not_for_three_times_as_much(preset, used):
     """Peaks in MB that Snakemake measured; `overnight` has the model of the run on FineWeb. Below 500 it is torch."""
-    asked = runs(preset=preset).resources.training_memory(of(run=preset), 1)
+    asked = runs(preset=preset).params.training_memory(of(run=preset), 1)
     assert used < asked < 1500 + 3 * used
 
 
@@ -422,11 +391,11 @@ def test_a_training_job_asks_for_memory_to_load_a_model_that_is_divided():
         runs(train=train, **large)
         for train in ({"processes": 4}, {"processes": 4, "shard": True}, {"processes": 4, "nodes": 2, "shard": True})
     )
-    assert [whole.resources.training_memory(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
-    one, two = (job.resources.training_memory(of(), 1) - 16000 for job in (divided, on_two_nodes))
+    assert [whole.params.training_memory(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
+    one, two = (job.params.training_memory(of(), 1) - 16000 for job in (divided, on_two_nodes))
     assert one == pytest.approx(2 * two, abs=1)
     assert two == 2 * 16 * parameters(divided.config.model) // 10**6
-    assert divided.resources.training_memory(of(), 3) == 3 * (16000 + one)
+    assert divided.params.training_memory(of(), 3) == 3 * (16000 + one)
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (11, 2), (32, 8)])
@@ -435,14 +404,14 @@ def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, threads):
     project = runs()
     assert len(project.config.exits.criteria) == 4
     assert (
-        project.resources.exit_threads(cores)(of(grid="exit"))
-        == project.resources.exit_threads(cores, "exit")(of())
+        project.params.exit_threads(cores)(of(grid="exit"))
+        == project.params.exit_threads(cores, "exit")(of())
         == threads
     )
 
 
 def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
-    asked = runs().resources.torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
+    asked = runs().params.torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [4000, 12000]  # of a small model
     assert asked["runtime"](of(), attempt=2) == 120
     assert asked["cpus_per_task"] == 4
@@ -460,20 +429,20 @@ def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_fo
         ({"seeds": [7], "figures": {"seed_band": True}}, both),
     ):
         mine = runs(**config)
-        assert mine.report.figure_inputs(BY_NAME["fig3"])["loop_metrics"] == wanted
-        assert len(mine.report.figure_inputs(BY_NAME["fig4"])["exit_quality"]) == 1
+        assert mine.figures.inputs(BY_NAME["fig3"])["loop_metrics"] == wanted
+        assert len(mine.figures.inputs(BY_NAME["fig4"])["exit_quality"]) == 1
 
 
 def test_the_name_of_a_text_is_one_line_without_controls():
     mine = runs(data={"source": "txt", "path": "/data/a\n\n.. raw:: html\x1b[2J\u202e/"})
-    assert mine.report.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(
+    assert mine.figures.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(
         "␛", r"\␛"
     )
 
 
 def test_a_figure_is_told_its_runs_text_loops_and_values():
     mine = runs()
-    assert json.loads(mine.report.figure_slice(BY_NAME["fig1"])({})) == {
+    assert json.loads(mine.figures.slice(BY_NAME["fig1"])({})) == {
         "run": "tiny",
         "runs": ["tiny"],
         "text": "Python documentation",
@@ -486,28 +455,28 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
 def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     mine = runs(model={"groups": groups})
-    names = [Path(file).stem for file in mine.report.figure_files("all")]
+    names = [Path(file).stem for file in mine.figures.of_target("all")]
     assert names == [f"fig{n}" for n in range(1, 6) if f"fig{n}" not in missing]
     if groups:
-        assert mine.report.results(of()) == [*mine.report.figure_files("all"), "results/claims.md"]
+        assert mine.figures.results(of()) == [*mine.figures.of_target("all"), "results/claims.md"]
     else:
         with pytest.raises(InputError, match=r"^run \S+: found no looped groups"):
-            mine.report.results(of())
+            mine.figures.results(of())
 
 
 def test_a_stage_can_append_a_figure(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine = runs()
     mine.figures.append(Figure("mine", table("loop_metrics")))
-    assert "results/mine.pdf" in mine.report.figure_files("supplementary")
-    assert mine.report.figure_inputs(mine.figures[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
-    assert mine.report.caption(mine.figures[-1])(of(), output=None)["config"] == mine.config
+    assert "results/mine.pdf" in mine.figures.of_target("supplementary")
+    assert mine.figures.inputs(mine.figures.rows[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
+    assert mine.figures.caption(mine.figures.rows[-1])(of(), output=None)["config"] == mine.config
     assert len(runs().figures) == len(figures())
 
 
 def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    caption = runs().report.caption(figures()[0])
+    caption = runs().figures.caption(figures()[0])
     assert caption(of(), None)["held_out"] is None
     counts = {"documents": 9, "dropped_documents": 2}
     path = tmp_path / "results" / "tiny" / "data" / "tokens.json"
@@ -516,32 +485,19 @@ def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_ther
     assert caption(of(), None)["held_out"] == counts
 
 
-def test_the_manifest_of_a_download_is_the_file_that_the_download_writes_last():
-    """The workflow does not import the client of the hub."""
-    assert paths.MANIFEST == hub.MANIFEST
-
-
-@pytest.mark.parametrize("profile", ["default", "slurm"])
-def test_snakemake_compares_the_checksums_of_all_files_of_the_papers_training(profile):
-    values = yaml.safe_load((ROOT / "profiles" / profile / "config.yaml").read_text())
-    paper = runs(preset="paper").config
-    optimizer_state, tokens = 2 * 4 * parameters(paper.model), 2 * paper.data.train_tokens
-    assert parse_size(values["max-checksum-file-size"]) > 1.1 * max(optimizer_state, tokens)
-
-
 def test_captions_have_the_results_of_their_figure_as_text_without_markup(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = Path(report.REPORT_RESULTS)
+    path = Path(REPORT_RESULTS)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"fig1": ["holds; step_norm: 2 *"], "fig2": []}))
     mine = runs()
-    captions = {figure.name: mine.report.caption(figure)(of(), output=None) for figure in figures()}
+    captions = {figure.name: mine.figures.caption(figure)(of(), output=None) for figure in figures()}
     assert captions["fig1"]["results"].endswith("\n\n- holds\\; step\\_norm\\: 2 \\*")
     assert {captions[name]["results"] for name in captions if name != "fig1"} == {""}
 
 
 def test_the_params_that_a_report_prints_do_not_repeat_the_values_of_a_caption():
-    caption = runs().report.caption(figures()[0])(of(), output=None)
+    caption = runs().figures.caption(figures()[0])(of(), output=None)
     assert f"{caption}" == "(see the description)"
     assert caption["run"] == "tiny"
 
@@ -553,21 +509,108 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     before, after = runs(), runs()
     for mine in (before, after):
         mine.figures.append(Figure("mine", table("mine"), title="A figure"))
-    assert before.report.pictures(of()) == paper
-    assert before.report.figure_table("mine")(of()) == []
+    assert before.figures.pictures(of()) == paper
+    assert before.figures.reported_table("mine")(of()) == []
     of_figure = tmp_path / "results" / "tiny" / "tables" / "mine.parquet"
     of_figure.parent.mkdir(parents=True)
     of_figure.touch()
-    assert after.report.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
-    assert after.report.figure_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
+    assert after.figures.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
+    assert after.figures.reported_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
     titles = [
-        [figure["title"] for figure in json.loads(mine.report.overview_slice(of()))["report_figures"]]
+        [figure["title"] for figure in json.loads(mine.figures.overview_slice(of()))["report_figures"]]
         for mine in (before, after)
     ]
     assert titles == [titles[0], [*titles[0], "A figure"]]
     assert titles[0][-1] == "Fig. 5, angles over all loop steps"
 
 
-def test_figures_name_claims_that_exist():
-    known = {claim.number for claim in CLAIMS}
-    assert {claim for figure in figures() for claim in figure.claims} <= known
+# --- the check of a plan ---------------------------------------------------------------------------------------------
+
+
+def job(rule, uses_torch=False, **wildcards):
+    return snakefile.PlannedJob(rule, SimpleNamespace(**{"run": "tiny"} | wildcards), uses_torch)
+
+
+TRAIN = job("train_segment", uses_torch=True)
+ON_CUDA = {"compute": {"device": "cuda"}}
+SEVERAL_NODES = {"train": {"nodes": 2, "processes": 2}}
+REFUSED = {
+    "CUDA": (ON_CUDA, [TRAIN], {}, r"^config key compute.device: found cuda, expected cpu, because .*\.$"),
+    "CUDA in conda": (ON_CUDA, [TRAIN], {"installed": False}, r"because this machine has no CUDA device\.$"),
+    "nodes": (SEVERAL_NODES, [TRAIN], {}, r"^config key train.nodes: found 2, expected 1 for jobs that do not"),
+    "nodes on a cluster": (SEVERAL_NODES, [TRAIN], {"here": False}, r"^config key train.nodes: found 2, expected 1"),
+}
+ALLOWED = {
+    "no job with torch": (ON_CUDA, [job("plot_fig4"), job("join_tokens")], {}),
+    "finished": (ON_CUDA, [], {}),
+    "on a cluster": (ON_CUDA, [TRAIN], {"here": False}),
+    "on the CPU": ({}, [TRAIN], {}),
+    "nodes with srun": (SEVERAL_NODES, [TRAIN], {"here": False, "srun": True}),
+    "nodes without training": (SEVERAL_NODES, [job("plot_fig4"), job("extract_trajectories", uses_torch=True)], {}),
+}
+
+
+@pytest.fixture
+def without_cuda(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.usefixtures("without_cuda")
+@pytest.mark.parametrize("plan", REFUSED)
+def test_a_plan_that_this_machine_cannot_carry_out_is_refused(plan):
+    config, jobs, where, sentence = REFUSED[plan]
+    with pytest.raises(InputError, match=sentence):
+        snakefile.check(runs(**config), jobs, **where)
+
+
+@pytest.mark.usefixtures("without_cuda")
+@pytest.mark.parametrize("plan", ALLOWED)
+def test_a_plan_that_needs_no_more_than_this_machine_has_is_not_refused(plan):
+    config, jobs, where = ALLOWED[plan]
+    snakefile.check(runs(**config), jobs, **where)
+
+
+def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
+    mine = runs()
+    weights = 4 * parameters(mine.config.model)
+    one, two = (snakefile.disk_bytes(mine, [TRAIN] * count) for count in (1, 2))
+    assert two - one == weights
+    assert one == (1 + 8) * weights
+    assert snakefile.disk_bytes(mine, [job("plot_fig4"), job("extract_trajectories", uses_torch=True)]) == 0
+    hub_model = runs(**PUBLISHED)
+    (model,) = hub_model.repositories
+    assert (
+        snakefile.disk_bytes(hub_model, [snakefile.PlannedJob("fetch_model", SimpleNamespace(model=model), False)]) > 0
+    )
+
+
+# --- files of users ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Mine: pass",
+        "from x import Mine",
+        "from x import Other as Mine",
+        "from x import *",
+        "Mine = make()",
+        "if True:\n    class Mine: pass",
+    ],
+)
+def test_a_class_that_a_file_may_define_is_not_refused(tmp_path, source):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    assert len(runs(exits=in_file(file, "Mine")).config.exits.criteria) > 1
+
+
+def test_a_class_that_is_missing_is_refused_with_the_nearest_one(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("class Halving: pass")
+    with pytest.raises(InputError, match=r"found no class 'Halvin', expected one \(did you mean Halving\?\)\.$"):
+        runs(exits=in_file(file, "Halvin"))
+
+
+def in_file(file, name):
+    return {"criteria": {"mine": {"thresholds": ["1e-2"], "file": str(file), "class": name}}}

@@ -32,13 +32,6 @@ class DroppedDocuments:
     share_before: float  # of the examined tokens that are inside an n-gram of the training tokens
     share_after: float  # of the tokens that remain
 
-    def __str__(self) -> str:
-        return (
-            f"held-out text: dropped {self.dropped_documents} of {self.documents} documents, {self.dropped_tokens} of "
-            f"{self.tokens} tokens, for {self.ngram_tokens} tokens in a row that also occur in the training text; "
-            f"share of tokens in such n-grams: {self.share_before:.4%} before, {self.share_after:.4%} after"
-        )
-
 
 def drop_near_duplicates(
     held_out: np.ndarray, end_of_text: int, n: int, training: Callable[[], Chunks]
@@ -64,18 +57,13 @@ def drop_near_duplicates(
         shares.append(_share_inside(found, len(kept), n))
         if not found.any():
             break
-        documents = document_numbers(kept, end_of_text)  # (tokens,)
+        ends = kept == end_of_text
+        documents = np.cumsum(ends) - ends  # (tokens,); an end of text belongs to its document
         dropped = np.unique(documents[np.flatnonzero(found) + n // 2])
         kept = kept[~np.isin(documents, dropped)]
     counts = [int(np.count_nonzero(ids == end_of_text)) for ids in (held_out, kept)]
     lost, tokens = counts[0] - counts[1], len(held_out) - len(kept)
     return kept, DroppedDocuments(n, counts[0], len(held_out), lost, tokens, shares[0], shares[-1])
-
-
-def document_numbers(ids: np.ndarray, end_of_text: int) -> np.ndarray:
-    """Number of the document of each token, counted from 0; an end of text belongs to its document: int64 (tokens,)."""
-    ends = ids == end_of_text
-    return np.cumsum(ends) - ends
 
 
 def _share_inside(found: np.ndarray, tokens: int, n: int) -> float:
