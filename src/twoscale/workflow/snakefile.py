@@ -1,6 +1,8 @@
 """Where the rules touch Snakemake itself: its errors, the check of its plan, the last lines of a call."""
 
+import logging
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,15 +15,16 @@ from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
 
 from twoscale import tables
-from twoscale.base import InputError
+from twoscale.base import InputError, one_line
 from twoscale.jobs import launch
-from twoscale.jobs.job_errors import JobErrors
 from twoscale.jobs.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.figures import in_results
 from twoscale.workflow.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow.runs import Runs, repository_name
 
+INTERRUPTED = "Interrupted. Repeat the command to continue: finished jobs are kept, and training resumes."
+LITTLE_SPACE = 2**16  # bytes; a disk with less is full
 TRAINING = ("train_segment", "train_segment_last")
 NEXT = """\
 next: make report                         figures, verdicts and tables on one page
@@ -45,12 +48,71 @@ def one_sentence() -> Iterator[None]:
         raise WrongInput(str(error)) from None
 
 
+# --- the last lines of a failed call ----------------------------------------------------------------------------------
+
+
+class JobErrors(logging.Filter):
+    """Ends a failed call with one sentence per failed job: the last line of its log. Hides no record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._causes: dict[Any, str] = {}  # job -> rule and cause
+        self._interrupted = False
+
+    @classmethod
+    def install(cls) -> None:
+        """Add one filter to Snakemake's logger, even if several Snakefiles include this workflow."""
+        if not any(type(known).__name__ == cls.__name__ for known in logger.filters):
+            logger.addFilter(cls())
+        for handler in logger.handlers:  # file names in any script, also where the locale has only ASCII
+            stream: Any = getattr(handler, "stream", None)
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+
+    def filter(self, record: Any) -> bool:
+        """Remember failed jobs, and complete Snakemake's last message."""
+        error = sys.exc_info()[1]  # Snakemake logs an exception while it handles it
+        self._interrupted |= isinstance(error, KeyboardInterrupt)
+        match str(getattr(record, "event", None)):
+            case "job_error":
+                line = next(filter(None, map(last_line, record.log)), "the job wrote no message.")
+                self._causes[record.jobid] = f"{record.rule_name}: {line}"
+            case "job_finished":  # at another attempt
+                self._causes.pop(getattr(record, "job_id", None), None)
+            case "error" if (refused := _input_error(error)) is not None:
+                record.msg = str(refused)
+            case "error" if getattr(record, "exception", "") == WorkflowError.__name__ and self._causes:
+                causes = [INTERRUPTED] if self._interrupted else self._causes.values()
+                record.msg = "\n".join([str(record.msg), *causes])
+        return True
+
+
+def _input_error(error: BaseException | None) -> InputError | None:
+    """The wrong input that an exception of Snakemake reports."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def last_line(path: str) -> str | None:
+    """The last line of a log, or why it has none; None if it is missing or empty."""
+    log = Path(path)
+    if not log.is_file():
+        return None
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    if (line := next(filter(None, map(str.strip, reversed(lines))), None)) is not None:
+        return one_line(line)
+    if shutil.disk_usage(log).free < LITTLE_SPACE:
+        return f"error: {log}: found the error 'No space left on device', expected free space on its disk."
+    return None
+
+
 # --- before planning --------------------------------------------------------------------------------------------------
 
 
 def prepare(source: str) -> None:
     """Prepare this process and the environment of its jobs, which import the library from the folder `source`."""
-    JobErrors.install(logger)
+    JobErrors.install()
     launch.leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
     _prepend("PYTHONPATH", source)
     # jobs call `python`: the one that runs Snakemake, unless a conda environment comes first
