@@ -2,11 +2,9 @@
 
     python tests/benchmarks/bench_exits.py [--hidden-size 256] [--device cpu]
 
-The text has 8 × 256 tokens, the model has width 256 and at most 8 loops, and the CPU time of the process is measured.
-The time of a text under an exit criterion is divided by the time of all its loop steps. This ratio is compared with the
-ratio expected from the number of evaluations, (F + Σ E c) / (F + Σ K c). F is the time of unlooped layers and head, c
-is the time of one evaluation of a group for the whole batch, E is the mean number of evaluations, and K is the maximum.
-`kl` never triggers an exit here; its time is compared with the time of the same loops, heads and softmax.
+8 × 256 tokens, width 256, at most 8 loops, CPU time. The time of a text under a criterion, over the time of all its
+loop steps, is compared with the ratio expected from its evaluations. `kl` never triggers an exit here; its time is
+compared with the time of the same loops, heads and softmax.
 """
 
 import argparse
@@ -145,7 +143,7 @@ def compare_kl_in_parallel(bench: Benchmark) -> None:
     )
     readouts = bench.num_groups * (bench.max_loops + 1)  # x^0 … x^K of every group
     times = [t["kl"] / (t["loops"] + readouts * t["readout"]) for t in rounds]
-    record("a text under `kl` against loops, head and softmax", times, aim="≤ 1.15")
+    record("`kl` against loops, head and softmax", times, aim="≤ 1.15")
 
 
 def compare_kl_in_decoding(bench: Benchmark) -> None:
@@ -199,7 +197,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     bench = make_benchmark(arguments)
     for name, share, threshold in thresholds(bench):
-        compare_with_evaluations(bench, f"a text under `{name}`, {share:.0%} of the steps below τ,", name, threshold)
+        compare_with_evaluations(bench, f"`{name}`, {share:.0%} below τ,", name, threshold)
     compare_kl_in_parallel(bench)
     compare_kl_in_decoding(bench)
 

@@ -2,12 +2,9 @@
 
     python tests/benchmarks/bench_training.py [--nanogpt model.py] [--repeats 5]
 
-A step consists of batch, forward pass, loss, backward pass, clipping and AdamW, for `groups: []` in float32 on two
-threads. It is compared with nanoGPT's own model file, specified by its path, and with `torch.mm` products of the same
-sizes as the model's linear layers and their gradients. The numbers are tokens per second: if a ratio is above 1, our
-program is faster. Each program runs in a separate process, and the processes take turns. Our program can be faster than
-the bare products, because `torch.mm` uses MKL, which is limited to AVX2 on processors not made by Intel, while linear
-layers use oneDNN with AVX-512.
+Batch, forward pass, loss, backward pass, clipping and AdamW, for `groups: []` in float32 on two threads, in tokens per
+second: if a ratio is above 1, our program is faster. "Bare products" are `torch.mm` products of the same sizes as the
+linear layers and their gradients. Each program runs in its own process, and the processes take turns.
 """
 
 import contextlib

@@ -94,21 +94,23 @@ def write(path: Path, table: Iterable[Row]) -> None:
 
 
 def sections(table: list[Row], folder: Path = FOLDER) -> Iterator[str]:
-    """Lines of the page: for each script its docstring without the command line, and a table."""
+    """Lines of the page: one table, and below it each script's docstring without the command line."""
     newest = max(table, key=lambda row: row["date"], default=None)
     if newest:
         yield "Commit {commit}, {date:.10}, {machine}, torch {torch}; a row from another commit names it.\n".format(
             **newest
         )
+    yield "| script | measurement | median | aim |\n|---|---|---|---|"
+    notes = []
     for script, rows in groupby(table, key=lambda row: row["script"]):
         title, _, *rest = ast.get_docstring(ast.parse((folder / script).read_text(encoding="utf-8"))).split("\n\n")
-        yield "\n\n".join([f"### {title}", *rest, f"| `{script}` | median | quartiles | aim |\n|---|---|---|---|"])
+        notes.append("\n".join(["", f"### {title} (`{script}`)", "", *rest]))
         for row in rows:
             name = row["name"] if row["commit"] == newest["commit"] else f"{row['name']} (at {row['commit']})"
             median = f"{row['median']} {row['unit']}".removesuffix(" ratio").strip()
-            quartiles = " – ".join(filter(None, (row["quartile_1"], row["quartile_3"])))
-            yield f"| {name.replace('|', '&#124;')} | {median} | {quartiles} | {row['aim']} |"
-        yield ""
+            yield f"| {script.removeprefix('bench_')[:-3]} | {name.replace('|', '&#124;')} | {median} | {row['aim']} |"
+    yield from notes
+    yield ""
 
 
 def page(written: str, table: list[Row], folder: Path = FOLDER) -> str:
