@@ -60,7 +60,7 @@ class Recorded:
             for tensor in new:
                 tensor.fill_(torch.nan if tensor.is_floating_point() else 0)
 
-    def __call__(self) -> Any:
+    def call(self) -> Any:
         for func, args, kwargs, new in self._tape.calls:
             for held, tensor in zip(new, _new(func(*args, **kwargs), new), strict=True):
                 held.copy_(tensor)
@@ -71,7 +71,7 @@ class Recorded:
 
 
 class TapeGraphs:
-    """In place of `twoscale.exits.cuda_graphs.Graphs`."""
+    """In place of `twoscale.exits.captured_loops.Graphs`."""
 
     def warm_up(self, function: Callable[[], object], may_wait: bool = True) -> None:
         if may_wait:

@@ -82,24 +82,14 @@ def test_the_last_of_all_loop_steps_gets_what_is_left_of_the_weight(max_loops):
     assert_close(found[0], reference_engine.evaluate(model, tokens[0], "act", 1e-9, max_loops, noise_of(0))[0])
 
 
-class WaitingACT(act.ACT):
-    """Reads a value, so it is not captured and decides on the host."""
-
-    def update(self, state, x_new, readout):
-        assert x_new.isfinite().all()
-        return super().update(state, x_new, readout)
-
-
-@pytest.mark.filterwarnings("ignore:exit criterion WaitingACT. cannot be captured")
-@pytest.mark.parametrize("criterion", [act.ACT, WaitingACT])
 @POLICIES
-def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(policy, criterion, monkeypatch):
+def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(policy, monkeypatch):
     """Under the policy "absent" loop steps are not replayed."""
     monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: TapeGraphs())
     model, tokens = halting_model(policy), text(1, 9)[0]
     for size in (1, 2, 10):
         options = DecoderOptions(replay=True, steps_per_graph=size)
-        decoded, taken = decode_text(Decoder(model, criterion(EPSILON), MAX_LOOPS, SEED, options), tokens)
+        decoded, taken = decode_text(Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, options), tokens)
         expected, _, evaluations = reference_engine.evaluate(model, tokens, "act", EPSILON, MAX_LOOPS, noise_of(0))
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)

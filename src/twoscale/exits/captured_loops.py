@@ -201,7 +201,7 @@ def one_check(criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], T
 
 
 def make_recur(model: LoopedModel, group: int) -> Callable[..., Tensor]:
-    """A loop step as a function of k, state and input (1, C), position, bias (T,), and keys and values of each layer."""
+    """A loop step as a function of k, state and input (1, C), position, bias, and the keys and values of each layer."""
     layers = model.config.groups[group]
 
     def recur(
