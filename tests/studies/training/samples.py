@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from tests.figures import RUN
-from twoscale.studies.training import figure
+from twoscale.studies.training import draw as drawing
 
 
 def training_table(iterations=100, **changed):
@@ -33,7 +33,7 @@ def loops_table(groups=("4", "5-6"), iterations=100):
 
 def draw(groups=("4", "5-6"), iterations=100, **changed):
     tables = training_table(iterations, **changed), loops_table(groups, iterations)
-    return figure.draw(*tables, mean_loops=2, grad_clip=1.0, **RUN)
+    return drawing.draw_training(*tables, mean_loops=2, grad_clip=1.0, **RUN)
 
 
 def training():

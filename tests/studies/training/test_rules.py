@@ -20,6 +20,6 @@ def test_a_supplementary_figure_is_drawn_on_demand_redrawn_alone_and_in_the_repo
     assert '"Supplementary figures"' in page
     assert embedded(page, "workflow-desc").count("data:image/svg+xml") == 1
     assert "Held-out loss" in embedded(page, "results")["results/tiny/figures/training.svg"]["caption"]
-    append_code(editable, "src/twoscale/studies/training/figure.py")
+    append_code(editable, "src/twoscale/studies/training/draw.py")
     assert editable.plan("results/training.pdf") == {"plot_training": 1}
     assert editable.plan() == {}

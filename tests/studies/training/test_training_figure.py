@@ -8,8 +8,8 @@ from tests.figures import assert_the_same_bytes, draw_elsewhere, legend_texts, o
 from tests.studies.training.samples import draw, loops_table
 from twoscale.base import InputError
 from twoscale.figures import style
-from twoscale.studies.training import figure as figure_module
-from twoscale.studies.training.compare import sentence
+from twoscale.studies.training import draw as drawing
+from twoscale.studies.training.draw import sentence
 
 
 def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(tmp_path_factory):
@@ -34,7 +34,7 @@ def test_shows_every_iteration_its_running_mean_and_the_held_out_loss():
 
 @pytest.mark.parametrize(("iterations", "width"), [(3, 5), (1000, 20), (60_000, 1200)])
 def test_smooths_over_a_fiftieth_of_the_run_and_no_fewer_than_five_iterations(iterations, width):
-    assert figure_module.window(iterations) == width
+    assert drawing.window(iterations) == width
     figure = draw(iterations=iterations)
     assert f"mean of {style.grouped(width)} iterations" in legend_texts(figure)
 

@@ -1,4 +1,4 @@
-"""Figures and jobs of the study."""
+"""Training, iteration by iteration: results/training.pdf."""
 
 from twoscale.figures.catalogue import Figure, table
 
@@ -10,6 +10,6 @@ FIGURES = (
         values=lambda config: {"mean_loops": config.model.mean_loops, "grad_clip": config.train.grad_clip},
         groups=0,
         training=True,
-        sentence="twoscale.studies.training.compare.sentence",
+        sentence="twoscale.studies.training.draw.sentence",
     ),
 )

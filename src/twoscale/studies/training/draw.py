@@ -1,4 +1,4 @@
-"""Supplementary figure, training: loss, learning rate, gradient norm and loop counts, iteration by iteration."""
+"""Figure of training: loss, learning rate, gradient norm and loop counts, iteration by iteration."""
 
 import math
 
@@ -13,13 +13,11 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from twoscale.base import InputError
 from twoscale.figures import style
 
-# A running mean spans this share of the iterations, at least LEAST_WINDOW of them.
-SMOOTHED_SHARE, LEAST_WINDOW = 1 / 50, 5
+SMOOTHED_SHARE = 1 / 50  # of the iterations, which a running mean spans, at least five
 UPPER, LOWER, MARGIN = 2.4, 1.6, 0.5  # heights in inches: the two rows, and the legend and footer around them
 TOP_AXIS = 17  # from the top of a panel to the label of the axis there, in points
 ROUND = (1, 2, 5, 10)  # distances of ticks, times a power of ten
 SMALL = 6.5  # font size beside the panels
-HISTOGRAM = (1.03, 0, 0.19, 1)  # left, bottom, width, height in units of the panel beside it
 
 _MEAN, _HELD_OUT = (looks["color"] for looks in style.series_styles(2))
 # One mark per iteration, rasterized: as vectors, tens of thousands of them would be megabytes.
@@ -40,7 +38,7 @@ EXPECTED: style.Look = {"color": "0.15", "linewidth": 0.8, "linestyle": (0, (4, 
 
 
 @style.look()
-def draw(
+def draw_training(
     training: pd.DataFrame,
     training_loops: pd.DataFrame,
     *,
@@ -52,13 +50,8 @@ def draw(
 
     A model without groups has only the upper row.
 
-    Args:
-        training, training_loops: Tables of these names.
-        mean_loops: Parameter r of the loop sampler, whose counts have the mean r + 1.
-        grad_clip: Maximum norm of gradients.
-        context: Its loop steps K are those of the held-out loss.
-
-    Raises InputError for a table without rows.
+    `mean_loops` is the parameter r of the loop sampler, whose counts have the mean r + 1; the loop steps K of `context`
+    are those of the held-out loss.
     """
     if training.empty:
         raise InputError("table training: found no rows, expected at least one iteration for the training figure.")
@@ -68,8 +61,21 @@ def draw(
     # the loop counts differ between iterations, so the footer has r instead of K
     style.write_footer(figure, context, *([f"r = {mean_loops:g} mean loop steps"] if groups else []))
     rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    _draw_upper_row(figure, rows[0], training, grad_clip)
-    handles = _common_handles(len(training), grad_clip, context.loops if groups else None)
+    cells = rows[0].subgridspec(2, 2, width_ratios=(1.4, 1))
+    loss, rate, gradient = (figure.add_subplot(cells[place]) for place in (np.s_[:, 0], np.s_[0, 1], np.s_[1, 1]))
+    _draw_loss(loss, training)
+    _draw_rate(rate, training)
+    _draw_gradient(gradient, training, grad_clip)
+    for axes in (loss, rate, gradient):
+        _scale_iterations(axes, training)
+    rate.set_xlabel("")
+    rate.tick_params(labelbottom=False)
+    handles = {
+        "one iteration": Line2D([], [], color=EACH["color"], linewidth=0.8),
+        f"mean of {style.grouped(window(len(training)))} iterations": Line2D([], [], **MEAN),
+        f"held out, {context.loops} loops" if groups else "held out": Line2D([], [], **HELD_OUT),
+        f"clipped at {grad_clip:g}": Line2D([], [], **CLIP),
+    }
     if groups:
         _draw_lower_row(rows[1], training_loops, mean_loops + 1)
         handles[f"$r + 1 = {mean_loops + 1:g}$ loops"] = Line2D([], [], **EXPECTED)
@@ -77,27 +83,19 @@ def draw(
     return figure
 
 
+def sentence(table: pd.DataFrame) -> str:
+    measured = table.dropna(subset="held_out_loss").iloc[-1]
+    return f"Held-out loss {measured['held_out_loss']:.3f} nats per token after {measured['iteration']:.0f} iterations."
+
+
 def window(iterations: int) -> int:
     """Number of iterations that a running mean spans in a run of `iterations`."""
-    return max(LEAST_WINDOW, round(iterations * SMOOTHED_SHARE))
+    return max(5, round(iterations * SMOOTHED_SHARE))
 
 
 def smooth(values: pd.Series) -> pd.Series:
     """The running mean around each iteration; null where its window extends beyond an end."""
     return values.rolling(window(len(values)), center=True).mean()
-
-
-def _draw_upper_row(figure: Figure, row: SubplotSpec, log: pd.DataFrame, grad_clip: float) -> None:
-    """The loss on the left; the learning rate over the gradient norm on the right."""
-    cells = row.subgridspec(2, 2, width_ratios=(1.4, 1))
-    loss, rate, gradient = (figure.add_subplot(cells[place]) for place in (np.s_[:, 0], np.s_[0, 1], np.s_[1, 1]))
-    _draw_loss(loss, log)
-    _draw_rate(rate, log)
-    _draw_gradient(gradient, log, grad_clip)
-    for axes in (loss, rate, gradient):
-        _scale_iterations(axes, log)
-    rate.set_xlabel("")
-    rate.tick_params(labelbottom=False)
 
 
 def _draw_lower_row(row: SubplotSpec, training_loops: pd.DataFrame, expected: float) -> None:
@@ -109,17 +107,6 @@ def _draw_lower_row(row: SubplotSpec, training_loops: pd.DataFrame, expected: fl
         _scale_iterations(axes, rows)
         axes.set_title(f"{style.panel_number(number)}  loop steps, group {style.group_name(group)}", loc="left")
     panels[0].set_ylim(bottom=0)  # after the last panel, when the shared axis no longer grows
-
-
-def _common_handles(iterations: int, grad_clip: float, held_out_loops: int | None) -> dict[str, Line2D]:
-    """Legend entries of the upper row; `held_out_loops` is None for a model without loops."""
-    loops = "" if held_out_loops is None else f", {held_out_loops} loops"
-    return {
-        "one iteration": Line2D([], [], color=EACH["color"], linewidth=0.8),
-        f"mean of {style.grouped(window(iterations))} iterations": Line2D([], [], **MEAN),
-        f"held out{loops}": Line2D([], [], **HELD_OUT),
-        f"clipped at {grad_clip:g}": Line2D([], [], **CLIP),
-    }
 
 
 def _draw_each_and_mean(axes: Axes, iterations: pd.Series, values: pd.Series) -> None:
@@ -167,7 +154,7 @@ def _draw_counts(axes: Axes, iterations: pd.Series, counts: pd.Series, expected:
     opacity = min(0.5, max(0.05, 300 / len(counts)))  # overlapping points show their density
     axes.scatter(iterations, counts, s=2, linewidths=0, color="0.3", alpha=opacity, rasterized=True, zorder=1)
     axes.plot(iterations, smooth(counts), **MEAN)
-    beside = axes.inset_axes(HISTOGRAM, sharey=axes)
+    beside = axes.inset_axes((1.03, 0, 0.19, 1), sharey=axes)  # left, bottom, width, height in units of the panel
     beside.hist(counts, bins=np.arange(0.5, counts.max() + 1), orientation="horizontal", color=EACH["color"])  # type: ignore[arg-type]
     beside.tick_params(axis="y", left=False, labelleft=False)
     beside.spines[:].set_visible(False)
