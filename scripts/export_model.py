@@ -8,7 +8,7 @@ from twoscale import tables
 from twoscale.config import PROJECT
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.export.folder import card, write_export
-from twoscale.jobs import command, environment
+from twoscale.jobs import command, machine
 
 
 def main(arguments) -> None:
@@ -18,7 +18,7 @@ def main(arguments) -> None:
         arguments.checkpoints,
         json.loads(arguments.metadata.read_text(encoding="utf-8")),
         tables.read("training", arguments.training),
-        [entry for segment in arguments.segments for entry in environment.read(segment)],
+        [entry for segment in arguments.segments for entry in machine.recorded_environments(segment)],
         yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8")),
         arguments.claims and tables.read("claims", arguments.claims),
     )

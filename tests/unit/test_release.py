@@ -17,7 +17,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import Config, DownloadConfig, preset, user_values
 from twoscale.figures.catalogue import Figure, figures, table
-from twoscale.jobs import environment
+from twoscale.jobs import machine
 from twoscale.report import release as releases
 from twoscale.report.release import Release
 from twoscale.workflow.runs import Runs
@@ -129,7 +129,7 @@ def test_hours_of_training_are_those_of_its_iterations_and_environments_are_name
     segments = []
     for number, environments in enumerate(([first], [first | {"first_iteration": 5}, second])):
         segments.append(tmp_path / f"{number}.parquet")
-        with tables.writing("training", segments[-1], metadata={environment.KEY: json.dumps(environments)}):
+        with tables.writing("training", segments[-1], metadata={machine.ENVIRONMENTS: json.dumps(environments)}):
             pass
     expected = {"iterations": 2, "tokens": 7200, "hours": 3.0, "environments": [first, second]}
     assert releases.training_cost(log, segments) == expected

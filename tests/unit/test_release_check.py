@@ -12,7 +12,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims.verdicts import CLAIMS
 from twoscale.config import runs, training_identity
-from twoscale.jobs import environment, machine
+from twoscale.jobs import machine
 from twoscale.report import check as checks
 from twoscale.report.release import Manifest
 
@@ -219,7 +219,7 @@ def segment(tmp_path):
     """The log of a segment of two threads."""
     path = tmp_path / "iteration_000050.parquet"
     with tables.writing(
-        "training", path, metadata={environment.KEY: json.dumps([{"first_iteration": 1, "threads": 2}])}
+        "training", path, metadata={machine.ENVIRONMENTS: json.dumps([{"first_iteration": 1, "threads": 2}])}
     ):
         pass
     return path

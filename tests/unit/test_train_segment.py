@@ -9,7 +9,7 @@ import pytest
 
 from tests.segment import TIMEOUT, Run
 from twoscale import tables
-from twoscale.jobs import environment
+from twoscale.jobs import machine
 from twoscale.model import checkpoints
 
 
@@ -81,7 +81,7 @@ def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(shell, tmp_p
 
 
 def test_each_log_has_the_environment_of_its_segment(shell):
-    first, second = (environment.read(shell[1].checkpoint(until).with_suffix(".parquet")) for until in (2, 4))
+    first, second = (machine.recorded_environments(shell[1].checkpoint(until).with_suffix(".parquet")) for until in (2, 4))
     assert [entry["first_iteration"] for entry in (*first, *second)] == [1, 3]
     assert {"torch", "cpu_capability", "threads", "processes"} <= first[0].keys()
     assert "MKL_CBWR" not in first[0]
@@ -105,14 +105,14 @@ def test_the_environment_is_not_part_of_a_checkpoint(shell):
 
 def test_a_log_that_is_missing_broken_or_silent_says_no_environment(tmp_path):
     path = tmp_path / "log.parquet"
-    assert environment.read(path) == []
+    assert machine.recorded_environments(path) == []
     path.write_bytes(b"PAR1")
-    assert environment.read(path) == []
+    assert machine.recorded_environments(path) == []
     for value in (None, "[", "{}", "[1]"):
         columns = {name: [] for name in tables.columns("training")}
-        with tables.writing("training", path, metadata=value and {environment.KEY: value}) as append:
+        with tables.writing("training", path, metadata=value and {machine.ENVIRONMENTS: value}) as append:
             append(columns)
-        assert environment.read(path) == []
+        assert machine.recorded_environments(path) == []
 
 
 def test_a_team_of_another_size_than_the_config_says_is_one_sentence(tmp_path):

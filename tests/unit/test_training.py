@@ -14,7 +14,7 @@ from tests.small import ARCHITECTURES, job_config, learnable_tokens, model_confi
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.data.batches import Prefetched, held_out_sequences
-from twoscale.jobs import environment
+from twoscale.jobs import machine
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
@@ -436,7 +436,7 @@ def test_segments_write_the_bits_of_a_run_without_stops_and_their_environments(u
     for first, until in ((0, 2), (2, 6)):
         paths = segment_paths(untrained, first, until)
         train_segment(segment(), DATA, Segment(until, WHOLE), paths)
-        assert [entry["first_iteration"] for entry in environment.read(paths.log)] == [first + 1]
+        assert [entry["first_iteration"] for entry in machine.recorded_environments(paths.log)] == [first + 1]
         assert tables.read("training", paths.log)["iteration"].tolist() == list(range(first + 1, until + 1))
     weights, header = checkpoints.load(paths.checkpoint, "weights", WHOLE)
     moments, _ = checkpoints.load(paths.optimizer, "optimizer", WHOLE)

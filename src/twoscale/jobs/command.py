@@ -17,7 +17,7 @@ from typing import Any
 
 from twoscale.base import DISK_ERRORS, InputError
 from twoscale.config import ConfigSlice
-from twoscale.jobs import environment, result_cache
+from twoscale.jobs import machine, result_cache
 from twoscale.jobs.machine import check_cuda
 
 
@@ -107,7 +107,7 @@ def _environment(job: result_cache.Job, arguments: argparse.Namespace) -> dict[s
     if job.device == "cuda":
         check_cuda("config key compute.device")
     threads = {"threads": arguments.threads} if job.device == "cpu" and hasattr(arguments, "threads") else {}
-    return environment.kernels(job.device) | threads
+    return machine.kernels(job.device) | threads
 
 
 def compute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:

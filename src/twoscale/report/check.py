@@ -20,7 +20,7 @@ from twoscale.base import InputError
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import Config, training_identity
 from twoscale.dynamics import aggregate
-from twoscale.jobs import environment, machine
+from twoscale.jobs import machine
 from twoscale.report.release import Manifest, Release
 
 ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
@@ -167,10 +167,13 @@ def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
     here, there = machine.description(), manifest.machine
     names = [name for name in ("processor", "cpus") if here[name] != there.get(name)]
     found = [f"{name}: {there.get(name)!r} in the release, {here[name]!r} here" for name in names]
-    released, ours = environment.valid(manifest.training.get("environments")), environment.distinct(segments)
+    released, ours = (
+        machine.valid_environments(manifest.training.get("environments")),
+        machine.distinct_environments(segments),
+    )
     if len(released) != len(ours):
         return [*found, f"environments of training: {len(released)} in the release, {len(ours)} here"]
-    changes = (environment.differences(*pair, ("in the release", "here")) for pair in zip(released, ours, strict=True))
+    changes = (machine.differences(*pair, ("in the release", "here")) for pair in zip(released, ours, strict=True))
     return [*found, *dict.fromkeys(text for texts in changes for text in texts)]
 
 

@@ -40,7 +40,7 @@ from twoscale.base import InputError, first_line, replacing, sha256
 from twoscale.claims.scale import Scales
 from twoscale.config import PROJECT, Config, DownloadConfig
 from twoscale.config.types import FILE_NAME, JsonCount, parse_json
-from twoscale.jobs import environment, machine
+from twoscale.jobs import machine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,12 +158,13 @@ class Release:
 
 def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
     """`values` without the keys that a section of the config does not have."""
-    known = {}
-    for key, value in values.items():
-        if key in section.model_fields:
-            kind = section.model_fields[key].annotation
-            is_section = isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping)
-            known[key] = _known_keys(value, kind) if is_section else value
+    known: dict[str, Any] = {}
+    for key, declared in section.model_fields.items():
+        kind, value = declared.annotation, values.get(key)
+        if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, BaseModel):
+            known[key] = _known_keys(value, kind)
+        elif key in values:
+            known[key] = value
     return known
 
 
@@ -288,7 +289,7 @@ def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]
         "iterations": int(log["iteration"].iloc[-1]),
         "tokens": int(log["tokens_seen"].iloc[-1]),
         "hours": round(float((tokens / log["tokens_per_s"]).sum()) / 3600, 3),
-        "environments": environment.distinct(segments),
+        "environments": machine.distinct_environments(segments),
     }
 
 

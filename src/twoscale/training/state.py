@@ -13,7 +13,7 @@ from twoscale import tables
 from twoscale.base import InputError, canonical_json
 from twoscale.config import TrainConfig
 from twoscale.config.types import JsonCount, check_json
-from twoscale.jobs import environment
+from twoscale.jobs import machine
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header, check_tensors
 from twoscale.model.interface import Gated, LoopedModel
@@ -105,7 +105,7 @@ class TrainingState:
     """The state of a run: model, optimizer, finished iterations, and the log of the segment so far.
 
     A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups. The
-    environments are those in which the segment was trained so far, see `twoscale.jobs.environment`. If `sharded`,
+    environments are those in which the segment was trained so far, see `twoscale.jobs.machine`. If `sharded`,
     model and optimizer are divided over the processes, see `twoscale.training.processes`.
     """
 
@@ -114,7 +114,7 @@ class TrainingState:
     iteration: int
     tokens_seen: int
     log: list[dict[str, Any]] = field(default_factory=list)
-    environments: list[environment.Environment] = field(default_factory=list)
+    environments: list[machine.Environment] = field(default_factory=list)
     sharded: bool = False
 
 
@@ -235,7 +235,7 @@ def restore(
             if sharded:
                 parts = {m: shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
             optimizer.state[parameter] = {"step": updates} | parts
-    log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
+    log, environments = list(header.extra.get("log", ())), machine.valid_environments(header.extra.get("environments"))
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
 
 
@@ -248,12 +248,12 @@ def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
     return model
 
 
-def note_environment(state: TrainingState, previous_log: Path, now: environment.Environment, visible: bool) -> None:
+def note_environment(state: TrainingState, previous_log: Path, now: machine.Environment, visible: bool) -> None:
     """Record the environment in which training continues, and report a change."""
-    before = state.environments or environment.read(previous_log)
-    if visible and before and (warning := environment.warning(before[-1], now)) is not None:
+    before = state.environments or machine.recorded_environments(previous_log)
+    if visible and before and (warning := machine.warning(before[-1], now)) is not None:
         print(warning, file=sys.stderr)
-    state.environments = environment.extended(state.environments, state.iteration + 1, now)
+    state.environments = machine.extended(state.environments, state.iteration + 1, now)
 
 
 def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -300,7 +300,9 @@ def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str,
 def write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
     """Write the log of a segment as the tables "training" and "training_loops", the first with the environments."""
     log, groups = state.log, state.model.config.group_labels
-    with tables.writing("training", path, metadata={environment.KEY: canonical_json(state.environments)}) as append:
+    with tables.writing(
+        "training", path, metadata={machine.ENVIRONMENTS: canonical_json(state.environments)}
+    ) as append:
         append({name: [row[name] for row in log] for name in tables.columns("training")})
     rows = [(row["iteration"], group, count) for row in log for group, count in zip(groups, row["loops"], strict=True)]
     columns = zip(*rows, strict=True) if rows else ((), (), ())

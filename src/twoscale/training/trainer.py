@@ -14,7 +14,7 @@ from torch import Tensor
 from twoscale.base import InputError, meter
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.data.shards import TokenShard, open_shard
-from twoscale.jobs import environment
+from twoscale.jobs import machine
 from twoscale.model import registry
 from twoscale.model.flops import exit_gate_flops
 from twoscale.model.noise import DrawnNoise
@@ -168,7 +168,7 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         world = init_distributed(config.device, config.train.processes)
         state = load_state(config, segment, paths)
         check_same_start(world, paths.partial, state.iteration)
-        now = environment.current(config.device, world.size, config.train.nodes, config.train.shard)
+        now = machine.environment(config.device, world.size, config.train.nodes, config.train.shard)
         note_environment(state, paths.previous_log, now, world.is_main)
         trainer = Trainer(config, data, world)
         view = SegmentView(segment.run, segment.until, state.iteration, tuple(state.log), paths.log.parent)
