@@ -298,7 +298,7 @@ class Evidence:
     @staticmethod
     def _estimate(value: float, samples: np.ndarray, units: np.ndarray, effective: float, remark: str) -> Estimate:
         low, high = bootstrap.interval_about(value, samples, effective)
-        sampled = {"samples": samples, "units": len(units), "effective": effective}
+        sampled: dict[str, Any] = {"samples": samples, "units": len(units), "effective": effective}
         return Estimate(float(value), low, high, remark, effective - 1, **sampled).checked()
 
 
