@@ -1,0 +1,34 @@
+"""machine: what is known of this machine without torch, and what is refused."""
+
+import shutil
+
+import pytest
+
+from twoscale.base import InputError
+from twoscale.jobs import machine
+
+
+def test_the_build_of_torch_is_read_without_importing_it():
+    torch = pytest.importorskip("torch")
+
+    found = machine.torch_build()
+    assert (found["__version__"], found["cuda"], found["hip"]) == (
+        torch.__version__,
+        torch.version.cuda,
+        torch.version.hip,
+    )
+
+
+def test_the_devices_are_those_that_torch_counts():
+    torch = pytest.importorskip("torch")
+
+    assert machine.cuda_devices() == torch.cuda.device_count() or torch.version.cuda is None
+
+
+def test_too_little_disk_is_one_sentence(tmp_path):
+    free = shutil.disk_usage(tmp_path).free
+    machine.check_disk(tmp_path / "not" / "there", free // 2, "tests")
+    with pytest.raises(
+        InputError, match=r"^folder .*there: found .* GB of free disk space, expected at least .* GB for tes"
+    ):
+        machine.check_disk(tmp_path / "not" / "there", 2 * free, "tests")
