@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
-    {"base", "json", "rng", "tables", "discovery"},
+    {"base", "rng", "tables"},
     {"config"},
     {"jobs"},
     {"data"},
@@ -20,16 +20,16 @@ FLOORS = [
     {"training"},
     {"dynamics"},
     {"exits"},
-    {"analysis"},
-    {"export"},
+    {"claims"},
     {"figures"},
-    {"workflow"},
+    {"report"},
     {"studies"},
     {"recorder"},
-    {"gpu"},
+    {"export"},
+    {"workflow"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "jobs"]
+WITHOUT_TORCH = ["config", "tables", "claims", "figures", "report", "workflow", "jobs"]
 # Parts of studies that planning, comparisons and figures import, each with those of its room.
 PLAIN_PARTS = {"config", "tables", "study", "runs", "compare", "page", "figure"}
 
