@@ -17,7 +17,7 @@ SCRIPTS = (
     *("prepare_text", "train_tokenizer", "fetch_gpt2", "tokenize_text", "join_tokens", "init_model", "train_segment"),
     *("measure", "call", "draw"),
 )
-FUNCTIONS = ("dynamics.aggregate.metrics", "report.pages.judge_claims", *(f"figures.fig{n}.draw" for n in range(1, 6)))
+FUNCTIONS = tuple(f"figures.fig{n}.draw" for n in range(1, 6))
 BESIDES = {"write_overview", "write_runtimes", "take_snapshot"}  # rows for the report and releases
 
 
