@@ -1,12 +1,19 @@
-"""The contract of an exit criterion: both engines refuse what breaks it, in one sentence."""
+"""What an engine takes from an exit criterion: a user's file is checked, and so is what its methods return."""
+
+import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
+from tests import small
 from tests.small import model_config
+from twoscale import config
 from twoscale.base import InputError
-from twoscale.exits.contract import Decisions, load_criterion
-from twoscale.exits.criteria import KL, Acceleration, ExitCriterion
+from twoscale.exits import benchmark
+from twoscale.exits.benchmark import TRIAL_TOKENS, try_criteria
+from twoscale.exits.contract import Decisions, GivenStates, configured_criteria, first_exit, load_criterion
+from twoscale.exits.criteria import CRITERIA, KL, Acceleration, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise
@@ -48,41 +55,30 @@ def criterion_that(update=None, start=None):
 @pytest.mark.parametrize(
     ("update", "found", "expected"),
     [
-        (
-            lambda step, x: (step.norm() < 1, {"x": x}),
-            r"as should_exit a bool tensor of shape \(\) on cpu",
-            r"a bool tensor of shape \({0},\)",
-        ),
-        (lambda step, x: (step, {"x": x}), r"as should_exit a float64 tensor", r"a bool tensor of shape \({0},\)"),
+        (lambda step, x: (step.norm() < 1, {"x": x}), r"as should_exit a bool tensor of shape \(\)", r"shape \({0},\)"),
+        (lambda step, x: (step, {"x": x}), "as should_exit a float64 tensor", r"a bool tensor of shape \({0},\)"),
         (lambda step, x: ((step < 1)[:, None], {"x": x}), r"shape \({0}, 1\)", r"a bool tensor of shape \({0},\)"),
         (lambda step, x: (True, {"x": x}), "as should_exit a value of type bool", "a bool tensor"),
         (lambda step, x: None, "nothing", "a pair"),
         (lambda step, x: {"x": x, "y": x, "z": x}, "a value of type dict", "a pair"),
-        (lambda step, x: (step < 1, x), r"as state a float64 tensor", "a dict"),
-        (
-            lambda step, x: (step < 1, {"x": x, "k": 1}),
-            r"as state\['k'\] a value of type int",
-            "a tensor whose first axis has",
-        ),
-        (
-            lambda step, x: (step < 1, {"x": x, "mean": step.mean()}),
-            r"as state\['mean'\] a float64 tensor of shape \(\)",
-            "a tensor whose first axis has one entry per token, {0} here",
-        ),
-        (
-            lambda step, x: (step < 1, {"x": x.T}),
-            r"shape \(16, {0}\)",
-            "a tensor whose first axis has one entry per token, {0} here",
-        ),
     ],
-    ids=["one number", "statistic", "column", "python bool", "nothing", "a dict", "state", "int", "scalar", "axis"],
+    ids=["one number", "statistic", "column", "python bool", "nothing", "a dict"],
 )
 def test_what_update_returns_is_refused_with_what_was_expected(run, tokens, update, found, expected):
-    sentence = rf"^exit criterion Faulty\.update returned .*{found}.*, expected {expected}.*\.$".replace(
-        "{0}", f"{tokens}"
-    )
-    with pytest.raises(InputError, match=sentence):
+    sentence = rf"^exit criterion Faulty\.update returned .*{found}.*, expected .*{expected}.*\.$"
+    with pytest.raises(InputError, match=sentence.replace("{0}", f"{tokens}")):
         run(criterion_that(update))
+
+
+@pytest.mark.parametrize(
+    "state", [lambda x: x, lambda x: {"x": x, "k": 1}, lambda x: {"x": x.mean()}, lambda x: {"x": x.T}]
+)
+def test_a_state_without_one_entry_per_token_is_refused_where_rows_are_dropped(state):
+    x = torch.zeros(3, 2)
+    decisions = Decisions(criterion_that(lambda step, x: (step < 1, state(x))), x, None)
+    decisions.update(x)
+    with pytest.raises(InputError, match=r"Faulty\.update returned a state .*, expected a dict of tensors whose first"):
+        decisions.keep(torch.tensor([0, 2]))
 
 
 def weighted_that(update):
@@ -130,20 +126,6 @@ def test_weights_of_a_mean_are_limited_to_what_is_left_of_one():
 
 
 @ENGINES
-@pytest.mark.parametrize(
-    ("start", "found"),
-    [(lambda x0: x0, "as state a float64 tensor"), (lambda x0: {"x": x0[:0]}, r"as state\['x'\] .* \(0, 16\)")],
-    ids=["no dict", "axis"],
-)
-def test_what_start_returns_is_refused_with_what_was_expected(run, tokens, start, found):
-    with pytest.raises(
-        InputError,
-        match=rf"^exit criterion Faulty\.start returned {found}.*first axis has one entry per token, {tokens}",
-    ):
-        run(criterion_that(start=start))
-
-
-@ENGINES
 def test_a_decision_that_changes_its_shape_later_is_refused(run, tokens):
     calls = []
 
@@ -156,28 +138,33 @@ def test_a_decision_that_changes_its_shape_later_is_refused(run, tokens):
     assert len(calls) == 3
 
 
-@pytest.mark.gpu
-def test_a_decision_on_another_device_is_refused():
-    x = torch.zeros(2, 3, device="cuda")
-    with pytest.raises(InputError, match=r"a bool tensor of shape \(2,\) on cpu, expected .* on cuda"):
-        Decisions(criterion_that(lambda step, x: ((step < 1).cpu(), {"x": x})), x, None).update(x)
-
-
-def test_the_keys_of_the_state_may_change_at_the_first_update_only():
+def test_the_keys_of_the_state_may_change_at_the_first_update():
     x = torch.zeros(3, 2)
-    stays = torch.tensor([0, 2])
     decisions = Decisions(KL(1.0), x, lambda state: state)
     assert list(decisions.state) == ["x0"]
     decisions.update(x)
-    decisions.keep(stays)
+    decisions.keep(torch.tensor([0, 2]))
     assert [(name, len(rows)) for name, rows in decisions.state.items()] == [("log_p", 2)]
 
-    later = iter([{"x": x}, {"x": x, "new": x}])
-    decisions = Decisions(criterion_that(lambda step, x_new: (step < 1, next(later))), x, None)
-    decisions.update(x)
-    decisions.update(x)
-    with pytest.raises(InputError, match="returned a state with the keys x, new, expected x as in the first update"):
-        decisions.keep(stays)
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_exits_on_given_states_are_those_of_the_definition(name):
+    """`patience` decisions in a row; later decisions change nothing."""
+    states = (
+        torch.randn(9, 20, 16, generator=torch.Generator().manual_seed(0)).cumsum(0)
+        / torch.arange(1, 10)[:, None, None]
+    )
+    criterion = make_criterion(name, {"fixed": 3, "argmax_stability": 1}.get(name, 0.5))
+    readout = (lambda x: x[:, 0].sigmoid()) if criterion.needs_gate else (lambda x: x)
+    given = GivenStates(criterion, states[0], readout)
+    decisions, answers = Decisions(criterion, states[0], readout), []
+    for x in states[1:]:
+        given.update(x)
+        answers.append(decisions.update(x))
+    loop_steps, evaluations = given.exits()
+    for token, column in enumerate(torch.stack(answers, dim=1).tolist()):
+        found = first_exit([(k, states[k + 1], said) for k, said in enumerate(column)], criterion, states[0], 8)
+        assert (loop_steps[token], evaluations[token]) == (found.loop_steps, found.evaluations)
 
 
 def test_after_rows_are_dropped_the_decision_has_as_many_as_are_left():
@@ -226,3 +213,209 @@ def test_an_exception_of_a_criterion_without_a_file_is_not_changed(run, tokens):
 
     with pytest.raises(KeyError, match="missing"):
         run(criterion_that(update))
+
+
+# --- the trial before a criterion is measured: both engines have to see the same exits --------------------------------
+
+TEXT = torch.randint(37, (12,), generator=torch.Generator().manual_seed(5))
+TRIED = initialise(small.model_config(hidden_size=16, context_length=12), 0)
+CHECKPOINT = small.checkpoint(TRIED, 11)
+
+CRITERION = """from twoscale.exits.criteria import ExitCriterion
+
+
+class Mine(ExitCriterion):
+    def start(self, x0):
+        return {{"x": x0}}
+
+    def update(self, state, x_new, readout):
+        step = (x_new - state["x"]).norm(dim=-1)
+        return {decision}, {{"x": x_new}}
+"""
+
+
+def try_mine(tmp_path, decision, thresholds=(1.0, 3.0)):
+    (tmp_path / "mine.py").write_text(CRITERION.format(decision=decision))
+    mine = {"thresholds": thresholds, "file": str(tmp_path / "mine.py"), "class": "Mine"}
+    try_criteria(CHECKPOINT, TEXT, config.ExitsConfig(max_loops=6, criteria={"mine": mine}))
+
+
+def test_a_criterion_that_decides_on_each_token_alone_passes(tmp_path):
+    try_mine(tmp_path, "step < self.threshold")
+
+
+@pytest.mark.parametrize(
+    "decision",
+    ["(step.mean() < self.threshold).expand(len(step))", "step < self.threshold * step.max() / 2"],
+    ids=["mean of the batch", "relative to the batch"],
+)
+def test_a_criterion_that_looks_at_other_tokens_is_refused(tmp_path, decision):
+    sentence = (
+        r"^exit criterion 'mine' of the file .*mine\.py at \d\S*: found \d evaluations of token \d in group [23] in "
+        r"parallel and \d in decoding, expected no difference: the decision for a token may depend only on its own row"
+    )
+    with pytest.raises(InputError, match=sentence):
+        try_mine(tmp_path, decision)
+
+
+def test_a_criterion_that_disagrees_at_one_threshold_only_is_refused(tmp_path):
+    decision = "step < self.threshold * (1 if self.threshold < 2 else len(step))"
+    try_mine(tmp_path, decision, [1.0])
+    with pytest.raises(InputError, match="at 3: found"):
+        try_mine(tmp_path, decision)
+
+
+def test_different_logits_behind_the_same_exits_are_refused(tmp_path):
+    with pytest.raises(InputError, match="the same exits in parallel and in decoding but different logits"):
+        try_mine(tmp_path, "(x_new.add_(1) if len(x_new) == 1 else x_new)[:, 0] > 1e9")
+
+
+@pytest.mark.parametrize("decision", ["x_new.mul_(0.5)[:, 0] > 1e9", "state['x'].zero_()[:, 0] > 1e9"])
+def test_a_criterion_that_writes_into_the_states_of_the_model_is_refused(tmp_path, decision):
+    with pytest.raises(InputError, match=r"mine\.py: Mine changed x0 or x_new in place, expected them unchanged"):
+        try_mine(tmp_path, decision)
+
+
+@pytest.mark.parametrize("decision", ["step.norm() < 1", "1 / 0"], ids=["faulty", "crashing"])
+def test_what_the_engines_refuse_ends_the_trial(tmp_path, decision):
+    with pytest.raises(InputError, match=r"exit criterion file .*mine\.py.* Mine\.update r"):
+        try_mine(tmp_path, decision)
+
+
+def test_the_built_in_criteria_pass():
+    criteria = {name: {"thresholds": [2]} for name in CRITERIA}
+    gated = {"hidden_size": 16, "context_length": 12, "exit_gate": True}
+    for changes in (gated, {"groups": ()}):
+        checkpoint = small.checkpoint(initialise(small.model_config(**changes), 0))
+        try_criteria(checkpoint, TEXT[: checkpoint.model.config.context_length], config.ExitsConfig(criteria=criteria))
+
+
+def test_a_difference_that_float64_does_not_have_is_rounding(tmp_path, monkeypatch):
+    """A criterion cannot help a threshold within rounding of its statistic."""
+    dtypes = []
+
+    def difference(checkpoint, tokens, criterion, max_loops):
+        dtypes.append(next(checkpoint.model.parameters()).dtype)
+        return "some" if dtypes[-1] == torch.float32 else None
+
+    monkeypatch.setattr(benchmark, "_difference", difference)
+    try_mine(tmp_path, "step < self.threshold", [1.0])
+    assert dtypes == [torch.float32, torch.float64]
+    assert next(TRIED.parameters()).dtype == torch.float32
+
+
+def test_the_trial_is_over_after_a_few_tokens(tmp_path, monkeypatch):
+    """Whatever the length of the text."""
+    rows = []
+    model = copy.deepcopy(TRIED)
+    model.groups[0].register_forward_hook(lambda module, inputs, output: rows.append(inputs[0][..., 0].numel()))
+    exits = config.ExitsConfig(max_loops=6, criteria={"fixed": {"thresholds": [6]}})
+    try_criteria(replace(CHECKPOINT, model=model), TEXT, exits)
+    assert sum(rows) == 2 * 6 * TRIAL_TOKENS
+
+
+# --- a user's file ---------------------------------------------------------------------------------------------------
+
+USERS_CRITERION = """
+from twoscale.exits.criteria import ExitCriterion
+
+
+class Patience(ExitCriterion):
+    keeps = "previous"
+
+    def start(self, x0):
+        return {"left": x0[:, 0] * 0 + self.threshold}
+
+    def update(self, state, x_new, readout):
+        left = state["left"] - 1
+        return left <= 0, {"left": left}
+"""
+
+
+def configured(tmp_path, source, name="Patience"):
+    """The criteria of a config that adds the class `name` of a file with this source as `mine`."""
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    mine = config.CriterionConfig(thresholds=[1.0], file=str(file), class_name=name)
+    return configured_criteria({"kl": config.CriterionConfig(thresholds=[1.0]), "mine": mine})
+
+
+def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
+    criteria = configured(tmp_path, USERS_CRITERION)
+    assert list(criteria) == [*CRITERIA, "mine"]
+    criterion = make_criterion("mine", 2.0, criteria)
+    state = criterion.start(torch.zeros(3, 2))
+    answers = []
+    for _ in range(2):
+        exits, state = criterion.update(state, torch.zeros(3, 2), None)
+        answers.append(exits.tolist())
+    assert answers == [[False] * 3, [True] * 3]
+    assert criterion.keeps == "previous"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "sentence"),
+    [
+        (USERS_CRITERION, "Patients", "found no subclass of ExitCriterion named 'Patients'"),
+        ("class Patience(ExitCriterion): pass", "Patience", "cannot be imported .NameError: name 'ExitCriterion'"),
+        ("def broken(:", "Patience", "cannot be imported .SyntaxError: "),
+        ("class Patience: pass", "Patience", "found no subclass of ExitCriterion named 'Patience'"),
+        ("Patience = 3", "Patience", "found no subclass of ExitCriterion named 'Patience'"),
+        (USERS_CRITERION.replace("def start", "def begin"), "Patience", "lacks the method start"),
+        (USERS_CRITERION.replace("def update", "def next"), "Patience", "lacks the method update"),
+        (USERS_CRITERION.replace('"previous"', '"best"'), "Patience", "keeps = 'best', expected one of previous, new"),
+        (
+            USERS_CRITERION.replace("keeps =", "patience = 0  #"),
+            "Patience",
+            "patience = 0, expected a whole number of loop steps, at least 1",
+        ),
+        (
+            USERS_CRITERION.replace("x_new, readout", "x_new"),
+            "Patience",
+            r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
+        ),
+        (
+            USERS_CRITERION.replace("start(self, x0)", "start(self)"),
+            "Patience",
+            r"has start\(self\), expected start\(self, x0\)",
+        ),
+        (
+            USERS_CRITERION.replace(
+                "def start", "def __init__(self, threshold, decode):\n        pass\n\n    def start"
+            ),
+            "Patience",
+            r"has __init__\(self, threshold, decode\), expected __init__\(self, threshold\)",
+        ),
+    ],
+)
+def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name, sentence, tmp_path):
+    with pytest.raises(InputError, match=sentence) as refusal:
+        configured(tmp_path, source, name)
+    message = str(refusal.value)
+    assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}")
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def test_a_constructor_that_raises_is_one_sentence_with_its_line(tmp_path):
+    crash = USERS_CRITERION.replace("def start", "def __init__(self, threshold):\n        1 / 0\n\n    def start")
+    with pytest.raises(InputError, match=r"mine\.py, line 9: Patience\.__init__ raised ZeroDivisionError: division"):
+        make_criterion("mine", 1.0, configured(tmp_path, crash))
+
+
+def test_a_users_criterion_may_write_to_what_below_returns(tmp_path):
+    criterion = make_criterion("mine", 2.0, configured(tmp_path, USERS_CRITERION))
+    for _ in range(2):
+        answer = criterion.below(torch.tensor([1.0]))
+        assert answer.tolist() == [True]
+        answer.fill_(False)
+
+
+def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp_path):
+    configured(tmp_path, "from twoscale.exits.criteria import StepNorm", "StepNorm")
+    assert CRITERIA["step_norm"].file is None
+
+
+def test_a_criterion_file_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"exit criterion file .*nowhere\.py: no such file"):
+        load_criterion(str(tmp_path / "nowhere.py"), "Mine")
