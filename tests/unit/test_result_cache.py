@@ -1,4 +1,4 @@
-"""kept: a rerun restores the result of the same job, and nothing else."""
+"""Result cache: a rerun restores the result of the same job, and nothing else."""
 
 import errno
 import os
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,24 +141,6 @@ def test_where_nothing_can_be_kept_the_job_succeeds_and_says_so(project, capsys)
     assert "the result is not cached" in capsys.readouterr().err
 
 
-class Vanishing(type(Path())):
-    """A folder in which another process removes a file between its listing and its removal here."""
-
-    def iterdir(self):
-        yield self / "gone"
-        yield from super().iterdir()
-
-
-def test_a_file_that_another_process_has_removed_does_not_keep_a_result_from_being_kept(project, capsys):
-    project.rerun("1")
-    job = project.job("2")
-    result_cache.run(replace(job, folder=Vanishing(job.folder)), lambda: project.compute("2"))
-    assert "is not kept" not in capsys.readouterr().err
-    assert len(list(job.folder.iterdir())) == len([MANIFEST, *project.outputs])
-    assert project.rerun("2") == [path.read_text() for path in project.outputs]
-    assert project.computed == 2
-
-
 def test_a_failed_job_keeps_the_result_of_before(project):
     first = project.rerun("1")
     with pytest.raises(ZeroDivisionError):
@@ -179,12 +160,6 @@ def test_only_the_main_process_of_a_job_keeps_and_restores(project, monkeypatch)
     with pytest.raises(FileNotFoundError):
         project.rerun()
     assert project.computed == 2  # it did not compute either
-
-
-def test_the_rank_of_a_launch_that_did_not_start_the_job_is_ignored(project, monkeypatch):
-    monkeypatch.setenv("RANK", "3")
-    assert project.rerun() == project.rerun()
-    assert project.computed == 1
 
 
 ENDLESS = """
@@ -303,15 +278,3 @@ def test_other_weights_at_the_start_compute_all_segments(chain):
     (chain.folder / "weights0").write_text("zero")
     chain.train([1, 2, 3])
     assert chain.computed == [1, 2, 3]
-
-
-def test_a_segment_that_reads_everything_before_it_continues_it(tmp_path):
-    text, weights, state, last = (str(tmp_path / name) for name in ("text", "weights", "state", "last"))
-    Path(text).write_text("text")
-    first = Job(tmp_path / ".kept/1", "1", [text], [weights], [state], [tmp_path / ".kept/2"])
-    second = Job(tmp_path / ".kept/2", "1", [text, weights], [last], [], [])
-    result_cache.run(first, lambda: [Path(path).write_text("1") for path in (weights, state)])
-    result_cache.run(second, lambda: Path(last).write_text("2"))
-    Path(weights).unlink()
-    result_cache.run(first, lambda: pytest.fail("computed again"))
-    assert (Path(weights).read_text(), Path(state).read_text()) == ("1", "")

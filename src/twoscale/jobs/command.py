@@ -7,7 +7,6 @@ keeps its traceback.
 import argparse
 import errno
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ from typing import Any
 from twoscale.base import DISK_ERRORS, InputError
 from twoscale.config import ConfigSlice
 from twoscale.jobs import machine, result_cache
-from twoscale.jobs.machine import check_cuda
 
 
 def parser(
@@ -82,11 +80,14 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     """
     try:
         arguments = parser.parse_args()
-        # generate.py and others have their own parser
-        if (job := getattr(arguments, "result_cache", None)) is not None:
-            result_cache.run(job.within(_environment(job, arguments)), lambda: compute(main, arguments))
+        job = getattr(arguments, "result_cache", None)  # generate.py and others have their own parser
+        device = job.device if job else getattr(getattr(arguments, "config", None), "device", None)
+        if device == "cuda":
+            machine.check_cuda("config key compute.device")
+        if job is None:
+            main(arguments)
         else:
-            compute(main, arguments)
+            result_cache.run(job.within(_environment(job.device, arguments)), lambda: main(arguments))
         sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -102,19 +103,10 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         sys.exit(f"error: {problem}")
 
 
-def _environment(job: result_cache.Job, arguments: argparse.Namespace) -> dict[str, Any]:
+def _environment(device: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What the bits of a job depend on besides its code and config: kernels, and threads that are no part of these."""
-    if job.device == "cuda":
-        check_cuda("config key compute.device")
-    threads = {"threads": arguments.threads} if job.device == "cpu" and hasattr(arguments, "threads") else {}
-    return machine.kernels(job.device) | threads
-
-
-def compute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
-    """Run `main`, unless the config of the job asks for CUDA where there is none. Raises InputError."""
-    if getattr(getattr(arguments, "config", None), "device", None) == "cuda":
-        check_cuda("config key compute.device")
-    main(arguments)
+    threads = {"threads": arguments.threads} if device == "cpu" and hasattr(arguments, "threads") else {}
+    return machine.kernels(device) | threads
 
 
 def sentence(error: Exception) -> str | None:
@@ -124,25 +116,17 @@ def sentence(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in DISK_ERRORS:
         where = error.filename or "output"
         return f"{where}: found the error '{os.strerror(error.errno)}', expected {DISK_ERRORS[error.errno]}."
-    if (wanted := _memory(error)) is not None:
+    of_torch = isinstance(error, RuntimeError) and (
+        type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error) or "enough memory" in str(error)
+    )
+    if of_torch or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return (
-            f"memory: found too little{wanted}, expected more; run fewer jobs at a time (--cores), or set smaller "
-            "batches or a shorter context in the config."
+            "memory: found too little, expected more; run fewer jobs at a time (--cores), or set smaller batches or a "
+            "shorter context in the config."
         )
     return None
 
 
-def _memory(error: Exception) -> str | None:
-    """What could not be allocated, as a part of a sentence that may be empty; None if `error` is another one."""
-    message = str(error)
-    of_torch = type(error).__name__ == "OutOfMemoryError" or re.search(r"can't allocate|not enough memory", message)
-    out_of_memory = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch)
-    if not out_of_memory and getattr(error, "errno", None) != errno.ENOMEM:
-        return None
-    amount = re.search(r"allocate ([\d.]+ ?[KMGTP]?i?B?(?:ytes)?\b)", message, re.IGNORECASE)
-    return f" for {amount[1]}" if amount else ""
-
-
 def _discard_output() -> None:
-    """Let the interpreter flush what is left of standard output to nowhere, instead of failing once more."""
+    """Discard the rest of standard output, which the interpreter would otherwise fail to write once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """The content of a manifest: digests (SHA-256) of inputs and outputs by path, and the outputs that were dropped."""
+    """A manifest: digests (SHA-256) of inputs and outputs by path, and the outputs that were dropped."""
 
     version: str
     inputs: dict[str, str]
@@ -68,36 +68,35 @@ def run(job: Job, compute: Callable[[], None]) -> None:
     nodes may not see the same files at a time, so there nothing is restored.
     """
     team = launch.team()
-    is_main = team.rank == 0
     inputs = _digests(job.inputs)
-    if inputs is not None and team.nodes == 1 and (result := find(job, inputs)) is not None:
-        if is_main:
-            restore(job, result)
+    result = find(job, inputs) if inputs is not None and team.nodes == 1 else None
+    if result is None:
+        compute()
+    if inputs is None or team.rank > 0:
         return
-    compute()
-    if inputs is not None and is_main:
+    if result is None:
         keep(job, inputs)
+    else:
+        restore(job, result)
 
 
 def find(job: Job, inputs: dict[str, str]) -> Result | None:
     """The kept result of `job` on inputs with these digests, if it is complete and intact."""
-    result = _read(job.folder)
+    result = _intact(job.folder)
     if result is None or (result.version, result.inputs) != (job.version, inputs):
         return None
     missing = {*job.outputs, *job.temporary} - result.outputs.keys()
     if missing and (not missing <= set(job.temporary) or not _is_continued(result, job.later)):
         return None
-    return result if _is_intact(job.folder, result) else None
+    return result
 
 
 def _is_continued(result: Result, later: Sequence[Path]) -> bool:
     """Whether the results in the folders `later` continue `result`, one after the other, up to one without gaps."""
     known = result.inputs | result.outputs
     for folder in later:
-        following = _read(folder)
+        following = _intact(folder)
         if following is None or following.version != result.version or not following.inputs.items() <= known.items():
-            return False
-        if not _is_intact(folder, following):
             return False
         if not following.dropped:
             return True
@@ -108,25 +107,18 @@ def _is_continued(result: Result, later: Sequence[Path]) -> bool:
 def restore(job: Job, result: Result) -> None:
     """Link the kept files to the outputs, each in one step; temporary outputs that were not kept become empty files."""
     for path in (*job.outputs, *job.temporary):
-        if path in result.outputs:
-            link_or_copy(job.folder / result.outputs[path], path)
-        else:
+        if path not in result.outputs:
             with replacing(path):
                 pass
+        else:
+            kept = job.folder / result.outputs[path]
+            try:
+                link(kept, path)
+            except OSError:  # no hard links on this file system, too many, or a file of another user
+                with replacing(path) as temporary:
+                    shutil.copyfile(kept, temporary)
         os.utime(path)
     print(f"restored the cached result; to compute it again, remove {job.folder}", file=sys.stderr)
-
-
-def link_or_copy(source: Path, path: str) -> None:
-    """Make `path` a hard link, or a copy where the system refuses one.
-
-    It does for files of other users, on file systems without hard links, and for a file with too many.
-    """
-    try:
-        link(source, path)
-    except OSError:
-        with replacing(path) as temporary:
-            shutil.copyfile(source, temporary)
 
 
 def keep(job: Job, inputs: dict[str, str]) -> None:
@@ -149,19 +141,15 @@ def keep(job: Job, inputs: dict[str, str]) -> None:
         print(f"the result is not cached: {first_line(error)}", file=sys.stderr)
 
 
-def _read(folder: Path) -> Result | None:
-    """The manifest in a folder; None if there is none, or one that cannot be read."""
+def _intact(folder: Path) -> Result | None:
+    """The result in a folder, if its files have their digests: a hard link changes with a file overwritten in place."""
     try:
-        values: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return Result(**values)
-    except (OSError, ValueError, TypeError):
+        result = Result(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        kept = _digests([folder / digest for digest in result.outputs.values()])
+    except (OSError, ValueError, TypeError, AttributeError):  # none, or one of another version
         return None
-
-
-def _is_intact(folder: Path, result: Result) -> bool:
-    """Whether the kept files have their digests. A hard link changes with a file that is overwritten in place."""
-    kept = _digests([folder / digest for digest in result.outputs.values()])
-    return kept is not None and all(Path(path).name == digest for path, digest in kept.items())
+    is_intact = kept is not None and all(Path(path).name == digest for path, digest in kept.items())
+    return result if is_intact else None
 
 
 def _digests(paths: Sequence[str | Path]) -> dict[str, str] | None:
