@@ -469,7 +469,8 @@ def _check_reached(config: Mapping[str, Any], merged: Mapping[str, Any]) -> None
 def _check_name(key: str, run: str) -> None:
     if not re.fullmatch(FILE_NAME, run):
         raise InputError(f"config key {key}: found {run!r}, expected letters, digits, '.', '_' and '-'.")
-    if run in (*RESERVED, *study_parts("study")):
+    sweeps = [name for name, section in SECTIONS.items() if "overrides" in section.model_fields]
+    if run in (*RESERVED, *sweeps):
         raise InputError(f"config key {key}: found {run!r}, a reserved folder of results/, expected another name.")
 
 
@@ -502,21 +503,22 @@ def _under_seeds(run: str, merged: Mapping[str, Any]) -> dict[str, Config]:
 def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
     """Run name -> Config of all studies with runs: the selected run with some sections overridden, under every seed.
 
-    Such a study has a module `runs` with a function of the same name (selected run -> overrides by name), and a section
-    of its own name with `overrides` of all its runs. Names are <study>/<name>, and <study>/<name>-seed<seed> under
-    another seed than `seed`. The overrides of a run take precedence over those of its study, and these over all other
-    layers. A published model, which is not trained here, has none.
+    Such a study has a function `runs`: selected run -> sweep -> overrides by name. A sweep is also a section, with
+    `overrides` of all its runs. Names are <sweep>/<name>, and <sweep>/<name>-seed<seed> under another seed than `seed`.
+    The overrides of a run take precedence over those of its sweep, and these over all other layers. A published model,
+    which is not trained here, has none.
     """
     merged = _chosen(config, folder_layer)
     selected = checked(merged)
     if selected.model.source == "published":
         return {}
     found: dict[str, Config] = {}
-    for study, part in study_parts("runs").items():
-        base = merge(merged, getattr(selected, study).overrides)
-        for name, overrides in part.runs(selected).items():
-            with _named(f"run {study}/{name} ({study}.overrides)"):
-                found |= _under_seeds(f"{study}/{name}", merge(base, overrides))
+    for part in study_parts("runs").values():
+        for sweep, named in part.runs(selected).items():
+            base = merge(merged, getattr(selected, sweep).overrides)
+            for name, overrides in named.items():
+                with _named(f"run {sweep}/{name} ({sweep}.overrides)"):
+                    found |= _under_seeds(f"{sweep}/{name}", merge(base, overrides))
     return found
 
 

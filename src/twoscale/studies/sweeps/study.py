@@ -1,0 +1,331 @@
+"""Sweeps: the model trained again under other choices, as variants of the paper, adapter initialisations and baselines.
+
+The baselines have no loops. Of the same parameters: as many layers, each applied once, and an MLP that is wider by the
+parameters of the projections. Of the same FLOPs: more layers of the same size, so that a training pass costs as much
+per token as that of the looped model at its mean loop count. Saunshi et al. (2025, arXiv 2502.17416) compare a k-layer
+model that is looped L times with these two, k and k L layers. All see the same tokens, so equal FLOPs per token are
+equal FLOPs of training.
+"""
+
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any
+
+from twoscale.base import InputError
+from twoscale.config.data import text_label
+from twoscale.config.definitions import init_name
+from twoscale.config.model import HALF, model_keys
+from twoscale.config.types import (
+    AdapterInit,
+    Distinct,
+    Flag,
+    Sandwich,
+    Section,
+    StateInit,
+    Unique,
+    WholeShare,
+    complete,
+    key,
+    require,
+)
+from twoscale.figures.catalogue import Figure, reading, reference_state, table
+from twoscale.jobs.rows import LocalJob, TorchJob
+from twoscale.model.flops import mean_flops_per_token, parameters
+from twoscale.tables import table as columns
+
+if TYPE_CHECKING:
+    from twoscale.config import Config
+    from twoscale.workflow.runs import Runs
+
+LOOPED, UNTRAINED = "looped", "untrained"
+
+
+# --- config ---------------------------------------------------------------------------------------------------------
+
+
+def _trained(iterations: int, early: list[int]) -> dict[str, Any]:
+    train = {"iterations": iterations, "checkpoint_every": iterations, "early_checkpoints": early}
+    return {"train": train | {"lr_decay_iterations": iterations}}
+
+
+class VariantsConfig(Section):
+    """Choices that the paper leaves open. `snakemake variants` trains the model with every combination of them."""
+
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
+    adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
+        ("random", "blend"), "Values of model.adapter_init."
+    )
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
+    overrides: dict[str, Any] = key(
+        _trained(5000, []), "Config sections for these runs, which override all other layers."
+    )
+
+
+class AdapterInitConfig(Section):
+    """Adapter initialisations. `snakemake adapter_init` trains the model from each of them, with each initial state
+    and norm position.
+    """
+
+    shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
+        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
+    )
+    random: Flag = key(True, "Whether to include adapter_init: random.")
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
+    # early checkpoints: the question is also when the angles are where the paper has them
+    overrides: dict[str, Any] = key(
+        _trained(5000, [500, 1000, 2000]), "Config sections for these runs, which override all other layers."
+    )
+
+    def check_keys(self) -> None:
+        expected = "at least one unless adapter_init.random is true"
+        require(self.shares or self.random, "adapter_init.shares", "none", expected)
+
+
+class BaselinesConfig(Section):
+    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per token as the looped
+    model. `snakemake baselines` trains them on the same batches with every seed and compares the held-out
+    cross-entropy.
+    """
+
+    overrides: dict[str, Any] = key(
+        {},
+        "Config sections for these runs, which override all other layers. If any are given, the looped model is "
+        "trained again with them; otherwise the run itself is used.",
+    )
+
+
+SECTIONS = {"adapter_init": AdapterInitConfig, "baselines": BaselinesConfig, "variants": VariantsConfig}
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def runs(selected: "Config") -> dict[str, dict[str, Any]]:
+    """Sweep -> name of a run -> overrides."""
+    return {"adapter_init": _starts(selected), "baselines": _baselines(selected), "variants": _variants(selected)}
+
+
+def _variants(selected: "Config") -> dict[str, Any]:
+    """Name <sandwich>-<adapter_init>-<state_init> -> overrides."""
+    keys = ("sandwich", "adapter_init", "state_init")
+    combinations = product(*(getattr(selected.variants, key) for key in keys))
+    return {"-".join(values): {"model": model_keys(keys, values)} for values in combinations}
+
+
+def _starts(selected: "Config") -> dict[str, Any]:
+    """Name <share or random>-<state_init>-<sandwich> -> overrides; none for a model without a projection."""
+    if selected.model.injection != "projection":
+        return {}
+    sweep, keys = selected.adapter_init, ("adapter_init", "adapter_share", "state_init", "sandwich")
+    starts = [("blend", share) for share in sweep.shares] + [("random", HALF)] * sweep.random
+    return {
+        f"{init_name(*start)}-{state_init}-{sandwich}": {"model": model_keys(keys, (*start, state_init, sandwich))}
+        for start, state_init, sandwich in product(starts, sweep.state_init, sweep.sandwich)
+    }
+
+
+def _baselines(selected: "Config") -> dict[str, Any]:
+    """Name -> overrides, also of the looped model if the sweep has overrides; none for a run without looped groups.
+
+    Raises InputError for a model that is too large to be counted.
+    """
+    from twoscale.config.loading import checked, merge
+
+    values = complete(selected)
+    del values["model"]["vocab_size"]  # follows from the tokenizer
+    config = checked(merge(values, selected.baselines.overrides))
+    if not config.model.groups:
+        return {}
+    unlooped = {"groups": [], "loop_norm": False}  # loop_norm is the final norm of a looped last layer
+    try:
+        found = {
+            "parameters": unlooped | {"mlp_size": _mlp_size(config, unlooped)},
+            "flops": unlooped | {"num_layers": _num_layers(config, unlooped)},
+        }
+    except (OverflowError, ValueError) as error:  # infinite FLOPs
+        raise InputError("config key model: found infinite FLOPs per token, expected a smaller model.") from error
+    train = {} if config.train.exit_gate is None else {"train": {"exit_gate": None}}  # no loops to leave
+    looped: dict[str, Any] = {LOOPED: {}} if selected.baselines.overrides else {}
+    return looped | {name: {"model": keys} | train for name, keys in found.items()}
+
+
+def _mlp_size(config: "Config", unlooped: dict[str, Any]) -> int:
+    """The width of the MLP without loops at which the parameters are nearest."""
+    model = config.model.model_copy(update=unlooped)
+    each = parameters(model.model_copy(update={"mlp_size": model.mlp_width + 1})) - parameters(model)
+    return model.mlp_width + round((parameters(config.model) - parameters(model)) / each)
+
+
+def _num_layers(config: "Config", unlooped: dict[str, Any]) -> int:
+    """The number of layers without loops at which the training FLOPs per token are nearest."""
+    train = config.train.model_copy(update={"exit_gate": None})
+    one, two = (
+        mean_flops_per_token(config.model.model_copy(update=unlooped | {"num_layers": layers}), train).total
+        for layers in (1, 2)
+    )
+    looped = mean_flops_per_token(config.model, config.train).total
+    return max(1, 1 + round((looped - one) / (two - one)))
+
+
+# --- tables and figures ---------------------------------------------------------------------------------------------
+
+DIFFERENCE = "interval of the difference over"
+TABLES = {
+    # One row per (adapter initialisation, seed, checkpoint, group, measure), and the same over all seeds.
+    "adapter_init": columns(
+        "share state_init sandwich seed iteration",
+        share=("float64", "share of the state in the adapter initialisation; null for random weights"),
+        state_init=("string", "initial state of a loop"),
+        sandwich=("string", "position of the second norm"),
+        seed=("string", 'seed, or "all" for the mean over the seeds'),
+        group=("string", 'looped group, or "all" for the whole model'),
+        measure=("string", "late_cosine, or held_out_loss in nats per token"),
+        value=("float64", "null if it cannot be measured"),
+        low=("float64", 'lower end of the 95 % interval over documents, and for "all" also over seeds'),
+        high=("float64", "upper end of the interval"),
+        verdict=("string", "verdict on a late cosine, by the bounds of claim 4"),
+        reason=("string", "reason for the verdict, or for a missing value"),
+    ),
+    # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy of the looped model
+    # at train.held_out_loops, of models without loops, and of the untrained looped model. Intervals are 95 % intervals.
+    "baselines": columns(
+        "run model seed seeds layers parameters flops iteration tokens documents ce",
+        model=("string", "looped; parameters or flops: without loops, with the same number of these; untrained"),
+        seed=("int64", "seed; null for the mean over seeds"),
+        seeds=("int32", "number of seeds that the row covers"),
+        layers=("int32",),
+        parameters=("int64",),
+        flops=("float64", "training FLOPs per token at the mean loop count"),
+        ce_low=("float64", "interval of ce over documents, lower end"),
+        ce_high=("float64", "interval of ce over documents, upper end"),
+        difference=("float64", "ce minus ce of the looped model with the same seed, on the same documents"),
+        difference_low=("float64", f"{DIFFERENCE} documents; for the mean, also over seeds"),
+        difference_high=("float64", "upper end of this interval"),
+        documents_low=("float64", f"{DIFFERENCE} documents alone, lower end"),
+        documents_high=("float64", "upper end of this interval"),
+        seeds_low=("float64", f"{DIFFERENCE} seeds alone, lower end; null for one seed"),
+        seeds_high=("float64", "upper end of this interval"),
+    ),
+}
+FIGURES = (
+    Figure(
+        "adapter_init",
+        table("adapter_init"),
+        target="adapter_init",
+        title="Adapter initialisations",
+        claims=(4,),
+        training=True,
+        study="adapter_init",
+        compared=True,
+        projection=True,
+    ),
+    Figure(
+        "baselines",
+        table("baselines"),
+        loops=lambda config: config.train.held_out_loops,
+        target="baselines",
+        title="Baselines: what the loops buy",
+        training=True,
+        sentence="twoscale.studies.sweeps.draw.baselines_sentence",
+    ),
+    Figure(
+        "variants",
+        table("loop_metrics", "drift", "training"),
+        values=lambda config: reference_state(config) | reading(config),
+        target="variants",
+        training=True,
+        study="variants",
+    ),
+)
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def _labels(runs: "Runs") -> list[dict[str, Any]]:
+    """Start, first state, norm and seed of each run of "adapter_init"; the share is null for random weights."""
+    compared = [runs[run] for run in runs.study("adapter_init")]
+    return [
+        {"share": run.model.adapter_share if run.model.adapter_init == "blend" else None, "seed": run.seed}
+        | {"state_init": run.model.state_init, "sandwich": run.model.sandwich}
+        for run in compared
+    ]
+
+
+def compared(runs: "Runs") -> list[dict[str, Any]]:
+    """The baselines and the looped model with run, seed, iteration, layers, parameters and FLOPs per token.
+
+    The looped model is the selected run under every seed, unless the sweep has overrides.
+    """
+    names = {run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")}
+    if LOOPED not in names.values():
+        names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
+    rows = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
+    rows += [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
+    return [
+        {"model": name, "run": run, "seed": runs[run].seed, "iteration": iteration}
+        | {"parameters": parameters(runs[run].model), "layers": runs[run].model.num_layers}
+        | {"flops": mean_flops_per_token(runs[run].model, runs[run].train).total}
+        for name, run, iteration in rows
+    ]
+
+
+def _files(runs: "Runs") -> Any:
+    """Input function: the quality of each compared model. InputError for a run without baselines."""
+
+    def files(wildcards: Any) -> list[str]:
+        if not runs.study("baselines"):
+            raise InputError(
+                f"results/baselines.md: run {runs.selected} has no baselines, expected a looped model trained here."
+            )
+        return [QUALITY.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in compared(runs)]
+
+    return files
+
+
+def _page(runs: "Runs") -> dict[str, Any]:
+    """Text and sizes that results/baselines.md mentions."""
+    config = runs[compared(runs)[0]["run"]]
+    train, model = config.train, config.model
+    sizes = {"loops": train.held_out_loops, "mean_loops": f"{model.mean_loops + 1:g}", "iterations": train.iterations}
+    tokens = train.batch_size * model.context_length * train.iterations
+    return {"run": runs.selected, "text": text_label(runs.config.data), "training_tokens": tokens} | sizes
+
+
+QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
+JOBS = (
+    LocalJob(
+        name="compare_adapter_init",
+        function="twoscale.studies.sweeps.draw.run_adapter_init",
+        inputs=lambda runs: runs.figures.page_inputs("adapter_init", table("training", loops="loop_sequences")),
+        outputs={"adapter_init": "results/{selected}/tables/adapter_init.parquet"},
+        tables=["adapter_init"],
+        config=lambda runs: runs.params.slice("run", "seed", runs=lambda config: _labels(runs)),
+    ),
+    TorchJob(
+        name="measure_baseline",
+        function="twoscale.exits.fixed_loops.run",
+        outputs={"quality": QUALITY},
+        tables=["scaling_quality"],
+        config=lambda runs: runs.params.slice(
+            *("seed", "device", "model"),
+            scaling=lambda config: config.scaling.model_copy(update={"loops": (config.train.held_out_loops,)}),
+            sequences=lambda config: config.sequences("scaling"),
+        ),
+        dtype="scaling",
+        trained=True,
+    ),
+    LocalJob(
+        name="compare_baselines",
+        function="twoscale.studies.sweeps.draw.run_baselines",
+        inputs=lambda runs: {"quality": _files(runs)},
+        outputs={
+            "baselines": "results/{selected}/tables/baselines.parquet",
+            "page": "results/{selected}/figures/baselines.md",
+        },
+        tables=["baselines"],
+        config=lambda runs: runs.params.slice(
+            *("run", "seed"), compared=lambda config: compared(runs), page=lambda config: _page(runs)
+        ),
+        target="baselines",
+    ),
+)

@@ -1,0 +1,265 @@
+"""Comparisons, figures and pages of the sweeps, of runs and tables with known content."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+
+from tests.figures import LOOPS, legend_texts, ranges, render_caption
+from tests.studies.sweeps.samples import (
+    DOCUMENTS,
+    ITERATIONS,
+    ONE,
+    RUNS,
+    SHARES,
+    compared,
+    draw_baselines,
+    draw_starts,
+    draw_variants,
+    value,
+)
+from tests.synthetic_run import GROUPS, loop_rows
+from twoscale import tables
+from twoscale.base import InputError
+from twoscale.claims import bootstrap, geometry
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.findings import FAILS, HOLDS, OPEN
+from twoscale.figures import style
+from twoscale.studies.sweeps import draw
+
+# --- adapter initialisations ----------------------------------------------------------------------------------------
+
+ABSENT = [
+    pd.DataFrame(columns=list(tables.columns(name)))
+    for name in ("drift_sequences", "exit_quality", "exit_loops", "exit_latency", "check_cost")
+]
+
+
+def start_run(share=0.5, seed=1, state_init="noise", level=0.55, loss=6.0, **shape):
+    """A run whose cosines settle at `level` at iteration 10, and at 0.9 before training."""
+    frames = [
+        loop_rows(iteration, group, start=0.0, **({"level": level if iteration else 0.9} | shape))
+        for iteration, group in itertools.product((0, 10), GROUPS)
+    ]
+    training = pd.DataFrame({"iteration": [5, 10], "held_out_loss": [np.nan, loss]})
+    evidence = Evidence(pd.concat(frames, ignore_index=True), *ABSENT, max_loops=0, seed=1)
+    return draw.InitRun(share, state_init, "branch", seed, evidence, training)
+
+
+def cells(table, measure="late_cosine", seed="all", iteration=10, group="4"):
+    chosen = (table["measure"] == measure) & (table["seed"] == seed) & (table["iteration"] == iteration)
+    return table[chosen & (table["group"] == group)]
+
+
+def test_the_cosine_of_one_seed_is_that_of_claim_4():
+    run = start_run(level_spread=0.2)
+    (quantity, *_) = geometry.angles_match(run.evidence)
+    expected = quantity.measure()
+    table = draw.compare_starts([run])
+    for seed in ("1", "all"):
+        (row,) = cells(table, seed=seed).itertuples()
+        assert (row.value, row.low, row.high) == (expected.value, expected.low, expected.high)
+
+
+def test_all_seeds_have_their_mean_and_its_interval_the_scatter_of_the_seeds_with_students_t():
+    levels = {1: 0.4, 2: 0.6}
+    table = draw.compare_starts([start_run(seed=seed, level=level, level_spread=0) for seed, level in levels.items()])
+    assert [cells(table, seed=str(seed))["value"].item() for seed in levels] == pytest.approx([0.4, 0.6], abs=1e-3)
+    (row,) = cells(table).itertuples()
+    half = 12.7062 * 0.1  # quantile of Student's t with one degree of freedom, standard error
+    assert row.value == pytest.approx(0.5, abs=1e-3)
+    assert (row.low, row.high) == pytest.approx((row.value - half, row.value + half), rel=1e-3)
+
+
+def test_runs_of_another_start_first_state_or_norm_are_not_averaged(tmp_path):
+    runs = [start_run(), start_run(share=0.25), start_run(state_init="zero"), start_run(share=None)]
+    table = draw.compare_starts([*runs, start_run(share=None, seed=2, level=0.75)])
+    rows = cells(table)
+    assert rows["share"].fillna(-1).tolist() == [0.5, 0.25, 0.5, -1]
+    assert rows["state_init"].tolist() == ["noise", "noise", "zero", "noise"]
+    assert rows["value"].iloc[-1] == pytest.approx(0.65, abs=1e-3)
+    tables.write("adapter_init", table, tmp_path / "starts.parquet")
+    pd.testing.assert_frame_equal(tables.read("adapter_init", tmp_path / "starts.parquet"), table, check_dtype=False)
+
+
+def test_the_loss_is_that_of_the_checkpoint_with_an_interval_over_seeds():
+    runs = [start_run(seed=seed, loss=loss) for seed, loss in ((1, 6.0), (2, 6.2), (3, 6.4))]
+    (row,) = cells(draw.compare_starts(runs), "held_out_loss", group="all").itertuples()
+    assert row.value == pytest.approx(6.2)
+    assert row.high - row.value == pytest.approx(4.30265 * 0.2 / np.sqrt(3), rel=1e-4)  # Student's t, two degrees
+    (alone,) = cells(draw.compare_starts(runs[:1]), "held_out_loss", group="all").itertuples()
+    assert (alone.value, np.isnan(alone.low), alone.verdict) == (6.0, True, "")
+
+
+@pytest.mark.parametrize(
+    ("run", "measure", "verdict", "reason"),
+    [
+        (start_run(nulls=0.5), ("late_cosine", "all", 10, "4"), OPEN, "rounding floor"),
+        (start_run(loss=np.nan), ("held_out_loss", "all", 10, "all"), "", "no held-out loss"),
+    ],
+    ids=["under the rounding floor", "no loss"],
+)
+def test_what_cannot_be_measured_has_a_reason_and_no_value(run, measure, verdict, reason):
+    (row,) = cells(draw.compare_starts([run]), *measure).itertuples()
+    assert np.isnan(row.value)
+    assert row.verdict == verdict
+    assert reason in row.reason
+
+
+@pytest.mark.parametrize(("level", "verdict"), [(0.55, HOLDS), (0.9, FAILS), (0.7, OPEN)])
+def test_a_cosine_is_judged_by_the_bounds_of_claim_4(level, verdict):
+    assert cells(draw.compare_starts([start_run(level=level)]))["verdict"].item() == verdict
+
+
+def lines(axes, marker="o"):
+    return [line for line in axes.get_lines() if line.get_marker() == marker]
+
+
+def test_every_checkpoint_has_a_line_over_the_shares_and_a_mark_for_random_weights():
+    figure = draw_starts()
+    for axes in figure.axes[:2]:
+        by_length = {length: [line for line in lines(axes) if len(line.get_xdata()) == length] for length in (1, 3)}
+        for iteration, line, mark in zip(ITERATIONS, by_length[3], by_length[1], strict=True):
+            assert list(line.get_xdata()) == [0, 0.5, 1]
+            assert list(line.get_ydata()) == pytest.approx([value(share, iteration, "all") for share in SHARES[:3]])
+            assert list(mark.get_ydata()) == pytest.approx([value(np.nan, iteration, "all")])
+    loss = [line for line in lines(figure.axes[2]) if len(line.get_xdata()) == 3]  # no untrained checkpoint
+    assert [line.get_ydata()[0] for line in loss] == pytest.approx([7.1, 7.4])
+
+
+def test_intervals_and_single_seeds_are_those_of_the_last_checkpoint():
+    axes = draw_starts().axes[0]
+    (bars,) = [collection for collection in axes.collections if hasattr(collection, "get_segments")]
+    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [
+        pytest.approx([value(share, 400, "all") - 0.1, value(share, 400, "all") + 0.1]) for share in SHARES
+    ]
+    (seeds,) = lines(axes, "_")
+    assert sorted(seeds.get_ydata()) == pytest.approx(sorted(value(s, 400, seed) for s in SHARES for seed in "12"))
+    assert lines(draw_starts(seeds=("1", "all")).axes[0], "_") == []
+
+
+def test_every_norm_and_first_state_has_a_row_that_names_it():
+    figure = draw_starts(cases=(("noise", "branch"), ("input_plus_noise", "branch")))
+    assert len(figure.axes) == 6
+    assert figure.axes[3].get_ylabel() == "branch, input plus noise\nlate cosine"
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_checkpoint_of_every_variant_has_a_line_in_every_panel():
+    figure = draw_variants()
+    for axes in figure.axes[:4]:
+        found = [list(line.get_ydata()) for line in axes.get_lines()]
+        assert found == [[400 + place + k for k in range(LOOPS)] for place in range(len(RUNS))]
+    loss = figure.axes[5].get_lines()
+    assert [list(line.get_xdata()) for line in loss] == [[1, 3, 5]] * len(RUNS)
+    drift = [line for line in figure.axes[4].get_lines() if line.get_marker() != "None"]  # of the reference state
+    assert [list(line.get_ydata()) for line in drift] == [[3.0]] * len(RUNS)
+    assert len(draw_variants(groups=("3-6",), boundaries=()).axes) == 3
+
+
+def test_sandwich_and_adapter_share_a_colour_and_the_initial_state_a_dash():
+    assert draw.variant(f"{RUNS[0]}-seed12") == draw.variant(RUNS[0]) == "post_residual-random-noise"
+    looks = list(draw.variant_styles(map(draw.variant, RUNS)).values())
+    assert to_rgb(looks[0]["color"]) == to_rgb(looks[1]["color"]) != to_rgb(looks[2]["color"])
+    assert looks[0]["linestyle"] == looks[2]["linestyle"] != looks[1]["linestyle"]
+
+
+def test_variants_under_several_seeds_are_means_with_the_range_and_a_mark_of_each():
+    figure = draw_variants(runs=(RUNS[0], f"{RUNS[0]}-seed5"))
+    (line,) = figure.axes[0].get_lines()
+    assert list(line.get_ydata()) == [400.5 + k for k in range(LOOPS)]
+    assert ranges(figure.axes[0]) == [(400, 401 + LOOPS - 1)]
+    seeds_of_ratio = [line for line in figure.axes[4].get_lines() if line.get_marker() == "_"]
+    assert [list(line.get_ydata()) for line in seeds_of_ratio] == [[3.0, 3.0]]
+    assert legend_texts(figure) == ["post-residual, random, noise", style.REPORTED_LABEL]
+
+
+def test_the_caption_counts_the_variants():
+    assert "trained 8 times" in render_caption("variants")
+
+
+@pytest.mark.parametrize("drawn", [draw_starts, draw_variants])
+def test_the_range_of_the_paper_is_visible_and_a_model_without_groups_is_refused(drawn):
+    low, high = drawn().axes[0].get_ylim()
+    assert low <= style.REPORTED_COSINE[0] < style.REPORTED_COSINE[1] <= high
+    with pytest.raises(InputError, match="expected at least one"):
+        drawn(groups=())
+
+
+# --- baselines ------------------------------------------------------------------------------------------------------
+
+
+def test_differences_are_between_models_of_the_same_seed_on_the_same_documents(tmp_path):
+    table = compared(tmp_path)
+    tables.write("baselines", table, tmp_path / "baselines.parquet")
+    each = table.dropna(subset="seed").set_index(["model", "seed"])
+    weights = np.r_[2.0, np.ones(DOCUMENTS - 1)] / (DOCUMENTS + 1)
+    alternating = 0.05 * weights @ (-1.0) ** np.arange(DOCUMENTS)
+    assert each.loc[("parameters", 2), "difference"] == pytest.approx(0.33 + alternating)
+    assert each.loc[("flops", 3), "difference"] == pytest.approx(-0.24 + alternating)
+    assert each.loc[("flops", 3), "ce"] == pytest.approx(4 + weights @ np.arange(DOCUMENTS) + 1 - 0.24 + alternating)
+    row = each.loc[("parameters", 2)]
+    # the text varies by nats between documents, the difference by hundredths
+    assert row["difference_high"] - row["difference_low"] < 0.2 < 2 < row["ce_high"] - row["ce_low"]
+    assert (each["seeds"] == 1).all()
+    assert each["seeds_low"].isna().all()
+
+
+def test_the_mean_over_seeds_has_an_interval_over_seeds_one_over_documents_and_both(tmp_path):
+    table = compared(tmp_path)
+    means = table[table["seed"].isna()].set_index("model")
+    mean, seeds = means.loc["parameters"], table.dropna(subset="seed").query("model == 'parameters'")["difference"]
+    assert mean["difference"] == pytest.approx(seeds.mean())
+    assert (mean["seeds_low"], mean["seeds_high"]) == pytest.approx(bootstrap.t_interval(seeds.to_numpy()))
+    for end in ("low", "high"):
+        parts = [mean[f"{part}_{end}"] - mean["difference"] for part in ("documents", "seeds")]
+        assert abs(mean[f"difference_{end}"] - mean["difference"]) == pytest.approx(np.hypot(*parts))
+    assert mean["seeds"] == 3
+    assert means.loc["looped", ["difference", "difference_low", "difference_high"]].tolist() == [0, 0, 0]
+
+
+def test_one_seed_has_no_interval_over_seeds(tmp_path):
+    mean = compared(tmp_path, ONE).query("seed.isna()").set_index("model").loc["flops"]
+    assert np.isnan(mean["seeds_low"])
+    ends = [(mean[f"{part}_low"], mean[f"{part}_high"]) for part in ("difference", "documents")]
+    assert ends[0] == pytest.approx(ends[1])
+
+
+VALUES = {"run": "trial", "text": "a_text", "loops": 3, "mean_loops": "4", "iterations": 20, "training_tokens": 2560}
+
+
+def test_the_page_has_sizes_differences_and_every_seed(tmp_path):
+    page = draw.baselines_page(compared(tmp_path), VALUES)
+    for part in ("under the seeds 1, 2, 3.", "- **Same training FLOPs**:", "\\_text"):
+        assert part in page
+    assert "| same training FLOPs | 4 | 1,000 | +0.00 % | 1e+06 | +0.00 % |" in page
+    titles = [line for line in page.splitlines() if line.startswith("## ")]
+    assert titles == ["## Mean over seeds", *(f"## Seed {seed}" for seed in (1, 2, 3))]
+    assert page.count("| same parameters |") == 5
+    assert "nan" not in page
+    assert "under the seed 1." in draw.baselines_page(compared(tmp_path, ONE), VALUES)
+
+
+def test_the_figure_has_means_and_seeds_of_every_trained_model(tmp_path):
+    figure, table = draw_baselines(tmp_path), compared(tmp_path)
+    ce, difference = figure.axes
+    assert [len(axes.get_lines()) for axes in figure.axes] == [3 * 4, 2 * 4 + 1]
+    means = table[table["seed"].isna()].set_index("model")
+    assert difference.get_lines()[0].get_ydata() == pytest.approx([means.loc["parameters", "difference"]])
+    assert ce.get_lines()[0].get_ydata() == pytest.approx([means.loc["looped", "ce"]])
+    untrained = f"untrained: {means.loc['untrained', 'ce']:.2f} nats/token"
+    assert legend_texts(figure) == ["mean over seeds", "one seed", untrained]
+    assert legend_texts(draw_baselines(tmp_path, ONE))[0] == "one seed"
+    with pytest.raises(InputError, match="table baselines: found no row"):
+        draw.draw_baselines(table[:0], context=style.FigureContext("trial", "text", 3))
+
+
+def test_the_report_says_what_the_loops_buy_over_all_seeds():
+    means = {"model": ["looped", "flops", "flops"], "seed": [None, None, 7], "difference": [0.0, -0.25, 9.0]}
+    ends = {"difference_low": [0.0, -0.5, 8.0], "difference_high": [0.0, 0.125, 10.0]}
+    found = draw.baselines_sentence(pd.DataFrame(means | ends))
+    assert found.endswith("per token: -0.250 [-0.500, +0.125] with the same training FLOPs.")
