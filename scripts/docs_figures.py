@@ -1,4 +1,4 @@
-"""make docs-figures: draws the figures in docs/ again from the tables of one run, each in the format it has there."""
+"""Draws the figures in docs/ again from the tables of one run, each in the format it has there."""
 
 import argparse
 from pathlib import Path

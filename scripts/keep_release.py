@@ -1,4 +1,4 @@
-"""Keep the figures of the paper, that of training, the verdicts and their tables of a snapshot: `make demo-release`.
+"""Keep the figures of the paper, that of training, the verdicts and their tables of a snapshot, for docs/demo-release.
 
     python scripts/keep_release.py results/snapshot docs/demo-release
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from twoscale.discovery import STUDIES
+from twoscale.base import STUDIES
 
 collect_ignore = [] if (STUDIES / "explore").is_dir() else ["test_explore.py"]
 SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -21,14 +21,14 @@ LOCAL = ("file:", "data:", "blob:", "about:")
 @pytest.fixture(scope="session")
 def browser() -> Iterator:
     """A headless Chromium, as playwright.sync_api.Browser; a skip with its reason where there is none."""
-    reason = "needs Playwright: make test-browser"
+    reason = "needs Playwright: make test-tools SUITE=browser"
     sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
     with sync_api.sync_playwright() as playwright:
         own = playwright.chromium.executable_path
         executable = own if os.path.exists(own) else next(filter(None, map(shutil.which, SYSTEM)), None)
         if executable is None:
             pytest.skip(
-                f"needs a browser, found neither Playwright's nor one of {', '.join(SYSTEM)}: make test-browser"
+                f"needs a browser, found neither Playwright's nor one of {', '.join(SYSTEM)}: make test-tools SUITE=browser"
             )
         # the sandbox of Chromium refuses to run as root, which is usual in containers
         started = playwright.chromium.launch(

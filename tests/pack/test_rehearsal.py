@@ -1,6 +1,6 @@
 """A pack is made here and used where there is no network and nothing but what a machine with a GPU has; on the CPU.
 
-It needs pip's registry for the wheels, and the environment of `make test-pythons` with Python 3.12 and torch.
+It needs pip's registry for the wheels, and the environment of `make test-tools SUITE=pythons` with Python 3.12 and torch.
 """
 
 import json
@@ -44,7 +44,7 @@ def machine(tmp_path):
         pytest.skip("needs a namespace without network, which unshare may not make here")
     has_torch = [PYTHON, "-c", "import torch"]
     if not PYTHON.exists() or subprocess.run(has_torch, capture_output=True, check=False).returncode:
-        pytest.skip("needs Python 3.12 with torch: make test-pythons")
+        pytest.skip("needs Python 3.12 with torch: make test-tools SUITE=pythons")
     here = tmp_path / "here"
     shutil.copytree(ROOT, here, ignore=shutil.ignore_patterns(*NOT_CODE), symlinks=True)
     shell = os.environ | {"PYTHONPATH": str(here / "src")}

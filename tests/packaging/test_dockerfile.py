@@ -12,7 +12,7 @@ from twoscale.config import PROJECT
 HADOLINT = shutil.which("hadolint", path=Path(sys.executable).parent)
 
 
-@pytest.mark.skipif(HADOLINT is None, reason="needs hadolint: make test-packaging")
+@pytest.mark.skipif(HADOLINT is None, reason="needs hadolint: make test-tools SUITE=packaging")
 def test_the_linter_has_no_objection_to_the_recipe_and_has_one_to_an_unpinned_base(tmp_path):
     recipe = PROJECT / "envs" / "Dockerfile"
     done = subprocess.run([HADOLINT, recipe], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.workflow.conftest import Project, environment, fresh, publish  # noqa: F401 - a fixture
 
-pytest.importorskip("snakedeploy", reason="needs snakedeploy: make test-packaging")
+pytest.importorskip("snakedeploy", reason="needs snakedeploy: make test-tools SUITE=packaging")
 
 
 def test_a_deployed_workflow_plans_the_same_jobs(fresh, tmp_path_factory, monkeypatch):  # noqa: F811

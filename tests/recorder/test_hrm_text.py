@@ -11,7 +11,7 @@ from twoscale.recorder.recorded import table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 from twoscale.recorder.run import draw_run
 
-transformers = pytest.importorskip("transformers", reason="needs transformers: make test-recorder")
+transformers = pytest.importorskip("transformers", reason="needs transformers: make test-tools SUITE=recorder")
 if not hasattr(transformers, "HrmTextConfig"):
     pytest.skip("needs transformers >= 5.9, which has HRM-Text", allow_module_level=True)
 

@@ -1,1 +1,1 @@
-"""Released models in the transformers library and in lm-eval: make test-release."""
+"""Released models in the transformers library and in lm-eval: make test-tools SUITE=release."""

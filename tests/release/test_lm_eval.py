@@ -13,7 +13,7 @@ from twoscale.model.noise import EvaluationNoise
 
 pytestmark = pytest.mark.skipif(
     find_spec("lm_eval") is None or find_spec("transformers") is None,
-    reason="needs lm-eval and transformers: make test-release",
+    reason="needs lm-eval and transformers: make test-tools SUITE=release",
 )
 
 TEXTS = ("Return the value", "the loop of a", "x = [1, 2]")

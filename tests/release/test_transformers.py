@@ -17,7 +17,7 @@ from twoscale.exits.generate import Sampling, generate
 from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise
 
-pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers: make test-release")
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers: make test-tools SUITE=release")
 
 PROMPT = "Return the"
 NEW = 12

@@ -13,7 +13,7 @@ import pytest
 import twoscale
 from twoscale.config import PROJECT
 
-pytest.importorskip("mkdocs", reason="needs MkDocs: make test-docs")
+pytest.importorskip("mkdocs", reason="needs MkDocs: make test-tools SUITE=site")
 
 TAG = re.compile(r'<(?:a|img|link|script)\b[^>]*?\b(?:href|src)="([^"]*)"')
 ID = re.compile(r'\bid="([^"]*)"')

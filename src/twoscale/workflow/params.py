@@ -352,11 +352,8 @@ def _plain(value: Any) -> Any:
 
 
 def _cache_folder(run: str, output: str) -> str:
-    """The folder that keeps the result of a job, named after its first output.
-
-    With a storage plugin an output is a local copy, the path of which only ends like that of the result.
-    """
-    name = output.rpartition(f"results/{run}/")[2]
+    """The folder that keeps the result of a job, named after its first output."""
+    name = output.removeprefix(f"results/{run}/")
     return str(Path("results", run, RESULT_CACHE, name).with_suffix(""))
 
 
