@@ -9,33 +9,18 @@ one about training where the model was published, is not asked.
 Intervals are bootstraps over held-out documents (geometry, quality) or over timed prompts (latency).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import pandas as pd
 
 from twoscale import tables
-from twoscale.claims import exits as claims_exits
-from twoscale.claims import geometry as claims_geometry
+from twoscale.claims import exits, geometry
 from twoscale.claims.evidence import LATE_STEPS, Estimate, Evidence
 from twoscale.claims.findings import NOT_ASKED, Finding, Quantity, combine, find
 
 ALL = "all"  # the scope of the last row of a claim
 LATE_LOOPS = int(LATE_STEPS[-1]) + 1
-
-
-class Run(Protocol):
-    """Facts that decide whether a claim is about a run: attributes of `Evidence` that follow from its config."""
-
-    @property
-    def groups(self) -> Sequence[str]: ...
-    @property
-    def loop_steps(self) -> int: ...
-    @property
-    def max_loops(self) -> int: ...
-    @property
-    def published(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -54,16 +39,16 @@ class Needs:
     training: bool = False
     max_loops: int | None = None
 
-    def lacking(self, run: Run) -> str | None:
-        """Missing requirement of the run, as half a sentence; `None` if there is none."""
-        if self.training and run.published:
+    def lacking(self, groups: int, loop_steps: int, max_loops: int, published: bool) -> str | None:
+        """Missing requirement of a run of which these are known, as half a sentence; `None` if there is none."""
+        if self.training and published:
             return "the claim is about the course of training, and a published model has one checkpoint"
-        if (groups := len(run.groups)) < self.groups:
+        if groups < self.groups:
             return f"the claim is about at least {self.groups} looped groups, and the model has {groups}"
-        if run.loop_steps < self.loops:
-            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {run.loop_steps}"
-        if self.max_loops not in (None, run.max_loops):
-            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {run.max_loops}"
+        if loop_steps < self.loops:
+            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {loop_steps}"
+        if self.max_loops not in (None, max_loops):
+            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {max_loops}"
         return None
 
 
@@ -111,8 +96,8 @@ CLAIMS = (
         "Steps shrink within ten",
         "Inside a loop the steps shrink quickly: at k = 10 their mean norm is at most a tenth of that at k = 1.",
         "§1, §3 (i), Fig. 3 (a): decay within 5–10 loop steps",
-        claims_geometry.decay_is_fast,
-        Needs(loops=claims_geometry.FASTEST_DECAY + 1),
+        geometry.decay_is_fast,
+        Needs(loops=geometry.FASTEST_DECAY + 1),
         presumes_fixed_point=True,
     ),
     Claim(
@@ -121,7 +106,7 @@ CLAIMS = (
         "The rate at which step norms fall to a tenth rises over training, measured as the slope of a line through the "
         "checkpoints after warm-up.",
         "§3 (iii), Fig. 3 (a): faster norm decay in later checkpoints",
-        claims_geometry.decay_gets_faster,
+        geometry.decay_gets_faster,
         Needs(training=True),
         presumes_fixed_point=True,
     ),
@@ -132,7 +117,7 @@ CLAIMS = (
         "it deviates by at most 0.05 from its mean. It does not become less stable over training: the line of its "
         "variance over the checkpoints after warm-up rises by no more than 0.025², a quarter of the variance allowed.",
         "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later checkpoints",
-        claims_geometry.angles_settle,
+        geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
         documents=12,
     ),
@@ -141,7 +126,7 @@ CLAIMS = (
         "Angles settle at 0.5–0.65",
         "At the last checkpoint the late cosine is in the paper's range, with a margin of 0.05 on either side.",
         "§3 (ii): ≈ 0.5–0.65 in later checkpoints",
-        claims_geometry.angles_match,
+        geometry.angles_match,
         Needs(loops=LATE_LOOPS),
         documents=32,
     ),
@@ -152,7 +137,7 @@ CLAIMS = (
         "warm-up falls by 0.05 or more. At the last checkpoint it is not below −0.1, where steps are anti-parallel; "
         "between −0.1 and 0.1, angles of 84° to 96°, they are orthogonal.",
         "Abstract, §1, §3 (ii): increasingly orthogonal steps over training",
-        claims_geometry.steps_turn_orthogonal,
+        geometry.steps_turn_orthogonal,
         Needs(loops=LATE_LOOPS, training=True),
     ),
     Claim(
@@ -163,7 +148,7 @@ CLAIMS = (
         "`initial`, which measures the noise that a group starts from, have to agree. The mean loop step contains the "
         "leap from the noise, and falls with the number of loop steps: the jump over the whole path does not.",
         "§3.1, Eq. 2, Fig. 2: DLR ≫ 1",
-        claims_geometry.drift_is_larger,
+        geometry.drift_is_larger,
         Needs(groups=2),
     ),
     Claim(
@@ -171,8 +156,8 @@ CLAIMS = (
         "Acceleration saves time as τ grows",
         "Under the acceleration criterion a token at τ = 1e-2 takes at most three quarters of its time at 1e-5.",
         "§4 (i), Fig. 4 (i): about 580 → 360 ms per token, a ratio of 0.62",
-        claims_exits.acceleration_saves_time,
-        Needs(max_loops=claims_exits.PAPER_MAX_LOOPS),
+        exits.acceleration_saves_time,
+        Needs(max_loops=exits.PAPER_MAX_LOOPS),
         timed=True,
     ),
     Claim(
@@ -181,14 +166,14 @@ CLAIMS = (
         "At each of the paper's larger thresholds the cross-entropy under either criterion is within 0.01 nats of that "
         "at 1e-5.",
         "§4 (ii–iii), Fig. 4 (ii, iii): perplexity and cross-entropy essentially flat across thresholds",
-        claims_exits.quality_is_flat,
+        exits.quality_is_flat,
     ),
     Claim(
         9,
         "Step norm loses quality abruptly",
         "Under the step-norm criterion cross-entropy is flat up to τ = 1e-3 and at least 0.05 nats worse at 1e-2.",
         "§4 (ii–iii), Fig. 4 (ii, iii): loses quality beyond 1e-3, and sharply at 1e-2",
-        claims_exits.step_norm_loses_quality,
+        exits.step_norm_loses_quality,
         presumes_fixed_point=True,
     ),
     Claim(
@@ -198,7 +183,7 @@ CLAIMS = (
         "worse than at full depth. There acceleration is faster than KL and than step norm. This cannot be judged if "
         "a criterion may still be better at its last threshold.",
         "Abstract, §4, §5: at the same quality faster than KL, and without the quality loss of the step norm",
-        claims_exits.acceleration_is_fastest,
+        exits.acceleration_is_fastest,
         timed=True,
     ),
     Claim(
@@ -206,7 +191,7 @@ CLAIMS = (
         "KL remains slower",
         "KL takes longer per token than acceleration, at each of the four thresholds of Fig. 4.",
         "§4 (i), Fig. 4 (i): KL remains comparatively slow",
-        claims_exits.kl_is_slower,
+        exits.kl_is_slower,
         timed=True,
     ),
     Claim(
@@ -215,7 +200,7 @@ CLAIMS = (
         "The mean norm of the loop steps after the leap from x⁰ becomes smaller over training, measured as the slope "
         "of a line through the checkpoints after warm-up.",
         "Abstract, §1: loop steps become smaller across training",
-        claims_geometry.steps_become_smaller,
+        geometry.steps_become_smaller,
         Needs(training=True),
         presumes_fixed_point=True,
     ),
@@ -227,8 +212,8 @@ CLAIMS = (
         "than a factor of two between the two ranges. Curvature per length, acceleration over the squared step norm, "
         "is given for comparison: where the turn is constant, it repeats the finding about step norms.",
         "§4: a spiral with nearly constant curvature; norms plateau at a small nonzero value due to rotation",
-        claims_geometry.loops_are_spirals,
-        Needs(loops=claims_geometry.LATE.stop),
+        geometry.loops_are_spirals,
+        Needs(loops=geometry.LATE.stop),
         presumes_fixed_point=True,
     ),
     Claim(
@@ -237,7 +222,7 @@ CLAIMS = (
         "A token takes more evaluations under KL than under acceleration, at each of the four thresholds of Fig. 4. "
         "The same number is nats for KL, and a distance between states for acceleration.",
         "§4: KL responds later; reacts later when small latent rotations still change logits",
-        claims_exits.kl_responds_later,
+        exits.kl_responds_later,
     ),
     Claim(
         15,
@@ -245,7 +230,7 @@ CLAIMS = (
         "From the smallest threshold of the paper to the largest, step norm loses more cross-entropy than acceleration "
         "and more than KL, by more than 0.01 nats.",
         "§4: stable across a wide τ range (KL); more robust to threshold variation (acceleration)",
-        claims_exits.acceleration_and_kl_are_robust,
+        exits.acceleration_and_kl_are_robust,
         presumes_fixed_point=True,
     ),
 )
@@ -260,7 +245,8 @@ GEOMETRY = tuple(claim for claim in CLAIMS if claim.number in (1, 2, 3, 4, 5, 6,
 
 def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdict:
     """The verdict on one claim; without `references` its numbers for comparison are not measured."""
-    if (lacking := claim.needs.lacking(evidence)) is not None:
+    facts = len(evidence.groups), evidence.loop_steps, evidence.max_loops, evidence.published
+    if (lacking := claim.needs.lacking(*facts)) is not None:
         return Verdict(claim, (), NOT_ASKED, lacking)
     quantities = [quantity for quantity in claim.quantities(evidence) if references or quantity.counts]
     findings = tuple(find(quantity, sum(q.counts for q in quantities)) for quantity in quantities)

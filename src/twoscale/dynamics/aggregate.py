@@ -5,7 +5,6 @@ largest file (10 million rows: well under 1 GB), however many checkpoints there 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,7 @@ def loop_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     Raises:
         InputError: A file is not such a table, holds two checkpoints, or repeats one.
     """
-    return _aggregate(_Aggregation("trajectories", "loop_metrics", ("group", "k"), _statistics), paths, run)
+    return _aggregate(paths, run, "trajectories", "loop_metrics", ("group", "k"), _statistics)
 
 
 def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -57,7 +56,7 @@ def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     `paths` are tables "token_drift"; Equation 2 of the paper is the measure `dlr`. Order and errors as in
     `loop_metrics`.
     """
-    return _aggregate(_Aggregation("token_drift", "drift", ("boundary", "reference_state"), _statistics), paths, run)
+    return _aggregate(paths, run, "token_drift", "drift", ("boundary", "reference_state"), _statistics)
 
 
 def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -67,15 +66,15 @@ def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     document are not independent. Order and errors as in `loop_metrics`.
     """
     keys = ("group", "k", "sequence")
-    aggregation = _Aggregation("trajectories", "loop_sequences", keys, _mean, LOOP_SEQUENCE_MEASURES, ("document",))
-    return _aggregate(aggregation, paths, run)
+    measures, constants = LOOP_SEQUENCE_MEASURES, ("document",)
+    return _aggregate(paths, run, "trajectories", "loop_sequences", keys, _mean, measures, constants)
 
 
 def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Means of `DRIFT_SEQUENCE_MEASURES` per (iteration, boundary, reference state, sequence), of "token_drift"."""
     keys = ("boundary", "reference_state", "sequence")
-    aggregation = _Aggregation("token_drift", "drift_sequences", keys, _mean, DRIFT_SEQUENCE_MEASURES, ("document",))
-    return _aggregate(aggregation, paths, run)
+    measures, constants = DRIFT_SEQUENCE_MEASURES, ("document",)
+    return _aggregate(paths, run, "token_drift", "drift_sequences", keys, _mean, measures, constants)
 
 
 def statistics(paths: Iterable[str | Path], run: str, source: str, table: str) -> pd.DataFrame:
@@ -83,7 +82,7 @@ def statistics(paths: Iterable[str | Path], run: str, source: str, table: str) -
 
     Order and errors as in `loop_metrics`.
     """
-    return _aggregate(_Aggregation(source, table, ("group",), _statistics), paths, run)
+    return _aggregate(paths, run, source, table, ("group",), _statistics)
 
 
 # --- the training log ------------------------------------------------------------------------------------------
@@ -136,59 +135,64 @@ def _joined(segments: list[tuple[str | Path, pd.DataFrame]], rows_per_iteration:
 # --- aggregation -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Aggregation:
-    """How one table of statistics follows from tables with one row per token.
+def _aggregate(
+    paths: Iterable[str | Path],
+    run: str,
+    source: str,
+    table: str,
+    keys: Sequence[str],
+    reduce: Callable[[np.ndarray], dict[str, float]],
+    measures: Sequence[str] | None = None,
+    constants: Sequence[str] = (),
+) -> pd.DataFrame:
+    """A table of statistics from tables with one row per token.
 
-    Attributes:
-        source: The table with one row per token; one file per checkpoint.
-        table: The table of statistics.
+    Args:
+        paths: The tables with one row per token; one file per checkpoint.
+        run: Name of the run.
+        source: Name of these tables.
+        table: Name of the table of statistics.
         keys: Columns whose combinations are the cells; a cell is one row per measure.
         reduce: Turns the values of one cell into the columns of its row.
         measures: Measures to reduce; `None` for all that the file has.
         constants: Further columns of the source that have one value in each cell.
     """
-
-    source: str
-    table: str
-    keys: tuple[str, ...]
-    reduce: Callable[[np.ndarray], dict[str, float]]
-    measures: Sequence[str] | None = None
-    constants: tuple[str, ...] = ()
-
-
-def _aggregate(aggregation: _Aggregation, paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """The frame of `aggregation.table` from the files of all checkpoints."""
     by_iteration: dict[int, pd.DataFrame] = {}
     for path in paths:
-        file = tables.open_file(aggregation.source, path)
+        file = tables.open_file(source, path)
         if file.metadata.num_rows == 0:  # a model without groups or boundaries
             continue
         iteration = _only_iteration(file, path)
         if iteration in by_iteration:
             raise InputError(f"{path}: found a second file for iteration {iteration}, expected one per checkpoint.")
-        by_iteration[iteration] = _summarise(aggregation, file)
-    columns = list(tables.columns(aggregation.table))
+        by_iteration[iteration] = _summarise(file, keys, reduce, measures, constants)
+    columns = list(tables.columns(table))
     if not by_iteration:
         return pd.DataFrame(columns=columns)
     frame = pd.concat({iteration: by_iteration[iteration] for iteration in sorted(by_iteration)}, names=["iteration"])
     return frame.reset_index("iteration").assign(run=run)[columns].reset_index(drop=True)
 
 
-def _summarise(aggregation: _Aggregation, file: pq.ParquetFile) -> pd.DataFrame:
-    """One row per cell and measure, the measures of a cell together."""
-    labels, cells = _cells(file, aggregation.keys)
+def _summarise(
+    file: pq.ParquetFile,
+    keys: Sequence[str],
+    reduce: Callable[[np.ndarray], dict[str, float]],
+    measures: Sequence[str] | None,
+    constants: Sequence[str],
+) -> pd.DataFrame:
+    """One row per cell and measure of one file, the measures of a cell together."""
+    labels, cells = _cells(file, keys)
     # Rows are sorted into cells once. Each measure is then read, brought into that order and reduced on its own.
     order = np.argsort(cells, kind="stable")
     starts = np.searchsorted(cells[order], np.arange(1, len(labels)))
     del cells
-    for name in aggregation.constants:
+    for name in constants:
         labels[name] = _column(file, name).to_numpy()[order[[0, *starts]]]
     frames = []
     measured = [field.name for field in file.schema_arrow if field.type == pa.float32()]
-    for measure in [name for name in aggregation.measures or measured if name in measured]:
+    for measure in [name for name in measures or measured if name in measured]:
         values = _column(file, measure).to_numpy()[order]
-        statistics = pd.DataFrame([aggregation.reduce(cell) for cell in np.split(values, starts)])
+        statistics = pd.DataFrame([reduce(cell) for cell in np.split(values, starts)])
         frames.append(pd.concat([labels.assign(measure=measure), statistics], axis="columns"))
     # the index is the number of the cell, so the stable sort interleaves the measures cell by cell
     return pd.concat(frames).sort_index(kind="stable")

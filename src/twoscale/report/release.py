@@ -213,7 +213,10 @@ def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int)
     Raises InputError for a snapshot without these files, one of a checkout with changes, or one that is too large, and
     for a folder with files but no manifest.
     """
-    old = _listed(folder)
+    manifest = folder / MANIFEST
+    old = json.loads(manifest.read_text(encoding="utf-8"))["files"] if manifest.is_file() else {}
+    if not old and folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: found files without a {MANIFEST}, expected an empty folder or an earlier release.")
     facts = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
     listed, names = facts.pop("files"), list(names)
     if absent := sorted({*names} - {*listed}):
@@ -226,18 +229,8 @@ def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int)
     if (size := sum(listed[name]["bytes"] for name in names)) > most_bytes:
         raise InputError(f"{snapshot}: found {size} bytes in the files to keep, expected at most {most_bytes}.")
     write_snapshot(folder, [snapshot / name for name in names], snapshot, facts)
-    for path in (folder / name for name in sorted(old - {*names})):
-        if path.resolve().is_relative_to(folder.resolve()):
-            path.unlink(missing_ok=True)
-
-
-def _listed(folder: Path) -> set[str]:
-    """The files that the manifest in a folder lists; none for an empty or absent folder."""
-    if (folder / MANIFEST).is_file():
-        return {*json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]}
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: found files without a {MANIFEST}, expected an empty folder or an earlier release.")
-    return set()
+    for name in old.keys() - {*names}:
+        (folder / name).unlink(missing_ok=True)
 
 
 def checkout(project: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The cost of a run, computed from its config: FLOPs, bytes on disk and in memory, hours, and claims out of reach."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, get_args
 
 from twoscale import config, tables
 from twoscale.base import InputError
@@ -283,22 +283,13 @@ def notes(run: config.Config) -> list[str]:
     return [slow, *unheld]
 
 
-class Expected(NamedTuple):
-    """What the evidence of a run will have, as `claims.verdicts.Needs` asks for it."""
-
-    groups: tuple[str, ...]
-    loop_steps: int
-    max_loops: int
-    published: bool
-
-
 def _obstacle(claim: "Claim", run: config.Config) -> str:
     """Why the run cannot uphold a claim, and what would help: half a sentence; empty if it may."""
     from twoscale.claims.evidence import FEWEST_FOR_TREND
 
     published = run.model.source == "published"
-    expected = Expected(run.model.group_labels, run.trajectories.loops, run.exits.max_loops, published)
-    if (lacking := claim.needs.lacking(expected)) is not None:
+    groups, loops = len(run.model.group_labels), run.trajectories.loops
+    if (lacking := claim.needs.lacking(groups, loops, run.exits.max_loops, published)) is not None:
         return f"is not asked: {lacking}"
     if claim.needs.training:
         after_warmup = [n for n in config.checkpoint_iterations(run.train) if n > run.train.warmup_iterations]
