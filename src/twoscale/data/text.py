@@ -65,12 +65,20 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
         if data.source == "txt":
             documents = [(Document(name, ""), lines(file, cache))]
         else:
-            read = parquet_rows(file, name) if data.source == "parquet" else json_lines(file, name, cache)
+            read = rows(file, str(file), name) if data.source == "parquet" else json_lines(file, name, cache)
             documents = ((document, [document.text]) for document in read)
-        for document, parts in documents:
-            for number, (piece, is_whole) in enumerate(pieces(parts, data.piece_characters)):
-                if piece.strip():
-                    yield Document(document.name if is_whole else f"{document.name}/{number}", piece, document.row)
+        try:
+            for document, parts in documents:
+                for number, (piece, is_whole) in enumerate(pieces(parts, data.piece_characters)):
+                    if piece.strip():
+                        yield Document(document.name if is_whole else f"{document.name}/{number}", piece, document.row)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{file}: found a byte that is not UTF-8 ({error.reason}), expected text in UTF-8; convert the file "
+                "first, for example with iconv."
+            ) from error
+        except (OSError, ValueError, EOFError, zlib.error) as error:  # pyarrow's errors are among these
+            raise InputError(f"{file}: cannot be read ({first_line(error)}), expected {data.source}.") from error
 
 
 # --- the files of data.path
@@ -158,14 +166,6 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
 # --- parquet
 
 
-def parquet_rows(file: Path, name: str) -> Iterator[Document]:
-    """`rows` of a local file. Raises InputError if it cannot be read."""
-    try:
-        yield from rows(file, str(file), name)
-    except (OSError, ValueError) as error:  # pyarrow's errors are among these
-        raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
-
-
 def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
     """Documents of a parquet file: its rows from `first` on whose `text` is neither null nor empty.
 
@@ -214,8 +214,7 @@ def _text_columns(schema: Any, file: str) -> list[str]:
 def lines(file: Path, cache: Path) -> Iterator[str]:
     r"""Lines of a UTF-8 file with their line feeds; a file that ends in .gz is decompressed.
 
-    Line ends \r\n and \r become \n, and a byte order mark is removed. Raises InputError if the file cannot be read or
-    is not UTF-8.
+    Line ends \r\n and \r become \n, and a byte order mark is removed.
     """
     # the environment of torch does not have this library
     from datasets import IterableDataset
@@ -224,21 +223,13 @@ def lines(file: Path, cache: Path) -> Iterator[str]:
     # without DataFilesDict, a name such as "a[1].txt" is a pattern
     files = DataFilesDict({"train": DataFilesList([str(file.resolve())], [()])})
     before = BYTE_ORDER_MARK  # what the next line may begin with
-    try:
-        stream = IterableDataset.from_text(
-            files, split="train", cache_dir=str(cache), keep_linebreaks=True, encoding="utf-8"
-        )
-        for batch in stream.with_format("arrow").iter(LINES):
-            for line in batch["text"].to_pylist():
-                yield line.removeprefix(before) if before else line
-                before = ""
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file}: found a byte that is not UTF-8 ({error.reason}), expected text in UTF-8; convert the file "
-            "first, for example with iconv."
-        ) from error
-    except (OSError, ValueError, EOFError, zlib.error) as error:
-        raise InputError(f"{file}: cannot be read as text ({first_line(error)}).") from error
+    stream = IterableDataset.from_text(
+        files, split="train", cache_dir=str(cache), keep_linebreaks=True, encoding="utf-8"
+    )
+    for batch in stream.with_format("arrow").iter(LINES):
+        for line in batch["text"].to_pylist():
+            yield line.removeprefix(before) if before else line
+            before = ""
 
 
 def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
