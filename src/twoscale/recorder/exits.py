@@ -5,7 +5,6 @@ after k loop steps of all tokens. No cache is shared, and nothing is timed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.claims.bootstrap import with_bounds
-from twoscale.exits.contract import Decisions
+from twoscale.exits.contract import GivenStates
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 
 Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
@@ -37,16 +36,6 @@ def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriteri
     return found
 
 
-@dataclass
-class _Token:
-    """One criterion on its way through the loop: loop steps and evaluations of each token (N,), 0 if it still loops."""
-
-    decisions: Decisions
-    streak: Tensor
-    loop_steps: Tensor
-    evaluations: Tensor
-
-
 class FrozenExits:
     """Exits of N tokens under several criteria while their states arrive.
 
@@ -59,31 +48,18 @@ class FrozenExits:
     def __init__(
         self, criteria: Mapping[tuple[str, float], ExitCriterion], x0: Tensor, readout: Callable[[Tensor], Tensor]
     ) -> None:
-        self.criteria, zeros = criteria, torch.zeros(len(x0), dtype=torch.int64)
-        self.tokens = {
-            point: _Token(Decisions(criterion, x0, readout), zeros, zeros.clone(), zeros.clone())
-            for point, criterion in criteria.items()
-        }
-        self.steps = 0
+        self._exits = {point: GivenStates(criterion, x0, readout) for point, criterion in criteria.items()}
 
     def update(self, x_new: Tensor) -> None:
         """One more loop step, to the states x_new (N, C)."""
-        self.steps += 1
-        for point, token in self.tokens.items():
-            criterion = self.criteria[point]
-            token.streak = (token.streak + 1) * token.decisions.update(x_new).cpu()
-            exits = (token.streak >= criterion.patience) & (token.evaluations == 0)
-            token.evaluations[exits] = self.steps
-            token.loop_steps[exits] = self.steps - (criterion.keeps == "previous")
+        for exits in self._exits.values():
+            exits.update(x_new)
 
     def found(self) -> Iterator[tuple[tuple[str, float], Tensor, Tensor]]:
         """(name, threshold), loop steps and evaluations (N,) each; tokens that still loop took all of them."""
-        for point, token in self.tokens.items():
-            loops_on = token.evaluations == 0
-            loop_steps, evaluations = (
-                values.where(~loops_on, self.steps) for values in (token.loop_steps, token.evaluations)
-            )
-            yield point, loop_steps, evaluations
+        for point, exits in self._exits.items():
+            loop_steps, evaluations = exits.exits()
+            yield point, loop_steps.cpu(), evaluations.cpu()
 
 
 def exit_rows(

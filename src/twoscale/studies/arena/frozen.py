@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from twoscale.exits.contract import Decisions, is_sequential, make_readout
+from twoscale.exits.contract import GivenStates, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.oracle import Pass
 from twoscale.model.interface import Readout
@@ -79,18 +79,12 @@ class FrozenGroup:
     def exits(self, criterion: ExitCriterion, readout: str) -> tuple[Tensor, Tensor]:
         """Loop steps and evaluations (B, T) with which a criterion lets each token leave; `readout`: of the config."""
         criterion, rows = criterion.of_group(self.group), self.states.flatten(1, 2)  # (K + 1, B * T, C)
-        decisions = Decisions(criterion, rows[0], self._readout(criterion, readout))
-        evaluations = torch.full_like(rows[0, :, 0], len(rows) - 1, dtype=torch.int64)
-        streak = torch.zeros_like(evaluations)
-        left = torch.zeros_like(evaluations, dtype=torch.bool)
-        for k, x in enumerate(rows[1:], start=1):
-            streak = (streak + 1) * decisions.update(x)
-            leaves = ~left & (streak == criterion.patience)
-            evaluations[leaves] = k
-            left |= leaves
-            if left.all():
+        given = GivenStates(criterion, rows[0], self._readout(criterion, readout))
+        for x in rows[1:]:
+            given.update(x)
+            if given.evaluations.all():
                 break
-        loop_steps = evaluations - (left & (criterion.keeps == "previous")).to(torch.int64)
+        loop_steps, evaluations = given.exits()
         return loop_steps.view(self.states.shape[1:3]), evaluations.view(self.states.shape[1:3])
 
     def _readout(self, criterion: ExitCriterion, readout: str) -> Readout:
