@@ -9,11 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from twoscale.claims.scale import criterion_name
+from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
+    from twoscale.jobs.rows import StudyJob
 
 SIGNS = {"\n": "⏎", "\r": "␍", "\t": "→"}
 # marks that reverse the direction of the text after them (Cf), ends of lines (Zl, Zp), and what has no shape
