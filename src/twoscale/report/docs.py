@@ -274,7 +274,7 @@ def _short(verdict: str) -> str:
 
 # --- tables.md -----------------------------------------------------------------------------------------------------
 
-COMMENT = re.compile(r'((?: {4}# .*\n)+) {4}"(\w+)": table\(')
+COMMENT = re.compile(r'((?: {4}# .*\n)+) {4}"(\w+)": (?:table|columns)\(')
 
 
 def tables_page() -> str:
