@@ -1,22 +1,183 @@
-"""The arena for exits that another program chose: controls, oracle and intervals, without a model.
+"""The arena for exits that another program chose: cost-matched exits, oracle and intervals, without a model.
 
     python -m twoscale.studies.arena losses.parquet exits.parquet results/mine
 
 losses.parquet has the loss of every token at every depth, exits.parquet the depths at which one or more gates let the
-tokens leave (tables "depth_losses" and "gate_exits"; docs/arena.md, "Exits of other programs"). Written are
-arena.md, arena.pdf, arena.parquet and convergence.parquet.
+tokens leave (tables "depth_losses" and "gate_exits"; docs/arena.md, "Exits of other programs"). Written are arena.md,
+arena.pdf and arena.parquet.
+
+A depth is the number of evaluations of the loop after which a token's loss was measured. It is taken not to depend on
+the depths at which other tokens leave, as where all tokens run every depth and the exits only choose what is read out.
+Random exits and fixed loops are then exact: the mean over all draws is computed.
 """
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from twoscale import tables
+from twoscale.base import InputError, replacing
+from twoscale.exits.cost_matched import FIXED, RANDOM, fixed_evaluations
+from twoscale.exits.oracle import cheapest_exits, exit_costs
+from twoscale.figures import style
 from twoscale.jobs import command
-from twoscale.studies.arena import gates
-from twoscale.studies.arena.config import OracleConfig
+from twoscale.studies.arena.draw import draw_arena, page, summarise, summary
+from twoscale.studies.arena.measure import PRICES
+
+GROUP = "loop"  # the one looped group of these tables
+TOKEN, POINT = ["sequence", "position"], ["criterion", "threshold"]
+KINDS = {"string": "OU", "float64": "iuf", "int32": "iu"}  # dtype of a declared column -> kinds of NumPy
+Exits = dict[tuple[str, float], Tensor]  # (criterion, threshold) -> the depth int64 (M,) at which each token leaves
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses of M tokens at the depths 1 … K.
+
+    Attributes:
+        path: Where they are from.
+        tokens: document, sequence and position of each token, ordered by the last two.
+        nats: float64 (K + 1, M); infinite at depth 0, where no token can leave.
+    """
+
+    path: Path
+    tokens: pd.DataFrame
+    nats: Tensor
+
+    @property
+    def depths(self) -> int:
+        return len(self.nats) - 1
+
+    def rows(self, nats: Tensor, depths: Tensor, **keys: Any) -> pd.DataFrame:
+        """Means of `ce` and `evaluations` (M,) over the tokens of each sequence, with its keys and further ones."""
+        values = {"ce": nats.double().numpy(), "evaluations": depths.double().numpy()}
+        by_sequence = self.tokens[["sequence", "document"]].assign(**values).groupby(["sequence", "document"])
+        return by_sequence.mean().assign(tokens=by_sequence.size()).reset_index().assign(**keys)
+
+    def at(self, depths: Tensor, **keys: Any) -> pd.DataFrame:
+        """`rows` of tokens that leave at the depths (M,)."""
+        return self.rows(self.nats.gather(0, depths[None])[0], depths, **keys)
+
+
+def read_losses(path: Path) -> Losses:
+    """Read the table "depth_losses". Raises InputError unless every token has one finite loss at each depth 1 … K."""
+    frame = _read("depth_losses", path).sort_values([*TOKEN, "depth"])
+    _refuse(path, frame[~np.isfinite(frame["loss"])], "expected finite losses")
+    depths = int(frame["depth"].max())
+    counts = frame.groupby(TOKEN)["depth"].agg(["min", "size", "nunique"])
+    is_whole = (counts["min"] == 1) & (counts["size"] == depths) & (counts["nunique"] == depths)
+    _refuse(path, counts[~is_whole].reset_index(), f"expected one loss at each depth 1 … {depths}")
+    documents = frame.groupby("sequence")["document"].agg(["min", "max"])
+    _refuse(path, documents[documents["min"] < documents["max"]].reset_index(), "expected one document per sequence")
+    nats = torch.from_numpy(frame["loss"].to_numpy(np.float64).reshape(-1, depths).T.copy())  # (K, M)
+    tokens = frame.loc[frame["depth"] == 1, ["document", *TOKEN]].reset_index(drop=True)
+    return Losses(path, tokens, torch.cat([torch.full_like(nats[:1], torch.inf), nats]))
+
+
+def read_exits(path: Path, losses: Losses) -> Exits:
+    """Read the table "gate_exits". Raises InputError unless every criterion has, at each of its thresholds, one exit
+    within the depths of each token.
+    """
+    frame = _read("gate_exits", path)
+    _refuse(path, frame[~frame["depth"].between(1, losses.depths)], f"expected a depth of 1 … {losses.depths}")
+    _refuse(path, frame[frame["criterion"] == FIXED], "expected another criterion than fixed loops")
+    known, exits = pd.MultiIndex.from_frame(losses.tokens[TOKEN]), {}
+    for point, rows in frame.groupby(POINT, sort=False):
+        chosen = rows.set_index(TOKEN)["depth"].sort_index()
+        if not chosen.index.equals(known):
+            raise InputError(
+                f"{path}: found {len(chosen)} exits of {known.isin(chosen.index).sum()} tokens for {point[0]} at "
+                f"threshold {point[1]:g}, expected one of each of the {len(known)} tokens of {losses.path}."
+            )
+        exits[point] = torch.tensor(chosen.to_numpy(np.int64))
+    return exits
+
+
+def _read(table: str, path: Path) -> pd.DataFrame:
+    """A table that another program wrote. Raises InputError for no row, for nulls, and for another type of a column."""
+    frame = tables.read(table, path)
+    if frame.empty:
+        raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
+    for name, dtype in tables.columns(table).items():
+        if frame[name].isna().any() or frame[name].to_numpy().dtype.kind not in KINDS[dtype]:
+            raise InputError(
+                f"{path}: found the column {name} with type {frame[name].dtype}, expected {dtype} without nulls."
+            )
+    return frame
+
+
+def _refuse(path: Path, wrong: pd.DataFrame, expected: str) -> None:
+    """Raise InputError with the first of the wrong rows, if there are any."""
+    if len(wrong):
+        raise InputError(f"{path}: found {', '.join(f'{k} {v}' for k, v in wrong.iloc[0].items())}, {expected}.")
+
+
+def _read(table: str, path: Path) -> pd.DataFrame:
+    """A table that another program wrote. Raises InputError for no row, for nulls, and for another type of a column."""
+    frame = tables.read(table, path)
+    if frame.empty:
+        raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
+    for name, dtype in tables.columns(table).items():
+        if name != "loss" and frame[name].isna().any():
+            raise InputError(f"{path}: found a null in the column {name}, expected a value in every row.")
+        if frame[name].to_numpy().dtype.kind not in KINDS[dtype]:
+            raise InputError(
+                f"{path}: found the column {name} with type {frame[name].dtype}, expected {dtype} without nulls."
+            )
+    return frame
+
+
+# --- the arena ---------------------------------------------------------------------------------------------------
+
+
+def compare(losses: Losses, exits: Exits, seed: int = 0) -> pd.DataFrame:
+    """The table "arena" without its column `run`: exits against cost-matched exits and the budget oracle."""
+    quality, loops, cost_matched, regret = [], [], [], []
+    for (criterion, threshold), depths in exits.items():
+        point = {"criterion": criterion, "threshold": threshold}
+        own = losses.at(depths, **point)
+        quality.append(own.drop(columns="evaluations"))
+        loops.append(own.drop(columns="ce").assign(group=GROUP))
+        plans = {RANDOM: depths, FIXED: torch.from_numpy(fixed_evaluations(depths.numpy()[None, None])).flatten()}
+        for reference, plan in plans.items():
+            spent = plan.double().mean().expand(len(plan))
+            cost_matched.append(losses.rows(mean_over_draws(losses.nats, plan), spent, **point, reference=reference))
+    fixed = {(FIXED, float(k)): torch.full((len(losses.tokens),), k) for k in range(1, losses.depths + 1)}
+    for (criterion, threshold), depths in (exits | fixed).items():
+        regret.append(losses.at(depths, criterion=criterion, threshold=threshold, group=GROUP))
+    costs = exit_costs(len(losses.nats), losses.nats.device)
+    chosen = {price: costs[cheapest_exits(losses.nats, price)] for price in PRICES}
+    frontier = [losses.at(depths, group=GROUP, price=price) for price, depths in chosen.items()]
+    return summarise(*map(pd.concat, (quality, loops, cost_matched, regret, frontier)), seed=seed)
+
+
+def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:
+    """Expected loss (M,) of each token if the depths of a plan (M,) are dealt to the tokens at random.
+
+    It is the mean of `exits.cost_matched.random_plan` over all draws: there, too, each token has every depth with its
+    share in the text. nats (K + 1, M), of which depth 0 is in no plan.
+    """
+    shares = torch.bincount(plan, minlength=len(nats)).double() / len(plan)
+    return shares[1:] @ nats[1:]
 
 
 def main(arguments: argparse.Namespace) -> None:
-    print(gates.write(arguments.losses, arguments.exits, arguments.folder, arguments.tolerance))
+    losses, name, folder = read_losses(arguments.losses), arguments.exits.stem, arguments.folder
+    arena = compare(losses, read_exits(arguments.exits, losses)).assign(run=name)
+    folder.mkdir(parents=True, exist_ok=True)
+    tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
+    values = {"run": name, "text": losses.path.name, "tokens": len(losses.tokens), "loops": losses.depths}
+    with replacing(folder / "arena.md") as temporary:
+        temporary.write_text(page(arena, values | {"draws": "the mean of all"}), encoding="utf-8")
+    context = style.FigureContext(name, losses.path.name, losses.depths)
+    style.save(draw_arena(arena, context=context), folder / "arena.pdf")
+    print(summary(arena))
 
 
 if __name__ == "__main__":
@@ -24,11 +185,4 @@ if __name__ == "__main__":
     options.add_argument("losses", type=Path, help="parquet table of losses: document, sequence, position, depth, loss")
     options.add_argument("exits", type=Path, help="parquet table: criterion, threshold, sequence, position, depth")
     options.add_argument("folder", type=Path, help="folder of the results")
-    tolerance = OracleConfig().tolerance
-    options.add_argument(
-        "--tolerance",
-        type=float,
-        default=tolerance,
-        help="tolerance for a converged token, in nats (default: %(default)s)",
-    )
     command.run(main, options)

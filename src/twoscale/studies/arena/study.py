@@ -1,25 +1,111 @@
-"""Figures and jobs of the study."""
+"""Exit criteria against random exits, fixed loops and an oracle: results/arena.pdf and .md, results/pareto.pdf."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from twoscale.config import Config
 from twoscale.config.data import text_label
+from twoscale.config.sections import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
+from twoscale.config.types import Count, OnHeldOut, Section, key
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
 from twoscale.jobs.rows import LocalJob, TorchJob, all_cores
+from twoscale.tables import Column
+from twoscale.tables import table as columns
 
 if TYPE_CHECKING:
-    from twoscale.workflow.runs import Runs
+    from twoscale.config.sections import CoreConfig
 
+
+class ParetoConfig(Section):
+    """Exit criteria on dense grids of thresholds, at the last checkpoint. results/pareto.pdf shows quality against
+    latency and loops. results/arena.pdf and results/arena.md compare the exits with random exits, fixed loops and
+    an oracle.
+    """
+
+    criteria: Criteria = key(
+        grids(**DENSE_GRIDS),
+        "Exit criteria and their dense grids of thresholds. Criteria that appear only in `exits` keep the thresholds "
+        "given there. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
+        "criterion that the defaults or the preset include.",
+    )
+    quality_tokens: Count = key(8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
+    latency_tokens: Count = key(32, "Timed tokens per repeat, spread over the context; at most model.context_length.")
+    latency_repeats: Count = key(3, "Timed repeats.")
+
+    def check(self, config: "CoreConfig") -> None:
+        check_latency_tokens("pareto", self.latency_tokens, config)
+
+    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+        return {"quality_tokens": config.sequences("pareto", "quality_tokens"), "latency_repeats": self.latency_repeats}
+
+    def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
+        """pareto.criteria over exits.criteria, and `fixed` at every loop count of `Derived.loop_grid`."""
+        criteria = {**config.exits.criteria, **self.criteria, "fixed": CriterionConfig(thresholds=config.loop_grid)}
+        return config.exits.model_copy(update={**vars(self), "criteria": criteria})
+
+
+class OracleConfig(OnHeldOut):
+    """An oracle that knows every loop step of a token, used to compute the regret of the criteria in `pareto`. It uses
+    frozen trajectories: one token exits early, the others run exits.max_loops.
+    """
+
+    tokens: Count = key(
+        4096,
+        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes over the text, plus "
+        "the decisions of every criterion at every threshold.",
+    )
+    batch_size: Count = key(2, "Sequences per batch.")
+
+
+SECTIONS = {"pareto": ParetoConfig, "oracle": OracleConfig}
+
+TABLES: dict[str, dict[str, Column]] = {
+    # One row per (group, operating point, held-out sequence), on frozen trajectories: tokens leave this group one at a
+    # time, while all others run exits.max_loops. The criterion fixed has every loop count.
+    "exit_regret": columns(
+        "run group criterion threshold sequence document tokens",
+        evaluations=("float64", "mean evaluations of f per token"),
+        ce=("float64", "cross-entropy of the states with which tokens leave"),
+    ),
+    # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
+    # lowest loss + price x evaluations, on frozen trajectories.
+    "oracle_frontier": columns(
+        "run group price sequence document tokens evaluations ce", price=("float64", "price of an evaluation in nats")
+    ),
+    # One row per (operating point, reference). Intervals are 95 % bootstraps over documents.
+    "arena": columns(
+        "run criterion threshold reference documents",
+        reference=(
+            "string",
+            "random, fixed: cost-matched exits, as in exit_cost_matched; oracle: the budget oracle, mean over groups",
+        ),
+        effective_documents=("float64", "number of documents of equal length that would be as informative"),
+        evaluations=("float64", "mean evaluations of f per token and group, of the criterion"),
+        ce=("float64", "cross-entropy of the criterion in nats per token"),
+        gain=("float64", "ce of the reference minus ce of the criterion, at equal evaluations"),
+        gain_low=("float64", "lower end of the 95 % interval"),
+        gain_high=("float64", "upper end of the interval"),
+    ),
+    # Written by another program, for `python -m twoscale.studies.arena`. One row per (token, depth).
+    "depth_losses": columns(
+        "document sequence position depth loss",
+        document=("int32", "number of the document of the sequence; whole documents are resampled"),
+        sequence=("int32", "number of the sequence"),
+        depth=("int32", "evaluations of the loop, 1 … K"),
+        loss=("float64", "loss of the next token in nats if this token leaves at this depth"),
+    ),
+    # Written by the same program: one row per (operating point, token).
+    "gate_exits": columns(
+        "criterion threshold sequence position depth",
+        criterion=("string", "name of the gate"),
+        threshold=("float64", "threshold of the gate; any number if the gate has none"),
+        sequence=("int32", "number of the sequence"),
+        depth=("int32", "evaluations after which the gate lets the token leave, 1 … K"),
+    ),
+}
 
 FIGURES = (
     Figure(
         "pareto",
-        table(
-            exit_latency="pareto_latency",
-            exit_quality="pareto_quality",
-            exit_loops="pareto_loops",
-        ),
+        table(exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
         loops=exit_max_loops,
         title="Pareto: quality against latency",
         claims=(10,),
@@ -29,28 +115,9 @@ FIGURES = (
         table("arena"),
         loops=exit_max_loops,
         title="Arena: what the exits are worth",
-        sentence="twoscale.studies.arena.page.summary",
+        sentence="twoscale.studies.arena.draw.summary",
     ),
 )
-
-
-def _page(runs: "Runs") -> Callable[[Config], dict[str, Any]]:
-    """Text and sizes that results/arena.md mentions."""
-
-    def values(config: Config) -> dict[str, Any]:
-        length = config.model.context_length
-        return {
-            "run": runs.selected,
-            "text": text_label(config.data),
-            "draws": config.exits.random_draws,
-            "loops": config.exits.max_loops,
-            "groups": ", ".join(config.model.group_labels),
-            "tokens": config.sequences("pareto", "quality_tokens") * length,
-            "oracle_tokens": config.sequences("oracle") * length,
-            "tolerance": f"{config.oracle.tolerance:g}",
-        }
-
-    return values
 
 
 JOBS = (
@@ -71,7 +138,7 @@ JOBS = (
     ),
     TorchJob(
         name="measure_exit_regret",
-        function="twoscale.studies.arena.regret.run",
+        function="twoscale.studies.arena.measure.run",
         inputs=lambda runs: runs.of_exits("pareto"),
         outputs={
             "exit_regret": "results/{run}/tables/pareto_regret.parquet",
@@ -86,7 +153,7 @@ JOBS = (
     ),
     LocalJob(
         name="compare_exits",
-        function="twoscale.studies.arena.page.run",
+        function="twoscale.studies.arena.draw.run",
         inputs=lambda runs: runs.figures.page_inputs(
             "arena",
             table(
@@ -99,11 +166,19 @@ JOBS = (
         ),
         outputs={
             "arena": "results/{selected}/tables/arena.parquet",
-            "convergence": "results/{selected}/tables/convergence.parquet",
             "page": "results/{selected}/figures/arena.md",
         },
-        tables=["arena", "convergence"],
-        config=lambda runs: runs.params.slice("run", "seed", page=_page(runs)),
+        tables=["arena"],
+        config=lambda runs: runs.params.slice(
+            "run",
+            "seed",
+            text=lambda config: text_label(config.data),
+            draws=lambda config: config.exits.random_draws,
+            loops=lambda config: config.exits.max_loops,
+            groups=lambda config: ", ".join(config.model.group_labels),
+            tokens=lambda config: config.whole_tokens("pareto", "quality_tokens"),
+            oracle_tokens=lambda config: config.whole_tokens("oracle"),
+        ),
         target="supplementary",
     ),
 )
