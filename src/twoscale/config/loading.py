@@ -1,6 +1,6 @@
-"""Turn the errors of pydantic into one sentence: the key, what was found, what was expected.
+"""Layers of the config: paper <- preset <- user. Checks, runs, the runs of studies, and the parts that jobs get.
 
-The expected value is described by the JSON schema of the key, so errors and docs/config.md use the same words.
+The Snakefile passes the config that Snakemake has merged (config.yaml <- --configfile) and gets Config objects.
 """
 
 import importlib.util
@@ -11,169 +11,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import yaml
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import create_model
 
 from twoscale.base import STUDIES, InputError, did_you_mean, first_line, study_parts
 from twoscale.config.data import TrainConfig
 from twoscale.config.model import ModelConfig
 from twoscale.config.sections import CoreConfig
-from twoscale.config.types import FILE_NAME, Section, complete, expand_home, is_optional
+from twoscale.config.types import FILE_NAME, Section, build, complete, expand_home, is_optional, shown, unknown_key
 
-S = TypeVar("S", bound=BaseModel)
-Schema = Mapping[str, Any]
+PROJECT = Path(__file__).resolve().parents[3]
+PRESETS = PROJECT / "workflow" / "presets"
+DEFAULT_PRESET = "demo"
+# What a published model starts from in place of DEFAULT_PRESET, whose text and sizes are those of another model: its
+# text has to be given.
+PUBLISHED_BASE = {
+    "compute": {"device": "cpu"},
+    "data": {"source": None, "held_out_tokens": 131_072, "held_out_fraction": 0.9, "text_shards": 1},
+    "trajectories": {"tokens": 4096},
+    "exits": {"quality_tokens": 2048},
+}
+DEFINES_CONFIG = re.compile(rb"^class Config\b", re.MULTILINE)  # the source of a module with an architecture
+LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
+RESERVED = ("logs", "models", "release", "released", "report", "snapshot")  # folders in results/, no runs
 
-NOUNS = {"integer": "whole number", "number": "number", "string": "string", "null": "null"}
-BOUNDS = (("exclusiveMinimum", ">"), ("minimum", ">="), ("exclusiveMaximum", "<"), ("maximum", "<="))
-LONGEST_VALUE = 80
+# (folder of a published model, the layers below merged) -> what the folder says, as a layer.
+FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
+# model.source -> module with a function `open_published`, which opens weights that were not trained here.
+IMPORTERS = {"published": "twoscale.model.published.weights"}
 
-def build(section: type[S], values: Any, name: str = "") -> S:
-    """An instance of a section class; the first invalid key is an InputError. `name`: section of a nested class."""
-    try:
-        return section.model_validate(values)
-    except ValidationError as error:
-        raise InputError(sentence(section, error, name)) from error
-
-
-def sentence(section: type[BaseModel], error: ValidationError, name: str = "") -> str:
-    """One sentence on the most telling of pydantic's errors: unknown keys first, then the order of the keys."""
-    errors = error.errors(include_url=False)
-    first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
-    schema = section.model_json_schema()
-    node, path = locate(schema, first["loc"])
-    dotted = ".".join(filter(None, [name, *path])) or "(top level)"
-    if first["type"] == "extra_forbidden":
-        return unknown_key(dotted, unknown_keys(errors, first["loc"][:-1]), user_keys(opened(node, schema)))
-    if first["type"] == "missing":
-        return f"config key {dotted}: found nothing, expected {phrase(node)}."
-    found = shown(first["input"]) + place(first["loc"])
-    suggestion = did_you_mean(first["input"], choices(node), cutoff=0.75)  # gpu is nearer to cpu than to cuda
-    return f"config key {dotted}: found {found}, expected {phrase(node)}{example(node)}{suggestion}."
-
-
-def unknown_key(section: str, unknown: Sequence[str], known: Sequence[str]) -> str:
-    """The sentence on unknown keys of a section."""
-    suggestion = did_you_mean(unknown[0], known)
-    return f"config key {section}: unknown key {', '.join(unknown)}, expected one of {', '.join(known)}{suggestion}."
-
-
-def place(location: tuple[int | str, ...]) -> str:
-    """Where in a list pydantic found a wrong value: " at index 0", " at index 0, 1" in a list of lists, or nothing."""
-    indices = [str(part) for part in location if isinstance(part, int)]
-    return f" at index {', '.join(indices)}" if indices else ""
-
-
-def choices(node: Schema) -> list[str]:
-    """The words that a key accepts; empty where it takes other values."""
-    nested = [*node.get("anyOf", ()), node.get("items", {})]
-    own = [*node.get("enum", ()), *([node["const"]] if "const" in node else [])]
-    return own + [word for option in nested if isinstance(option, Mapping) and option for word in choices(option)]
-
-
-def example(node: Schema) -> str:
-    """The default of a list of lists, whose form a phrase hardly shows; empty for other keys."""
-    nested = node.get("type") == "array" and node["items"].get("type") == "array"
-    return f", such as {node['default']}" if nested and node.get("default") else ""
-
-
-def unknown_keys(errors: list[Any], section: tuple[int | str, ...]) -> list[str]:
-    """The unknown keys of one section, sorted."""
-    unknown = (entry["loc"] for entry in errors if entry["type"] == "extra_forbidden")
-    return sorted(str(location[-1]) for location in unknown if location[:-1] == section)
-
-
-def locate(schema: Schema, location: tuple[int | str, ...]) -> tuple[Schema, list[str]]:
-    """The schema of the key at pydantic's location, and the path to it. Elements of lists count as their key."""
-    node, path = schema, []
-    for part in location:
-        section = opened(node, schema)
-        below = section.get("properties", {}).get(part) or section.get("additionalProperties")
-        if not isinstance(below, Mapping):
-            break
-        node = resolved(below, schema)
-        path.append(str(part))
-    return node, path
-
-
-def resolved(node: Schema, schema: Schema) -> Schema:
-    """The definition that a node with a reference points to, or the node."""
-    return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
-
-
-def opened(node: Schema, schema: Schema) -> Schema:
-    """The section of a node that accepts a section or null, or the node."""
-    sections = [option for option in node.get("anyOf", ()) if "$ref" in option]
-    return resolved(sections[0], schema) if sections else node
-
-
-def user_keys(node: Schema) -> list[str]:
-    """Keys of a section that the user can set."""
-    return [key for key, value in node["properties"].items() if not value.get("derived")]
-
-
-def shown(value: Any) -> str:
-    """A value as YAML has it, cut where it is long."""
-    if value is None:
-        return "nothing (null)"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
-
-
-def phrase(node: Schema) -> str:
-    """Values that a key accepts: "a whole number >= 1", "one of cpu, cuda", "a list of …"."""
-    match node:
-        case {"anyOf": options}:
-            return " or ".join(map(phrase, options))
-        case {"enum": values}:
-            return f"one of {', '.join(values)}"
-        case {"const": value}:
-            return value
-        case {"type": "null"}:
-            return "null"
-        case {"$ref": _}:
-            return "a section of keys"
-        case {"type": "boolean"}:
-            return "true or false"
-        case {"type": "array"} | {"type": "object"}:
-            return f"a {collection(node)}"
-    return f"a {plain_noun(node)}{bounds(node)}"
-
-
-def collection(node: Schema, plural: str = "") -> str:
-    """A list or a mapping: "nonempty list of distinct numbers > 0", "section of keys"."""
-    if "properties" in node:
-        return "section of keys"
-    nonempty = "nonempty " if node.get("minItems") or node.get("minProperties") else ""
-    if node["type"] == "object":
-        return f"{nonempty}mapping of names to sections"
-    distinct = "distinct " if node.get("uniqueItems") else ""
-    return f"{nonempty}list{plural} of {distinct}{elements(node['items'])}"
-
-
-def elements(node: Schema) -> str:
-    """The plural of `phrase`, without an article."""
-    match node:
-        case {"enum": values}:
-            return f"values out of {', '.join(values)}"
-        case {"type": "array"}:
-            return collection(node, plural="s")
-    return f"{plain_noun(node)}s{bounds(node)}"
-
-
-def plain_noun(node: Schema) -> str:
-    return f"string that matches `{node['pattern']}`" if "pattern" in node else NOUNS[node["type"]]
-
-
-def bounds(node: Schema) -> str:
-    """The range of a number: " >= 1", " > 0 and < 1", or nothing."""
-    limits = [f"{sign} {node[keyword]}" for keyword, sign in BOUNDS if keyword in node]
-    return f" {' and '.join(limits)}" if limits else ""
-
-
-# --- the class of all sections ---
+# --- all sections ---
 
 STUDY_SECTIONS: dict[str, type[Section]] = {
     name: section for part in study_parts("config").values() for name, section in part.SECTIONS.items()
@@ -200,29 +70,7 @@ SECTIONS: dict[str, type[Section]] = {
     if name not in ("seed", "seeds")
 }
 
-PROJECT = Path(__file__).resolve().parents[3]
-PRESETS = PROJECT / "workflow" / "presets"
-DEFAULT_PRESET = "demo"
-# What a published model starts from in place of DEFAULT_PRESET, whose text and sizes are those of another model: its
-# text has to be given.
-PUBLISHED_BASE = {
-    "compute": {"device": "cpu"},
-    "data": {"source": None, "held_out_tokens": 131_072, "held_out_fraction": 0.9, "text_shards": 1},
-    "trajectories": {"tokens": 4096},
-    "exits": {"quality_tokens": 2048},
-}
-DEFINES_CONFIG = re.compile(rb"^class Config\b", re.MULTILINE)  # the source of a module with an architecture
-LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
-RESERVED = ("logs", "models", "release", "released", "report", "snapshot")  # folders in results/, no runs
-
-# (folder of a published model, the layers below merged) -> what the folder says, as a layer.
-FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-
-# model.source -> module with a function `open_published`, which opens weights that were not trained here.
-IMPORTERS = {"published": "twoscale.model.published.weights"}
-
-
-# --- layers ---------------------------------------------------------------------------------------------------------
+# --- layers ---
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], keep_null: bool = False) -> dict[str, Any]:
@@ -259,10 +107,11 @@ class _UniqueKeys(yaml.SafeLoader):
     """Refuses a mapping with a repeated key, of which YAML readers keep the last value without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for position, (key, _) in enumerate(node.value):
-            if isinstance(key, yaml.ScalarNode) and key.value in keys[:position]:
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key.value} is repeated", key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -273,17 +122,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a YAML file.") from error
     except yaml.YAMLError as error:
-        raise InputError(f"{path}{_problem(error)}.") from error
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or first_line(error)
+        raise InputError(f"{path}{line}: cannot be read as YAML ({problem}).") from error
     if values is not None and not isinstance(values, dict):
         raise InputError(f"{path}: found {shown(values)}, expected keys and their values at the top level.")
     return values or {}
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    """Line and problem of a YAML error, as the end of a sentence."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    line = "" if mark is None else f", line {mark.line + 1}"
-    return f"{line}: cannot be read as YAML ({getattr(error, 'problem', None) or first_line(error)})"
 
 
 def user_config(files: Sequence[Path], entries: Sequence[str] = ()) -> dict[str, Any]:
@@ -293,12 +138,12 @@ def user_config(files: Sequence[Path], entries: Sequence[str] = ()) -> dict[str,
         merged = merge(merged, read_yaml(file), keep_null=True)
     for entry in entries:
         key, found, value = entry.partition("=")
-        if not found:
-            raise InputError(f"option --config: found {entry!r}, expected KEY=VALUE.")
         try:
+            if not found:
+                raise yaml.YAMLError
             merged = merge(merged, {key: yaml.safe_load(value)}, keep_null=True)
         except yaml.YAMLError as error:
-            raise InputError(f"option --config: found {entry!r}, expected a value in YAML.") from error
+            raise InputError(f"option --config: found {entry!r}, expected KEY=VALUE with a value in YAML.") from error
     return merged
 
 
@@ -339,7 +184,7 @@ def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer:
     return merge(merge(base, folder_layer(expand_home(folder), merged)), overlay)
 
 
-# --- checks ---------------------------------------------------------------------------------------------------------
+# --- checks ---
 
 
 def check_top_level(values: Mapping[str, Any], further: Sequence[str] = ()) -> None:
@@ -349,33 +194,24 @@ def check_top_level(values: Mapping[str, Any], further: Sequence[str] = ()) -> N
     for key in unknown:
         sections = [name for name, section in SECTIONS.items() if key in section.model_fields]
         if len(sections) == 1:
-            raise InputError(
-                f"config key (top level): unknown key {key}, expected it in a section, as in {sections[0]}: "
-                f"{{{key}: …}}."
-            )
+            place = f"expected it in a section, as in {sections[0]}: {{{key}: …}}"
+            raise InputError(f"config key (top level): unknown key {key}, {place}.")
     if unknown:
         raise InputError(unknown_key("(top level)", unknown, known))
-
-
-def check_derived(values: Mapping[str, Any]) -> None:
-    """Refuse model.vocab_size, which follows from the tokenizer."""
-    if isinstance(values.get("model"), Mapping) and "vocab_size" in values["model"]:
-        known = ", ".join(user_keys(ModelConfig.model_json_schema()))
-        raise InputError(f"config key model: unknown key vocab_size, expected one of {known}.")
 
 
 def checked(merged: Mapping[str, Any]) -> Config:
     """The Config of all layers merged; the first invalid key or value is an InputError."""
     check_top_level(merged)
-    check_derived(merged)
-    return build(Config, {**merged, "model": _model(merged.get("model"))})
-
-
-def _model(values: Any) -> Any:
-    """The section `model` in the class of its architecture; what is not a mapping is left to the caller's check."""
-    if not isinstance(values, Mapping):
-        return values
-    return build(model_config_class(values.get("architecture", "transformer")), values, "model")
+    model = merged.get("model")
+    if isinstance(model, Mapping):
+        section = model_config_class(model.get("architecture", "transformer"))
+        if "vocab_size" in model:  # it follows from the tokenizer
+            raise InputError(
+                unknown_key("model", ["vocab_size"], [k for k in section.model_fields if k != "vocab_size"])
+            )
+        model = build(section, model, "model")
+    return build(Config, {**merged, "model": model})
 
 
 def model_config_class(architecture: Any) -> type[ModelConfig]:
@@ -413,7 +249,7 @@ def _architecture(name: str) -> Any:
     return importlib.import_module(name)
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
+# --- runs ---
 
 
 def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
@@ -424,28 +260,21 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
     `folder_layer` reads the folders of published models (`twoscale.model.published.folder.folder_layer`).
     """
     for key in ("preset", "run"):
-        if key in config and config[key] is None:
-            raise InputError(f"config key {key}: found nothing, expected a name.")
-    if isinstance(named := config.get("run"), Mapping | list):
-        found = "a list" if isinstance(named, list) else "keys below it"
-        raise InputError(f"config key run: found {found}, expected a name, such as run: mine.")
+        if key in config and not isinstance(config[key], str | int | float) and (key == "run" or config[key] is None):
+            raise InputError(f"config key {key}: found {shown(config[key])}, expected a name, such as {key}: demo.")
     merged = _chosen(config, folder_layer)
     _check_reached(config, merged)
     unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)
     selected = str(config.get("run", unnamed))
     _check_name("run", selected)
     configs = _under_seeds(selected, merged)
-    under_other_seeds = set(configs) - {selected}
+    taken = set(configs)
     for run, overrides in _mapping("runs", config.get("runs")).items():
         _check_name("runs", str(run))
-        if run == selected:
+        if run in taken:
             raise InputError(
-                f"config key runs: found {run!r}, the name of the selected run, expected another name; keys of the "
-                "selected run are set at the top level."
-            )
-        if run in under_other_seeds:
-            raise InputError(
-                f"config key runs: found {run!r}, which is the name of a run with a seed, expected another name."
+                f"config key runs: found {run!r}, the name of the selected run or of one under another seed, expected "
+                "another name; keys of the selected run are set at the top level."
             )
         values = _mapping(f"runs.{run}", overrides)
         with _named(f"run {run} (runs.{run})"):
@@ -455,15 +284,12 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
 
 def _check_reached(config: Mapping[str, Any], merged: Mapping[str, Any]) -> None:
     """Refuse early checkpoints of the user that training does not reach; those of a preset are left out silently."""
-    user = config.get("train")
-    if isinstance(user, Mapping) and "early_checkpoints" in user:
+    if "early_checkpoints" in _mapping("train", config.get("train")):
         train = build(TrainConfig, merged["train"], "train")
         late = [iteration for iteration in train.early_checkpoints if iteration > train.iterations]
         if late:
-            raise InputError(
-                f"config key train.early_checkpoints: found {late[0]}, expected at most train.iterations = "
-                f"{train.iterations}."
-            )
+            most = f"at most train.iterations = {train.iterations}"
+            raise InputError(f"config key train.early_checkpoints: found {late[0]}, expected {most}.")
 
 
 def _check_name(key: str, run: str) -> None:
@@ -497,9 +323,6 @@ def _under_seeds(run: str, merged: Mapping[str, Any]) -> dict[str, Config]:
     return {run: first} | {f"{run}-seed{seed}": checked({**merged, "seed": seed}) for seed in further}
 
 
-# --- studies --------------------------------------------------------------------------------------------------------
-
-
 def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
     """Run name -> Config of all studies with runs: the selected run with some sections overridden, under every seed.
 
@@ -522,7 +345,7 @@ def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) 
     return found
 
 
-# --- slices ---------------------------------------------------------------------------------------------------------
+# --- slices ---
 
 
 class ConfigSlice:
@@ -559,12 +382,7 @@ def _section(name: str, values: Any) -> Any:
     if name not in SECTIONS or not isinstance(values, Mapping):
         return values
     section = model_config_class(values.get("architecture", "transformer")) if name == "model" else SECTIONS[name]
-    check_complete(name, section, values)
-    return build(section, values, name)
-
-
-def check_complete(name: str, section: type[Section], values: Mapping[str, Any]) -> None:
-    """Refuse a section of a slice that lacks a key, unless the key is optional."""
     missing = [key for key, field in section.model_fields.items() if key not in values and not is_optional(field)]
     if missing:
         raise InputError(f"config key {name}: found no {', '.join(missing)}, expected all keys of the section.")
+    return build(section, values, name)
