@@ -1,6 +1,6 @@
 """The states of one held-out sequence in their principal plane: the table that Fig. 1 is drawn from.
 
-The states themselves (`twoscale.dynamics.trajectories.save_states`) are as large as the model is wide; the table has
+The states themselves (`twoscale.dynamics.states.save_states`) are as large as the model is wide; the table has
 two coordinates of each.
 """
 
@@ -17,8 +17,8 @@ from twoscale import tables
 from twoscale.base import InputError
 
 if TYPE_CHECKING:
-    from twoscale.jobs.study_job import StudyJob
-
+    from twoscale.jobs.rows import StudyJob
+    from twoscale.model.checkpoints import CheckpointJob
 
 METADATA_KEYS = ("sites", "tokens", "iteration", "sequence")
 DESCRIPTION = ("stage", "layer", "group", "k")  # columns that describe a site, as in its metadata
@@ -97,8 +97,24 @@ def state_paths(states: States, run: str) -> pd.DataFrame:
     return frame[list(tables.columns("state_paths"))]
 
 
-def run(job: "StudyJob") -> None:
-    """The job of the workflow."""
+# --- jobs of the workflow ----------------------------------------------------------------------------------------
+
+
+def extract_states(job: "CheckpointJob") -> None:
+    """Every hidden state of one of the sequences that `extract_trajectories` measures."""
+    from twoscale.data.tokenizer import load_tokenizer  # here, as the next, because projecting needs no torch
+    from twoscale.dynamics.states import save_states
+
+    config, place = job.config, job.config.trajectories.states_sequence
+    sequence = job.held_out(config.trajectory_sequences)[place : place + 1]
+    tokenizer = load_tokenizer(config.tokenizer, job.optional("tokenizer"))
+    words = [tokenizer.decode([token]) for token in sequence.inputs[0].tolist()]
+    checkpoint = job.checkpoint(config.trajectories.dtype)
+    save_states(checkpoint, sequence, words, config.trajectories.loops, job.file("states"))
+
+
+def project_states(job: "StudyJob") -> None:
+    """Their coordinates in their principal plane."""
     job.write("state_paths", state_paths(read_states(job.file("states")), job.config.run))
 
 

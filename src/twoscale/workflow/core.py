@@ -73,7 +73,7 @@ JOBS = (
     ),
     TorchJob(
         name="extract_states",
-        function="twoscale.dynamics.sequence_states.run",
+        function="twoscale.dynamics.state_paths.extract_states",
         inputs=lambda runs: {"tokenizer": runs.tokenizer_file},
         outputs={"states": "results/{run}/states.safetensors"},
         config=lambda runs: runs.params.slice(
@@ -86,7 +86,7 @@ JOBS = (
     ),
     LocalJob(
         name="project_states",
-        function="twoscale.dynamics.state_paths.run",
+        function="twoscale.dynamics.state_paths.project_states",
         inputs=lambda runs: {"states": "results/{run}/states.safetensors"},
         outputs={"state_paths": "results/{run}/tables/state_paths.parquet"},
         tables=["state_paths"],
