@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.small import ROOT
 from tests.synthetic_run import (
     BOUNDARY,
     GROUPS,
@@ -30,6 +31,8 @@ from twoscale.claims import evidence, findings
 from twoscale.claims import exits as claims_exits
 from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.config import DownloadConfig
+from twoscale.report.release import Release
 
 TWO = (0, 10, 100)  # two trained checkpoints
 FALLING_LATE = {"rate": 0.77, "spread": 0.06}  # a tenth near k = 10, earlier or later by sequence
@@ -503,3 +506,16 @@ def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
 
 def test_the_same_tables_give_the_same_intervals():
     pd.testing.assert_frame_equal(claims.table(usual_verdicts(), "a"), claims.table(claims.verdicts(synthetic()), "a"))
+
+
+@pytest.mark.long
+def test_the_released_demo_is_judged_as_it_was():
+    """Every finding of docs/demo-release again, from its tables: numbers up to rounding, verdicts and reasons."""
+    folder = ROOT / "docs" / "demo-release"
+    config = Release.open(str(folder), DownloadConfig()).runs({})["demo"]
+    files = {name: folder / f"demo/tables/{table}.parquet" for name, table in tables.CLAIM_TABLES.items()}
+    values = {"max_loops": config.exits.max_loops, "warmup": config.train.warmup_iterations, "seed": config.seed}
+    found = claims.table(claims.verdicts(evidence.Evidence.read(files, **values)), "demo", "small scale")
+    pd.testing.assert_frame_equal(
+        found, tables.read("claims", folder / "demo/tables/claims.parquet"), check_dtype=False, rtol=1e-9
+    )
