@@ -8,13 +8,12 @@ from tests.small import checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
 from twoscale import config, tables
 from twoscale.base import InputError
-from twoscale.exits import benchmark as jobs
-from twoscale.exits import probe as probe_fit
+from twoscale.exits import probe
+from twoscale.exits.benchmark import measure_exit_quality
 from twoscale.exits.evaluation import make_criteria
 from twoscale.exits.oracle import converged_within
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import (
-    FILE,
     Probe,
     criterion_of,
     features,
@@ -28,7 +27,6 @@ from twoscale.exits.probe import (
 from twoscale.model.checkpoints import CheckpointJob
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
-from twoscale.workflow import paths
 
 TOLERANCE = 1e-3
 
@@ -219,22 +217,17 @@ def test_a_probe_of_another_checkpoint_is_refused(tmp_path):
         open_probe(path, checkpoint(initialise(model_config(hidden_size=16), 3), iteration=20))
 
 
-def test_the_file_of_a_probe_has_the_name_that_the_workflow_gives_it():
-    """The workflow does not import torch."""
-    assert paths.PROBE == FILE
-
-
 def test_the_rules_fit_a_probe_on_training_text_and_measure_its_quality(tmp_path):
     run = Run(tmp_path / "run")
     files = {name: [tmp_path / "run" / f"{name}.bin"] for name in ("train", "val")}
     files |= {"checkpoint": [run.checkpoint(0)], "metadata": [tmp_path / "run" / "tokens.json"]}
     files |= {name: [tmp_path / name] for name in ("probe", "quality", "loops", "cost_matched")}
     fitted = job_config(model=run.model, probe=config.ProbeConfig(tokens=32), sequences=2, max_loops=4, seed=SEED)
-    probe_fit.run(CheckpointJob(fitted, files))
+    probe.run(CheckpointJob(fitted, files))
 
     exits = config.ExitsConfig(max_loops=4, criteria={"probe": {"thresholds": [0.01, 0.5, 1.0]}}, quality_tokens=16)
     measured = job_config(model=run.model, exits=exits, sequences=2, criterion_files={}, seed=SEED, run="trial")
-    jobs.measure_exit_quality(CheckpointJob(measured, files))
+    measure_exit_quality(CheckpointJob(measured, files))
     evaluations = tables.read("exit_loops", tmp_path / "loops").groupby("threshold")["evaluations"].mean()
     assert evaluations[0.01] < 4
     assert evaluations[1.0] == 4

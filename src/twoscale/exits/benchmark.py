@@ -4,10 +4,10 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,9 +19,16 @@ from twoscale.exits.contract import Decisions, configured_criteria, make_readout
 from twoscale.exits.cost_matched import Row, measure_cost_matched
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, make_loops
-from twoscale.exits.evaluation import TextEvaluator, decoder_options, make_criteria, make_decoder, operating_points
+from twoscale.exits.evaluation import (
+    OperatingPoint,
+    TextEvaluator,
+    decoder_options,
+    make_criteria,
+    make_decoder,
+    operating_points,
+)
 from twoscale.exits.kv_cache import KVCache
-from twoscale.exits.parallel import LoopCounts, evaluate
+from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import Probe, open_probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
@@ -55,10 +62,19 @@ def measure_quality(
             for batch in text.batches(evaluator.batch_size(criterion)):
                 logits, counts = evaluator.evaluate(criterion, batch)
                 ce = cross_entropies(logits, batch.targets).mean(1).tolist()
-                at_max = _shares(counts.evaluations == exits.max_loops)
+                # share of true values per sequence, of (G, B, T); 0 without groups
+                at_max = [
+                    part.double().mean().item() if part.numel() else 0.0
+                    for part in (counts.evaluations == exits.max_loops).unbind(1)
+                ]
                 quality = batch.rows(ce=ce, ppl=list(map(math.exp, ce)), share_at_max_loops=at_max)
                 found["exit_quality"] += [point | row for row in quality]
-                found["exit_loops"] += [point | row for row in _loop_rows(counts, batch, groups)]
+                means = {kind: values.float().mean(-1) for kind, values in vars(counts).items()}  # (G, B) each
+                found["exit_loops"] += [
+                    point | key | {"group": group} | {kind: values[g, i].item() for kind, values in means.items()}
+                    for i, key in enumerate(batch.keys)
+                    for g, group in enumerate(groups)
+                ]
                 evaluations.append(counts.evaluations)
                 bar.update(batch.inputs.numel())
             if (name, threshold) in controlled:
@@ -68,19 +84,6 @@ def measure_quality(
                     found["exit_cost_matched"] += [point | row for row in rows]
                     bar.update(text.inputs.numel())
     return found
-
-
-def _shares(mask: Tensor) -> list[float]:
-    """Share of true values per sequence: (G, B, T) -> B numbers; 0 without groups."""
-    return [part.double().mean().item() if part.numel() else 0.0 for part in mask.unbind(1)]
-
-
-def _loop_rows(counts: LoopCounts, batch: HeldOut, groups: Sequence[str]) -> Iterator[Row]:
-    """One row a sequence and group: the means over the tokens of the sequence."""
-    means = {name: values.float().mean(-1) for name, values in vars(counts).items()}  # (G, B) each
-    for i, key in enumerate(batch.keys):
-        for g, group in enumerate(groups):
-            yield key | {"group": group} | {name: values[g, i].item() for name, values in means.items()}
 
 
 def timed_segments(context_length: int, tokens: int, segments: int) -> list[slice]:
@@ -93,16 +96,13 @@ def timed_segments(context_length: int, tokens: int, segments: int) -> list[slic
     return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
 
 
-Turn = TypeVar("Turn", bound=tuple[Any, Hashable])  # what is compared, and at what, such as an operating point
-
-
-def turns(points: Sequence[Turn], repeats: int) -> list[tuple[int | None, Turn]]:
+def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | None, OperatingPoint]]:
     """The order of a measurement of time: (repeat, point), with None for the turns to discard.
 
     The last point of each criterion is first decoded once as a warm-up. Within a repeat all points take turns, and
     each repeat starts a share of the list later than the one before.
     """
-    order: list[tuple[int | None, Any]] = [(None, point) for point in dict(points).items()]
+    order: list[tuple[int | None, OperatingPoint]] = [(None, point) for point in dict(points).items()]
     for repeat in range(repeats):
         first = repeat * len(points) // repeats
         order += [(repeat, point) for point in (*points[first:], *points[:first])]
@@ -130,13 +130,18 @@ def measure_latency(
         for repeat, (name, threshold) in order:
             prompt = repeat or 0
             decoder.reset(criteria[name, threshold], int(prompts.sequences[prompt]))
-            timing = time_segments(decoder, prompts.inputs[prompt].tolist(), segments)
+            times = time_segments(decoder, prompts.inputs[prompt].tolist(), segments)
             bar.update(1)
             if repeat is None:
                 continue
             key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
-            latency.append(key | timing.row() | {"load_average": os.getloadavg()[0], "cpus": available_cpus()})
-            groups = zip(checkpoint.model.config.group_labels, timing.mean_evaluations(), strict=True)
+            *seconds, evaluations = times
+            tokens = len(evaluations)
+            ms = {kind: 1e3 * t / tokens for kind, t in zip(("latency_ms", "baseline_ms"), seconds, strict=True)}
+            machine = {"load_average": os.getloadavg()[0], "cpus": available_cpus()}
+            latency.append(key | {"tokens": tokens} | ms | machine)
+            means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()  # per group
+            groups = zip(checkpoint.model.config.group_labels, means, strict=True)
             loops += [key | {"group": group, "evaluations": mean} for group, mean in groups]
     return latency, loops
 
@@ -173,42 +178,27 @@ def _median_ms(call: Callable[[], object]) -> float:
     return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
 
 
-@dataclass
-class Timing:
-    """Seconds of the timed tokens under the criterion and in the baseline, and the evaluations of each (tokens, G)."""
+def time_segments(
+    decoder: Decoder, tokens: Sequence[int], segments: Sequence[slice]
+) -> tuple[float, float, list[list[int]]]:
+    """Seconds of the tokens of the segments, one by one, under the criterion of the decoder and in the baseline.
 
-    seconds: float = 0.0
-    baseline_seconds: float = 0.0
-    evaluations: list[list[int]] = field(default_factory=list)
-
-    def row(self) -> Row:
-        tokens = len(self.evaluations)
-        times = {"latency_ms": self.seconds, "baseline_ms": self.baseline_seconds}
-        return {"tokens": tokens} | {name: 1e3 * seconds / tokens for name, seconds in times.items()}
-
-    def mean_evaluations(self) -> list[float]:
-        """Mean over the timed tokens, per group."""
-        return torch.tensor(self.evaluations, dtype=torch.float64).mean(0).tolist()
-
-
-def time_segments(decoder: Decoder, tokens: Sequence[int], segments: Sequence[slice]) -> Timing:
-    """Time the tokens of the segments, one by one, under the criterion of the decoder and in the baseline.
+    Also the evaluations of each timed token in each group.
 
     Both start from the same cache: what was read before the segment under the criterion. That text is read once:
     segments are timed from the last to the first, which needs only a part of what the next one needs.
     """
-    timing = Timing()
+    seconds, baseline_seconds, evaluations = 0.0, 0.0, []
     if before := tokens[: segments[-1].start]:
         decoder.prefill(before)
     for segment in reversed(segments):
         decoder.rewind(segment.start)
-        seconds, evaluations = time_tokens(decoder, tokens[segment])
+        taken, counts = time_tokens(decoder, tokens[segment])
         decoder.rewind(segment.start)
-        baseline, _ = time_tokens(decoder, tokens[segment], evaluations)
-        timing.seconds += seconds
-        timing.baseline_seconds += baseline
-        timing.evaluations += evaluations
-    return timing
+        seconds += taken
+        baseline_seconds += time_tokens(decoder, tokens[segment], counts)[0]
+        evaluations += counts
+    return seconds, baseline_seconds, evaluations
 
 
 def time_tokens(

@@ -38,24 +38,13 @@ class Planned(ExitCriterion):
         super().__init__(threshold=float("nan"))
         self.plan = plan
 
-    def of_group(self, group: int) -> "PlannedGroup":
-        return PlannedGroup(self.plan[group].flatten())
-
-
-class PlannedGroup(ExitCriterion):
-    """The exits of `Planned` from one group: the evaluations (B * T,) of all tokens, in the order of the text."""
-
-    def __init__(self, evaluations: Tensor) -> None:
-        super().__init__(threshold=float("nan"))
-        self.evaluations = evaluations
+    def of_group(self, group: int) -> "Planned":
+        return Planned(self.plan[group].flatten())
 
     def start(self, x0: Tensor) -> State:
-        if len(x0) != len(self.evaluations):
-            raise ValueError(
-                f"exit plan: found the evaluations of {len(self.evaluations)} tokens, expected those of the "
-                f"{len(x0)} tokens of the text."
-            )
-        return {"left": self.evaluations}
+        if len(x0) != len(self.plan):
+            raise ValueError(f"exit plan: found {len(self.plan)} tokens, expected {len(x0)} as in the text.")
+        return {"left": self.plan}
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         left = state["left"] - 1
@@ -119,15 +108,11 @@ def measure_cost_matched(
     """
     measured: dict[bytes, Tensor] = {}  # plans that agree are evaluated once, such as those at full depth
     for reference, draw, plan in plans(evaluations.cpu().numpy(), text.sequences, draws, key):
-        known = measured.get(plan.tobytes())
-        ce = _evaluate(evaluate, torch.from_numpy(plan), text, batch_size) if known is None else known
-        measured[plan.tobytes()] = ce
+        if plan.tobytes() not in measured:
+            parts = zip(torch.from_numpy(plan).split(batch_size, dim=1), text.batches(batch_size), strict=True)
+            losses = (cross_entropies(evaluate(part, batch), batch.targets).mean(1).cpu() for part, batch in parts)
+            measured[plan.tobytes()] = torch.cat(list(losses))
+        ce = measured[plan.tobytes()]
         means = plan.mean(axis=(0, 2)).tolist()  # per sequence
         point = {"reference": reference, "draw": draw}
         yield [point | row for row in text.rows(evaluations=means, ce=ce.tolist())]
-
-
-def _evaluate(evaluate: EvaluatePlanned, plan: Tensor, text: HeldOut, batch_size: int) -> Tensor:
-    """Mean cross-entropy (N,) of each sequence under a plan (G, N, T)."""
-    parts = zip(plan.split(batch_size, dim=1), text.batches(batch_size), strict=True)
-    return torch.cat([cross_entropies(evaluate(part, batch), batch.targets).mean(1).cpu() for part, batch in parts])

@@ -3,13 +3,12 @@
 The semantics are causal. Token i loops in a group until its criterion fires or `max_loops` is reached; its state is
 then frozen. The keys and values that later tokens see at loop step k are the token's own of step k. If it exited
 before, they are from its last evaluation, or none if the model's `kv_policy` is "absent"; the step that triggered
-the exit counts as evaluated. The next group sees only the state the token left with. Nothing about a token depends on
-later tokens, so evaluating a text in parallel and decoding it token by token (`twoscale.exits.decoder`) are the same
-function.
+the exit counts as evaluated. The next group sees only the state the token left with. So evaluating a text in parallel
+and decoding it token by token (`twoscale.exits.decoder`) are the same function.
 
 Two counts are kept per token and group: `loop_steps`, the number of steps that the returned state has taken
-(k of Algorithm 1), and `evaluations`, the number of calls of f. They differ by one where a criterion discards
-the step that triggered the exit. Cost is measured in evaluations.
+(k of Algorithm 1), and `evaluations`, the number of calls of f, which is the cost. They differ by one where a criterion
+discards the step that triggered the exit.
 """
 
 from collections.abc import Sequence
@@ -128,23 +127,6 @@ class ParallelKV:
         return causal_attention(*(rows.unflatten(0, (self.batch, self.length)) for rows in (q, k, v))).flatten(0, 1)
 
 
-@dataclass
-class _Active:
-    """The tokens that still loop: their rows in B * T (N,) and, row by row, what their next step needs."""
-
-    rows: Tensor
-    injected: Tensor  # (N, C)
-    x: Tensor  # (N, C)
-    decisions: Decisions
-    streak: Tensor  # (N,) loop steps in a row at which the criterion said exit
-
-    def keep(self, stays: Tensor) -> None:
-        """Drop all tokens but those with the numbers `stays` among the N."""
-        self.rows, self.injected, self.x = self.rows[stays], self.injected[stays], self.x[stays]
-        self.streak = self.streak[stays]
-        self.decisions.keep(stays)
-
-
 class ParallelEngine:
     """Runs groups for many positions at once, each token until its criterion fires."""
 
@@ -156,52 +138,42 @@ class ParallelEngine:
             )
         self.model, self.criterion, self.max_loops, self.readout = model, criterion, max_loops, readout
 
-    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore, x0: Tensor | None = None) -> GroupExit:
-        """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed.
-
-        x0: their initial states (B * T, C); None: the model's.
-        """
+    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore) -> GroupExit:
+        """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed."""
         model, criterion = self.model, self.criterion.of_group(group)
+        # the tokens that still loop, as indices into B * T (N,), and row by row what their next step needs
         rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)
-        x0 = model.init_state(group, entered, noise).flatten(0, 1) if x0 is None else x0
-        injected = model.project_input(group, entered.flatten(0, 1))
-        decisions = Decisions(criterion, x0, make_readout(model, criterion, self.readout, group))
-        active = _Active(rows, injected, x0, decisions, torch.zeros_like(rows))
-        full = torch.full_like(rows, self.max_loops)
-        result = GroupExit(torch.empty_like(x0), full, full.clone())
+        x = model.init_state(group, entered, noise).flatten(0, 1)  # (N, C)
+        injected = model.project_input(group, entered.flatten(0, 1))  # (N, C)
+        decisions = Decisions(criterion, x, make_readout(model, criterion, self.readout, group))
+        streak = torch.zeros_like(rows)  # loop steps in a row at which the criterion said exit
+        states, loop_steps = torch.empty_like(x), torch.full_like(rows, self.max_loops)
+        evaluations, keeps_previous = loop_steps.clone(), criterion.keeps == "previous"
 
-        def active_noise(group: int, k: int, like: Tensor) -> Tensor:
-            # `active.rows` is read at each call: the tokens that still loop at step k, as `like` has them
-            return noise(group, k, entered).flatten(0, 1)[active.rows]
+        def noise_of_rows(group: int, k: int, like: Tensor) -> Tensor:
+            return noise(group, k, entered).flatten(0, 1)[rows]
 
         for k in range(self.max_loops):
-            state = model.add_noise(group, k, active.x, active_noise)
-            x_new = model.recur(group, k, state, active.injected, store.attend(k, active.rows))
-            active.streak = (active.streak + 1) * decisions.update(x_new)
-            self._exit(criterion, active, x_new, k, result, store)
-            if not len(active.rows):
+            state = model.add_noise(group, k, x, noise_of_rows)
+            x_new = model.recur(group, k, state, injected, store.attend(k, rows))
+            streak = (streak + 1) * decisions.update(x_new)
+            fires = streak == criterion.patience
+            exits = fires.nonzero().squeeze(1)
+            if len(exits):
+                left = rows[exits]
+                states[left] = (x if keeps_previous else decisions.result(x_new))[exits]
+                evaluations.index_fill_(0, left, k + 1)
+                loop_steps.index_fill_(0, left, k if keeps_previous else k + 1)
+                store.freeze(left, k + 1)
+                stays = (~fires).nonzero().squeeze(1)
+                rows, injected, x_new, streak = (values[stays] for values in (rows, injected, x_new, streak))
+                decisions.keep(stays)
+            x = x_new
+            if not len(rows):
                 break
-        result.states[active.rows] = decisions.result(active.x)
+        states[rows] = decisions.result(x)
         shape = entered.shape[:2]
-        return GroupExit(*(values.unflatten(0, shape) for values in vars(result).values()))
-
-    @staticmethod
-    def _exit(
-        criterion: ExitCriterion, active: _Active, x_new: Tensor, k: int, result: GroupExit, store: KVStore
-    ) -> None:
-        """Write the tokens that exit after loop step k to `result`; `active` moves on to x^{k+1}."""
-        fires = active.streak == criterion.patience
-        exits = fires.nonzero().squeeze(1)
-        before, active.x = active.x, x_new
-        if not len(exits):
-            return
-        keeps_previous = criterion.keeps == "previous"
-        rows = active.rows[exits]
-        result.states[rows] = (before if keeps_previous else active.decisions.result(x_new))[exits]
-        result.evaluations.index_fill_(0, rows, k + 1)
-        result.loop_steps.index_fill_(0, rows, k if keeps_previous else k + 1)
-        store.freeze(rows, k + 1)
-        active.keep((~fires).nonzero().squeeze(1))
+        return GroupExit(*(values.unflatten(0, shape) for values in (states, loop_steps, evaluations)))
 
 
 @torch.inference_mode()

@@ -224,7 +224,6 @@ def quality(seen: Tensor, converged: Tensor, weight: Tensor, bias: Tensor) -> st
 
 
 def run(job: CheckpointJob) -> None:
-    """The job of the workflow."""
     config, checkpoint = job.config, job.checkpoint(job.config.probe.dtype)
     text = open_held_out(job.file("train"), job.file("metadata"), config.model, config.sequences)
     save_probe(job.file("probe"), fit_probe(checkpoint, text, config), checkpoint, config)

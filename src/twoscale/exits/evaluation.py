@@ -1,0 +1,191 @@
+"""Held-out texts and texts of a user under the exit criteria of a config or a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twoscale.base import InputError
+from twoscale.config import ExitsConfig
+from twoscale.config.definitions import check_threshold
+from twoscale.data.batches import HeldOut
+from twoscale.exits import criteria, parallel
+from twoscale.exits.contract import configured_criteria, is_sequential
+from twoscale.exits.cost_matched import Planned
+from twoscale.exits.criteria import ExitCriterion, Fixed
+from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
+from twoscale.exits.kv_cache import distinct_slots
+from twoscale.exits.parallel import LoopCounts
+from twoscale.exits.probe import Probe, criterion_of
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import LoopedModel, any_weight
+from twoscale.model.loss import cross_entropies
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from twoscale.model.trained_run import TrainedRun
+
+OperatingPoint = tuple[str, float]  # criterion, threshold
+
+
+def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
+    """Every (criterion, threshold) of the config."""
+    return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
+
+
+def criterion_classes(exits: ExitsConfig, probe: Probe | None = None) -> dict[str, type[ExitCriterion]]:
+    """The classes of criteria by name, with the user's; the criterion `probe` needs one."""
+    return configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
+
+
+def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
+    """The criterion of every operating point; see `criterion_classes`."""
+    classes = criterion_classes(exits, probe)
+    return {
+        (name, threshold): criteria.make_criterion(name, threshold, classes)
+        for name, threshold in operating_points(exits)
+    }
+
+
+def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
+    """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
+    model, full = checkpoint.model, criteria.make_criterion("fixed", exits.max_loops)
+    return Decoder(model, full, exits.max_loops, checkpoint.seed, decoder_options(model, exits))
+
+
+def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
+    """How tokens that are fed one by one are decoded."""
+    replay = exits.cuda_graphs and any_weight(model).is_cuda
+    return DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile)
+
+
+class TextEvaluator:
+    """Evaluates held-out sequences under exit criteria, in parallel where the config allows it."""
+
+    def __init__(self, checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> None:
+        self.checkpoint, self.exits = checkpoint, exits
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        """Created on first use: it allocates a cache and, on CUDA, captures every loop step."""
+        return make_decoder(self.checkpoint, self.exits)
+
+    def is_parallel(self, criterion: ExitCriterion) -> bool:
+        shares_slots = distinct_slots(self.exits.kv_slots, self.exits.max_loops) < self.exits.max_loops
+        return not (shares_slots or is_sequential(criterion, self.exits.readout))
+
+    def batch_size(self, criterion: ExitCriterion) -> int:
+        """Sequences to evaluate at a time."""
+        return self.exits.quality_batch_size if self.is_parallel(criterion) else 1
+
+    def evaluate(self, criterion: ExitCriterion, text: HeldOut) -> tuple[Tensor, LoopCounts]:
+        """Logits (B, T, V) and counts of B held-out sequences."""
+        if self.is_parallel(criterion):
+            return evaluate_parallel(self.checkpoint, criterion, text, self.exits.max_loops)
+        return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
+
+    def evaluate_planned(self, plan: Tensor, text: HeldOut) -> Tensor:
+        """Logits (B, T, V) of B held-out sequences whose tokens take the evaluations of `plan` (G, B, T)."""
+        planned = Planned(plan.to(self.checkpoint.device))
+        if self.is_parallel(planned):
+            return evaluate_parallel(self.checkpoint, planned, text, self.exits.max_loops)[0]
+        return evaluate_planned(self._decoder, text.inputs, plan, text.sequences)
+
+
+def evaluate_parallel(
+    checkpoint: LoadedCheckpoint, criterion: ExitCriterion, text: HeldOut, max_loops: int
+) -> tuple[Tensor, LoopCounts]:
+    """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
+    noise = checkpoint.noise(text.sequences)
+    return parallel.evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
+
+
+# --- a user's text, from Python ---------------------------------------------------------------------------------------
+
+
+def make_criterion(name: str, threshold: float) -> ExitCriterion:
+    """A built-in exit criterion at a threshold.
+
+    Args:
+        name: Name of the criterion, such as "acceleration" (Algorithm 1), "step_norm", "kl", or "fixed" (the
+            same number of loop steps for all tokens). The error for an unknown name lists all names.
+        threshold: τ, in the unit of the criterion's statistic: that of the states for norms, nats for "kl", and a
+            whole number of loop steps for "fixed".
+
+    Raises:
+        InputError: for an unknown name, or a threshold that is not a number above 0.
+
+    Example:
+        >>> criterion = twoscale.make_criterion("acceleration", threshold=0.01)
+
+    `evaluate` also takes an instance of your subclass of `twoscale.exits.criteria.ExitCriterion`.
+    """
+    criterion = criteria.make_criterion(name, threshold)
+    check_threshold(name, threshold, None, f"threshold of {name}", "max_loops")
+    return criterion
+
+
+def evaluate(
+    run: TrainedRun, text: str | Sequence[int] | Tensor, criterion: ExitCriterion, max_loops: int = 30
+) -> pd.DataFrame:
+    """Exits and quality of each token of a text, when each token loops until the criterion fires.
+
+    All tokens are computed in parallel; the result is the same as when they are decoded one by one.
+
+    Args:
+        run: What `open_run` returned.
+        text: A text, or token ids (T,) or (B, T).
+        criterion: What `make_criterion` returned, or an instance of your class.
+        max_loops: Maximum number of loop steps of a token in a group.
+
+    Returns:
+        One row for each token and looped group, with the columns
+
+            - sequence, position: 0 … B - 1 and 0 … T - 1
+            - token: text of the token
+            - group: label of the looped group, such as "5-6"
+            - loop_steps: loop steps of the state with which the token leaves the group
+            - evaluations: loop steps that were computed (the cost), one more if the criterion discards the last one
+            - ce: cross-entropy of the next token in nats, equal for all groups; NaN at the end of a sequence
+
+    Raises:
+        InputError: for a text that is longer than the context, wrong token ids, a model without looped groups, and a
+            criterion that breaks its contract.
+
+    Example:
+        >>> exits = twoscale.evaluate(run, "Return the value", twoscale.make_criterion("acceleration", 0.01))
+        >>> exits.groupby("group")[["evaluations", "ce"]].mean()
+    """
+    import pandas as pd
+
+    tokens, labels = run.context(text), run.model.config.group_labels
+    if not isinstance(criterion, ExitCriterion):
+        raise InputError(
+            f'criterion: found {criterion!r}, expected one such as twoscale.make_criterion("acceleration", 0.01).'
+        )
+    if type(max_loops) is not int or max_loops < 1:
+        raise InputError(f"max_loops: found {max_loops!r}, expected a whole number of at least 1.")
+    if isinstance(criterion, Fixed):
+        check_threshold("fixed", criterion.threshold, max_loops, "threshold of fixed", "max_loops")
+    if not labels:
+        raise InputError("model: found no looped group, expected at least one, because tokens exit from loops.")
+    logits, counts = parallel.evaluate(run.model, tokens, criterion, max_loops, run.noise(range(len(tokens))))
+    losses = torch.full(tokens.shape, torch.nan, dtype=torch.float64)  # (B, T)
+    losses[:, :-1] = cross_entropies(logits[:, :-1], tokens[:, 1:]).cpu()
+    # rows in the order of sequences, positions and groups
+    (batch, length), groups = tokens.shape, len(labels)
+    words = {token: run.tokenizer.decode([token]) for token in tokens.unique().tolist()}
+    columns = {
+        "sequence": np.arange(batch).repeat(length * groups),
+        "position": np.tile(np.arange(length).repeat(groups), batch),
+        "token": [words[token] for token in tokens.flatten().tolist() for _ in labels],
+        "group": [*labels] * (batch * length),
+    }
+    columns |= {name: values.permute(1, 2, 0).flatten().numpy(force=True) for name, values in vars(counts).items()}
+    return pd.DataFrame(columns | {"ce": losses.flatten().numpy().repeat(groups)})
