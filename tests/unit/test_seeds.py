@@ -15,7 +15,7 @@ from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Estimate, InconclusiveError
 from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, above, judge
 from twoscale.claims.verdicts import ALL, CLAIMS
-from twoscale.studies.seeds import page as seeds_page
+from twoscale.studies.seeds import draw as seeds_page
 
 SEEDS = (1337, 1338, 1339)
 

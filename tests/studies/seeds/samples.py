@@ -6,7 +6,7 @@ import pandas as pd
 from tests.figures import RUN
 from twoscale import tables
 from twoscale.claims.findings import FAILS, HOLDS, OPEN
-from twoscale.studies.seeds import figure
+from twoscale.studies.seeds import draw
 
 VERDICTS = {1: (HOLDS, FAILS, OPEN), 6: (HOLDS, HOLDS, HOLDS), 7: (HOLDS, HOLDS, "per run")}
 SPREADS = {1: (0.02, 0.2), 6: (1.0, 0.01)}  # claim -> error over documents, deviation between seeds
@@ -29,10 +29,5 @@ def seeds_table():
     return pd.DataFrame(rows)
 
 
-def draw(table=None):
-    table = seeds_table() if table is None else table
-    return figure.draw(table, **RUN)
-
-
-def seeds():
-    return draw()
+def seeds(table=None):
+    return draw.draw_seeds(seeds_table() if table is None else table, **RUN)

@@ -1,0 +1,24 @@
+"""Write docs/seeds.md, the summary of the tables in this folder; each run has released tables in docs/.
+
+    cp results/demo/tables/seeds.parquet docs/seeds/demo.parquet
+    python docs/seeds/seeds.py && python -m twoscale.report.docs
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from twoscale.report import docs
+from twoscale.report.render import blocks
+from twoscale.studies.seeds.draw import summary
+
+DOCS = Path(__file__).parents[1]
+CLOSING = """\
+[How claims are judged](judging.md#several-seeds) explains the intervals. [Results](results.md) has the numbers of each
+claim, [seeds/](seeds/) the tables."""
+
+if __name__ == "__main__":
+    over_seeds = [found for found in docs.columns(DOCS) if not found.each.empty]
+    frames = [(pd.concat([found.each, found.rows]), found) for found in over_seeds]
+    summaries = (summary(frame, found.facts["text"], found.scales) for frame, found in frames)
+    (DOCS / "seeds.md").write_text(blocks(*summaries, CLOSING), encoding="utf-8")

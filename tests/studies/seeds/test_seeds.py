@@ -1,0 +1,113 @@
+"""Several seeds: the figure and the page of known verdicts, what the job reads, and `snakemake seeds` to the end."""
+
+import pandas as pd
+import pytest
+
+from tests.small import job_row, of, project
+from tests.studies.seeds.samples import SPREADS, seeds, seeds_table
+from tests.synthetic_run import synthetic
+from twoscale.base import InputError
+from twoscale.claims import seeds as over_seeds
+from twoscale.claims.findings import marked
+from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
+from twoscale.studies.seeds import draw
+from twoscale.studies.seeds.study import JOBS
+
+BOTH = {"seeds": [1337, 7]}
+
+
+def test_every_claim_has_a_cell_for_each_seed_and_for_the_mean():
+    axes = seeds().axes[0]
+    assert [text.get_text() for text in axes.texts] == ["✓", "✗", "?", "✓", "✓", "✓", "✓", "✓", "–"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1337", "1338", "over\nseeds"]
+    assert [label.get_text().split()[-1] for label in axes.get_yticklabels()] == ["1", "6", "7"]
+
+
+def test_every_quantity_is_a_point_with_its_spreads_and_hollow_if_it_has_no_bounds():
+    axes = seeds().axes[1]
+    lines = [line for line in axes.get_lines() if line.get_marker() not in ("", "None")]
+    assert {(line.get_xdata()[0], line.get_ydata()[0]) for line in lines} == set(SPREADS.values())
+    assert [line.get_markerfacecolor() == "white" for line in lines] == [True, False] * 2
+    assert axes.get_xlim() == axes.get_ylim()
+
+
+def test_a_table_without_rows_is_refused():
+    with pytest.raises(InputError, match="table seeds: found no row"):
+        seeds(seeds_table().iloc[:0])
+
+
+def test_the_page_counts_its_seeds_and_marks_the_verdicts_over_them():
+    judged = over_seeds.verdicts({seed: synthetic() for seed in (1, 2)})
+    scales = Scales(Scale(1, 100, 12.0, 30), Scale(1000, 100, 12.0, 30)).of_seeds(2)
+    page = draw.page(judged, "trial", "text", [1, 2], scales)
+    assert "| seeds | 2 | 1 | 2 |" in page
+    assert f"| **{marked(judged[0].verdict, SMALL_SCALE)}** |" in page
+    alone = draw.summary(over_seeds.table(judged, "trial", [1, 2]), "text")
+    assert draw.page(judged, "trial", "text", [1, 2]).startswith(alone)
+    assert alone.startswith("# The claims of the paper on the run trial under 2 seeds\n")
+
+
+def test_the_tables_of_all_seeds_are_read_or_one_sentence_says_why_not():
+    def drift(**config):
+        return job_row(JOBS, "compare_seeds").files(project(**config))["drift"]
+
+    runs = ("tiny", "tiny-seed7")
+    assert drift(**BOTH) == [f"results/{run}/tables/drift_sequences.parquet" for run in runs]
+    for config, words in (
+        ({"seeds": []}, "has one seed"),
+        ({"seeds": [1337]}, "has one seed"),
+        ({"seeds": [7], "model": {"groups": []}}, "has 0 looped groups"),
+    ):
+        with pytest.raises(InputError, match=rf"^results/seeds\.md: run tiny {words}"):
+            drift(**config)(of())
+
+
+def test_the_report_has_the_figure_only_where_there_are_several(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = tmp_path / "results" / "tiny" / "tables" / "seeds.parquet"
+    table.parent.mkdir(parents=True)
+    table.touch()
+    for config, shown in (({}, False), ({"seeds": [7]}, True)):
+        assert ("results/tiny/figures/seeds.svg" in project(**config).figures.pictures(of())) == shown
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_trains_and_analyses_the_run_under_each_seed_on_one_text(fresh):
+    alone = fresh.plan()
+    done = fresh.run("-n", "seeds")
+    assert done.returncode != 0
+    assert "run tiny has one seed, expected further ones in the config key seeds" in done.stdout + done.stderr
+    fresh.configure(**BOTH)
+    planned, once = fresh.plan("seeds"), ("prepare_text", "tokenize_text")
+    assert [planned[rule] for rule in once] == [alone[rule] for rule in once]
+    assert planned["init_model"] == planned["train_segment_last"] == planned["benchmark_exits"] == 2
+    assert planned["extract_trajectories"] == 6
+    assert planned["compare_seeds"] == planned["plot_seeds"] == 1
+    assert "judge_claims" not in planned
+
+
+@pytest.mark.runs
+def test_seeds_are_compared_and_drawn_without_a_rerun_of_the_run_that_is_there(editable):
+    editable.configure(**BOTH)
+    assert editable.plan() == {}
+    assert editable.plan("seeds")["init_model"] == 1
+    editable.succeed("seeds")
+    frame = pd.read_parquet(editable.root / "results/tiny/tables/seeds.parquet")
+    assert list(frame["seed"].unique()) == ["1337", "7", "mean"]
+    assert set(frame["claim"]) == set(range(1, 16))
+    claims = pd.read_parquet(editable.root / "results/tiny/tables/claims.parquet")
+    first = frame[frame["seed"] == "1337"].reset_index(drop=True)
+    columns = ["claim", "scope", "quantity", "value", "low", "high", "verdict"]
+    merged = claims[columns].merge(first[columns], on=["claim", "scope", "quantity"], suffixes=("", "_of_seed"))
+    assert len(merged) == len(claims)
+    for column in columns[3:]:
+        pd.testing.assert_series_equal(merged[column], merged[f"{column}_of_seed"], check_names=False)
+    assert "under 2 seeds" in (editable.root / "results/seeds.md").read_text()
+    assert editable.plan("seeds") == {}
+    editable.configure(**BOTH, figures={"seed_band": True})
+    assert editable.plan() == {"plot_fig2": 1, "plot_fig3": 1, "plot_fig5": 1}
+    editable.succeed()
+    editable.configure()
+    assert set(editable.plan()) == {"plot_fig2", "plot_fig3", "plot_fig5"}
