@@ -249,35 +249,6 @@ def test_a_header_of_another_form_is_refused_in_one_sentence(header, model_file)
         checkpoints.load_model(model_file(**header), model_config(), torch.float32, "cpu")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"context_length": 10**9},
-            r"context_length: found 1000000000, expected at most 1048576 for rotary embeddings",
-        ),
-        ({"context_length": 2**200}, "context_length: found .*, expected at most 1048576"),
-        ({"hidden_size": 2**20, "num_heads": 1, "context_length": 129}, "found 129, expected at most 128 for rotary"),
-        ({"positions": "learned", "context_length": 10**9}, r"tensor position_embedding\.weight: found no|no tensor"),
-        ({"positions": "learned", "context_length": 2**62}, r"found \d+ weights, expected more than"),
-        ({"vocab_size": 2**40}, r"tensor token_embedding\.weight: found the shape"),
-        ({"vocab_multiple": 2**60}, r"found \d+ weights, expected more than"),
-        ({"hidden_size": 2**62}, r"found \d+ weights, expected more than"),
-        ({"mlp_size": 2**50}, r"mlp_in\.weight: found the shape"),
-        ({"num_layers": 2**31}, r"found \d+ tensors, expected those of 2147483648 layers"),
-    ],
-    ids=str,
-)
-def test_a_header_with_enormous_sizes_is_refused_before_they_are_allocated(change, message, tmp_path):
-    """Only tensors without values, on the device "meta", have these sizes."""
-    config, path = model_config(positions="rotary"), tmp_path / "iteration_000010.safetensors"
-    enormous = model_config(**{"positions": "rotary"} | change)
-    header = Header(**vars(HEADER) | {"identity": {"model": plain(enormous), "seed": 1}})
-    checkpoints.save(path, initialise(config, seed=3).state_dict(), header)
-    with pytest.raises(InputError, match=rf"iteration_000010\.safetensors: .*({message})"):
-        checkpoints.load_model(path, enormous, torch.float32, "cpu")
-
-
 class Allocations(TorchDispatchMode):
     """Notes the largest tensor with values that an operation returns."""
 

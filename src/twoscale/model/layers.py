@@ -13,15 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twoscale.base import InputError
 from twoscale.config import ModelConfig, RotaryScaling
 from twoscale.model.interface import Attend
 from twoscale.model.kernels import Linear, RMSNorm, few_rows, linear
 
 # --- rotary position embeddings (Su et al., arXiv 2104.09864) ----------------------------------------------------
-
-MOST_POSITIONS = 2**20
-MOST_ANGLES = 2**26  # of a table: so many positions of 64 pairs
 
 
 class RotaryEmbedding(nn.Module):
@@ -31,10 +27,6 @@ class RotaryEmbedding(nn.Module):
 
     The tables hold sine and cosine of every position below the context length. They are computed in float64 and rounded
     once, to the dtype of the module, also when that changes.
-
-    Raises:
-        InputError: if a table would have more than MOST_POSITIONS rows or MOST_ANGLES numbers. The shape of no weight
-            says the context length, so the context length of an untrusted file is bounded here.
     """
 
     cos: Tensor
@@ -42,7 +34,6 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        _check_size(config)
         self.config, self.rotated = config, config.rotated_channels
         self.pairs, self.join = PAIRS[config.rotary_pairs]
         self.make_tables(torch.empty(()))
@@ -76,15 +67,6 @@ class RotaryEmbedding(nn.Module):
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         first, second = self.pairs(x)
         return self.join(first * cos - second * sin, second * cos + first * sin)
-
-
-def _check_size(config: ModelConfig) -> None:
-    most = min(MOST_POSITIONS, MOST_ANGLES // (config.rotated_channels // 2))
-    if config.context_length > most:
-        raise InputError(
-            f"config key model.context_length: found {config.context_length}, expected at most {most} for rotary "
-            f"embeddings of {config.rotated_channels} channels per head."
-        )
 
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:

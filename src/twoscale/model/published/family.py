@@ -8,15 +8,13 @@ from typing import Any
 
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig
-from twoscale.config.loading import LONGEST_VALUE
-from twoscale.config.types import parse_json
+from twoscale.config.types import LONGEST_VALUE, parse_json
 
 Shape = tuple[int, ...]
 LONGEST_LIST = 300  # characters of keys in a message
 MOST_FLOAT = 1e300
 HEAD = "lm_head.weight"
 MOST = 2**31 - 1  # of any number of layers, channels, …
-MOST_LOOPS = 2**12  # the shape of no weight says how many, and a cache has a slot for each
 
 
 # Keys that transformers writes into any config.json, without a meaning for the values of a looped decoder.

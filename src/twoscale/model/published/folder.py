@@ -12,8 +12,7 @@ from pydantic import Field
 
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig, merge
-from twoscale.config.loading import build
-from twoscale.config.types import parse_json
+from twoscale.config.types import build, parse_json
 from twoscale.model.published.family import Defaults, Family, Options
 from twoscale.model.published.ouro import OURO
 from twoscale.model.published.parcae import PARCAE

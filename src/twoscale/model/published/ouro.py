@@ -5,7 +5,6 @@ from typing import Any
 
 from twoscale.config import ModelConfig
 from twoscale.model.published.family import (
-    MOST_LOOPS,
     Defaults,
     Family,
     NameMap,
@@ -41,7 +40,7 @@ def layer(options: Options, shapes: Mapping[str, Shape]) -> dict[str, Any]:
         "num_kv_heads": options.count("num_key_value_heads", default=heads),
         "hidden_size": size,
         "groups": [list(range(1, layers + 1))],
-        "mean_loops": options.count("total_ut_steps", default=4, most=MOST_LOOPS),
+        "mean_loops": options.count("total_ut_steps", default=4),
         "norms": "sandwich",
         "sandwich": "branch",
         "norm_epsilon": options.positive("rms_norm_eps", 1e-6),
@@ -76,7 +75,7 @@ def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
 def defaults(options: Options, names: Collection[str]) -> Defaults:
     """All of `total_ut_steps` loops or those up to `early_exit_step`; an exit by the gate at `early_exit_threshold`."""
     criteria = {"exit_gate": [options.positive("early_exit_threshold", 1.0)]}
-    loops = options.count("total_ut_steps", default=4, most=MOST_LOOPS)
+    loops = options.count("total_ut_steps", default=4)
     last = options.get("early_exit_step", loops - 1)  # from 0; their code ignores a number out of range
     if isinstance(last, bool) or not isinstance(last, int):
         raise options.error("early_exit_step", "a whole number")

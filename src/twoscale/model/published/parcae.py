@@ -13,7 +13,6 @@ from typing import Any
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
 from twoscale.model.published.family import (
-    MOST_LOOPS,
     Defaults,
     Family,
     NameMap,
@@ -77,7 +76,7 @@ def layer(options: Options, shapes: Shapes) -> dict[str, Any]:
         **_sizes(options, shapes, of),
         **_rotation(options, of),
         **_state(options, shapes, of),
-        "mean_loops": options.count("mean_recurrence", most=MOST_LOOPS),
+        "mean_loops": options.count("mean_recurrence"),
         "norms": "pre",
         "norm_epsilon": options.positive("norm_eps", of.norm_epsilon),
         "loop_norm": False,
@@ -225,7 +224,7 @@ def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
 def defaults(options: Options, names: Collection[str]) -> Defaults:
     """The mean number of loops; no exit criterion was published."""
     positions = options.count("block_size", "train_seq_len", default=layout(names).context)
-    return Defaults(options.count("mean_recurrence", most=MOST_LOOPS), {}, positions)
+    return Defaults(options.count("mean_recurrence"), {}, positions)
 
 
 # Of training, of the data, of kernels, and copies of other keys.

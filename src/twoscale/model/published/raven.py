@@ -12,7 +12,6 @@ from typing import Any
 
 from twoscale.config import ModelConfig
 from twoscale.model.published.family import (
-    MOST_LOOPS,
     Defaults,
     Family,
     NameMap,
@@ -94,7 +93,7 @@ def _sizes(options: Options, names: Collection[str]) -> dict[str, Any]:
         "num_kv_heads": kv_heads,
         "hidden_size": size,
         "groups": [list(range(prelude + 1, prelude + core + 1))],
-        "mean_loops": options.count("mean_recurrence", default=32, most=MOST_LOOPS),
+        "mean_loops": options.count("mean_recurrence", default=32),
     }
 
 
@@ -152,7 +151,7 @@ def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
 def defaults(options: Options, names: Collection[str]) -> Defaults:
     """The mean number of loops, and the exit criteria at the thresholds of Huginn's code."""
     positions = options.count("max_position_embeddings", "block_size", default=4096)
-    return Defaults(options.count("mean_recurrence", default=32, most=MOST_LOOPS), AUTO_THRESHOLDS, positions)
+    return Defaults(options.count("mean_recurrence", default=32), AUTO_THRESHOLDS, positions)
 
 
 # Of training, copies of other keys, and keys that their code does not read.
