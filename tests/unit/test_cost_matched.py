@@ -97,9 +97,7 @@ def test_a_plan_is_the_same_function_in_decoding():
 
 def test_a_plan_of_another_text_is_refused():
     plan = torch.ones(2, 3, BLOCK + 1, dtype=torch.int64)
-    with pytest.raises(
-        ValueError, match=f"found the evaluations of {3 * BLOCK + 3} tokens, expected those of the {3 * BLOCK} tokens"
-    ):
+    with pytest.raises(ValueError, match=f"found {3 * BLOCK + 3} tokens, expected {3 * BLOCK} as in the text"):
         evaluate(small_model(), TEXT.inputs, Planned(plan), MAX_LOOPS, NOISE)
 
 
