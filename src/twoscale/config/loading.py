@@ -205,12 +205,9 @@ def checked(merged: Mapping[str, Any]) -> Config:
     check_top_level(merged)
     model = merged.get("model")
     if isinstance(model, Mapping):
-        section = model_config_class(model.get("architecture", "transformer"))
-        if "vocab_size" in model:  # it follows from the tokenizer
-            raise InputError(
-                unknown_key("model", ["vocab_size"], [k for k in section.model_fields if k != "vocab_size"])
-            )
-        model = build(section, model, "model")
+        if "vocab_size" in model:
+            raise InputError("config key model: unknown key vocab_size, which follows from the section tokenizer.")
+        model = build(model_config_class(model.get("architecture", "transformer")), model, "model")
     return build(Config, {**merged, "model": model})
 
 

@@ -1,9 +1,11 @@
-"""Types of config values, the base of all sections, sections as plain values, and the reading of JSON files."""
+"""Types of config values, the base of all sections, their error messages, and the reading of JSON files."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from twoscale.base import InputError
+from twoscale.base import InputError, did_you_mean
 from twoscale.config.definitions import whole_sequences
 
 if TYPE_CHECKING:
@@ -33,13 +35,13 @@ FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 def parse_number(value: Any) -> Any:
     """Convert a string to the number in it, because YAML 1.1 reads 1e-4 as a string. Refuse booleans."""
     if isinstance(value, bool):
-        raise ValueError("a boolean is not a number")
+        raise ValueError("Input should be a number")
     if not isinstance(value, str):
         return value
-    try:
-        return int(value)
-    except ValueError:
-        return float(value)
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(value)
+    raise ValueError("Input should be a number")
 
 
 def parse_flag(value: Any) -> Any:
@@ -49,7 +51,7 @@ def parse_flag(value: Any) -> Any:
 
 def check_distinct(values: tuple) -> tuple:
     if len(set(values)) < len(values):
-        raise ValueError("a value is repeated")
+        raise ValueError("Input should be distinct values")
     return values
 
 
@@ -177,8 +179,91 @@ def absent_values(*sections: BaseModel) -> list[dict[str, Any]]:
 
 def is_optional(field: "FieldInfo") -> bool:
     """Whether the key may be absent from a section of a slice or an identity, and then has its default."""
+    return _marked(field, "optional")
+
+
+def _marked(field: "FieldInfo", mark: str) -> bool:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("optional"))
+    return isinstance(extra, dict) and bool(extra.get(mark))
+
+
+# --- errors ---
+
+S = TypeVar("S", bound=BaseModel)
+LONGEST_VALUE = 80
+# our words for errors of pydantic that name classes
+WORDS = {"model_type": "Input should be a section of keys", "missing": "Input should be a value"}
+UNION_TAG = re.compile(r"(int|float|bool|str)$|.*\[")  # the end of the path of a key with several types
+
+
+def build(section: type[S], values: Any, name: str = "") -> S:
+    """An instance of a section class; the first invalid key is an InputError. `name`: section of a nested class."""
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_sentence(section, error, name)) from error
+
+
+def _sentence(section: type[BaseModel], error: ValidationError, name: str) -> str:
+    """One sentence on the most telling of pydantic's errors: unknown keys first, then the order of the keys."""
+    errors = error.errors(include_url=False)
+    first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
+    place = first["loc"][:-1]
+    path = [part for part in first["loc"] if isinstance(part, str) and not UNION_TAG.match(part)]
+    prefix = [name] if name else []
+    if first["type"] == "extra_forbidden":
+        unknown = [str(e["loc"][-1]) for e in errors if e["type"] == first["type"] and e["loc"][:-1] == place]
+        known = user_keys(_section_at(section, path[:-1]))
+        return unknown_key(".".join([*prefix, *path[:-1]]), sorted(unknown), known)
+    found = "nothing" if first["type"] == "missing" else shown(first["input"])
+    if indices := ", ".join(str(part) for part in first["loc"] if isinstance(part, int)):
+        found += f" at index {indices}"
+    # a key with several types has an error for each
+    options = [e for e in errors if e["loc"][:-1] == place] if UNION_TAG.match(str(first["loc"][-1])) else [first]
+    texts = dict.fromkeys(WORDS.get(e["type"], e["msg"].removeprefix("Value error, ")) for e in options)
+    expected = " or ".join(text.removeprefix("Input should be ") for text in texts)
+    for word, ours in (("tuple", "list"), ("Tuple", "a list"), ("Dictionary", "a mapping")):
+        expected = expected.replace(word, ours)
+    verb = "expected " if next(iter(texts)).startswith("Input should be ") else "expected another value: "
+    # gpu is nearer to cpu than to cuda
+    suggestion = did_you_mean(first["input"], re.findall(r"'([^']+)'", expected), cutoff=0.75)
+    return f"config key {'.'.join([*prefix, *path])}: found {found}, {verb}{expected}{suggestion}."
+
+
+def _section_at(section: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
+    """The class of a nested section; the name of an entry, such as a criterion, is no key."""
+
+    def inner(annotation: Any) -> Any:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return annotation
+        return next(filter(None, map(inner, get_args(annotation))), None)
+
+    for part in path:
+        if part in section.model_fields:
+            section = inner(section.model_fields[part].annotation) or section
+    return section
+
+
+def user_keys(section: type[BaseModel]) -> list[str]:
+    """Keys of a section that the user can set."""
+    return [field.alias or name for name, field in section.model_fields.items() if not _marked(field, "derived")]
+
+
+def unknown_key(section: str, unknown: Sequence[str], known: Sequence[str]) -> str:
+    """The sentence on unknown keys of a section."""
+    suggestion = did_you_mean(unknown[0], known)
+    return (
+        f"config key {section or '(top level)'}: unknown key {', '.join(unknown)}, expected one of {', '.join(known)}"
+        f"{suggestion}."
+    )
+
+
+def shown(value: Any) -> str:
+    """A value as YAML has it, cut where it is long."""
+    if value is None:
+        return "nothing (null)"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
 # --- JSON files ---

@@ -15,8 +15,7 @@ from typing import Any
 from twoscale import config as configs
 from twoscale.base import InputError, study_parts
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
-from twoscale.config.loading import build
-from twoscale.export.sources import check_exported
+from twoscale.config.types import build
 from twoscale.jobs.rows import PROBE, QUALITY, Job, LocalJob
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder, folder_layer
 from twoscale.report import release as releases
@@ -101,23 +100,16 @@ class Runs:
         studies = (job for part in study_parts("study").values() for job in getattr(part, "JOBS", ()))
         rows = [*JOBS, PROBE_JOB, *studies] if self.release is None else [JUDGE_CLAIMS]
         shown = f"{self.table_root}/{self.selected}/"
-        return [
-            replace(
-                row, outputs={name: path.replace("results/{selected}/", shown) for name, path in row.outputs.items()}
-            )
-            for row in rows
-        ]
+        paths = (
+            {name: path.replace("results/{selected}/", shown) for name, path in row.outputs.items()} for row in rows
+        )
+        return [replace(row, outputs=outputs) for row, outputs in zip(rows, paths, strict=True)]
 
     @property
     def local_jobs(self) -> list[LocalJob]:
         return [job for job in self.jobs if isinstance(job, LocalJob)]
 
     # --- constraints of wildcards -----------------------------------------------------------------------------------
-
-    @property
-    def pattern(self) -> str:
-        """Regular expression of the wildcard `run`."""
-        return alternatives(self.configs)
 
     @property
     def trained_pattern(self) -> str:
@@ -166,8 +158,13 @@ class Runs:
         return [f"shard_{number:03d}" for number in range(self.config.data.text_shards)]
 
     def data_run(self, run: str) -> str:
-        """The run whose text and tokens `run` trains on: the selected one, unless the data configs differ."""
-        return self.selected if _text_identity(self[run]) == _text_identity(self.config) else run
+        """The run whose text and tokens `run` trains on: the selected one, unless what shapes them differs."""
+
+        def identity(config: Config) -> tuple[Any, ...]:
+            model, published = config.model, config.tokenizer.name == "published"
+            return config.data, config.tokenizer, published and (model.repository, model.revision, model.folder)
+
+        return self.selected if identity(self[run]) == identity(self.config) else run
 
     def data_file(self, name: str) -> Callable:
         """A file of the text or tokens that the run trains on."""
@@ -195,10 +192,6 @@ class Runs:
         if model.folder is None:
             return self.model_files(wildcards)
         return [str(path) for name in TOKENIZER_SETTINGS if (path := Path(model.folder, name)).is_file()]
-
-    def counting_tokenizer(self, wildcards: Any) -> str | list[str]:
-        """The tokenizer that counts text while it is collected; empty where characters are counted."""
-        return GPT2 if self.of(wildcards)[1].tokenizer.name == "gpt2" else []
 
     @property
     def downloads(self) -> list[str]:
@@ -270,12 +263,6 @@ class Runs:
         """The checkpoints of the run after the wildcard `iteration`."""
         run, iteration = wildcards.run, int(wildcards.iteration)
         return [self.checkpoint(run, later) for later in self.iterations(run) if later > iteration]
-
-    def exported_checkpoints(self, wildcards: Any) -> list[str]:
-        """All checkpoints of the run, the last one last. InputError for a model that cannot be exported."""
-        run, config = self.of(wildcards)
-        check_exported(run, config.model)
-        return [self.checkpoint(run, iteration) for iteration in self.iterations(run)]
 
     def segment_start(self, wildcards: Any) -> list[str]:
         """The checkpoint that a segment starts from, and its optimizer state unless it is untrained.
@@ -350,13 +337,6 @@ def repository_name(model: ModelConfig) -> str:
     assert model.repository is not None
     assert model.revision is not None
     return f"{model.repository.replace('/', '--')}--{model.revision[:12]}"
-
-
-def _text_identity(config: Config) -> tuple[Any, ...]:
-    """Everything that the text and the tokens of a run depend on."""
-    model = config.model
-    own = (model.repository, model.revision, model.folder) if config.tokenizer.name == "published" else None
-    return config.data, config.tokenizer, own
 
 
 def _release(config: Mapping[str, Any]) -> releases.Release | None:
