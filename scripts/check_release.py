@@ -14,7 +14,7 @@ from twoscale.base import neutralise
 from twoscale.config import DownloadConfig
 from twoscale.jobs import command
 from twoscale.model.checkpoints import read_header
-from twoscale.report import check as release_check
+from twoscale.report import check
 from twoscale.report.release import Release, text_digests
 
 
@@ -22,14 +22,14 @@ def main(arguments) -> None:
     release = Release.open(arguments.release, DownloadConfig())
     run, folder = release.manifest.run, arguments.results / release.manifest.run
     tokens = folder / "data/tokens.json"
-    release_check.check_text(release.manifest, text_digests(tokens), str(tokens))
+    check.check_text(release.manifest, text_digests(tokens), str(tokens))
     config = release.runs({})[run]
     checkpoint = folder / f"checkpoints/iteration_{config.train.iterations:06d}.safetensors"
-    release_check.check_config(read_header(checkpoint).identity, config, str(checkpoint))
-    found, released = release_check.tables_of_run(folder), release_check.tables_of_release(release)
-    changes = release_check.differences(release.manifest, release_check.segments(folder))
-    result = release_check.check(found, released, same_arithmetic=not changes)
-    print(neutralise("\n".join(release_check.lines(result, changes))))
+    check.check_config(read_header(checkpoint).identity, config, str(checkpoint))
+    found, released = check.tables_of_run(folder), check.tables_of_release(release)
+    changes = check.differences(release.manifest, check.segments(folder))
+    result = check.check(found, released, same_arithmetic=not changes)
+    print(neutralise("\n".join(check.lines(result, changes))))
     sys.exit(int(len(result.outside) > 0))
 
 

@@ -27,8 +27,7 @@ from tests.synthetic_run import (
     without,
 )
 from twoscale import tables
-from twoscale.claims import evidence, findings
-from twoscale.claims import exits as claims_exits
+from twoscale.claims import evidence, exits, findings
 from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.config import DownloadConfig
@@ -385,7 +384,7 @@ def test_without_any_threshold_of_equal_quality_there_is_no_race():
 def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race():
     """Acceleration may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where it is slower."""
     doubtful = synthetic(quality=quality(spread=3.0, acceleration={1e-2: 0.008}))
-    limits = claims_exits.equal_quality(doubtful, "acceleration")
+    limits = exits.equal_quality(doubtful, "acceleration")
     assert (limits.measured, limits.possibly) == pytest.approx((6, 6), abs=0.03)
     assert 5 < limits.surely < 6
     sure, unsure = (
