@@ -46,7 +46,7 @@ if IN_CONTAINER:
 
 
 wildcard_constraints:
-    run=runs.pattern,
+    run=alternatives(runs),
     iteration=r"\d{6}",
 
 

@@ -47,13 +47,12 @@ def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "counting"),
-    [("gpt2", GPT2, GPT2), ("bpe", "results/tiny/data/tokenizer.json", []), ("bytes", [], [])],
+    ("name", "file"),
+    [("gpt2", GPT2), ("bpe", "results/tiny/data/tokenizer.json"), ("bytes", [])],
 )
-def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
+def test_the_file_of_a_tokenizer_follows_its_name(name, file):
     mine = runs(tokenizer={"name": name})
     assert mine.tokenizer_file(of()) == file
-    assert mine.counting_tokenizer(of()) == counting
     assert (GPT2 in mine.downloads) == (name == "gpt2")
 
 
@@ -63,20 +62,6 @@ def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
         InputError, match=r"run tiny: found no checkpoint at iteration \d+, expected one of \[10, 20\]\."
     ):
         runs().segment_start(of(iteration=iteration))
-
-
-def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    params = runs().params.if_computed("spectrum")
-    assert "--spectrum" not in params["files"](of(), {}, {})
-    assert params["computed"](of()) == ""
-    path = Path("results/tiny/tables/spectrum.parquet")
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"one")
-    before = params["computed"](of())
-    assert params["files"](of(), {}, {}).split() == ["--spectrum", str(path)]
-    path.write_bytes(b"two")
-    assert before != params["computed"](of()) != ""
 
 
 def with_text(path, source="txt"):

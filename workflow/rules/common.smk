@@ -45,7 +45,7 @@ from twoscale.config import read_yaml
 from twoscale.base import check_writable
 from twoscale.workflow import snakefile
 from twoscale.workflow.params import growing, table_columns, untracked
-from twoscale.workflow.runs import Runs
+from twoscale.workflow.runs import Runs, alternatives
 
 snakefile.prepare(SOURCE)
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from twoscale.base import canonical_json
 from twoscale.config import text_quota, text_source
 from twoscale.workflow.params import SOURCE_DIGEST
-from twoscale.workflow.runs import alternatives
+from twoscale.workflow.runs import GPT2
 from twoscale.workflow.params import trains
 
 
@@ -66,7 +66,8 @@ rule fetch_gpt2:
 rule prepare_text:
     """Job: collect the text of a run, training and held out"""
     input:
-        tokenizer=runs.counting_tokenizer,
+        # counts text while it is collected; without it characters are counted
+        tokenizer=lambda wildcards: GPT2 if runs.of(wildcards)[1].tokenizer.name == "gpt2" else [],
     output:
         text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.text_shards),
     log:

@@ -5,7 +5,6 @@
 #      it without a viewer, and it is smaller than a PNG that is as wide as a screen;
 #      copies of the selected run's figures and pages in results/
 
-from twoscale.workflow.runs import alternatives
 
 for figure in runs.figures:
 

@@ -38,7 +38,7 @@ for job in runs.jobs:
             benchmark:
                 job.benchmark
             wildcard_constraints:
-                run=runs.trained_pattern if job.trained else runs.pattern,
+                run=runs.trained_pattern if job.trained else alternatives(runs),
             group:
                 job.group(runs)
             conda:
@@ -64,7 +64,7 @@ for job in runs.jobs:
             log:
                 job.log,
             wildcard_constraints:
-                run=runs.trained_pattern if job.trained else runs.pattern,
+                run=runs.trained_pattern if job.trained else alternatives(runs),
             localrule: True
             conda:
                 "../../envs/analysis.yaml"

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from twoscale import config as configs
 from twoscale import tables
-from twoscale.base import InputError, canonical_json, json_digest, sha256
+from twoscale.base import InputError, canonical_json, json_digest
 from twoscale.config import Config, CriterionConfig
 from twoscale.data.text import digest_files
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
@@ -132,19 +132,6 @@ class Params:
         return shlex.join(
             ["--source", release.source, "--download", canonical_json({"download": configs.plain(release.download)})]
         )
-
-    def if_computed(self, table: str) -> dict[str, Callable]:
-        """Params of a job that reads a table of the selected run where it exists, and never has it computed.
-
-        `files` is `file_options` with the table; `computed` is its SHA-256, so the job runs again after a change.
-        """
-        path = Path(self.runs.table_file(table))
-
-        def files(wildcards: Any, input: Any, output: Any) -> str:
-            option = f" --{table} {shlex.quote(str(path))}" if path.is_file() else ""
-            return file_options(wildcards, input, output) + option
-
-        return {"files": files, "computed": lambda wildcards: sha256(path) if path.is_file() else ""}
 
     # --- code -------------------------------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ def memory_rows(run: config.Config) -> Lines:
     train, parts = run.train, _parts(run.train)
     sequences = math.ceil(parts[0] / train.micro_batches)
     fixed = OPTIMIZER_STEP * parameters(run.model) * BYTES["float32"] / (train.processes if train.shard else 1)
-    gathered = gathered_bytes(run.model) if train.shard else 0
+    gathered = 2 * parameters(run.model) * BYTES["float32"] if train.shard else 0  # weights and gradients, at most
     cast = BYTES["bfloat16"] * parameters(run.model) if train.precision_on(run.compute.device) == "bfloat16" else 0
     activations = sequences * activation_bytes(run)
     device = "GPU" if run.compute.device == "cuda" else "process"
@@ -226,17 +226,6 @@ def activation_bytes(run: config.Config) -> float:
         after = sum(map(layer, range(model.groups[-1][-1] + 1, model.num_layers + 1)))
         kept += model.mean_loops * after + 3 * (model.mean_loops + 1) * model.hidden_size
     return kept * model.context_length * BYTES["float32"]
-
-
-def gathered_bytes(model: config.ModelConfig) -> int:
-    """Bytes of the weights and gradients in float32 that train.shard gathers on a process at a time.
-
-    Those of everything but the unlooped layers, of which two are gathered at a time, one ahead. FSDP's buffers for
-    communication are not counted.
-    """
-    unlooped = model.num_layers - sum(map(len, model.groups))
-    layer = parameters(model) - parameters(model.model_copy(update={"num_layers": model.num_layers - 1}))
-    return 2 * (parameters(model) - max(0, unlooped - 2) * layer) * BYTES["float32"]
 
 
 def loading_bytes(run: config.Config) -> int:
