@@ -8,16 +8,14 @@ keyword-only arguments. This module imports neither torch nor matplotlib.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from twoscale.base import STUDIES, study_parts
+from twoscale.base import study_parts
 from twoscale.config.data import text_label
 
 if TYPE_CHECKING:
     from twoscale.config import Config
-
-CATEGORIES = {"all": "Figures of the paper"}  # by target; the others are supplementary
 
 
 @dataclass(frozen=True)
@@ -25,23 +23,22 @@ class Figure:
     """One figure, drawn by the rule plot_<name> and shown as results/<name>.pdf.
 
     Attributes:
-        name: Name of the figure, its module and its caption.
+        name: Name of the figure, its function and its caption.
         inputs: Name of a table -> file of a run with this table.
         loops: Loop steps K named in the figure.
-        values: Further arguments of `draw`.
+        values: Further arguments of the function.
         target: Target rule that the figure belongs to: "all", "supplementary" or the name of a study.
         title: Name of the figure in the report; by default from `name`.
         claims: Numbers of the claims (`twoscale.claims.verdicts`) that the figure is about.
         groups: Least number of looped groups that the figure needs.
-        training: Whether it needs a model that is trained here.
-        noise: Whether it needs a model that draws noise.
+        training, noise, projection: Whether it needs a model that is trained here, draws noise, or has a projection of
+            state and input.
         study: Study whose runs are shown instead of the selected run. Config is then that of the first of them.
         seeds: Whether it needs the run under further seeds.
         seed_band: Whether it shows the range over seeds where `figures.seed_band` asks for it.
         compared: Whether the inputs are tables of the selected run that compare the runs of the study.
-        projection: Whether it needs a model with a projection of state and input.
         sentence: Dotted path of a function: table of the figure's name -> its results in a sentence, for the report.
-        room: Study that the figure belongs to, filled in by `figures`; empty for those of the paper.
+        room: Folder of the study that the figure belongs to, filled in by `figures`; empty for those of the paper.
     """
 
     name: str
@@ -54,42 +51,35 @@ class Figure:
     groups: int = 1
     training: bool = False
     noise: bool = False
+    projection: bool = False
     study: str = ""
     seeds: bool = False
     seed_band: bool = False
     compared: bool = False
-    projection: bool = False
     sentence: str = ""
     room: str = ""
 
     @property
     def function(self) -> str:
         """Dotted path of the function that draws it: `draw` of figures/<name>.py, or `draw_<name>` of a study."""
-        if not self.room:
-            return f"twoscale.figures.{self.name}.draw"
-        if (STUDIES / self.room / "draw.py").exists():
-            return f"twoscale.studies.{self.room}.draw.draw_{self.name}"
-        return f"twoscale.studies.{self.room}.{self._part('figure')}.draw"
+        of_study = f"twoscale.studies.{self.room}.draw.draw_{self.name}"
+        return of_study if self.room else f"twoscale.figures.{self.name}.draw"
 
     @property
     def module(self) -> str:
-        """Dotted name of the module of the function."""
         return self.function.rpartition(".")[0]
 
     @property
     def caption_file(self) -> str:
-        """File of the caption in the project."""
-        if not self.room:
-            return f"workflow/report/{self.name}.rst"
-        return f"src/twoscale/studies/{self.room}/{self._part('caption')}.rst"
-
-    def _part(self, kind: str) -> str:
-        return kind if self.name == self.room else f"{kind}_{self.name}"
+        """File of the caption in the project; in the folder of a study its name has that of a further figure."""
+        further = "" if self.name == self.room else f"_{self.name}"
+        of_study = f"src/twoscale/studies/{self.room}/caption{further}.rst"
+        return of_study if self.room else f"workflow/report/{self.name}.rst"
 
     @property
     def category(self) -> str:
         """Category in Snakemake's report."""
-        return CATEGORIES.get(self.target, "Supplementary figures")
+        return "Figures of the paper" if self.target == "all" else "Supplementary figures"
 
     @property
     def label(self) -> str:
@@ -122,9 +112,6 @@ def table(*names: str, **files: str) -> dict[str, str]:
     return {name: f"tables/{file}.parquet" for name, file in (dict(zip(names, names, strict=True)) | files).items()}
 
 
-# --- values of captions ---------------------------------------------------------------------------------------------
-
-
 def report_values(run: str, config: "Config") -> dict[str, Any]:
     """Values that every caption may quote."""
     return {"run": run, "text": text_label(config.data), "published": is_published(config)}
@@ -147,9 +134,6 @@ def is_published(config: "Config") -> bool:
     return config.model.source == "published"
 
 
-# --- the figures ----------------------------------------------------------------------------------------------------
-
-
 def exit_max_loops(config: "Config") -> float:
     return config.exits.max_loops
 
@@ -162,46 +146,31 @@ def reading(config: "Config") -> dict[str, Any]:
     return {"reading": config.figures.reading}
 
 
+_paper = partial(Figure, target="all")
 PAPER = (
-    Figure(
-        "fig1",
-        table("state_paths"),
+    _paper(
+        *("fig1", table("state_paths")),
         values=lambda config: {"tokens": config.figures.fig1_tokens},
-        target="all",
         title="Fig. 1, trajectories",
         claims=(1, 6),
     ),
-    Figure(
-        "fig2",
-        table("drift"),
-        values=reference_state,
-        target="all",
-        title="Fig. 2, drift",
-        claims=(6,),
-        seed_band=True,
-    ),
-    Figure(
-        "fig3",
-        table("loop_metrics"),
+    _paper("fig2", table("drift"), values=reference_state, title="Fig. 2, drift", claims=(6,), seed_band=True),
+    _paper(
+        *("fig3", table("loop_metrics")),
         values=reading,
-        target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),
         seed_band=True,
     ),
-    Figure(
-        "fig4",
-        table("exit_latency", "exit_quality", "exit_loops", "exit_cost_matched"),
+    _paper(
+        *("fig4", table("exit_latency", "exit_quality", "exit_loops", "exit_cost_matched")),
         loops=exit_max_loops,
-        target="all",
         title="Fig. 4, exit criteria",
         claims=(7, 8, 9, 10, 11, 14, 15),
     ),
-    Figure(
-        "fig5",
-        table("loop_metrics"),
+    _paper(
+        *("fig5", table("loop_metrics")),
         values=reading,
-        target="all",
         title="Fig. 5, angles over all loop steps",
         claims=(3, 4, 5),
         seed_band=True,
