@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tests.figures import RUN, exit_tables
-from twoscale.studies.arena import compare, figure, figure_pareto
+from twoscale.studies.arena import draw as drawing
 
 DOCUMENTS = 12
 THRESHOLDS = (0.1, 1.0, 10.0)
@@ -44,9 +44,7 @@ def regret_tables(documents=DOCUMENTS, worse=0.05):
     regret, frontier = [], []
     for document, group in itertools.product(range(documents), GROUPS):
         key = {"group": group, "sequence": document, "document": document, "tokens": 50}
-        for oracle, least in (("loss", 2.0), ("prediction", 1.0)):
-            row = {"criterion": "kl", "threshold": 1.0, "oracle": oracle, "evaluations": 2.0, "ce": 0.5 + worse}
-            regret.append(key | row | {"least": least, "converged": 0.5, "extra": 0.25, "lost": 0.1})
+        regret.append(key | {"criterion": "kl", "threshold": 1.0, "evaluations": 2.0, "ce": 0.5 + worse})
         for price in 10.0 ** np.arange(-6, 1.25, 0.125):
             k = min(range(1, 9), key=lambda k: 1 / k + price * k)
             frontier.append(key | {"price": price, "evaluations": float(k), "ce": 1 / k})
@@ -54,11 +52,11 @@ def regret_tables(documents=DOCUMENTS, worse=0.05):
 
 
 def compared(**changes):
-    return compare.summarise(*matched_tables(**changes), *regret_tables())
+    return drawing.summarise(*matched_tables(**changes), *regret_tables())
 
 
 def draw_pareto(criteria=("fixed", "kl", "mine")):
-    return figure_pareto.draw(*exit_tables(criteria)[:3], **RUN)
+    return drawing.draw_pareto(*exit_tables(criteria)[:3], **RUN)
 
 
 def pareto():
@@ -69,4 +67,4 @@ def arena():
     """The figure with intervals."""
     parts = [matched_tables(gain=0.05, noise=0.1, criterion=name, seed=i) for i, name in enumerate(("kl", "step_norm"))]
     cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
-    return figure.draw(compare.summarise(*cost_matched, *regret_tables()), **RUN)
+    return drawing.draw_arena(drawing.summarise(*cost_matched, *regret_tables()), **RUN)

@@ -115,22 +115,8 @@ def _read(table: str, path: Path) -> pd.DataFrame:
 def _refuse(path: Path, wrong: pd.DataFrame, expected: str) -> None:
     """Raise InputError with the first of the wrong rows, if there are any."""
     if len(wrong):
-        raise InputError(f"{path}: found {', '.join(f'{k} {v}' for k, v in wrong.iloc[0].items())}, {expected}.")
-
-
-def _read(table: str, path: Path) -> pd.DataFrame:
-    """A table that another program wrote. Raises InputError for no row, for nulls, and for another type of a column."""
-    frame = tables.read(table, path)
-    if frame.empty:
-        raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
-    for name, dtype in tables.columns(table).items():
-        if name != "loss" and frame[name].isna().any():
-            raise InputError(f"{path}: found a null in the column {name}, expected a value in every row.")
-        if frame[name].to_numpy().dtype.kind not in KINDS[dtype]:
-            raise InputError(
-                f"{path}: found the column {name} with type {frame[name].dtype}, expected {dtype} without nulls."
-            )
-    return frame
+        found = ", ".join(f"{name} {value}" for name, value in wrong[:1].to_dict("records")[0].items())
+        raise InputError(f"{path}: found {found}, {expected}.")
 
 
 # --- the arena ---------------------------------------------------------------------------------------------------

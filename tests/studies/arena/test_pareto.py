@@ -1,0 +1,107 @@
+"""The figure of quality against cost: what it shows of tables with known content; the sections of the study."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
+
+from tests import configs, small
+from tests.figures import LOOPS, RUN, exit_tables, legend_texts, one_sentence, render_caption
+from tests.studies.arena.samples import draw_pareto
+from twoscale import config
+from twoscale.base import InputError
+from twoscale.config.loading import paper as paper_values
+from twoscale.figures import style
+from twoscale.figures.catalogue import figures
+from twoscale.studies.arena import draw
+
+
+def test_there_is_a_line_per_criterion_with_all_loop_steps_at_zero():
+    figure = draw_pareto()
+    for axes in figure.axes:
+        lines = [container.lines[0] for container in axes.containers]
+        assert len(lines) == 3  # fixed, KL, mine
+        for line in lines:
+            np.testing.assert_allclose(
+                line.get_ydata(orig=False), 0, atol=1e-12
+            )  # all criteria of this table have one CE
+    assert set(figure.axes[0].containers[0].lines[0].get_xdata()) == {30.0}  # median latency
+    assert legend_texts(figure) == ["KL", "mine", "fixed loops"]
+    assert figure.axes[0].get_ylabel().startswith(f"cross-entropy above that of {LOOPS} loops")
+
+
+def test_criteria_of_other_papers_are_one_line_and_a_panel_has_six_at_most():
+    others = ("cosine", "entropy", "confidence", "margin", "minp_kl")
+    figure = draw_pareto(("fixed", *others, *style.CRITERION_COLOURS, "mine"))
+    for axes in figure.axes:
+        colours = {to_rgb(container.lines[0].get_color()) for container in axes.containers}
+        assert colours == {to_rgb(c) for c in (*style.CRITERION_COLOURS.values(), style.BLACK, style.PURPLE)}
+    assert legend_texts(figure)[-1] == "best of 5 other criteria"
+    assert len(legend_texts(figure)) <= 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), min_size=1, max_size=30))
+def test_the_frontier_is_the_set_of_points_that_no_other_point_beats(points):
+    cost, excess = draw.frontier(*(pd.Series(values, dtype=float) for values in zip(*points, strict=True)))
+    beaten = {(x, y) for x, y in points for other in points if other != (x, y) and other[0] <= x and other[1] <= y}
+    assert set(zip(cost, excess, strict=True)) == set(points) - beaten
+    assert sorted(cost) == list(cost)
+
+
+def test_tables_without_rows_are_refused_in_one_sentence():
+    latency, quality, loops, _ = exit_tables()
+    for drawing in (
+        lambda: draw.draw_pareto(latency[:0], quality, loops, **RUN),
+        lambda: draw.draw_pareto(latency, quality[:0], loops, **RUN),
+    ):
+        with pytest.raises(InputError, match="expected at least") as error:
+            drawing()
+        assert one_sentence(error)
+
+
+def test_the_caption_says_nothing_of_slots_where_none_are_shared():
+    assert "loop steps share 3 slots" in render_caption("pareto", {"exits": {"kv_slots": 3}})
+    assert "share" not in render_caption("pareto")
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "section"),
+    [
+        ("data.held_out_tokens", "pareto.quality_tokens", {"quality_tokens": 1_000_448}),
+        ("data.held_out_tokens", "pareto.latency_repeats", {"latency_repeats": 5000}),
+        ("pareto.latency_tokens", "513", {"latency_tokens": 513}),
+    ],
+)
+def test_text_that_is_too_short_for_the_benchmark_is_refused(key, found, section):
+    configs.assert_refused(key, found, pareto=section)
+
+
+def test_the_dense_benchmark_has_every_criterion_and_the_loop_counts_up_to_the_maximum():
+    mine = {"thresholds": [1.0], "file": "my.py", "class": "My"}
+    exits = {"max_loops": 10, "criteria": {"fixed": {"thresholds": [10]}, "mine": mine}}
+    dense = configs.paper(exits=exits, scaling={"loops": [4, 1, 64, 2, 1]}).exit_grids["pareto"]
+    expected = paper_values()["pareto"]["criteria"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
+    assert config.plain(dense)["criteria"] == expected
+    assert (dense.max_loops, dense.latency_repeats) == (10, paper_values()["pareto"]["latency_repeats"])
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (11, 2), (32, 6)])
+def test_the_quality_jobs_of_all_criteria_of_the_grid_share_the_cores(cores, threads):
+    """The tiny preset has five criteria on the grid."""
+    project = small.project()
+    assert len(project.config.exit_grids["pareto"].criteria) == 5
+    assert project.params.exit_threads(cores, "pareto")(small.of()) == threads
+
+
+def test_the_figure_of_quality_against_latency_reads_the_tables_of_the_dense_grid():
+    figure = next(figure for figure in figures() if figure.name == "pareto")
+    assert small.project().figures.inputs(figure)["exit_loops"] == ["results/tiny/tables/pareto_loops.parquet"]
+
+
+def test_the_caption_has_the_sizes_of_the_benchmark():
+    run = config.checked(config.preset("demo"))
+    caption = render_caption("pareto")
+    assert f"{run.pareto.quality_tokens} held-out tokens" in caption
+    assert f"medians over {run.pareto.latency_repeats} repeats" in caption
