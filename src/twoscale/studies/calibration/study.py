@@ -102,7 +102,7 @@ JOBS = (
     TorchJob(
         name="measure_calibration",
         function="twoscale.studies.calibration.measure.run",
-        inputs=lambda runs: {"probe": runs.paths.probe_file()},
+        inputs=lambda runs: {"probe": runs.probe_file()},
         outputs={"runs": RUNS},
         tables=["calibration_runs"],
         config=lambda runs: runs.params.exit_slice(
@@ -110,13 +110,13 @@ JOBS = (
         ),
         dtype="exits",
         minutes=240,
-        threads=lambda runs, cores: runs.resources.exit_threads(cores, "calibration"),
+        threads=lambda runs, cores: runs.params.exit_threads(cores, "calibration"),
         cpus=4,
     ),
     LocalJob(
         name="aggregate_calibration",
         function="twoscale.studies.calibration.draw.run",
-        inputs=lambda runs: {"runs_files": runs.paths.each_criterion(RUNS, "calibration")},
+        inputs=lambda runs: {"runs_files": runs.each_criterion(RUNS, "calibration")},
         outputs={"calibration": "results/{run}/tables/calibration.parquet"},
         tables=["calibration"],
         config=lambda runs: runs.params.slice("seed", "calibration", max_loops=lambda config: config.exits.max_loops),
