@@ -11,6 +11,9 @@ from pathlib import Path
 
 from mkdocs.structure.files import File
 
+from twoscale.config.reference import config_page
+from twoscale.report.docs import tables_page
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?!https?://)([^)\s#]+)")  # the path of a link or picture
@@ -32,6 +35,9 @@ def on_files(files, config):
             files.append(File.generated(config, place, content=content(path)))
         if path.suffix == ".md":
             waiting += [target for target in linked(path) if site_path(target) not in present]
+    for place, page in (("config.md", config_page), ("tables.md", tables_page)):
+        if place not in present:  # `make generated` writes it
+            files.append(File.generated(config, place, content=page()))
     return files
 
 

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from twoscale.config import PROJECT
-from twoscale.report import docs
 
 PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
 # Written by the code, or a list of changes: not counted as prose.
@@ -15,7 +14,6 @@ GENERATED = {
     "claims.md",
     "config.md",
     "jacobians.md",
-    "reruns.md",
     "results.md",
     "seeds.md",
     "tables.md",
@@ -58,17 +56,6 @@ def test_the_first_page_counts_the_verdicts_of_its_table():
 
 def test_the_first_page_is_short():
     assert len((PROJECT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
-def sections(text):
-    return {section.partition("\n")[0]: section.rstrip() for section in text.split("\n## ")}
-
-
-def test_the_page_of_tables_is_up_to_date():
-    written = sections((PROJECT / "docs" / "tables.md").read_text(encoding="utf-8"))
-    now = sections(docs.tables_page())
-    present = {name: written.get(name) for name in now}  # a study may have been removed
-    assert present == now, "run python -m twoscale.report.docs"
 
 
 def words(page):
