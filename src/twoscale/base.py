@@ -282,22 +282,12 @@ def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: b
 STUDIES = Path(__file__).parent / "studies"
 
 
-# Part -> what a study's module `study` defines where it has no module of that name.
-ATTRIBUTES = {"config": "SECTIONS", "tables": "TABLES", "runs": "runs"}
-
-
 @cache
-def study_parts(part: str) -> dict[str, ModuleType]:
-    """Name of a study -> its module `part`, or `study` if that has the part, in alphabetical order.
+def study_parts(part: str = "study") -> dict[str, ModuleType]:
+    """Name of a study -> its module `part`, for the studies that have one, in alphabetical order.
 
-    A study is a folder in `twoscale.studies`, and no list names it.
+    A study is a folder in `twoscale.studies`, and no list names it. What it adds to the project is in its module
+    `study`: SECTIONS of the config, TABLES, `runs`, FIGURES and JOBS, each optional.
     """
-    found = {}
-    for name in sorted(path.parent.name for path in STUDIES.glob("*/study.py")):
-        if (STUDIES / name / f"{part}.py").exists():
-            found[name] = import_module(f"twoscale.studies.{name}.{part}")
-        elif part in ATTRIBUTES:
-            study = import_module(f"twoscale.studies.{name}.study")
-            if hasattr(study, ATTRIBUTES[part]):
-                found[name] = study
-    return found
+    names = sorted(path.parent.name for path in STUDIES.glob(f"*/{part}.py"))
+    return {name: import_module(f"twoscale.studies.{name}.{part}") for name in names}

@@ -280,7 +280,7 @@ CORE: dict[str, dict[str, Column]] = {
 @cache
 def declared() -> dict[str, dict[str, Column]]:
     """All tables, with the tables of the studies: name -> columns."""
-    return {**CORE, **{name: each for part in study_parts("tables").values() for name, each in part.TABLES.items()}}
+    return CORE | {name: each for part in study_parts().values() for name, each in getattr(part, "TABLES", {}).items()}
 
 
 def columns(table: str) -> dict[str, str]:

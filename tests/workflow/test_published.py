@@ -18,7 +18,7 @@ pytestmark = pytest.mark.runs
 
 FIGURES = [f"fig{number}" for number in range(1, 6)]
 OURO_FIGURES = ["fig1", "fig2", "fig4"]
-EXPLORED = ["results/explore.html"] if "explore" in study_parts("study") else []
+EXPLORED = ["results/explore.html"] if "explore" in study_parts() else []
 TRAINING = {"init_model", "train_segment", "train_segment_last", "aggregate_training"}
 # as few jobs as have one of each kind
 UNUSED = dict.fromkeys(("step_norm", "kl", "acceleration", "entropy_diff", "cosine", "minp_kl"))

@@ -9,7 +9,7 @@ from twoscale.base import study_parts
 from twoscale.figures.catalogue import figures
 
 # One with a measurement and a figure, one with a grid of exit criteria and two figures, one with runs and a target.
-ROOMS = sorted({"lens", "arena", "baselines"} & study_parts("study").keys())
+ROOMS = sorted({"lens", "arena", "baselines"} & study_parts().keys())
 # Of the tests, those of the modules that ask for parts of studies.
 CORE = "test_config_reference or test_imports or test_overview or test_products or test_tables or test_workflow"
 
@@ -38,7 +38,7 @@ def test_a_project_without_a_study_plans_everything_else(without, room):
     drawn = {figure.name for figure in figures() if figure.target in targets and figure.room != room}
     assert {rule for rule in planned if rule.startswith("plot_")} <= {f"plot_{name}" for name in drawn}
     assert {f"plot_fig{number}" for number in range(1, 6)} <= planned.keys()
-    jobs = {job.name for job in getattr(study_parts("study")[room], "JOBS", ())}
+    jobs = {job.name for job in getattr(study_parts()[room], "JOBS", ())}
     assert jobs
     assert not jobs & planned.keys()
 

@@ -46,7 +46,7 @@ IMPORTERS = {"published": "twoscale.model.published.weights"}
 # --- all sections ---
 
 STUDY_SECTIONS: dict[str, type[Section]] = {
-    name: section for part in study_parts("config").values() for name, section in part.SECTIONS.items()
+    name: section for study in study_parts().values() for name, section in getattr(study, "SECTIONS", {}).items()
 }
 
 if TYPE_CHECKING:
@@ -333,8 +333,8 @@ def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) 
     if selected.model.source == "published":
         return {}
     found: dict[str, Config] = {}
-    for part in study_parts("runs").values():
-        for sweep, named in part.runs(selected).items():
+    for part in study_parts().values():
+        for sweep, named in part.runs(selected).items() if hasattr(part, "runs") else ():
             base = merge(merged, getattr(selected, sweep).overrides)
             for name, overrides in named.items():
                 with _named(f"run {sweep}/{name} ({sweep}.overrides)"):

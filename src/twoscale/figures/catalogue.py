@@ -181,7 +181,7 @@ PAPER = (
 @cache
 def figures() -> tuple[Figure, ...]:
     """The figures of the paper, then those of the studies."""
-    rows = [(study, getattr(part, "FIGURES", ())) for study, part in study_parts("study").items()]
+    rows = [(study, getattr(part, "FIGURES", ())) for study, part in study_parts().items()]
     return PAPER + tuple(replace(figure, room=study) for study, figures in rows for figure in figures)
 
 

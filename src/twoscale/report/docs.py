@@ -280,7 +280,8 @@ COMMENT = re.compile(r'((?: {4}# .*\n)+) {4}"(\w+)": (?:table|columns)\(')
 def tables_page() -> str:
     """The Markdown of tables.md."""
     sections = [("The reproduction", _declared(tables, tables.CORE))]
-    sections += [(f"Study `{name}`", _declared(part, part.TABLES)) for name, part in study_parts("tables").items()]
+    studies = {name: part for name, part in study_parts().items() if hasattr(part, "TABLES")}
+    sections += [(f"Study `{name}`", _declared(part, part.TABLES)) for name, part in studies.items()]
     return render("report/templates/tables.md.j2", sections=sections)
 
 

@@ -97,7 +97,7 @@ class Runs:
 
         Released tables need only the verdicts.
         """
-        studies = (job for part in study_parts("study").values() for job in getattr(part, "JOBS", ()))
+        studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
         rows = [*JOBS, PROBE_JOB, *studies] if self.release is None else [JUDGE_CLAIMS]
         shown = f"{self.table_root}/{self.selected}/"
         paths = (
