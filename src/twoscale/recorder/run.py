@@ -16,7 +16,7 @@ from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
 from twoscale.dynamics import aggregate, state_paths
-from twoscale.figures import drawing, style
+from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.rows import StudyJob
@@ -71,7 +71,7 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     trajectories, drift, paths, scaling = (_files(folder, n) for n in ("trajectories", "drift", "paths", "scaling"))
     jobs = [
         (aggregate.metrics, {"trajectories": trajectories, "token_drift": drift}),
-        (state_paths.run, {"states": [path for path in [folder / "states.safetensors"] if path.exists()]}),
+        (state_paths.project_states, {"states": [path for path in [folder / "states.safetensors"] if path.exists()]}),
     ]
     jobs += [(part.run_types, {"paths": paths}) for name, part in study_parts("draw").items() if name == "paths"]
     jobs += [(part.run_scaling, {"quality": scaling}) for name, part in study_parts("draw").items() if name == "depth"]
@@ -95,7 +95,7 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame], config: C
         values = figure.values(config) | ({"mean_loops": None} if figure.name == "scaling" else {})
         path = folder / f"{figure.name}.pdf"
         style.save(
-            drawing.draw(command.function(figure.function), inputs, [folder.name], **values, context=context), path
+            style.draw_files(command.function(figure.function), inputs, [folder.name], **values, context=context), path
         )
         yield path
 
