@@ -329,7 +329,7 @@ def cache_bytes(model, steps, recompute):
         (("--preset", "no such"), "config key preset: found 'no such', expected one of"),
         (("--tflops", "0"), "option --tflops: found 0"),
         (("--configfile", "no such"), "no such: cannot be read"),
-        (("--config", "seed"), "option --config: found 'seed', expected KEY=VALUE."),
+        (("--config", "seed"), "option --config: found 'seed', expected KEY=VALUE"),
         (("--preset", "tiny", "--config", "train={batch_size: many}"), "config key train.batch_size: found 'many'"),
     ],
 )
