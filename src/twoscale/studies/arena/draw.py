@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
@@ -32,7 +33,7 @@ COST_MATCHED = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"
 BOTH = "better or worse, depending on the threshold,"
 NO_DIFFERENCE, UNKNOWN = "no difference shown", "cannot be judged"
-# Sums over the documents of R samples (R, ...) -> one number each (R,).
+# Sums over the documents of R samples (R, ...) -> P numbers each (R, P).
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
@@ -74,20 +75,19 @@ def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndar
     return total.reshape(-1, *map(len, by.values()), len(columns) + 1)
 
 
-def estimate(statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int) -> Estimate:
-    """A statistic of the sums over documents, with its interval: units (documents, ...) with `tokens` (documents,).
+def estimates(statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int) -> list[Estimate]:
+    """Statistics of the sums over documents, with their intervals: units (documents, ...) with `tokens` (documents,).
 
-    Without an interval where there is one document or where the statistic of a sample is undefined.
+    Without intervals where there is one document.
     """
-    value = float(statistic(units.sum(axis=0)[None])[0])
-    if len(units) < 2 or np.isnan(value):
-        return Estimate(value)
-    samples = statistic(bootstrap.totals(units, seed))
-    if not np.isfinite(samples).all():
-        return Estimate(value)
-    effective = bootstrap.effective_number(tokens)
-    low, high = bootstrap.interval_about(value, samples, effective)
-    return Estimate(value, low, high, freedom=effective - 1, units=len(units), effective=effective)
+    values = statistic(units.sum(axis=0)[None])[0]
+    if len(units) < 2:
+        return list(map(Estimate, values))
+    samples, effective = statistic(bootstrap.totals(units, seed)), bootstrap.effective_number(tokens)
+    return [
+        Estimate(value, *bootstrap.interval_about(float(value), np.ascontiguousarray(of_value), effective))
+        for value, of_value in zip(values, samples.T, strict=True)
+    ]
 
 
 def _row(point: dict[str, Any], gain: Estimate, evaluations: float, ce: float, tokens: np.ndarray) -> dict[str, Any]:
@@ -109,14 +109,10 @@ def _gains(quality: pd.DataFrame, exit_loops: pd.DataFrame, cost_matched: pd.Dat
             beside = matched.groupby(keys)[["evaluations", "ce"]].mean()  # over draws
             joined = own.join(beside.add_suffix("_reference"), on=keys)
             units = document_sums(joined, columns, threshold=thresholds)  # (documents, thresholds, 5)
-            for place, threshold in enumerate(thresholds):
+            tokens = units[:, 0, 4]
+            gains = estimates(lambda sums: (sums[..., 3] - sums[..., 1]) / sums[..., 4], units, tokens, seed)
+            for place, (threshold, gain) in enumerate(zip(thresholds, gains, strict=True)):
                 evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()
-                gain = estimate(
-                    lambda totals, place=place: (totals[:, place, 3] - totals[:, place, 1]) / totals[:, place, 4],  # type: ignore[misc]
-                    units,
-                    tokens := units[:, 0, 4],
-                    seed,
-                )
                 point = {"criterion": criterion, "threshold": threshold, "reference": reference}
                 yield _row(point, gain, evaluations, ce, tokens)
 
@@ -127,23 +123,22 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
         return
     groups, prices = list(regret["group"].unique()), np.sort(frontier["price"].unique())
     bought = document_sums(frontier, ["evaluations", "ce"], group=groups, price=list(prices))[..., :2]  # (D, G, L, 2)
-    for point, rows in regret.groupby(OPERATING_POINT, sort=False):
+
+    def gain_of(sums: np.ndarray) -> np.ndarray:
+        """`oracle_gain`, mean over groups, from sums (R, G, 3 + 2 L) -> (R, 1)."""
+        means = sums / sums[..., 2:3]
+        cost, quality = np.moveaxis(means[..., 3:].reshape(*means.shape[:2], -1, 2), -1, 0)
+        return oracle_gain(means[..., 0], means[..., 1], cost, quality, prices).mean(axis=1, keepdims=True)
+
+    for (criterion, threshold), rows in regret.groupby(OPERATING_POINT, sort=False):
         spent = document_sums(rows, ["evaluations", "ce"], group=groups)  # (D, G, 3)
         units = np.concatenate([spent, bought.reshape(*bought.shape[:2], -1)], axis=-1)
         evaluations, ce = (units[..., :2].sum(axis=0) / units[..., 2:3].sum(axis=0)).mean(axis=0)
-        tokens = units[:, 0, 2]
-        gain = estimate(lambda totals: _oracle_gain_of(totals, prices).mean(axis=1), units, tokens, seed)
+        (gain,) = estimates(gain_of, units, tokens := units[:, 0, 2], seed)
         # no sample passes 0, where the interval ends
         bounded = Estimate(gain.value, np.minimum(gain.low, 0), np.minimum(gain.high, 0))
-        named = dict(zip(OPERATING_POINT, point, strict=True)) | {"reference": ORACLE}
-        yield _row(named, bounded, evaluations, ce, tokens)
-
-
-def _oracle_gain_of(totals: np.ndarray, prices: np.ndarray) -> np.ndarray:
-    """`oracle_gain` (R, G) from sums (R, G, 3 + 2 L)."""
-    means = totals / totals[..., 2:3]
-    bought = means[..., 3:].reshape(*means.shape[:2], -1, 2)
-    return oracle_gain(means[..., 0], means[..., 1], bought[..., 0], bought[..., 1], prices)
+        point = {"criterion": criterion, "threshold": threshold, "reference": ORACLE}
+        yield _row(point, bounded, evaluations, ce, tokens)
 
 
 def oracle_gain(
@@ -261,8 +256,7 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
         axes.set_title(f"{numeral}  gain over {name}", loc="left")
         axes.axvline(0, color=style.GREY, linewidth=0.6, zorder=0)
         axes.set_xscale("symlog", linthresh=LINEAR)
-        axes.xaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+        _tick_powers(axes.xaxis)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}, logarithmic beyond")
         axes.tick_params(axis="y", length=0)
@@ -276,6 +270,11 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     lines = [Line2D([], [], color=style.GREY, **look) for look in handles.values()]
     figure.legend(lines, list(handles), loc="outside upper center", ncols=len(handles))
     return figure
+
+
+def _tick_powers(axis: Axis) -> None:
+    axis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
 
 
 def _draw_row(axes: Axes, place: float, rows: pd.DataFrame, colour: str) -> None:
@@ -337,8 +336,7 @@ def draw_pareto(
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yscale("symlog", linthresh=LINEAR)
-        axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+        _tick_powers(axes.yaxis)
         axes.set_xlabel(label)
         axes.set_title(title, loc="left")
     panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
