@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from twoscale.config import Config, checked, preset, text_label
-from twoscale.figures import drawing, style
+from twoscale.figures import style
 from twoscale.figures.catalogue import Figure, figures
 from twoscale.jobs import command
 
@@ -15,7 +15,7 @@ def redraw(figure: Figure, config: Config, run: Path, picture: Path) -> None:
     """Write `picture` from the tables in the folder `run`."""
     inputs = {table: [run / file] for table, file in figure.inputs.items()}
     context = style.FigureContext(run.name, text_label(config.data), figure.loops(config))
-    drawn = drawing.draw(
+    drawn = style.draw_files(
         command.function(figure.function), inputs, [run.name], **figure.values(config), context=context
     )
     with style.look():

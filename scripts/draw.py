@@ -2,18 +2,18 @@
 
 import sys
 
-from twoscale.figures import drawing, style
+from twoscale.figures import style
 from twoscale.jobs import command
 
 if __name__ == "__main__":
     function = command.function(sys.argv.pop(1))
-    names = drawing.inputs_of(function)
+    names = style.inputs_of(function)
 
     def main(arguments):
         config = arguments.config
         context = style.FigureContext(config.run, config.text, config.loops, published=config.published)
         inputs = {table: getattr(arguments, table) for table in names}
-        figure = drawing.draw(function, inputs, config.runs, **config.values, context=context)
+        figure = style.draw_files(function, inputs, config.runs, **config.values, context=context)
         for path in (arguments.figure, arguments.picture):
             style.save(figure, path)
 

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,20 +36,9 @@ FRONT, BEHIND = 2, 1
 Shades = dict[str | None, np.ndarray]  # group -> colours of its states
 UNLOOPED: Look = {"color": "0.5", "linewidth": 1.2, "zorder": FRONT}
 HANDOFF: Look = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (4, 1.5)), "zorder": FRONT}
-EMBEDDING: Look = {
-    "marker": "s",
-    "markersize": 4,
-    "color": "white",
-    "markeredgecolor": "black",
-    "zorder": FRONT + 1,
-}
-EXIT: Look = {
-    "marker": "o",
-    "markersize": 4.5,
-    "markeredgecolor": "black",
-    "markeredgewidth": 0.5,
-    "zorder": FRONT + 1,
-}
+MARK: Look = {"markeredgecolor": "black", "zorder": FRONT + 1}
+EMBEDDING: Look = MARK | {"marker": "s", "markersize": 4, "color": "white"}
+EXIT: Look = MARK | {"marker": "o", "markersize": 4.5, "markeredgewidth": 0.5}
 PALE: Look = {"color": "0.86", "linewidth": 0.6, "zorder": BEHIND}
 PALE_SHARE = 0.3  # of a group's colour in the pale one, the rest is white
 LEAST_WORD, LONGEST_WORD = 3, 12  # letters
@@ -60,16 +49,11 @@ SIDEWAYS = 0.35  # least share of a direction that is to the side
 SMALL = 6.5  # font size inside the right part
 
 
-@dataclass(frozen=True)
-class Paths:
+class Paths(NamedTuple):
     """The paths of the tokens of one held-out sequence in the principal plane, from the embedding to the last layer.
 
-    Attributes:
-        plane: (P, T, 2), site by token by coordinate.
-        shares: Of the variance in the two directions (2,).
-        sites: One entry per site: stage, layer, group, k (None where a site has none) and follows, as in the table
-            "state_paths".
-        tokens: T strings.
+    `plane` has the coordinates (P, T, 2), site by token, `shares` the variance in both directions; a site has stage,
+    layer, group, k (None where it has none) and follows, as in the table "state_paths".
     """
 
     plane: np.ndarray
@@ -125,24 +109,28 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
     if not loops:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 1.")
     positions = spread(len(paths.tokens), tokens)
-    middle = len(positions) // 2
-    positions[middle] = nearest_word(paths.tokens, positions[middle], set(positions))
-    shades = {loop.group: _shades(i, len(loop.path)) for i, loop in enumerate(loops)}
+    middle = positions.pop(len(positions) // 2)
+    front = nearest_word(paths.tokens, middle, {middle, *positions})
+    # colours of the states x^1 ... x^K of each group, light to dark
+    maps = [sns.color_palette(COLOUR_MAPS[i % len(COLOUR_MAPS)], as_cmap=True) for i in range(len(loops))]
+    lightness = [np.linspace(LIGHTEST, 1, len(loop.path)) for loop in loops]
+    shades = {loop.group: colours(at) for loop, colours, at in zip(loops, maps, lightness, strict=True)}
 
     figure = style.new_figure(style.DOUBLE, 4.1, context)
     axes = figure.subplots()
-    front, *others = _front_first(positions)
-    for position in others:
+    for position in positions:
         _draw_pale(axes, plane[:, position], segments, shades)
     _draw_token(axes, plane[:, front], segments, shades)
     visible = np.concatenate([segment.path for segment in segments])
-    _set_limits(axes, plane[visible][:, positions].reshape(-1, 2))
+    _set_limits(axes, plane[visible][:, [front, *positions]].reshape(-1, 2))
     if paths.sites[0]["stage"] == "embedding":
-        _mark_embedding(axes, plane[visible, front], paths.tokens[front])
+        start, after = plane[visible[:2], front]
+        axes.plot(*start, **EMBEDDING)
+        _write_beside(axes, f"“{printable(paths.tokens[front])}”", start, after, parse_math=False)
     axes.set_xlabel(f"PC 1 ({100 * paths.shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
     axes.set_ylabel(f"PC 2 ({100 * paths.shares[1]:.0f} % of variance)")
     _draw_inset(axes, plane[:, front], paths.tokens[front], segments, shades)
-    _draw_key(axes, segments, shades, _legend(paths, segments, len(others)))
+    _draw_key(axes, segments, shades, _legend(paths, segments, len(positions)))
     return figure
 
 
@@ -159,12 +147,6 @@ def spread(length: int, number: int) -> list[int]:
     return [(2 * i + 1) * length // (2 * number) for i in range(number)]
 
 
-def _shades(index: int, steps: int) -> np.ndarray:
-    """Colours (steps, 4) of the states x^1 ... x^K of the group with this index, light to dark."""
-    colour_map = sns.color_palette(COLOUR_MAPS[index % len(COLOUR_MAPS)], as_cmap=True)
-    return colour_map(np.linspace(LIGHTEST, 1, steps))
-
-
 def nearest_word(tokens: Sequence[str], position: int, taken: Set[int] = frozenset()) -> int:
     """The position nearest to `position` that has a whole word and is not `taken`; `position` if there is none."""
     ends = [not after[:1].isalpha() for after in [*tokens[1:], ""]]
@@ -177,20 +159,18 @@ def nearest_word(tokens: Sequence[str], position: int, taken: Set[int] = frozens
     return min(words, key=lambda place: abs(place - position), default=position)
 
 
-def _front_first(positions: Sequence[int]) -> list[int]:
-    """The positions with the middle one first, which is drawn in colour."""
-    middle = len(positions) // 2
-    return [positions[middle], *positions[:middle], *positions[middle + 1 :]]
-
-
 def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: Shades) -> None:
     """Draw one token's path (P, 2)."""
     for segment in segments:
         if segment.group is None:
             axes.plot(*path[segment.path].T, **UNLOOPED)
             continue
-        _draw_loop(axes, path[segment.path], shades[segment.group])
-        axes.plot(*path[segment.path[-1]], color=shades[segment.group][-1], **EXIT)
+        states, colours = path[segment.path], shades[segment.group]  # each step has the colour of the state it reaches
+        steps = np.stack([states[:-1], states[1:]], axis=1)
+        lines = LineCollection(steps, colors=colours[1:], linewidths=1.5, capstyle="round", zorder=FRONT)  # type: ignore[arg-type]
+        axes.add_collection(lines, autolim=False)
+        axes.scatter(*states.T, c=colours, s=4, linewidths=0, zorder=FRONT)
+        axes.plot(*states[-1], color=colours[-1], **EXIT)
     for before, after in hand_offs(segments):
         axes.plot(*path[[before.path[-1], after.path[0]]].T, **HANDOFF)
 
@@ -206,12 +186,6 @@ def _draw_pale(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades
             axes.plot(*path[segment.path[-1]], **PALE | {"color": pale, "marker": "o", "markersize": 3})
 
 
-def _mark_embedding(axes: Axes, path: np.ndarray, token: str) -> None:
-    """Mark and name the token at its embedding, the first state of its path (P, 2)."""
-    axes.plot(*path[0], **EMBEDDING)
-    _write_beside(axes, f"“{printable(token)}”", path[0], path[1], parse_math=False)
-
-
 def _write_beside(axes: Axes, text: str, point: np.ndarray, neighbour: np.ndarray, **looks: Any) -> None:
     """Write `text` at a state, `point` (2,), away from the state beside it on the path, `neighbour` (2,)."""
     away = point - neighbour
@@ -225,15 +199,6 @@ def _write_beside(axes: Axes, text: str, point: np.ndarray, neighbour: np.ndarra
 def hand_offs(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
     """Pairs of successive segments where the second one starts from where the first one ends."""
     return [(before, after) for before, after in itertools.pairwise(segments) if after.follows]
-
-
-def _draw_loop(axes: Axes, path: np.ndarray, shades: np.ndarray) -> None:
-    """Draw the states x^1 ... x^K of a loop, (K, 2); each step has the colour of the state it reaches."""
-    segments = np.stack([path[:-1], path[1:]], axis=1)
-    lines = LineCollection(segments, colors=shades[1:], linewidths=1.5, capstyle="round", zorder=FRONT)  # type: ignore[arg-type]
-    axes.add_collection(lines, autolim=False)
-    x, y = path.T
-    axes.scatter(x, y, c=shades, s=4, linewidths=0, zorder=FRONT)
 
 
 def _set_limits(axes: Axes, points: np.ndarray) -> None:
@@ -263,9 +228,17 @@ def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Seg
     loop = [segment for segment in segments if segment.group is not None][-1]
     last = len(loop.path)
     first = max(1, last // 10)
-    left, bottom, width, height = _inset_box(len(shades))
-    inset = axes.inset_axes((left, bottom, width, height))
-    _enlarge(inset, path[loop.sites[first:]])
+    bottom = BARS_BOTTOM + BAR_HEIGHT * len(shades) + INSET_GAP  # above one colour bar per group
+    height = min(INSET_HEIGHT, TOP - bottom)
+    width = height / ASPECT
+    inset = axes.inset_axes((RIGHT - width, bottom, width, height))
+    late = path[loop.sites[first:]]
+    low, high = late.min(axis=0), late.max(axis=0)
+    (x, y), half = (low + high) / 2, max(0.66 * (high - low).max(), 1e-9)
+    inset.set(xlim=(x - half, x + half), ylim=(y - half, y + half), aspect="equal")
+    inset.tick_params(labelsize=style.LEAST_FONT)
+    inset.locator_params(nbins=4)
+    inset.spines[:].set_visible(True)
     _draw_token(inset, path, segments, shades)
     for k, neighbour in ((first, first + 1), (last, last - 1)):
         here, beside = path[loop.sites[[k, min(neighbour, last)]]]
@@ -287,25 +260,6 @@ def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Seg
 def factor(magnification: float) -> str:
     """A factor with two digits, without an exponent."""
     return style.grouped(round(magnification, 1 - math.floor(math.log10(magnification)))).removesuffix(".0")
-
-
-def _inset_box(groups: int) -> tuple[float, float, float, float]:
-    """Left, bottom, width and height of the inset in units of the panel, above one colour bar per group."""
-    bottom = BARS_BOTTOM + BAR_HEIGHT * groups + INSET_GAP
-    height = min(INSET_HEIGHT, TOP - bottom)
-    return RIGHT - height / ASPECT, bottom, height / ASPECT, height
-
-
-def _enlarge(inset: Axes, points: np.ndarray) -> None:
-    """Limits of equal scale around `points` (N, 2)."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    middle, half = (low + high) / 2, max(0.66 * (high - low).max(), 1e-9)
-    inset.set_xlim(middle[0] - half, middle[0] + half)
-    inset.set_ylim(middle[1] - half, middle[1] + half)
-    inset.set_aspect("equal")
-    inset.tick_params(labelsize=style.LEAST_FONT)
-    inset.locator_params(nbins=4)
-    inset.spines[:].set_visible(True)
 
 
 def _draw_key(axes: Axes, segments: Sequence[Segment], shades: Shades, handles: dict[str, Line2D]) -> None:

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from twoscale.claims.evidence import LATE_STEPS
+from twoscale.claims.geometry import LATE_STEPS
 from twoscale.figures import style
 
 COSINE = {"cosine": r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"}

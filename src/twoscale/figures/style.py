@@ -4,7 +4,9 @@ Figures are built from `matplotlib.figure.Figure` under `look()`, never through 
 leaves no global state behind and does not depend on the user's matplotlibrc.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +33,7 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 
+from twoscale import tables
 from twoscale.base import InputError, replacing
 from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.config.definitions import THRESHOLD_TYPES
@@ -56,10 +59,7 @@ LOOK: Look = {
     "font.size": 7.5,
     "axes.labelsize": 7.5,
     "axes.titlesize": 7.5,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.title_fontsize": 7,
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize", "legend.title_fontsize"), 7),
     "legend.frameon": False,
     "legend.handlelength": 1.8,
     "legend.columnspacing": 1.2,
@@ -68,14 +68,8 @@ LOOK: Look = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.minor.size": 1.5,
-    "ytick.minor.size": 1.5,
+    **{f"{axis}tick.{kind}.width": width for axis in "xy" for kind, width in (("major", 0.6), ("minor", 0.4))},
+    **{f"{axis}tick.{kind}.size": size for axis in "xy" for kind, size in (("major", 2.5), ("minor", 1.5))},
     "axes.formatter.useoffset": False,
     "pdf.fonttype": 42,  # whole TrueType outlines, which journals ask for
     "savefig.dpi": 300,
@@ -83,14 +77,8 @@ LOOK: Look = {
 }
 
 # Contrast with white of at least 3 : 1, and pairs that differ under deuteranopia and protanopia (tested).
-BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS = (
-    "#1f5fae",
-    "#e57300",
-    "#009975",
-    "#a010dd",
-    "#802300",
-    "#1a1a1a",
-)
+COLOURS = ("#1f5fae", "#e57300", "#009975", "#a010dd", "#802300", "#1a1a1a")
+BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS
 # Mean loop count of training, where an axis has loop counts.
 TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 # The date that a file would contain, by suffix.
@@ -164,6 +152,29 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(temporary, format=suffix, metadata=(DATE[suffix] or {}) | {"Title": figure.get_label()})
 
 
+def inputs_of(function: Callable[..., Figure]) -> list[str]:
+    """Names of the tables that a figure takes: the parameters before the keyword-only ones."""
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+
+
+def draw_files(
+    function: Callable[..., Figure], inputs: Mapping[str, Sequence[Path]], runs: Sequence[str], **values: Any
+) -> Figure:
+    """The figure that a function draws of the files of its tables.
+
+    Args:
+        function: It takes tables, then `values`, such as `context`, as keyword-only arguments.
+        inputs: Table -> its files, one per run; each row gets the name of its run.
+        runs: The runs.
+    """
+    content = {}
+    for table, paths in inputs.items():
+        frames = [tables.read(table, path).assign(run=run) for path, run in zip(paths, runs, strict=True)]
+        content[table] = pd.concat(frames, ignore_index=True)
+    return function(**content, **values)
+
+
 def measures_read(table: pd.DataFrame, measures: Mapping[str, str], reading: str) -> Mapping[str, str]:
     """Measures of "loop_metrics" with labels, of states, in a reading, "state" or "direction".
 
@@ -225,18 +236,9 @@ def grouped(number: float) -> str:
     return f"{number:,}".replace(",", "\N{THIN SPACE}")
 
 
-def iteration_name(iteration: int) -> str:
-    """An iteration as printed in a legend."""
-    return "0 (untrained)" if iteration == 0 else grouped(iteration)
-
-
 def panel_number(number: int) -> str:
-    """The number of a panel in the paper's style: (i), (ii), (iii), (iv), …"""
-    roman = ""
-    for value, sign in ((10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")):
-        roman += sign * (number // value)
-        number %= value
-    return f"({roman})"
+    """The number of a panel in the paper's style."""
+    return f"({('i', 'ii', 'iii', 'iv', 'v', 'vi', 'vii', 'viii', 'ix', 'x')[number - 1]})"
 
 
 def title_groups(panels: Iterable[Axes], groups: Sequence[str]) -> None:
@@ -291,26 +293,19 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
 
 def series_styles(number: int) -> list[dict[str, Any]]:
     """Colour, marker and dashes of `number` series that have no fixed colour."""
-    return [
-        {
-            "color": COLOURS[i % len(COLOURS)],
-            "marker": _MARKERS[i % len(_MARKERS)],
-            "linestyle": _DASHES[i % len(_DASHES)],
-        }
-        for i in range(number)
-    ]
+    looks = {"color": COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
+    return [{name: values[i % len(values)] for name, values in looks.items()} for i in range(number)]
 
 
 def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dashes of each exit criterion except `fixed`, in the given order; all combinations differ."""
+    """Colour, marker and dashes of each exit criterion except `fixed`, in the given order; all combinations differ.
+
+    The criteria of the paper keep their look even if another of them is absent.
+    """
     criteria = [criterion for criterion in dict.fromkeys(criteria) if criterion != "fixed"]
     others = [criterion for criterion in criteria if criterion not in CRITERION_COLOURS]
-    colours = CRITERION_COLOURS | {
-        criterion: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, criterion in enumerate(others)
-    }
-    # The criteria of the paper keep their look even if another of them is absent.
-    names = [*CRITERION_COLOURS, *others]
-    looks = dict(zip(names, series_styles(len(names)), strict=True))
+    colours = CRITERION_COLOURS | dict(zip(others, itertools.cycle(_FURTHER_COLOURS), strict=False))
+    looks = dict(zip(colours, series_styles(len(colours)), strict=True))
     return {criterion: looks[criterion] | {"color": colours[criterion]} for criterion in criteria}
 
 
@@ -333,16 +328,14 @@ def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def line_with_band(
-    axes: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, alpha: float = 0.15, **style: Any
-) -> Line2D:
+def line_with_band(axes: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, **style: Any) -> Line2D:
     """Draw `mean` against `x` with a band of one standard deviation on either side; return the line.
 
     On a logarithmic axis the band does not extend below a tenth of the mean.
     """
     (line,) = axes.plot(x, mean, **style)
     low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
-    band(axes, x, low, mean + std, color=line.get_color(), alpha=alpha)
+    band(axes, x, low, mean + std, color=line.get_color(), alpha=0.15)
     return line
 
 
@@ -405,9 +398,7 @@ def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, 
         line_with_band(axes, places, mean, std, **style)
 
 
-def checkpoint_lines(
-    axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Mapping[str, Any]], context: FigureContext
-) -> None:
+def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Look], context: FigureContext) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
     Only the last checkpoint has a band: those of all of them would hide the lines.
@@ -422,7 +413,7 @@ def checkpoint_lines(
 
 def checkpoint_legend(
     figure: Figure,
-    styles: Mapping[int, Mapping[str, Any]],
+    styles: Mapping[int, Look],
     context: FigureContext,
     further: Mapping[str, Artist] = MappingProxyType({}),
 ) -> None:
@@ -430,19 +421,17 @@ def checkpoint_legend(
 
     The one line of a published model needs no entry: the footer names the run.
     """
-    entries: dict[str, Artist] = {
-        iteration_name(iteration): Line2D([], [], **style) for iteration, style in styles.items()
-    }
-    entries = dict(further) if context.published else entries | dict(further)
-    if not entries:
-        return
-    names = list(entries)
-    columns = legend_columns(names, figure.get_figwidth())
-    # matplotlib fills a legend column by column
-    row_wise = [name for column in range(columns) for name in names[column::columns]]
-    handles = [entries[name] for name in row_wise]
-    title = None if context.published else "iteration"
-    figure.legend(handles, row_wise, loc="outside upper center", ncols=columns, title=title)
+    entries: dict[str, Artist] = dict(further)
+    if not context.published:
+        names = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
+        entries = {name: Line2D([], [], **look) for name, look in zip(names, styles.values(), strict=True)} | entries
+    if entries:
+        names = list(entries)
+        columns = legend_columns(names, figure.get_figwidth())
+        # matplotlib fills a legend column by column
+        row_wise = {name: entries[name] for column in range(columns) for name in names[column::columns]}
+        title = None if context.published else "iteration"
+        figure.legend(row_wise.values(), row_wise.keys(), loc="outside upper center", ncols=columns, title=title)
 
 
 def legend_columns(names: Sequence[str], width: float) -> int:
