@@ -23,8 +23,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tqdm import tqdm
-
 # Characters of embedding and overriding directions, which could show a text in another order.
 DIRECTIONS = frozenset(map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
 LINE_ENDS = frozenset("\u2028\u2029")  # besides those that are control characters
@@ -243,6 +241,8 @@ class _LogLines:
             self.line()
 
     def line(self) -> None:
+        from tqdm import tqdm  # planning has none
+
         self.last = time.monotonic()
         text = tqdm.format_meter(
             self.done,
@@ -270,6 +270,8 @@ def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: b
         visible: False prints nothing, for all but one of several processes that work together.
     """
     if not visible or sys.stderr.isatty():
+        from tqdm import tqdm
+
         options: dict[str, Any] = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not visible}
         with tqdm(desc=label, total=total, file=sys.stderr, **options) as bar:
             yield bar

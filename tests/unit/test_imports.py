@@ -1,4 +1,4 @@
-"""The floors of the library: which module may import which, and what may be imported without torch."""
+"""The floors of the library: which module may import which, and what may be imported without heavy libraries."""
 
 import ast
 import subprocess
@@ -29,9 +29,10 @@ FLOORS = [
     {"workflow"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = ["config", "tables", "claims", "figures", "report", "workflow", "jobs"]
-# Parts of studies that planning, comparisons and figures import, each with those of its room.
-PLAIN_PARTS = {"config", "tables", "study", "runs", "compare", "page", "figure"}
+WITHOUT_TORCH = ["claims", "figures", "report", "workflow"]
+# Planning needs Snakemake with its requirements only.
+HEAVY = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "tokenizers", "datasets", "matplotlib", "tqdm")
+LIGHT = ["base", "rng", "tables", "config", "jobs", "workflow"]
 
 
 def modules() -> dict[str, Path]:
@@ -115,21 +116,23 @@ def test_studies_are_found_by_their_files_and_imported_by_no_name():
     assert [(name, target) for name, targets in outside.items() for target in targets if room(target)] == []
 
 
-def test_planning_reads_a_published_folder_without_torch():
-    code = "import sys, twoscale.model.published.folder; sys.exit('torch' in sys.modules)"
+def importing(names: list[str], *forbidden: str) -> None:
+    """Importing these modules imports none of the forbidden libraries."""
+    imports = ", ".join(f"twoscale.{name}" for name in names)
+    code = f"import sys, {imports}; sys.exit(', '.join({{*{forbidden}}} & {{*sys.modules}}) or 0)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_planning_imports_no_heavy_library():
+    planned = [name for name in KNOWN if name.partition(".")[0] in LIGHT or name.endswith(".study")]
+    without_session = [name for name in planned if name not in ("workflow.pack", "workflow.session")]
+    importing([*without_session, "model.published.folder"], *HEAVY)
 
 
 @pytest.mark.parametrize("package", WITHOUT_TORCH)
 def test_a_package_without_torch_imports_none(package):
-    assert_no_torch([name for name in KNOWN if name == package or name.startswith(f"{package}.")])
+    importing([name for name in KNOWN if name == package or name.startswith(f"{package}.")], "torch")
 
 
-def test_the_parts_of_studies_that_measure_nothing_import_no_torch():
-    assert_no_torch([name for name in KNOWN if room(name) and name.rpartition(".")[2] in PLAIN_PARTS])
-
-
-def assert_no_torch(names: list[str]) -> None:
-    """Importing these modules does not import torch."""
-    code = f"import sys, {', '.join(f'twoscale.{name}' for name in names)}; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+def test_the_drawings_of_studies_import_no_torch():
+    importing([name for name in KNOWN if room(name) and name.endswith(".draw")], "torch")
