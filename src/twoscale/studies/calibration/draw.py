@@ -143,13 +143,7 @@ def draw_calibration(calibration: pd.DataFrame, *, context: style.FigureContext)
     """Against epsilon: (i) evaluations saved, (ii) loss over epsilon, which keeps the guarantee up to 1.
 
     One line per exit criterion, with 95 % intervals over documents. Panel (ii) has no point where no threshold could be
-    guaranteed.
-
-    Args:
-        calibration: Table of this name.
-        context: Its loop steps K are the most that a token may take.
-
-    Raises InputError for a table without rows.
+    guaranteed. Raises InputError for a table without rows.
     """
     if calibration.empty:
         raise InputError("table calibration: found no rows, expected at least one guarantee for the figure.")
