@@ -5,7 +5,7 @@ import sys
 import torch
 
 from twoscale.jobs import command
-from twoscale.model.checkpoint_job import CheckpointJob
+from twoscale.model.checkpoints import CheckpointJob
 
 if __name__ == "__main__":
     measure = command.function(sys.argv.pop(1))
