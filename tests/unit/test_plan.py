@@ -267,15 +267,6 @@ def test_each_process_of_a_node_loads_the_whole_model_before_it_is_divided():
     assert "memory of each node to load the model" not in dict(plans.memory_rows(tiny(train={"processes": 2})))
 
 
-def test_a_number_of_processes_that_does_not_divide_the_batch_is_a_note():
-    (run,) = config.runs({"preset": "paper", "train": {"processes": 4}}).values()
-    assert plans.notes(run)[0] == (
-        "train.processes: 4 does not divide train.batch_size = 10, so processes wait for 17% of the time; 1, 2, 5, 10 "
-        "do."
-    )
-    assert not any("processes" in note for note in plans.notes(tiny(train={"processes": 2})))
-
-
 def claim_notes(**keys) -> dict[int, str]:
     """Number of a claim -> what the plan says of it after its title."""
     (run,) = config.runs(keys).values()

@@ -3,12 +3,22 @@
 # in:  the release
 # out: results/released/{run}/tables/*.parquet
 
+import shlex
+
+from twoscale import config as configs
+from twoscale.base import canonical_json
+from twoscale.report.release import FOLDER
+
 if runs.release is not None:
+
+    verdicts = f"{runs.selected}/tables/claims.parquet"  # are judged again
+    released = {name: vars(file) for name, file in runs.release.tables.items() if name != verdicts}
+    download = canonical_json({"download": configs.plain(runs.release.download)})
 
     rule fetch_release:
         """Job: read the tables of a release"""
         output:
-            tables=list(runs.released_tables.values()),
+            tables=[f"{FOLDER}/{name}" for name in released],
         log:
             "results/logs/fetch_release.log",
         localrule: True
@@ -16,8 +26,8 @@ if runs.release is not None:
             "../../envs/analysis.yaml"
         params:
             **runs.params.script("fetch_release"),
-            config=runs.params.released_files,
+            config=lambda wildcards: canonical_json({"files": released}),
             # where the files are and how they are fetched does not change them
-            release=untracked(runs.params.release_options),
+            release=untracked(lambda wildcards: shlex.join(["--source", runs.release.source, "--download", download])),
         shell:
             "{params.command} --config {params.config:q} {params.release} {params.files} > {log:q} 2>&1"

@@ -5,6 +5,9 @@
 #
 # Runs of published models have none of it.
 
+from twoscale.base import canonical_json
+from twoscale.config import runtime
+
 
 rule init_model:
     """Job: the untrained model, the checkpoint at iteration 0"""
@@ -64,7 +67,7 @@ rule train_segment:
         )
         | dict(command=runs.params.training_command("train_segment")),
         # how training is segmented, logged and distributed does not change its result
-        runtime=untracked(runs.params.runtime),
+        runtime=untracked(lambda wildcards: canonical_json(runtime(runs.of(wildcards)[1]))),
         until=lambda wildcards: int(wildcards.iteration),
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
     # standard output is the terminal, where the job prints a line every train.print_seconds

@@ -98,10 +98,6 @@ class Params:
         """Everything that the weights of a run depend on besides its text, as JSON."""
         return canonical_json(configs.training_identity(self.runs.of(wildcards)[1]))
 
-    def runtime(self, wildcards: Any) -> str:
-        """How training is segmented, logged and distributed, as JSON."""
-        return canonical_json(configs.runtime(self.runs.of(wildcards)[1]))
-
     # --- files that are no inputs of Snakemake ----------------------------------------------------------------------
 
     def source_digest(self, wildcards: Any) -> str:
@@ -118,20 +114,6 @@ class Params:
             return digest_files(Path(config.data.path), config.data.source)
         except (InputError, OSError):
             return record.read_text().strip() if record.is_file() else ""
-
-    def released_files(self, wildcards: Any) -> str:
-        """Size and SHA-256 of each of the released tables, as one canonical JSON string."""
-        assert self.runs.release is not None
-        files = self.runs.release.tables
-        return canonical_json({"files": {name: vars(files[name]) for name in self.runs.released_tables}})
-
-    def release_options(self, wildcards: Any) -> str:
-        """Where the release is and how it is fetched, as options."""
-        release = self.runs.release
-        assert release is not None
-        return shlex.join(
-            ["--source", release.source, "--download", canonical_json({"download": configs.plain(release.download)})]
-        )
 
     # --- code -------------------------------------------------------------------------------------------------------
 

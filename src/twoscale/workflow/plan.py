@@ -255,21 +255,11 @@ def training_bytes(run: config.Config) -> int:
 
 
 def notes(run: config.Config) -> list[str]:
-    """Sentences on what the config makes slow, and on claims that the run cannot uphold, whatever it measures."""
+    """Sentences on claims that the run cannot uphold, whatever it measures."""
     from twoscale.claims.verdicts import CLAIMS  # here, because it imports pandas
 
     found = ((claim, _obstacle(claim, run)) for claim in CLAIMS)
-    unheld = [f"claim {claim.number} ({claim.title}) {obstacle}." for claim, obstacle in found if obstacle]
-    train = run.train
-    if run.model.source == "published" or train.batch_size % train.processes == 0:
-        return unheld
-    idle = 1 - train.batch_size / (train.processes * _parts(train)[0])
-    divisors = [count for count in range(1, train.batch_size + 1) if train.batch_size % count == 0]
-    slow = (
-        f"train.processes: {train.processes} does not divide train.batch_size = {train.batch_size}, so processes wait "
-        f"for {idle:.0%} of the time; {', '.join(map(str, divisors))} do."
-    )
-    return [slow, *unheld]
+    return [f"claim {claim.number} ({claim.title}) {obstacle}." for claim, obstacle in found if obstacle]
 
 
 def _obstacle(claim: "Claim", run: config.Config) -> str:

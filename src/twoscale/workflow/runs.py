@@ -136,13 +136,6 @@ class Runs:
         """The file of a table of the selected run that figures and claims read."""
         return f"{self.table_root}/{self.selected}/tables/{table}.parquet"
 
-    @property
-    def released_tables(self) -> dict[str, str]:
-        """Path in the release -> file for each of its tables, except the verdicts, which are judged again."""
-        assert self.release is not None
-        verdicts = f"{self.selected}/tables/claims.parquet"
-        return {name: f"{releases.FOLDER}/{name}" for name in self.release.tables if name != verdicts}
-
     def unreleased(self, files: Iterable[str]) -> str | None:
         """The end of a sentence about files of runs that the release lacks, or None."""
         if self.release is None:
