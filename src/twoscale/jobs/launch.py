@@ -34,10 +34,11 @@ class Team(NamedTuple):
 
 
 def team() -> Team:
-    """The team of this process; of one process unless torchrun started it. Raises InputError."""
+    """The team of this process; of one process unless torchrun started it."""
     if STARTED_BY_TORCHRUN not in os.environ:
         return Team()
-    return Team(_number("RANK", 0), _number("WORLD_SIZE", 1), _number("GROUP_WORLD_SIZE", 1))
+    numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))
+    return Team(*(int(os.environ.get(name, default)) for name, default in numbers))
 
 
 def checked_team(processes: int) -> Team:
@@ -90,45 +91,27 @@ def run_on_one_node(processes: int, command: Sequence[str]) -> None:
 def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
     """Replace this process, the first of a SLURM job, by srun, which runs `command` on all nodes of the job.
 
-    The launchers meet at a free port of this machine, the first node. Raises InputError outside of a SLURM job.
+    One launcher starts on each node, and when one of them fails, the others end too. They meet at a free port of this
+    machine, the first node, and exchange JSON; torchrun's other rendezvous, c10d, unpickles what anyone who reaches its
+    port sends. Raises InputError outside of a SLURM job.
     """
-    if SLURM_JOB not in os.environ:
-        raise InputError(
-            f"variable {SLURM_JOB}: not set; training on {share.nodes} nodes "
-            "needs a SLURM job (--profile profiles/slurm)."
-        )
-    if shutil.which("srun") is None:
-        raise InputError(
-            "command srun: not found in the PATH of this job, but required to start the processes on "
-            f"{share.nodes} nodes (a container has none)."
-        )
+    for found, what in ((SLURM_JOB in os.environ, f"variable {SLURM_JOB}"), (shutil.which("srun"), "command srun")):
+        if not found:
+            raise InputError(
+                f"{what}: found none, expected the one of a SLURM job (--profile profiles/slurm) outside of a "
+                f"container, because training is on {share.nodes} nodes."
+            )
     with socket.create_server(("", 0)) as probe:
         port = probe.getsockname()[1]
-    line = srun_line(share, [*torchrun_line(share, socket.gethostname(), port), *command])
-    os.execvp(line[0], line)
-
-
-def srun_line(share: NodeResources, command: Sequence[str]) -> list[str]:
-    """srun with `command` once on each node; when one of them fails, the others end too."""
     gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
-    tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1"]
-    numbered = ["sh", "-c", f'{NODE_NUMBER}=$SLURM_NODEID exec "$@"', "sh", *command]
-    return ["srun", *tasks, f"--cpus-per-task={share.cpus}", *gpus, "--kill-on-bad-exit=1", "--input=none", *numbered]
+    tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1", *gpus]
+    srun = ["srun", *tasks, f"--cpus-per-task={share.cpus}", "--kill-on-bad-exit=1", "--input=none"]
+    numbered = ["sh", "-c", f'{NODE_NUMBER}=$SLURM_NODEID exec "$@"', "sh"]
+    os.execvp("srun", [*srun, *numbered, *torchrun_line(share, socket.gethostname(), port), *command])
 
 
 def torchrun_line(share: NodeResources, host: str, port: int) -> list[str]:
-    """torchrun for the processes of one of several nodes, which has its number from the variable `NODE_NUMBER`.
-
-    The launchers meet at a port of `host`, the node with the number 0, and exchange JSON. torchrun's other rendezvous,
-    c10d, unpickles what anyone who reaches its port sends.
-    """
+    """torchrun for the processes of one of several nodes, which has its number from the variable `NODE_NUMBER`."""
     sizes = ["--nnodes", str(share.nodes), "--nproc-per-node", str(share.processes)]
     # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
     return ["torchrun", *sizes, "--master-addr", host, "--master-port", str(port), "--"]
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        raise InputError(f"variable {name}: found {text!r}, expected the number that torchrun sets.")
-    return int(text)

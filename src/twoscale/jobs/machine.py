@@ -98,20 +98,10 @@ def check_disk(folder: Path, needed: int, purpose: str) -> None:
 ENVIRONMENTS = "twoscale.environments"  # key of the metadata of a log
 # Variables that choose other kernels, another order of sums or another precision of products.
 VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "DNNL_DEFAULT_FPMATH_MODE",
-    "DNNL_MAX_CPU_ISA",
-    "MKL_CBWR",
-    "MKL_DYNAMIC",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_DYNAMIC",
-    "OMP_THREAD_LIMIT",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-    "ONEDNN_MAX_CPU_ISA",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-)
+    "ATEN_CPU_CAPABILITY CUBLAS_WORKSPACE_CONFIG DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA MKL_CBWR MKL_DYNAMIC "
+    "MKL_ENABLE_INSTRUCTIONS NVIDIA_TF32_OVERRIDE OMP_DYNAMIC OMP_THREAD_LIMIT ONEDNN_DEFAULT_FPMATH_MODE "
+    "ONEDNN_MAX_CPU_ISA TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+).split()
 FIRST = "first_iteration"
 
 Environment = Mapping[str, Any]
