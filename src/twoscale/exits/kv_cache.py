@@ -87,15 +87,20 @@ class KVCache:
     def attend_rows(self, k: int, layout: RowLayout) -> Attend:
         """Attention at loop step k for the rows of a layout, which bring new keys and values."""
         slot, text, at, end = k % self.slots, layout.text, layout.at, layout.mask.shape[-1]
+        bias = layout.bias(self.stored[1])
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.views[layer][slot]
-            keys[text, :, at], values[text, :, at] = k, v
-            mask = layout.mask
+            if len(keys) == 1:  # one text, faster than by two indices
+                keys[0].index_copy_(1, at, k.transpose(0, 1))
+                values[0].index_copy_(1, at, v.transpose(0, 1))
+            else:
+                keys[text, :, at], values[text, :, at] = k, v
+            seen = bias
             if layer in self.present:
                 self.present[layer][slot, text, at] = True
-                mask = mask & self.present[layer][slot, :, None, None, :end]
-            return layout.attention(q, keys[:, :, :end], values[:, :, :end], mask)
+                seen = bias.masked_fill(~self.present[layer][slot, :, None, None, :end], -torch.inf)
+            return layout.attention(q, keys[:, :, :end], values[:, :, :end], seen)
 
         return AttendAt(at, attend)
 

@@ -80,9 +80,18 @@ class RowLayout:
         allowed_up_to = rows.new_zeros(batch, most)
         allowed_up_to[self.text, self._rank] = self.at
         self.mask = torch.arange(end, device=rows.device) <= allowed_up_to[:, None, :, None]
+        self._bias: Tensor | None = None
+
+    def bias(self, like: Tensor) -> Tensor:
+        """`mask` as 0 and -inf in the dtype of the keys; attention would make it for each layer."""
+        if self._bias is None:
+            self._bias = like.new_zeros(self.mask.shape).masked_fill_(~self.mask, -torch.inf)
+        return self._bias
 
     def attention(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """q (M, H, D) and keys, values (B, G, end, D) -> (M, H, D)."""
+        if len(mask) == 1:  # one text has no padding
+            return attention(q.transpose(0, 1)[None], keys, values, mask)[0].transpose(0, 1)
         out = attention(q[self._source].transpose(1, 2), keys, values, mask)
         return out.transpose(1, 2)[self.text, self._rank]
 
