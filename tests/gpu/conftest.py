@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,10 +118,12 @@ def pytest_runtest_setup(item):
 def pytest_runtest_makereport(item, call):
     report = yield
     if (peer := getattr(item.session, "peer", None)) is not None:
-        reason = report.longrepr[2] if report.skipped else first_line(call.excinfo.value) if call.excinfo else ""
         rows = [row for name, row in item.user_properties if name == "row"] if report.when == "call" else []
-        found = {"when": report.when, "outcome": report.outcome, "reason": reason, "rows": rows}
-        peer.sendall(json.dumps(found).encode() + b"\n")
+        if report.failed:
+            rows.append(name_of(item) | {"verdict": FAILED, "note": first_line(call.excinfo.value)})
+        elif report.skipped:
+            rows.append(name_of(item) | {"note": report.longrepr[2].removeprefix("Skipped: ")})
+        peer.sendall(json.dumps([report.when, rows]).encode() + b"\n")
     return report
 
 
@@ -130,7 +133,9 @@ def pytest_runtest_makereport(item, call):
 def pytest_runtestloop(session):
     here = [Path(__file__).parent in item.path.parents for item in session.items]
     config = session.config
-    if not all(here) or config.option.collectonly or config.getoption("--socket") is not None:
+    if (peer := getattr(session, "peer", None)) is not None:
+        peer.sendall(json.dumps(["start", []]).encode() + b"\n")
+    if not all(here) or config.option.collectonly or peer is not None:
         return None
     device, folder = config.getoption("--device"), Path(config.getoption("--folder"))
     try:
@@ -142,7 +147,7 @@ def pytest_runtestloop(session):
     report = Report(folder, device, session.items)
     end = time.monotonic() + (float(seconds) if seconds else SECONDS * SLOWDOWN[device])
     items = list(session.items)
-    while items:
+    while items and time.monotonic() < end:
         items = serve(items, report, end, SLOWDOWN[device])
     session.testsfailed = len(report.failed)
     print("", f"written: {folder}/gpu-check.md, {folder}/gpu-check.parquet", *report.failed, sep="\n")
@@ -158,47 +163,41 @@ def serve(items, report: "Report", end: float, slowdown: float) -> list:
     command += [item.nodeid for item in items]
     process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
     theirs.close()
-    lines, starts = ours.makefile(), time.monotonic() + START * slowdown
+    lines, now = ours.makefile(), time.monotonic
+    rows, reason = answer(ours, lines, now() + START * slowdown, "start")
     try:
         for number, item in enumerate(items):
-            limit = item.get_closest_marker("limit").args[0] * slowdown
-            seconds = min(limit, end - time.monotonic())
-            ours.send(b"1" if seconds > limit / 3 else b"0")
-            found, reason = {"when": ""}, ""
-            # the first test also waits for the start of the process
-            deadline = min(end, max(time.monotonic(), starts if not number else 0.0) + seconds)
-            rows, failed = [], ""
-            while found["when"] != "teardown" and not reason:
-                ours.settimeout(max(0.1, deadline - time.monotonic()))
-                try:
-                    line = lines.readline()
-                except TimeoutError:
-                    reason = f"not finished after {seconds:.0f} s"
-                    break
-                except ConnectionError:
-                    line = ""
-                if not line:
-                    reason = f"its process ended with exit status {process.wait()}"
-                    break
-                found = json.loads(line)
-                rows += found["rows"]
-                if found["outcome"] == "failed":
-                    failed = found["reason"]
-                elif found["outcome"] == "skipped":
-                    rows = [name_of(item) | {"verdict": SKIPPED, "note": found["reason"]}]
-            if reason or failed:
-                verdict = FAILED if failed else SKIPPED
-                report.replace(item, [*rows, name_of(item) | {"verdict": verdict, "note": failed or reason}])
-                return items[number + 1 :]
+            limit, left = item.get_closest_marker("limit").args[0], end - now()
+            if not reason:
+                ours.send(b"1" if left > limit / 3 else b"0")
+                rows, reason = answer(ours, lines, min(end, now() + limit * slowdown))
+            rows += [name_of(item) | {"note": reason}] if reason else []
             report.replace(item, rows or [name_of(item) | {"verdict": PASSED, "note": ""}])
+            if reason or any(row["verdict"] == FAILED for row in rows):
+                return items[number + 1 :]
     finally:
         ours.close()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0 if reason else 20)
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.wait()
     return []
+
+
+def answer(peer: socket.socket, lines, deadline: float, last: str = "teardown") -> tuple[list[dict], str]:
+    """The rows up to the last phase of a test, and why there are no more."""
+    rows, when = [], ""
+    while when != last:
+        peer.settimeout(max(0.1, deadline - time.monotonic()))
+        try:
+            when, found = json.loads(lines.readline())
+        except TimeoutError:
+            return rows, "not finished within its time limit"
+        except (ConnectionError, ValueError):
+            return rows, "its process has ended"
+        rows += found
+    return rows, ""
 
 
 def name_of(item) -> dict:
