@@ -27,7 +27,7 @@ from tests.synthetic_run import (
     without,
 )
 from twoscale import tables
-from twoscale.claims import evidence, exits, findings
+from twoscale.claims import evidence, exits, findings, geometry
 from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.config import DownloadConfig
@@ -445,20 +445,20 @@ def test_tokens_weigh_a_sequence():
 @pytest.mark.parametrize("rate", [0.3, 0.6, 0.8, 0.9])
 def test_a_geometric_decay_reaches_a_tenth_when_its_logarithm_says(rate):
     norms = rate ** np.arange(40)[None]
-    assert evidence.decay_time(norms)[0] == pytest.approx(1 + np.log(0.1) / np.log(rate))
+    assert geometry.decay_time(norms)[0] == pytest.approx(1 + np.log(0.1) / np.log(rate))
     totals = np.stack([norms, np.ones_like(norms)], axis=-1)
-    assert evidence.decay_rate(totals)[0] == pytest.approx(-np.log10(rate))
+    assert geometry.decay_rate(totals)[0] == pytest.approx(-np.log10(rate))
 
 
 def test_a_loop_that_does_not_decay_never_reaches_a_tenth():
     norms = np.ones((1, 30))
-    assert evidence.decay_time(norms)[0] == np.inf
-    assert evidence.decay_rate(np.ones((1, 30, 2)))[0] == 0
+    assert geometry.decay_time(norms)[0] == np.inf
+    assert geometry.decay_rate(np.ones((1, 30, 2)))[0] == 0
 
 
 def test_the_leap_from_the_noise_does_not_count_as_decay():
     norms = np.concatenate([[100.0], np.ones(29)])[None]
-    assert evidence.decay_time(norms)[0] == np.inf
+    assert geometry.decay_time(norms)[0] == np.inf
 
 
 def test_the_trend_of_values_on_a_line_is_their_change():
@@ -488,7 +488,7 @@ def test_the_variance_of_late_angles_is_free_of_the_noise_of_the_documents():
     for _ in range(200):
         cosines = 0.5 + 0.2 * generator.normal(size=(8, 30))
         units = np.stack([cosines, np.ones_like(cosines)], axis=-1)
-        estimates.append(run.estimate(evidence.late_variance, units, unbias=True).value)
+        estimates.append(run.estimate(geometry.late_variance, units, unbias=True).value)
     assert abs(np.mean(estimates)) < 0.2 * 0.2**2 / 8
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests import simulation, worlds
 from tests.worlds import DEMO, FALSE, FALSE_LIMIT, GROUPS, SIZES, TRUE, TRUE_LIMIT, WORLDS
 from twoscale import tables
-from twoscale.claims import bootstrap, evidence
+from twoscale.claims import bootstrap, evidence, geometry
 from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import FAILS, HOLDS
 from twoscale.claims.geometry import log_mean_step
@@ -127,9 +127,9 @@ def test_the_documents_of_the_demo_are_those_of_its_released_tables():
 @pytest.mark.parametrize(
     ("name", "measure", "statistic"),
     [
-        ("rate", "step_norm", evidence.decay_rate),
+        ("rate", "step_norm", geometry.decay_rate),
         ("size", "step_norm", log_mean_step),
-        ("converged", "cosine", evidence.late_mean),
+        ("converged", "cosine", geometry.late_mean),
     ],
 )
 def test_the_scatter_of_checkpoints_is_that_of_the_released_tables(name, measure, statistic):

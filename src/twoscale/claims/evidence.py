@@ -16,8 +16,6 @@ from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.regime import Regime, of_sequences
 
-TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
-LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine
 MOST_UNDER_FLOOR = 0.1  # share of values
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
@@ -355,39 +353,6 @@ def mean(totals: np.ndarray) -> np.ndarray:
     """Sums and counts (R, …, 2) -> means over all tokens (R, …)."""
     with np.errstate(invalid="ignore"):
         return totals[..., 0] / totals[..., 1]
-
-
-def decay_time(norms: np.ndarray) -> np.ndarray:
-    """First k ≥ 2 with at most a tenth of the mean step norm at k = 1, interpolated linearly in the log norm.
-
-    (..., K) -> (...); infinite if there is none.
-    """
-    reached = norms[..., 2:] <= TENTH * norms[..., 1:2]
-    after = 2 + reached.argmax(axis=-1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # relative log norms at the last step above a tenth and at the first one that is not
-        relative = np.log(norms / norms[..., 1:2])
-        log_before, log_after = (np.take_along_axis(relative, k, axis=-1)[..., 0] for k in (after - 1, after))
-        time = after[..., 0] - 1 + (log_before - np.log(TENTH)) / (log_before - log_after)
-    return np.where(reached.any(axis=-1), time, np.where(np.isnan(norms).any(axis=-1), np.nan, np.inf))
-
-
-def decay_rate(totals: np.ndarray) -> np.ndarray:
-    """Decades per loop step by which mean step norms fall until a tenth: (R, …, K, 2) -> (R, …); 0 if never."""
-    return 1 / (decay_time(mean(totals)) - 1)  # the decade begins at k = 1
-
-
-def late_mean(totals: np.ndarray) -> np.ndarray:
-    """Mean over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …)."""
-    return mean(totals[..., LATE_STEPS, :]).mean(axis=-1)
-
-
-def late_variance(totals: np.ndarray) -> np.ndarray:
-    """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …).
-
-    Noise in the means adds to it, so an estimate has to be unbiased.
-    """
-    return mean(totals[..., LATE_STEPS, :]).var(axis=-1)
 
 
 def trend_weights(iterations: Sequence[int]) -> np.ndarray:

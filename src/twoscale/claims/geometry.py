@@ -9,23 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from twoscale.claims.evidence import (
-    FEWEST_FOR_TREND,
-    LATE_STEPS,
-    TENTH,
-    Estimate,
-    Evidence,
-    InconclusiveError,
-    Statistic,
-    decay_rate,
-    decay_time,
-    late_mean,
-    late_variance,
-    mean,
-)
+from twoscale.claims.evidence import FEWEST_FOR_TREND, Estimate, Evidence, InconclusiveError, Statistic, mean
 from twoscale.claims.findings import Bounds, Quantity, above, at_least, at_most, below, between, judged, reference
 
+TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
+LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine
 MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS
 MOST_UNSETTLING = MOST_LATE_DEVIATION**2 / 4  # rise of its variance over training
 REPORTED_COSINE = (0.5, 0.65)  # range in which the cosine settles in later checkpoints (section 3)
@@ -76,6 +65,26 @@ def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int
         last = int(np.ceil(time)) if np.isfinite(time) else units.shape[-2] - 1
         evidence.check_angles(group, [iteration], range(1, last + 1))
     return units
+
+
+def decay_time(norms: np.ndarray) -> np.ndarray:
+    """First k ≥ 2 with at most a tenth of the mean step norm at k = 1, interpolated linearly in the log norm.
+
+    (..., K) -> (...); infinite if there is none.
+    """
+    reached = norms[..., 2:] <= TENTH * norms[..., 1:2]
+    after = 2 + reached.argmax(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # relative log norms at the last step above a tenth and at the first one that is not
+        relative = np.log(norms / norms[..., 1:2])
+        log_before, log_after = (np.take_along_axis(relative, k, axis=-1)[..., 0] for k in (after - 1, after))
+        time = after[..., 0] - 1 + (log_before - np.log(TENTH)) / (log_before - log_after)
+    return np.where(reached.any(axis=-1), time, np.where(np.isnan(norms).any(axis=-1), np.nan, np.inf))
+
+
+def decay_rate(totals: np.ndarray) -> np.ndarray:
+    """Decades per loop step by which mean step norms fall until a tenth: (R, …, K, 2) -> (R, …); 0 if never."""
+    return 1 / (decay_time(mean(totals)) - 1)  # the decade begins at k = 1
 
 
 def decay_gets_faster(evidence: Evidence) -> Iterator[Quantity]:
@@ -157,6 +166,19 @@ def late_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> n
     for iteration in iterations:
         evidence.check_angles(group, [iteration], LATE_STEPS)
     return units
+
+
+def late_mean(totals: np.ndarray) -> np.ndarray:
+    """Mean over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …)."""
+    return mean(totals[..., LATE_STEPS, :]).mean(axis=-1)
+
+
+def late_variance(totals: np.ndarray) -> np.ndarray:
+    """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …).
+
+    Noise in the means adds to it, so an estimate has to be unbiased.
+    """
+    return mean(totals[..., LATE_STEPS, :]).var(axis=-1)
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:

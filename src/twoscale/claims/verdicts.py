@@ -16,11 +16,11 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import exits, geometry
-from twoscale.claims.evidence import LATE_STEPS, Estimate, Evidence
+from twoscale.claims.evidence import Estimate, Evidence
 from twoscale.claims.findings import NOT_ASKED, Finding, Quantity, combine, find
 
 ALL = "all"  # the scope of the last row of a claim
-LATE_LOOPS = int(LATE_STEPS[-1]) + 1
+LATE_LOOPS = int(geometry.LATE_STEPS[-1]) + 1
 
 
 @dataclass(frozen=True)
