@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, plain, runs
-from twoscale.config.loading import STUDY_SECTIONS, build
-from twoscale.config.sections import Derived
+from twoscale.config.loading import STUDY_SECTIONS
+from twoscale.config.sections import CoreConfig
+from twoscale.config.types import build
 from twoscale.data.batches import HeldOut
 from twoscale.jobs.rows import Job
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -75,20 +76,13 @@ def train_config(**changes: Any) -> TrainConfig:
     return build(TrainConfig, TRAIN | changes, "train")
 
 
-class Sections(Derived):
-    """Some sections of a config, to derive values from."""
-
-    def __init__(self, sections: dict[str, Any]) -> None:
-        self.__dict__.update(sections)
-
-
 def job_config(*derived: str, **sections: Any) -> ConfigSlice:
     """The config of a job, with the small model and training config unless others are given.
 
     `derived`: names of values that are derived from the sections.
     """
     values = {"seed": 1, "device": "cpu", "run": "small", "model": model_config(), "train": train_config()} | sections
-    values |= {name: getattr(Sections(values), name) for name in derived}
+    values |= {name: getattr(CoreConfig.model_construct(**values), name) for name in derived}
     return ConfigSlice({name: plain(v) if isinstance(v, Section) else v for name, v in values.items()})
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
-from twoscale.config.loading import build
+from twoscale.config.types import build
 from twoscale.dynamics import measures, path_types, vectors
 from twoscale.dynamics.path_types import LoopPath
 

@@ -10,7 +10,7 @@ from tests.small import MODEL, checkpoint, job_config, learnable_tokens, train_c
 from tests.tape import TapeGraphs
 from tests.unit.test_engine import assert_close, decode_text, text
 from twoscale import config
-from twoscale.config.loading import build
+from twoscale.config.types import build
 from twoscale.data.batches import held_out_sequences
 from twoscale.exits import captured_loops
 from twoscale.exits.benchmark import try_criteria

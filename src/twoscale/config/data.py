@@ -19,6 +19,7 @@ from twoscale.config.types import (
     Positive,
     Section,
     key,
+    option,
     plain,
     require,
 )
@@ -283,13 +284,12 @@ class TrainConfig(Section):
         "Number of last loop steps that gradients pass through. null: all. The paper does not mention truncation;"
         " [G] uses 8.",
     )
-    exit_gate: ExitGateTraining | None = key(
+    exit_gate: ExitGateTraining | None = option(
         None,
         "Train the gate of model.exit_gate with the model (one looped group). The loss, also in the log, is then the "
         "expected cross-entropy under the exit distribution over all loop steps, each decoded through the layers "
         "after the group, minus entropy_weight times the entropy of this distribution. null: the gate is not trained.",
         source="arXiv 2510.25741",
-        optional=True,
     )
     held_out_every: Count = key(
         500, "Iterations between measurements of the held-out loss. It is also measured at each checkpoint."

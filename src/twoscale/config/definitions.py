@@ -1,4 +1,4 @@
-"""Values that jobs compute from the section `model` of a config: the noise, sizes of a model, names of groups.
+"""Values that jobs compute from a config: sizes of a model, names of groups, types of thresholds, loop counts.
 
 The fingerprint of the code covers this module for every job with a model. Everything else that a job needs of the
 config reaches it as a value in its params. Nothing here needs pydantic, so a released model contains this module as it
@@ -61,12 +61,10 @@ class ModelSizes:
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values."""
         return self.num_kv_heads or self.num_heads
 
     @property
     def mlp_width(self) -> int:
-        """Hidden size of the MLP."""
         return self.mlp_size or 4 * self.hidden_size
 
     def is_looped(self, number: int) -> bool:
@@ -74,21 +72,17 @@ class ModelSizes:
         return any(number in group for group in self.groups)
 
     def kv_heads_of(self, number: int) -> int:
-        """Heads of keys and values of layer `number`."""
         return (self.is_looped(number) and self.looped_kv_heads) or self.kv_heads
 
     def mlp_width_of(self, number: int) -> int:
-        """Hidden size of the MLP of layer `number`."""
         return (self.is_looped(number) and self.looped_mlp_size) or self.mlp_width
 
     @property
     def rotated_channels(self) -> int:
-        """Channels of a head that are rotated."""
         return self.rotary_channels or self.head_dim
 
     @property
     def embedding_factor(self) -> float:
-        """Factor of the embedding."""
         return math.sqrt(self.hidden_size) if self.embedding_scale is None else self.embedding_scale
 
     @property
@@ -133,22 +127,12 @@ class ModelSizes:
 
 # Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
 THRESHOLD_TYPES: dict[str, type] = {
-    "fixed": int,
-    "step_norm": float,
-    "step_norm_relative": float,
-    "kl": float,
-    "acceleration": float,
-    "acceleration_normalized": float,
-    "acceleration_relative": float,
-    "entropy_diff": float,
-    "argmax_stability": int,
-    "cosine": float,
-    "minp_kl": float,
-    "confidence": float,
-    "margin": float,
-    "entropy": float,
-    "exit_gate": float,
-    "probe": float,
+    name: int if name in ("fixed", "argmax_stability") else float
+    for name in (
+        *("fixed", "step_norm", "step_norm_relative", "kl", "acceleration", "acceleration_normalized"),
+        *("acceleration_relative", "entropy_diff", "argmax_stability", "cosine", "minp_kl", "confidence", "margin"),
+        *("entropy", "exit_gate", "probe"),
+    )
 }
 
 
@@ -171,6 +155,7 @@ def check_threshold(criterion: str, threshold: Any, max_loops: int | None, where
         raise InputError(f"{where}: found {threshold}, expected at most {loops_key} = {max_loops}.")
 
 
+# Loop counts at which a depth card has a row, as multiples of the trained loops.
 MULTIPLES = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 
 

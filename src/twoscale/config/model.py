@@ -22,6 +22,7 @@ from twoscale.config.types import (
     StateInit,
     WholeShare,
     key,
+    option,
     parse_flag,
     require,
 )
@@ -51,8 +52,7 @@ class ModelConfig(ModelSizes, Section):
     """Architecture of the model, and the source of its weights."""
 
     architecture: str = key(
-        "transformer",
-        "Name of the architecture. A name other than transformer loads the module twoscale.model.<name>.",
+        "transformer", "Name of the architecture. A name other than transformer loads the module twoscale.model.<name>."
     )
     num_layers: Count = key(12, "Number of layers.", source="§2")
     num_heads: Count = key(12, "Number of attention heads per layer, a divisor of hidden_size.", source="§2")
@@ -92,153 +92,122 @@ class ModelConfig(ModelSizes, Section):
         "and input plus small noise. See adapter_share.",
         source="[G]",
     )
-    adapter_share: WholeShare = key(
+    adapter_share: WholeShare = option(
         HALF,
         "Share s of the state for adapter_init: blend. The projection starts as s times the state plus 1 - s times "
         "the input. Both terms also get random weights, scaled by 0.04 s and 0.04 (1 - s). 0: only the input. 1: "
         "only the state.",
-        optional=True,
     )
     exit_norm: Literal["none", "final_norm"] = key(
         "none",
         "Norm applied to the state that a looped group returns. The paper mentions none; [G] applies final_norm.",
     )
-    positions: Literal["learned", "rotary"] = key(
+    positions: Literal["learned", "rotary"] = option(
         "learned",
         "Position encoding: learned, an embedding added to the token embedding, or rotary, a rotation of queries "
         "and keys.",
         source="App. B",
-        optional=True,
     )
-    rotary_pairs: Literal["interleaved", "halves"] = key(
+    rotary_pairs: Literal["interleaved", "halves"] = option(
         "interleaved",
         "Channels of a head that are rotated in pairs: 2d and 2d + 1 as in [G], or d and d + D/2 as in Llama.",
         source="[G]",
-        optional=True,
     )
-    rotary_base: Positive = key(
-        10_000.0, "Base of the rotary frequencies, base^(-2d/D).", source="arXiv 2104.09864", optional=True
+    rotary_base: Positive = option(10_000.0, "Base of the rotary frequencies, base^(-2d/D).", source="arXiv 2104.09864")
+    rotary_scaling: RotaryScaling | None = option(None, "Scaling of the slow rotary frequencies. null: none.")
+    rotary_channels: Count | None = option(
+        None, "Number of leading channels of a head that are rotated; must be even. null: all."
     )
-    rotary_scaling: RotaryScaling | None = key(
-        None, "Scaling of the slow rotary frequencies. null: none.", optional=True
-    )
-    rotary_channels: Count | None = key(
-        None, "Number of leading channels of a head that are rotated; must be even. null: all.", optional=True
-    )
-    num_kv_heads: Count | None = key(
+    num_kv_heads: Count | None = option(
         None,
         "Number of key and value heads, a divisor of num_heads. Each serves num_heads / num_kv_heads query heads."
         " null: num_heads.",
         source="nanoGPT",
-        optional=True,
     )
-    looped_kv_heads: Count | None = key(
-        None, "Number of key and value heads in looped layers. null: num_kv_heads.", optional=True
-    )
-    qk_bias: Flag = key(
-        False, "Biases on queries and keys, added before the rotation, as in [G].", source="nanoGPT", optional=True
-    )
-    qk_norm: Annotated[bool | Literal["head"], BeforeValidator(parse_flag)] = key(
+    looped_kv_heads: Count | None = option(None, "Number of key and value heads in looped layers. null: num_kv_heads.")
+    qk_bias: Flag = option(False, "Biases on queries and keys, added before the rotation, as in [G].", source="nanoGPT")
+    qk_norm: Annotated[bool | Literal["head"], BeforeValidator(parse_flag)] = option(
         False,
         "RMSNorm of queries and keys. true: over all heads, as in OLMo 2. head: over each head after the "
         "rotation, without weights, as in Parcae.",
         source="nanoGPT",
-        optional=True,
     )
-    mlp: Literal["plain", "gated"] = key(
+    mlp: Literal["plain", "gated"] = option(
         "plain",
         "MLP: plain, out(silu(in(x))), or gated as in [G] and Llama, out(silu(gate(x)) * value(x)).",
         source="App. B, nanoGPT",
-        optional=True,
     )
-    activation: Literal["silu", "gelu", "relu2"] = key(
+    activation: Literal["silu", "gelu", "relu2"] = option(
         "silu",
         "Activation of the MLP: silu, gelu (without approximation), or relu2 (half the square of relu, as in Parcae).",
         source="App. B",
-        optional=True,
     )
-    mlp_size: Count | None = key(
-        None, "Hidden size of the MLP. null: 4 times hidden_size.", source="nanoGPT", optional=True
+    mlp_size: Count | None = option(None, "Hidden size of the MLP. null: 4 times hidden_size.", source="nanoGPT")
+    looped_mlp_size: Count | None = option(
+        None, "Hidden size of the MLP in looped layers. null: the same as in other layers."
     )
-    looped_mlp_size: Count | None = key(
-        None, "Hidden size of the MLP in looped layers. null: the same as in other layers.", optional=True
-    )
-    norms: Literal["sandwich", "pre", "post"] = key(
+    norms: Literal["sandwich", "pre", "post"] = option(
         "sandwich",
         "Norms of a layer: sandwich, before and after attention and MLP; pre, only before them, as in Llama; or "
         "post, only after them, on the branch, as in OLMo 2.",
         source="App. B",
-        optional=True,
     )
-    norm_epsilon: Positive = key(1e-6, "Epsilon of every RMSNorm.", source="[G]", optional=True)
-    embedding_scale: Positive | None = key(
-        None,
-        "Factor applied to the embedding. null: the square root of hidden_size, as in [G].",
-        source="[G]",
-        optional=True,
+    norm_epsilon: Positive = option(1e-6, "Epsilon of every RMSNorm.", source="[G]")
+    embedding_scale: Positive | None = option(
+        None, "Factor applied to the embedding. null: the square root of hidden_size, as in [G].", source="[G]"
     )
-    state_std: Positive = key(
+    state_std: Positive = option(
         NOISE_STD,
         "Standard deviation of the noise of state_init, before truncation at three standard deviations.",
         source="[G]",
-        optional=True,
     )
-    injection: Literal["projection", "diagonal", "add", "none"] = key(
+    injection: Literal["projection", "diagonal", "add", "none"] = option(
         "projection",
         "Injection of the input e into a loop step: projection of [state ; e]; diagonal, x * exp(-D * exp(A_log))"
         " + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946); add, x + e; or none, where e"
         " is only the initial state.",
         source="App. B, [G]",
-        optional=True,
     )
-    input_norm: Flag = key(
-        False, "RMSNorm on the input of a looped group before the injection, as in Parcae.", source="[G]", optional=True
+    input_norm: Flag = option(
+        False, "RMSNorm on the input of a looped group before the injection, as in Parcae.", source="[G]"
     )
-    exit_projection: Flag = key(
+    exit_projection: Flag = option(
         False,
         "Linear projection of the state that a looped group returns, after exit_norm, as in Parcae.",
         source="[G]",
-        optional=True,
     )
-    loop_norm: Flag = key(
+    loop_norm: Flag = option(
         False,
         "Apply the final norm at the end of each loop step, as in Ouro (arXiv 2510.25741). The head then applies "
         "no further norm.",
         source="[G]",
-        optional=True,
     )
-    tied_head: Flag = key(
-        True, "Whether the head shares the weights of the token embedding.", source="[G]", optional=True
+    tied_head: Flag = option(True, "Whether the head shares the weights of the token embedding.", source="[G]")
+    logit_softcap: Positive | None = option(
+        None, "Soft cap c of the logits: the head's logits z become c * tanh(z / c). null: none."
     )
-    logit_softcap: Positive | None = key(
-        None, "Soft cap c of the logits: the head's logits z become c * tanh(z / c). null: none.", optional=True
-    )
-    exit_gate: Flag = key(
+    exit_gate: Flag = option(
         False,
         "Linear gate that predicts an exit probability from a state, for the criterion exit_gate (Ouro). Trained "
         "with train.exit_gate.",
         source="[G]",
-        optional=True,
     )
-    vocab_multiple: Count = key(
+    vocab_multiple: Count = option(
         64,
         "The number of embedding rows is vocab_size rounded up to a multiple of this (nanoGPT: 50257 -> 50304).",
         source="nanoGPT",
-        optional=True,
     )
-    source: Literal["trained", "published"] = key(
+    source: Literal["trained", "published"] = option(
         "trained",
         "Source of the weights: trained by this workflow, or published, given by repository and revision or by folder.",
-        optional=True,
     )
-    repository: str | None = key(None, "Repository of a published model on the Hugging Face hub.", optional=True)
+    repository: str | None = option(None, "Repository of a published model on the Hugging Face hub.")
     revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
         None, "Commit of the repository, 40 hexadecimal digits.", optional=True
     )
-    folder: HomePath | None = key(
+    folder: HomePath | None = option(
         None,
         "Local folder of a published model in the layout of the hub: config.json, safetensors files, tokenizer.json.",
-        optional=True,
     )
 
     def check_keys(self) -> None:

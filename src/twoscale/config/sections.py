@@ -1,9 +1,14 @@
-"""Config of exit criteria and of their benchmark."""
+"""Config of exits, trajectories and figures, and the sections of the reproduction together.
+
+Type, range, default, meaning and source of a key are defined only in the class of its section. Defaults are the values
+of the paper (arXiv 2509.23314). Sources: "§" is a section of the paper, "App." its appendix, "[G]" Geiping et al. 2025
+(arXiv 2502.05171), to which the paper defers; "ours" is a choice where both are silent.
+"""
 
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -289,8 +294,7 @@ class FiguresConfig(Section):
         "||x||, which alone determines the output of a readout that begins with a norm.",
     )
     seed_band: bool = key(
-        False,
-        "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of all seeds.",
+        False, "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of all seeds."
     )
 
     def check(self, config: "CoreConfig") -> None:
@@ -299,13 +303,25 @@ class FiguresConfig(Section):
         require(self.fig1_tokens <= most, "figures.fig1_tokens", self.fig1_tokens, expected)
 
 
-class Derived:
-    """Values derived from several sections. A job that needs one has it in its slice, by its name."""
+class CoreConfig(Section):
+    """The sections of the reproduction, and the checks of one section against the others."""
 
-    if TYPE_CHECKING:  # the sections that it reads; annotations outside this block would be fields of the config
-        model: ModelConfig
-        exits: ExitsConfig
-        scaling: ScalingConfig
+    seed: Natural = key(1337, "Seed of batches, loop counts and noise, which are functions of seed and iteration.")
+    seeds: Annotated[tuple[Natural, ...], *Unique] = key(
+        (), "Additional seeds for training and analysing the run and every run of a study."
+    )
+    compute: ComputeConfig = ComputeConfig()
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    trajectories: TrajectoriesConfig = TrajectoriesConfig()
+    path_types: PathTypesConfig = PathTypesConfig()
+    exits: ExitsConfig = ExitsConfig()
+    scaling: ScalingConfig = ScalingConfig()
+    probe: ProbeConfig = ProbeConfig()
+    figures: FiguresConfig = FiguresConfig()
+    download: DownloadConfig = DownloadConfig()
 
     def sequences(self, section: str, key: str = "tokens") -> int:
         """Whole sequences in the number of tokens that a key of a section gives, at least one."""
@@ -329,27 +345,6 @@ class Derived:
     def loop_grid(self) -> tuple[int, ...]:
         """The loop counts of scaling.loops below exits.max_loops, and exits.max_loops."""
         return (*(loops for loops in self.scaling.loops if loops < self.exits.max_loops), self.exits.max_loops)
-
-
-class CoreConfig(Derived, Section):
-    """The sections of the reproduction, and the checks of one section against the others."""
-
-    seed: Natural = key(1337, "Seed of batches, loop counts and noise, which are functions of seed and iteration.")
-    seeds: Annotated[tuple[Natural, ...], *Unique] = key(
-        (), "Additional seeds for training and analysing the run and every run of a study."
-    )
-    compute: ComputeConfig = ComputeConfig()
-    data: DataConfig = DataConfig()
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    model: ModelConfig = ModelConfig()
-    train: TrainConfig = TrainConfig()
-    trajectories: TrajectoriesConfig = TrajectoriesConfig()
-    path_types: PathTypesConfig = PathTypesConfig()
-    exits: ExitsConfig = ExitsConfig()
-    scaling: ScalingConfig = ScalingConfig()
-    probe: ProbeConfig = ProbeConfig()
-    figures: FiguresConfig = FiguresConfig()
-    download: DownloadConfig = DownloadConfig()
 
     @property
     def sections(self) -> dict[str, Section]:
@@ -397,21 +392,8 @@ class CoreConfig(Derived, Section):
 # Keys of `train` that control how far a run goes and how it is cut, monitored and distributed, but not what it
 # computes. No checkpoint identity contains them, so a longer run, or one on more processes, continues another.
 RUNTIME_KEYS = frozenset(
-    {
-        "iterations",
-        "checkpoint_every",
-        "early_checkpoints",
-        "save_seconds",
-        "log_every",
-        "print_seconds",
-        "micro_batches",
-        "processes",
-        "nodes",
-        "shard",
-        "recompute",
-        "prefetch",
-        "peak_tflops",
-    }
+    "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds micro_batches processes nodes "
+    "shard recompute prefetch peak_tflops".split()
 )
 
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
@@ -88,12 +88,15 @@ StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
 def key(default: Any, description: str, *, source: str = "ours", derived: bool = False, optional: bool = False) -> Any:
     """A key of a section; `source` says where its default is from.
 
-    `derived` marks a value that the user cannot set. `optional` marks a key that `identity.plain` leaves out at its
-    default, so that runs from before the key keep their identity.
+    `derived` marks a value that the user cannot set. `optional` marks a key that `plain` leaves out at its default, so
+    that runs from before the key keep their identity.
     """
     marks = {"derived": derived, "optional": optional}
     extra: dict[str, Any] = {"source": source, **{name: True for name, marked in marks.items() if marked}}
     return Field(default, description=description, json_schema_extra=extra)
+
+
+option = partial(key, optional=True)
 
 
 class Section(BaseModel):

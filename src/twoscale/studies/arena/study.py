@@ -37,7 +37,7 @@ class ParetoConfig(Section):
         return {"quality_tokens": config.sequences("pareto", "quality_tokens"), "latency_repeats": self.latency_repeats}
 
     def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
-        """pareto.criteria over exits.criteria, and `fixed` at every loop count of `Derived.loop_grid`."""
+        """pareto.criteria over exits.criteria, and `fixed` at every loop count of `CoreConfig.loop_grid`."""
         criteria = {**config.exits.criteria, **self.criteria, "fixed": CriterionConfig(thresholds=config.loop_grid)}
         return config.exits.model_copy(update={**vars(self), "criteria": criteria})
 
