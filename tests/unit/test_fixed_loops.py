@@ -6,7 +6,7 @@ import torch
 
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, cross_entropy, held_out, small_model
 from twoscale.config import ScalingConfig
-from twoscale.exits.fixed_loops import measure_scaling
+from twoscale.exits.evaluation import measure_scaling
 from twoscale.exits.oracle import converged_from, converged_within
 from twoscale.model.noise import EvaluationNoise
 

@@ -24,7 +24,7 @@ from twoscale.config import PathTypesConfig, ScalingConfig
 from twoscale.dynamics import trajectories
 from twoscale.dynamics.states import save_states
 from twoscale.exits import benchmark
-from twoscale.exits.fixed_loops import measure_scaling
+from twoscale.exits.evaluation import measure_scaling
 from twoscale.training.recipe import held_out_loss
 
 SCALING = ScalingConfig(loops=(LOOPS,), batch_size=2)

@@ -1,8 +1,9 @@
-"""Held-out texts and texts of a user under the exit criteria of a config or a call."""
+"""Held-out texts and texts of a user under the exit criteria of a config or a call, or at fixed loop counts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale.base import InputError
-from twoscale.config import ExitsConfig
+from twoscale.base import InputError, meter
+from twoscale.config import ExitsConfig, ScalingConfig
 from twoscale.config.definitions import check_threshold
 from twoscale.data.batches import HeldOut
 from twoscale.exits import criteria, parallel
 from twoscale.exits.contract import configured_criteria, is_sequential
-from twoscale.exits.cost_matched import Planned
+from twoscale.exits.cost_matched import Planned, Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.kv_cache import distinct_slots
@@ -29,7 +30,9 @@ from twoscale.model.loss import cross_entropies
 if TYPE_CHECKING:
     import pandas as pd
 
+    from twoscale.model.checkpoints import CheckpointJob
     from twoscale.model.trained_run import TrainedRun
+
 
 OperatingPoint = tuple[str, float]  # criterion, threshold
 
@@ -189,3 +192,23 @@ def evaluate(
     }
     columns |= {name: values.permute(1, 2, 0).flatten().numpy(force=True) for name, values in vars(counts).items()}
     return pd.DataFrame(columns | {"ce": losses.flatten().numpy().repeat(groups)})
+
+
+def measure_fixed_loops(job: CheckpointJob) -> None:
+    """Write the table "scaling_quality"."""
+    scaling = job.config.scaling
+    text = job.held_out(job.config.sequences)
+    job.write("scaling_quality", measure_scaling(job.checkpoint(scaling.dtype), text, scaling), "quality")
+
+
+def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig) -> Iterator[Row]:
+    """Rows of the table "scaling_quality": held-out sequences with every group at each loop count."""
+    label = f"scaling of iteration {checkpoint.iteration}"
+    with meter(label, len(scaling.loops) * text.inputs.numel(), "tokens") as bar:
+        for loops in scaling.loops:
+            for batch in text.batches(scaling.batch_size):
+                logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
+                losses = cross_entropies(logits, batch.targets).mean(1).tolist()
+                for row in batch.rows(ce=losses, ppl=list(map(math.exp, losses))):
+                    yield {"iteration": checkpoint.iteration, "loops": loops, **row}
+                bar.update(batch.inputs.numel())

@@ -28,15 +28,8 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation, or the range of seeds.
 
     The boundaries are those between groups, or those around the only group. A published model has one checkpoint:
-    its boundaries are side by side.
-
-    Args:
-        drift: Table "drift".
-        reference_state: The state that counts as "x^0 of the next group".
-        context: Its loop steps K are those of `drift`; the ratio grows with K. `drift` may have the run of the context
-            under further seeds, too.
-
-    Raises InputError for a model without looped groups and for a reference state that is not in the table.
+    its boundaries are side by side. `drift` may have the run of the context under further seeds, too; the ratio grows
+    with its loop steps K. Raises InputError for a model without looped groups and for an unknown reference state.
     """
     every_seed = _ratios(drift, reference_state)
     ratios = style.of_run(every_seed, context)

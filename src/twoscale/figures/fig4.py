@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from twoscale.base import InputError
 from twoscale.claims.bootstrap import random_exits, summarise_latency, summarise_quality
 from twoscale.claims.exits import PAPER_GRID, criterion_name
 from twoscale.figures import style
@@ -43,16 +42,9 @@ def draw(
     thresholds have a grey background. Latency is the median of the repeats; the thin line of the same colour is the
     time of the same loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the
     quality those of its change from full depth on the same sequences.
-
-    Args:
-        exit_latency, exit_quality, exit_loops, exit_cost_matched: Tables of these names.
-        context: Its loop steps K are the most that a token may take.
-
-    Raises InputError if a table has no rows.
     """
-    for name, table in (("exit_latency", exit_latency), ("exit_quality", exit_quality)):
-        if table.empty:
-            raise InputError(f"table {name}: found no rows, expected at least one exit criterion for Figure 4.")
+    style.check_rows("exit_latency", exit_latency)
+    style.check_rows("exit_quality", exit_quality)
     times = summarise_latency(exit_latency)
     scores = summarise_quality(exit_quality, exit_loops, context.loops)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])

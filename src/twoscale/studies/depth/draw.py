@@ -70,13 +70,8 @@ def scaling_sentence(table: pd.DataFrame) -> str:
 def draw_scaling(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.FigureContext) -> Figure:
     """Two panels against the loops of every group: (i) perplexity, (ii) the cost of fewer loops in nats.
 
-    One line per checkpoint; bands are 95 % intervals over documents.
-
-    Args:
-        scaling: Table of this name.
-        mean_loops: Mean of the loop counts in training, or the published one, the dotted vertical line; `None` for a
-            recorded model, where only the last group has these loops.
-        context: Its loop steps K are the largest loop count.
+    One line per checkpoint; bands are 95 % intervals over documents. `mean_loops`, the mean of training or the
+    published one, is a dotted line; `None` for a recorded model, where only the last group has these loops.
     """
     style.check_rows("scaling", scaling)
     styles = style.checkpoint_palette(scaling["iteration"], context)
@@ -132,10 +127,7 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
     A change is since k = `mean_loops`, on the same documents. Bounds of `ce`, `entropy` and `rank` are for
     their change around the value: they show the change by more or fewer loop steps, not the variation of the text.
 
-    Returns:
-        Columns group, k and, for each of ce, entropy, rank (geometric mean), right, lost, lost_since_mean, ce_change,
-        entropy_change and rank_change (a ratio), the mean and the bounds with _low and _high; groups in the order of
-        the table, null as there.
+    `rank` is a geometric mean. Groups are in the order of the table, and values are null as there.
     """
     keys, point = ["group", "sequence"], ["group", "k"]
     trained = lens[lens["k"] == mean_loops].set_index(keys)
@@ -170,11 +162,7 @@ def lens_sentence(table: pd.DataFrame) -> str:
 def draw_lens(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: style.FigureContext) -> Figure:
     """Four panels against the loop step k, one line per group: cross-entropy, entropy, rank, lost predictions.
 
-    Args:
-        lens: Table of this name.
-        mean_loops: Mean of the loop counts in training, or the published one, the dotted vertical line.
-        typical_loops: The loop step next to it, from which changes are counted.
-        context: Its loop steps K are the last k.
+    `mean_loops` is the dotted line, `typical_loops` the loop step next to it, from which changes are counted.
     """
     style.check_rows("lens", lens)
     summary = summarise_lens(lens, typical_loops)
@@ -281,17 +269,10 @@ def findings(
     unlooped: pd.DataFrame | None,
     seed: int,
 ) -> pd.DataFrame:
-    """The table "depth_findings" without its column `run`.
+    """The table "depth_findings" without its column `run`, from "depth_quality" and "depth_states" of one checkpoint.
 
-    Args:
-        quality: Table "depth_quality" of one checkpoint; the trained loops are among its loop counts.
-        states: Table "depth_states" of the same.
-        trained: The trained loops.
-        tolerance: Nats per token above the lowest loss up to which a loop count belongs to the plateau.
-        unlooped: Rows of "depth_quality" of a model without loops on the same sequences, if it was measured.
-        seed: Of the bootstrap.
-
-    Raises InputError if the model without loops was measured on other sequences.
+    The `trained` loops are among its loop counts; `tolerance` is the height of the plateau in nats per token.
+    `unlooped` has rows of "depth_quality" of a model without loops. InputError if it was measured on other sequences.
     """
     rows = [*_depths(quality, trained, tolerance, seed), _gain(quality, trained, unlooped, seed)]
     rows += [row for group, own in states.groupby("group", sort=False) for row in _regime(str(group), own)]

@@ -236,7 +236,7 @@ JOBS = (
     ),
     TorchJob(
         name="measure_scaling",
-        function="twoscale.exits.fixed_loops.run",
+        function="twoscale.exits.evaluation.measure_fixed_loops",
         outputs={"quality": SCALING},
         tables=["scaling_quality"],
         config=lambda runs: runs.params.slice(*MODEL, "scaling", sequences=lambda config: config.sequences("scaling")),

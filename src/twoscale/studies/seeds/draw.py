@@ -47,15 +47,7 @@ def run(job: "StudyJob") -> None:
 def page(
     verdicts: Sequence[SeedVerdict], run: str, text: str, named: Sequence[int], scales: Scales | None = None
 ) -> str:
-    """Markdown of the verdicts under each seed and over all of them.
-
-    Args:
-        verdicts: One per claim.
-        run: Name of the run.
-        text: Name of its text.
-        named: The seeds, in the order of the verdicts.
-        scales: Those of the runs and of the paper, if they are known.
-    """
+    """Markdown of the verdicts under each seed and over all of them; `named` are the seeds in their order."""
     frame = seeds.table(verdicts, run, named, scales.mark if scales else "")
     cells = {verdict.claim.number: [_cells(finding) for finding in verdict.findings] for verdict in verdicts}
     values = _summary(frame, text, scales) | {"verdicts": verdicts, "named": named, "cells": cells}

@@ -196,16 +196,9 @@ def draw_variants(
 ) -> Figure:
     """One column per group: cosine and step norm over the loop; below, DLR at each boundary and the held-out loss.
 
-    Under several seeds lines are means over seeds with the range of the seeds, and each seed has a mark in the DLR.
-
-    Args:
-        loop_metrics, drift, training: Tables of these names of all runs, with a column `run`. Runs are named
-            variants/<sandwich>-<adapter_init>-<state_init>, followed by -seed<seed> under a further seed.
-        reference_state: The state that counts as "x^0 of the next group" in the DLR.
-        reading: What (a) and (b) are of: "state", or "direction" for steps of x / ||x||.
-        context: Loop steps K of the trajectories.
-
-    Raises InputError for a model without looped groups.
+    The tables have all runs, named variants/<sandwich>-<adapter_init>-<state_init>, followed by -seed<seed> under a
+    further seed. Then lines are means over seeds with the range of the seeds, and each seed has a mark in the DLR.
+    `reading` says what the first two rows are of: "state", or "direction" for steps of x / ||x||.
     """
     groups = style.looped_groups(loop_metrics, "the variants")
     loop_metrics, drift, training = (
@@ -317,14 +310,7 @@ def run_baselines(job: "StudyJob") -> None:
 def compare_baselines(
     models: Sequence[Mapping[str, Any]], paths: Iterable[str | Path], run: str, seed: int
 ) -> pd.DataFrame:
-    """The table "baselines".
-
-    Args:
-        models: Columns model, seed, iteration, layers, parameters, flops of each model; the looped ones among them.
-        paths: The table "scaling_quality" of each, at one loop count.
-        run: Name of the selected run.
-        seed: Of the bootstrap.
-    """
+    """The table "baselines" from model, seed, iteration, layers, parameters, flops of each model and its quality."""
     rows = pd.concat(
         [
             tables.read("scaling_quality", path).assign(model=model["model"], of_seed=model["seed"])

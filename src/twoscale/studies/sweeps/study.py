@@ -303,7 +303,7 @@ JOBS = (
     ),
     TorchJob(
         name="measure_baseline",
-        function="twoscale.exits.fixed_loops.run",
+        function="twoscale.exits.evaluation.measure_fixed_loops",
         outputs={"quality": QUALITY},
         tables=["scaling_quality"],
         config=lambda runs: runs.params.slice(
