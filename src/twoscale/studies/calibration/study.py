@@ -119,6 +119,8 @@ JOBS = (
         inputs=lambda runs: {"runs_files": runs.each_criterion(RUNS, "calibration")},
         outputs={"calibration": "results/{run}/tables/calibration.parquet"},
         tables=["calibration"],
-        config=lambda runs: runs.params.slice("seed", "calibration", max_loops=lambda config: config.exits.max_loops),
+        config=lambda runs: runs.params.slice(
+            *("run", "seed", "calibration"), max_loops=lambda config: config.exits.max_loops
+        ),
     ),
 )
