@@ -1,6 +1,7 @@
 """Families of published models: how their config.json and tensors map to ours."""
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,23 +12,7 @@ from twoscale.config import ModelConfig
 from twoscale.config.types import LONGEST_VALUE, parse_json
 
 Shape = tuple[int, ...]
-LONGEST_LIST = 300  # characters of keys in a message
-MOST_FLOAT = 1e300
 HEAD = "lm_head.weight"
-MOST = 2**31 - 1  # of any number of layers, channels, …
-
-
-# Keys that transformers writes into any config.json, without a meaning for the values of a looped decoder.
-IRRELEVANT = frozenset(
-    """model_type _name_or_path name_or_path _commit_hash _attn_implementation architectures auto_map dtype torch_dtype
-    transformers_version transformers.js_config use_cache initializer_range bos_token_id eos_token_id pad_token_id
-    sep_token_id decoder_start_token_id vocab_file attention_dropout hidden_dropout output_attentions
-    output_hidden_states return_dict use_return_dict is_decoder is_encoder_decoder add_cross_attention
-    cross_attention_hidden_size chunk_size_feed_forward gradient_checkpointing id2label label2id num_labels
-    problem_type finetuning_task prefix task_specific_params tokenizer_class torchscript pruned_heads max_length
-    do_sample temperature top_k top_p min_p num_beams repetition_penalty tie_encoder_decoder tf_legacy_loss
-    use_bfloat16 pretraining_tp""".split()
-)
 
 # Our parameter -> the names of the published tensors that are its rows, in this order.
 NameMap = dict[str, list[str]]
@@ -55,7 +40,6 @@ class Family:
         tensors: (our model, names of the tensors) -> the published tensors of each of its parameters.
         droppable: Pattern of the names of tensors that may be there and are not needed; a head that is tied, too.
         defaults: (config.json, names of the tensors) -> how the model was published to be run.
-        irrelevant: Keys of config.json without a meaning for the model's values, besides `IRRELEVANT`.
         rotation: Name of the tensor with the cosine and sine of each position and pair, (1, T, 1, R/2, 2), which the
             published code reads from the file.
     """
@@ -65,27 +49,19 @@ class Family:
     tensors: Callable[[ModelConfig, Collection[str]], NameMap]
     droppable: str
     defaults: Callable[["Options", Collection[str]], Defaults]
-    irrelevant: Collection[str]
     rotation: str | None = None
 
 
 class Options:
-    """The keys of a config.json. Errors name the file and the key.
-
-    Attributes:
-        read_keys: The keys whose value was looked at.
-    """
+    """The keys of a config.json. Errors name the file and the key. Keys that nobody asks for are ignored."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         self.path, self.values = path, values
-        self.read_keys: set[str] = set()
 
     @classmethod
     def read(cls, path: Path) -> "Options":
         try:
             return cls(path, parse_json(path.read_bytes(), dict[str, Any]))
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file, expected the config.json of a published model.") from error
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{path}: cannot be read ({first_line(error)}), expected the config.json of a published model."
@@ -93,26 +69,30 @@ class Options:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key; its default where it is absent or null."""
-        self.read_keys.add(key)
         value = self.values.get(key)
         return default if value is None else value
 
-    def count(self, *keys: str, default: int | None = None, most: int = MOST) -> int:
-        """The whole number from 1 to `most` under the first of the keys that is there."""
+    def count(self, *keys: str, default: int | None = None) -> int:
+        """The whole number of at least 1 under the first of the keys that is there."""
         key = next((key for key in keys if self.get(key) is not None), keys[0])
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise self.error(key, "a whole number of at least 1")
-        if value > most:
-            raise self.error(key, f"at most {most}")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_FLOAT:
+        if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.error(key, "a number above 0")
         return float(value)
+
+    def choice(self, key: str, default: str, known: Collection[str]) -> str:
+        """One of several known values."""
+        value = self.get(key, default)
+        if not isinstance(value, str) or value not in known:
+            raise self.error(key, f"one of {', '.join(known)}; other values are not supported")
+        return value
 
     def require(self, **supported: Any) -> None:
         """Refuse an option with another value than the supported one; an option that is absent or null is fine."""
@@ -126,15 +106,6 @@ class Options:
             if self.get(key, value) != value:
                 raise self.error(key, f"{json.dumps(value)}, as in the tensors")
         return value
-
-    def check_known(self, irrelevant: Collection[str]) -> None:
-        """Refuse unknown keys, unless they are irrelevant."""
-        known = self.read_keys | IRRELEVANT | set(irrelevant)
-        if unknown := sorted(key for key, value in self.values.items() if key not in known and value is not None):
-            raise InputError(
-                f"{self.path}: found the key{'s' * (len(unknown) > 1)} {', '.join(unknown)[:LONGEST_LIST]}, "
-                "which this importer does not know; remove any that do not affect the model's values."
-            )
 
     def within(self, key: str) -> "Options":
         """The mapping under a key, empty where it is absent."""
@@ -162,32 +133,24 @@ def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
 
     They are under rope_theta and rope_scaling, or from version 5 of transformers on together under rope_parameters.
     """
-    parameters = options.within("rope_parameters")
-    if parameters.get("rope_theta") is not None and options.get("rope_theta") is not None:
-        options.require(rope_theta=parameters.get("rope_theta"))
-    key = "rope_parameters" if parameters.values else "rope_scaling"
-    if parameters.values and options.get("rope_scaling") is not None:
-        raise options.error("rope_scaling", "no value in addition to rope_parameters")
-    base = parameters if parameters.get("rope_theta") is not None else options
-    scaling = _rotary_scaling(options, key)
-    return {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": scaling}
-
-
-def _rotary_scaling(options: Options, key: str) -> dict[str, Any] | None:
+    together = options.within("rope_parameters")
+    base, key = (together, "rope_parameters") if together.values else (options, "rope_scaling")
+    if together.values:
+        options.require(rope_theta=together.get("rope_theta", options.get("rope_theta")))
     scaling = options.within(key)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if any(isinstance(value, dict) for value in scaling.values.values()):
-        raise options.error(key, "one rotation for all layers")
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise options.error(key, "null or the type llama3; other types are not supported")
-    return {
-        "factor": scaling.positive("factor"),
-        "low_frequency_factor": scaling.positive("low_freq_factor"),
-        "high_frequency_factor": scaling.positive("high_freq_factor"),
-        "original_context_length": scaling.count("original_max_position_embeddings"),
-    }
+    if kind not in ("default", "llama3") or any(isinstance(value, dict) for value in scaling.values.values()):
+        raise options.error(key, "null or one rotation of the type llama3 for all layers")
+    found = None
+    if kind == "llama3":
+        found = {
+            "factor": scaling.positive("factor"),
+            "low_frequency_factor": scaling.positive("low_freq_factor"),
+            "high_frequency_factor": scaling.positive("high_freq_factor"),
+            "original_context_length": scaling.count("original_max_position_embeddings"),
+        }
+    base = base if base.get("rope_theta") is not None else options
+    return {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": found}
 
 
 def core_layer(model: ModelConfig, number: int) -> str:

@@ -13,7 +13,7 @@ from pydantic import Field
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig, merge
 from twoscale.config.types import build, parse_json
-from twoscale.model.published.family import Defaults, Family, Options
+from twoscale.model.published.family import Defaults, Family, Options, Shape
 from twoscale.model.published.ouro import OURO
 from twoscale.model.published.parcae import PARCAE
 from twoscale.model.published.raven import RAVEN
@@ -21,7 +21,6 @@ from twoscale.model.published.raven import RAVEN
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MOST_HEADER = 100_000_000  # bytes
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt")
 # Keys of config.json that name the family, and its names. Parcae's code writes no model_type.
 KIND_KEYS = ("model_type", "model_class_name", "_class_name")
@@ -30,8 +29,6 @@ FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PA
 GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
 FREE_KEYS = ("mean_loops", "state_init", "state_std")
-
-
 # Key that may be null -> property with its value.
 RESOLVED = {
     "num_kv_heads": "kv_heads",
@@ -61,51 +58,40 @@ class PublishedFolder:
     @cached_property
     def family(self) -> Family:
         key = next((key for key in KIND_KEYS if self.options.get(key) is not None), KIND_KEYS[0])
-        kind = self.options.get(key)
-        if not isinstance(kind, str) or kind not in FAMILIES:
-            raise self.options.error(key, f"one of {', '.join(FAMILIES)}")
-        return FAMILIES[kind]
+        return FAMILIES[self.options.choice(key, "", FAMILIES)]
 
     @cached_property
-    def tensors(self) -> Mapping[str, Path]:
-        """Name of each tensor -> its file."""
-        if not (self.path / INDEX).is_file():
-            return dict.fromkeys(tensor_shapes(self.path / WEIGHTS), self.path / WEIGHTS)
-        listed = self._index()
-        found = {file: tensor_shapes(file) for file in sorted(set(listed.values()))}
-        for name, file in listed.items():
-            if name not in found[file]:
-                raise InputError(f"{file}: found no tensor {name}, expected it as {INDEX} says.")
-        return {name: file for file, names in found.items() for name in names}
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name of each tensor -> its shape."""
-        found = [tensor_shapes(file) for file in self.weight_files]
-        return {name: shape for shapes in found for name, shape in shapes.items() if name in self.tensors}
-
-    def _index(self) -> dict[str, Path]:
-        path = self.path / INDEX
-        try:
-            weights = parse_json(path.read_bytes(), Index).weight_map
-            return {name: self.path / file for name, file in weights.items()}
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path}: cannot be read ({type(error).__name__}: {first_line(error)}), expected a weight_map from "
-                "tensors to files."
-            ) from error
-
-    @property
     def weight_files(self) -> list[Path]:
         """The safetensors files."""
-        return sorted(set(self._index().values())) if (self.path / INDEX).is_file() else [self.path / WEIGHTS]
+        path = self.path / INDEX
+        if not path.is_file():
+            return [self.path / WEIGHTS]
+        try:
+            files = parse_json(path.read_bytes(), Index).weight_map.values()
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{path}: cannot be read ({first_line(error)}), expected a weight_map from tensors to files."
+            ) from error
+        return [self.path / file for file in sorted(set(files))]
+
+    @cached_property
+    def _found(self) -> dict[Path, dict[str, Shape]]:
+        return {file: tensor_shapes(file) for file in self.weight_files}
+
+    @property
+    def tensors(self) -> Mapping[str, Path]:
+        """Name of each tensor -> its file."""
+        return {name: file for file, shapes in self._found.items() for name in shapes}
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Name of each tensor -> its shape."""
+        return {name: shape for shapes in self._found.values() for name, shape in shapes.items()}
 
     @property
     def layer(self) -> dict[str, dict[str, Any]]:
         """config.json as a layer of the config: sections `model` and `tokenizer`."""
         model = self.family.layer(self.options, self.shapes)
-        _ = self.defaults
-        self.options.check_known(self.family.irrelevant)
         return {"model": model, "tokenizer": {"name": "published", "vocab_size": model.pop("vocab_size")}}
 
     @property
@@ -130,8 +116,10 @@ class PublishedFolder:
         """Refuse a section `model` that describes another model than this folder."""
         published = self.model_config()
         for key in ("vocab_size", *self.layer["model"]):
-            found, expected = (_resolved(model, key) for model in (config, published))
-            if key not in FREE_KEYS and not _agree(found, expected):
+            found, expected = (getattr(model, RESOLVED.get(key, key)) for model in (config, published))
+            # floats agree up to their digits in a file
+            agree = math.isclose(found, expected) if isinstance(expected, float) else found == expected
+            if key not in FREE_KEYS and not agree:
                 name = "tokenizer.vocab_size" if key == "vocab_size" else f"model.{key}"
                 raise InputError(f"config key {name}: found {found}, expected {expected} as in {self.path / CONFIG}.")
         if config.context_length > published.context_length:
@@ -141,20 +129,11 @@ class PublishedFolder:
             )
 
 
-def _resolved(model: ModelConfig, key: str) -> Any:
-    return getattr(model, RESOLVED.get(key, key))
-
-
-def _agree(found: Any, expected: Any) -> bool:
-    """Whether two values are equal, floats up to their digits in a file."""
-    return math.isclose(found, expected) if isinstance(expected, float) else found == expected
-
-
-def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(file: Path) -> dict[str, Shape]:
     """Name and shape of the tensors of a safetensors file, from its header: planning needs no package for weights."""
     try:
         with file.open("rb") as opened:
-            size = min(int.from_bytes(opened.read(8), "little"), MOST_HEADER)
+            size = int.from_bytes(opened.read(8), "little")
             tensors = json.loads(opened.read(size))
         tensors.pop("__metadata__", None)
         if file.stat().st_size != 8 + size + max(tensor["data_offsets"][1] for tensor in tensors.values()):
@@ -164,14 +143,14 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         pickled = [name for name in PICKLED if (file.parent / name).is_file()]
         hint = f" in place of {pickled[0]}, which is not read because pickled files can run code" if pickled else ""
         raise InputError(f"{file}: no such file, expected a file with weights of the model{hint}.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors file."
         ) from error
 
 
 def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The layer between a preset and the user's keys for the model in `folder`.
+    """The layer between a preset and the user's keys for the model in `folder`: loops, exit criteria and thresholds.
 
     Args:
         folder: Folder in the layout of the hub.
@@ -180,38 +159,23 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises InputError for a folder without a supported model.
     """
     source = PublishedFolder(Path(folder))
-    layer = source.layer
-    return merge(layer, measurements(source.defaults, source.readout, values))
-
-
-def measurements(defaults: Defaults, readout: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Loops, exit criteria and thresholds as published, and the keys that have to fit them.
-
-    Args:
-        defaults: How the model was published to be run.
-        readout: `exits.readout` as published.
-        values: All layers merged.
-    """
-    loops, window = max(2, defaults.loops), values["path_types"]
+    defaults, window = source.defaults, values["path_types"]
+    loops = max(2, defaults.loops)  # one loop step cannot be compared with another
     scaling = {count for count in values["scaling"]["loops"] if count <= 2 * loops}
     context = min(values["model"]["context_length"], defaults.max_context_length)
-    return {
+    criteria = {"fixed": sorted({defaults.loops, loops}), **defaults.criteria}
+    if "exit_gate" in criteria:
+        criteria["exit_gate"] = sorted({*GATE_GRID, *criteria["exit_gate"]})
+    sections = {
         "model": {"context_length": context},
         "trajectories": {"loops": loops},
         "path_types": {name: min(window[name], loops) for name in ("window", "max_period")},
         "exits": {
             "max_loops": loops,
-            "readout": readout,
+            "readout": source.readout,
             "latency_tokens": min(values["exits"]["latency_tokens"], context),
-            "criteria": _criteria(loops, defaults),
+            "criteria": {name: {"thresholds": list(thresholds)} for name, thresholds in criteria.items()},
         },
         "scaling": {"loops": sorted(scaling | {defaults.loops})},
     }
-
-
-def _criteria(loops: int, defaults: Defaults) -> dict[str, Any]:
-    thresholds = {name: list(published) for name, published in defaults.criteria.items()}
-    fixed = sorted({defaults.loops, loops})  # two where one is the published number
-    if "exit_gate" in thresholds:
-        thresholds["exit_gate"] = sorted({*GATE_GRID, *thresholds["exit_gate"]})
-    return {name: {"thresholds": values} for name, values in ({"fixed": fixed} | thresholds).items()}
+    return merge(source.layer, sections)

@@ -4,16 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from twoscale.config import ModelConfig
-from twoscale.model.published.family import (
-    Defaults,
-    Family,
-    NameMap,
-    Options,
-    Shape,
-    check_head_size,
-    name_map,
-    rotation,
-)
+from twoscale.model.published import family
+from twoscale.model.published.family import Defaults, Family, NameMap, Options, Shape
 
 LAYER = {
     "norm1.weight": ["input_layernorm.weight"],
@@ -30,10 +22,10 @@ LAYER = {
 def layer(options: Options, shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Keys of the section `model`, and "vocab_size"."""
     options.require(hidden_act="silu", use_sliding_window=False, attention_bias=False, mlp_bias=False)
-    layers, size = options.count("num_hidden_layers", most=len(shapes)), options.count("hidden_size")
+    layers, size = options.count("num_hidden_layers"), options.count("hidden_size")
     options.require(layer_types=["full_attention"] * layers)
     heads = options.count("num_attention_heads")
-    check_head_size(options, size, heads)
+    family.check_head_size(options, size, heads)
     return {
         "num_layers": layers,
         "num_heads": heads,
@@ -51,7 +43,7 @@ def layer(options: Options, shapes: Mapping[str, Shape]) -> dict[str, Any]:
         "exit_gate": True,
         "positions": "rotary",
         "rotary_pairs": "halves",
-        **rotation(options, 10_000.0),
+        **family.rotation(options, 10_000.0),
         "mlp": "gated",
         "mlp_size": options.count("intermediate_size"),
         "embedding_scale": 1.0,
@@ -69,7 +61,7 @@ def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
         "gate.weight": "model.early_exit_gate.weight",
         "gate.bias": "model.early_exit_gate.bias",
     }
-    return name_map(model, outside, lambda number: f"model.layers.{number - 1}", LAYER)
+    return family.name_map(model, outside, lambda number: f"model.layers.{number - 1}", LAYER)
 
 
 def defaults(options: Options, names: Collection[str]) -> Defaults:
@@ -77,16 +69,10 @@ def defaults(options: Options, names: Collection[str]) -> Defaults:
     criteria = {"exit_gate": [options.positive("early_exit_threshold", 1.0)]}
     loops = options.count("total_ut_steps", default=4)
     last = options.get("early_exit_step", loops - 1)  # from 0; their code ignores a number out of range
-    if isinstance(last, bool) or not isinstance(last, int):
+    if type(last) is not int:
         raise options.error("early_exit_step", "a whole number")
-    return Defaults(
-        last + 1 if 0 <= last < loops else loops,
-        criteria,
-        options.count("max_position_embeddings", default=32768),
-    )
+    loops = last + 1 if 0 <= last < loops else loops
+    return Defaults(loops, criteria, options.count("max_position_embeddings", default=32768))
 
 
-# Windows and dropout that `use_sliding_window` and evaluation leave out.
-IRRELEVANT = {"max_window_layers", "sliding_window", "use_weighted_exit", "use_early_exit_gate"}
-
-OURO = Family("Ouro", layer, tensors, r"model\.rotary_emb\.inv_freq", defaults, IRRELEVANT)
+OURO = Family("Ouro", layer, tensors, r"model\.rotary_emb\.inv_freq", defaults)

@@ -12,16 +12,8 @@ from typing import Any
 
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.model.published.family import (
-    Defaults,
-    Family,
-    NameMap,
-    Options,
-    Shape,
-    check_head_size,
-    core_layer,
-    name_map,
-)
+from twoscale.model.published import family
+from twoscale.model.published.family import Defaults, Family, NameMap, Options, Shape
 
 Shapes = Mapping[str, Shape]
 LAYER = {
@@ -33,6 +25,7 @@ LAYER = {
     "mlp_out.weight": ["mlp.proj.weight"],
 }
 ACTIVATIONS = {"GELU": "gelu", "SiLU": "silu", "ReLU2": "relu2"}
+STATES = {"like-init": "noise", "zero": "zero"}
 # Initialisations whose embedding has the deviation sqrt(2 / 5C) -> whether the embedding is multiplied by sqrt(C).
 STRATEGIES = {"scaled": False, "scaled-zero": False, "scaled-geiping": False, "small": False, "takase": True}
 
@@ -87,7 +80,7 @@ def layer(options: Options, shapes: Shapes) -> dict[str, Any]:
         "exit_projection": True,
         "positions": "rotary",
         "qk_norm": "head" if options.get("qk_norm", False) else False,
-        "activation": _activation(options),
+        "activation": ACTIVATIONS[options.choice("nonlin_name", "GELU", ACTIVATIONS)],
         "tied_head": bool(options.get("tie_embeddings", "lm_head.weight" not in shapes)),
         "logit_softcap": cap and options.positive("logit_softcap", cap),
         "vocab_multiple": 1,
@@ -110,13 +103,12 @@ def _refuse(options: Options, shapes: Shapes, of: Layout) -> None:
 
 def _sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
     rows, size = shapes[f"{of.embedding}.weight"]
-    names = ("prelude", "recurrent_block", "coda")
     prelude, core, coda = (
         options.agree(_layers(shapes, f"{of.prefix}{part}."), f"n_layers_in_{name}")
-        for part, name in zip(("prelude", "core_block", "coda"), names, strict=True)
+        for part, name in {"prelude": "prelude", "core_block": "recurrent_block", "coda": "coda"}.items()
     )
     heads = options.count("num_attention_heads", "num_heads")
-    check_head_size(options, size, heads)
+    family.check_head_size(options, size, heads)
     inside = f"{of.prefix}core_block.0"
     outside = f"{of.prefix}{'prelude' if prelude else 'coda'}.0" if prelude + coda else inside
     (kv_heads, width), looped = (_layer_sizes(shapes, part, size // heads) for part in (outside, inside))
@@ -131,7 +123,6 @@ def _sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
         options.agree(looped[1], "recurrent_intermediate_dim")
     options.agree("GatedMLP" if gated else "BaseMLP", "mlp_class_name", "recurrent_mlp_class_name")
     options.agree(rows, "padded_vocab_size")
-    options.count("vocab_size", default=rows, most=rows)
     return {
         "num_layers": prelude + core + coda,
         "num_heads": heads,
@@ -175,16 +166,11 @@ def _rotation(options: Options, of: Layout) -> dict[str, Any]:
 
 def _state(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
     """The first state, and the scale of the embedding, which is also the scale of the noise."""
-    init, size = options.get("state_init", "like-init"), shapes[f"{of.embedding}.weight"][1]
-    if init not in ("like-init", "zero"):
-        raise options.error("state_init", "like-init or zero; other values are not supported")
-    strategy = options.get("init_strategy", "scaled")
-    if strategy not in STRATEGIES:
-        raise options.error("init_strategy", f"one of {', '.join(STRATEGIES)}; other values are not supported")
-    scale = options.positive("emb_scale", math.sqrt(size) if STRATEGIES[strategy] else 1.0)
+    init, size = options.choice("state_init", "like-init", STATES), shapes[f"{of.embedding}.weight"][1]
+    is_scaled = STRATEGIES[options.choice("init_strategy", "scaled", STRATEGIES)]
+    scale = options.positive("emb_scale", math.sqrt(size) if is_scaled else 1.0)
     std = options.positive("tied_embed_init_std", of.state_std or math.sqrt(2 / (5 * size)))
-    state_init = "noise" if init == "like-init" else "zero"
-    return {"state_init": state_init, "embedding_scale": scale, "state_std": std * scale}
+    return {"state_init": STATES[init], "embedding_scale": scale, "state_std": std * scale}
 
 
 def _injection(options: Options, shapes: Shapes, of: Layout) -> str:
@@ -193,13 +179,6 @@ def _injection(options: Options, shapes: Shapes, of: Layout) -> str:
     kind = next((kind for name, kind in kinds.items() if name in shapes), "add")
     options.agree(kind, "injection_type")
     return {"linear": "projection"}.get(kind, kind)
-
-
-def _activation(options: Options) -> str:
-    name = options.get("nonlin_name", "GELU")
-    if name not in ACTIVATIONS:
-        raise options.error("nonlin_name", f"one of {', '.join(ACTIVATIONS)}; other values are not supported")
-    return ACTIVATIONS[name]
 
 
 def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
@@ -218,7 +197,7 @@ def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
     if model.input_norm:
         outside["input_norms.0.weight"] = f"{of.input_norm}.weight"
     inside = LAYER | ({"heads.bias": ["attn.qk_bias"]} if model.qk_bias else {})
-    return name_map(model, outside, lambda number: f"{of.prefix}{core_layer(model, number)}", inside)
+    return family.name_map(model, outside, lambda number: f"{of.prefix}{family.core_layer(model, number)}", inside)
 
 
 def defaults(options: Options, names: Collection[str]) -> Defaults:
@@ -227,17 +206,6 @@ def defaults(options: Options, names: Collection[str]) -> Defaults:
     return Defaults(options.count("mean_recurrence"), {}, positions)
 
 
-# Of training, of the data, of kernels, and copies of other keys.
-IRRELEVANT = frozenset(
-    """_class_name _recurrent_block_config _is_recurrent_block_config init name hf_config architecture_class_name
-    model_class_name padding_multiple attn_impl init_orthogonal skip_initialization use_fused_head
-    activation_checkpoint_impl simple_ops strategy sampling_scheme mean_backprop_depth lockstep_n lockstep_k
-    curriculum_target recurrent_iteration_method head_size n_head n_query_groups n_layer num_layers
-    use_value_embeddings gradient_checkpointing monitoring compile_model bigram_hash_dim bigram_hash_heads
-    bigram_hash_gate bigram_hash_scale_init bigram_hash_init_std qk_gain_init seed run_id data_path
-    tokenizer_path""".split()
-)
-
 # the table of rotations, and gates of value embeddings, whose tables are absent
 DROPPABLE = r"freqs_cis|.*\.attn\.ve_gate\.weight"
-PARCAE = Family("Parcae", layer, tensors, DROPPABLE, defaults, IRRELEVANT, "freqs_cis")
+PARCAE = Family("Parcae", layer, tensors, DROPPABLE, defaults, "freqs_cis")

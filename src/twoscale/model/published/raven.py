@@ -11,17 +11,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from twoscale.config import ModelConfig
-from twoscale.model.published.family import (
-    Defaults,
-    Family,
-    NameMap,
-    Options,
-    Shape,
-    check_head_size,
-    core_layer,
-    name_map,
-    rotation,
-)
+from twoscale.model.published import family
+from twoscale.model.published.family import Defaults, Family, NameMap, Options, Shape
 
 FIRST_LAYER = "transformer.core_block.0."
 # our norm -> theirs
@@ -49,20 +40,23 @@ AUTO_THRESHOLDS: dict[str, list[float]] = {
 
 def layer(options: Options, names: Mapping[str, Shape]) -> dict[str, Any]:
     """Keys of the section `model`, and "vocab_size"."""
-    options.require(
-        block_class_name="SandwichBlock",
-        norm_class_name="RMSNorm_llama",
-        mlp_class_name="GatedMLP",
-        nonlin_name="SiLU",
-        injection_type="linear",
-        bias=False,
-        test_time_noise=0,
-    )
-    if options.get("initial_state_mode", "random") not in ("random", "embed-init"):
-        raise options.error("initial_state_mode", "random or embed-init; other values are not supported")
+    options.require(block_class_name="SandwichBlock", norm_class_name="RMSNorm_llama", mlp_class_name="GatedMLP")
+    options.require(nonlin_name="SiLU", injection_type="linear", bias=False, test_time_noise=0)
+    options.choice("initial_state_mode", "random", ("random", "embed-init"))
+    prelude, core, coda = (options.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda"))
+    size, heads = options.count("n_embd", "hidden_size"), options.count("n_heads", "num_attention_heads")
+    family.check_head_size(options, size, heads)
+    kv_heads = options.count("num_key_value_heads", default=heads)
+    if kv_heads != heads and options.get("qk_bias", True):
+        raise options.error("num_key_value_heads", f"{heads}, n_heads, for a model with qk_bias")
     variant = huginn if f"{FIRST_LAYER}norm_3.weight" in names else retrofitted
     return {
-        **_sizes(options, names),
+        "num_layers": prelude + core + coda,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "hidden_size": size,
+        "groups": [list(range(prelude + 1, prelude + core + 1))],
+        "mean_loops": options.count("mean_recurrence", default=32),
         "injection": "projection",
         "loop_norm": False,
         "exit_gate": False,
@@ -74,44 +68,20 @@ def layer(options: Options, names: Mapping[str, Shape]) -> dict[str, Any]:
         "tied_head": bool(options.get("tie_embeddings", True)),
         "vocab_multiple": 1,
         "vocab_size": options.count("padded_vocab_size", "vocab_size"),
-        **variant(options, names),
+        **variant(options, names, size),
     }
 
 
-def _sizes(options: Options, names: Collection[str]) -> dict[str, Any]:
-    # each layer has a tensor, so a list of the layers is no longer than the file
-    keys = (f"n_layers_in_{part}" for part in ("prelude", "recurrent_block", "coda"))
-    prelude, core, coda = (options.count(key, most=len(names)) for key in keys)
-    size, heads = options.count("n_embd", "hidden_size"), options.count("n_heads", "num_attention_heads")
-    check_head_size(options, size, heads)
-    kv_heads = options.count("num_key_value_heads", default=heads)
-    if kv_heads != heads and options.get("qk_bias", True):
-        raise options.error("num_key_value_heads", f"{heads}, n_heads, for a model with qk_bias")
-    return {
-        "num_layers": prelude + core + coda,
-        "num_heads": heads,
-        "num_kv_heads": kv_heads,
-        "hidden_size": size,
-        "groups": [list(range(prelude + 1, prelude + core + 1))],
-        "mean_loops": options.count("mean_recurrence", default=32),
-    }
-
-
-def _state(options: Options, scale: float, from_input: bool) -> dict[str, Any]:
+def _state(options: Options, size: int, scale: float, from_input: bool) -> dict[str, Any]:
     """The first state, and the scale of the embedding, which is also the scale of the noise."""
-    size = options.count("n_embd", "hidden_size")
     std = options.within("init_values").positive("std", math.sqrt(2 / (5 * size)))
-    return {
-        "state_init": "input" if from_input else "noise",
-        "embedding_scale": scale,
-        "state_std": std * scale,
-    }
+    return {"state_init": "input" if from_input else "noise", "embedding_scale": scale, "state_std": std * scale}
 
 
-def huginn(options: Options, names: Collection[str]) -> dict[str, Any]:
+def huginn(options: Options, names: Collection[str], size: int) -> dict[str, Any]:
     """Keys of Huginn only. Its code takes the scale from the size and draws the first state, whatever the config."""
     return {
-        **_state(options, math.sqrt(options.count("n_embd", "hidden_size")), from_input=False),
+        **_state(options, size, math.sqrt(size), from_input=False),
         "norms": "sandwich",
         "sandwich": "post_residual",
         "exit_norm": "final_norm",
@@ -122,17 +92,17 @@ def huginn(options: Options, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def retrofitted(options: Options, names: Collection[str]) -> dict[str, Any]:
+def retrofitted(options: Options, names: Collection[str], size: int) -> dict[str, Any]:
     """Keys of retrofitted Llama, TinyLlama and OLMo models."""
     has_qk_norm = f"{FIRST_LAYER}attn.q_norm.weight" in names
-    scale = options.within("init_values").positive("embed_scale", math.sqrt(options.count("n_embd", "hidden_size")))
+    scale = options.within("init_values").positive("embed_scale", math.sqrt(size))
     return {
         # only the code of OLMo reads the mode, Llama's draws the first state
-        **_state(options, scale, from_input=has_qk_norm and options.get("initial_state_mode") == "embed-init"),
+        **_state(options, size, scale, from_input=has_qk_norm and options.get("initial_state_mode") == "embed-init"),
         "norms": "post" if has_qk_norm else "pre",
         "exit_norm": "none",
         "rotary_pairs": "halves",
-        **rotation(options, None),
+        **family.rotation(options, None),
         "qk_norm": has_qk_norm,
     }
 
@@ -145,7 +115,7 @@ def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
         "groups.0.adapter.weight": "transformer.adapter.weight",
     }
     inside = NORMS[model.norms] | LAYER | (QK_BIAS if model.qk_bias else {}) | (QK_NORM if model.qk_norm else {})
-    return name_map(model, outside, lambda number: f"transformer.{core_layer(model, number)}", inside)
+    return family.name_map(model, outside, lambda number: f"transformer.{family.core_layer(model, number)}", inside)
 
 
 def defaults(options: Options, names: Collection[str]) -> Defaults:
@@ -154,14 +124,5 @@ def defaults(options: Options, names: Collection[str]) -> Defaults:
     return Defaults(options.count("mean_recurrence", default=32), AUTO_THRESHOLDS, positions)
 
 
-# Of training, copies of other keys, and keys that their code does not read.
-IRRELEVANT = frozenset(
-    """activation_checkpoint_impl architecture_class_name effective_expected_depth init_orthogonal init_strategy
-    init_values initial_state_mode mean_backprop_depth n_layers num_hidden_layers num_attention_heads
-    num_key_value_heads hidden_size padding_multiple sampling_scheme state_init test_time_noise_type
-    tie_word_embeddings rope_base rope_theta rope_scaling rope_parameters vocab_size block_size
-    keys_to_ignore_at_inference""".split()
-)
-
 TABLES = r"freqs_cis|rotary_emb\.inv_freq"  # of rotary embeddings
-RAVEN = Family("Huginn and retrofitted models", layer, tensors, TABLES, defaults, IRRELEVANT, "freqs_cis")
+RAVEN = Family("Huginn and retrofitted models", layer, tensors, TABLES, defaults, "freqs_cis")
