@@ -7,9 +7,9 @@ cd "$(dirname "$0")/.."
 own=$("$BIN/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 version_of_torch=3.12
 shopt -s nullglob
-without_torch=(tests/unit/test_{bootstrap,config_loading,config_reference,config_sections,fingerprint,preflight}.py
+without_torch=(tests/unit/test_{bootstrap,config_loading,config_reference,config_sections,fingerprint,machine}.py
     tests/unit/test_summaries.py)
-with_torch=(tests/unit/test_{attention,batched,checkpoints,compile,contract,fake_cuda*,linear,loss,model}.py
+with_torch=(tests/unit/test_{attention,checkpoints,compile,contract,fake_cuda*,linear,loss,model}.py
     tests/unit/test_{rms_norm,training,trajectories}.py tests/studies/spectrum/test_spectrum.py)
 
 # A command named python3.x may be a shim without that version behind it, so each candidate is asked.
