@@ -93,7 +93,6 @@ WRONG = [
     ({"train": {"compile": "yes"}}, "train.compile: found 'yes', expected a valid boolean or 'auto'"),
     ({"train": {"compile": 1}}, "train.compile: found 1"),
     ({"train": {"iterations": 1_000_000}}, "train.iterations: found 1000000"),
-    ({"train": {"early_checkpoints": [5000]}}, "train.early_checkpoints: found 5000, expected at most"),
     ({"compute": {"device": "gpu"}}, "compute.device: found 'gpu', expected 'cpu' or 'cuda'"),
     ({"data": {"path": 3}}, "data.path: found 3"),
     ({"data": {"path": "mine.txt"}}, "data.path: found mine.txt, expected nothing, because data.source is 'pyth"),

@@ -212,7 +212,9 @@ class TrainConfig(Section):
     )
     checkpoint_every: Count = key(5000, "Iterations between checkpoints. Each interval is a training job.")
     early_checkpoints: tuple[Count, ...] = key(
-        (500, 1000, 2000), "Additional checkpoints early in training, where the geometry changes fastest."
+        (500, 1000, 2000),
+        "Additional checkpoints early in training, where the geometry changes fastest. Those that a shorter training "
+        "does not reach are left out.",
     )
     save_seconds: Positive = key(
         120.0,

@@ -3,12 +3,11 @@
 The Snakefile passes the config that Snakemake has merged (config.yaml <- --configfile) and gets Config objects.
 """
 
-import importlib.util
+import importlib
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -17,7 +16,6 @@ import yaml
 from pydantic import create_model
 
 from twoscale.base import STUDIES, InputError, did_you_mean, first_line, study_parts
-from twoscale.config.data import TrainConfig
 from twoscale.config.model import ModelConfig
 from twoscale.config.sections import CoreConfig
 from twoscale.config.types import FILE_NAME, Section, build, complete, expand_home, is_optional, shown, unknown_key
@@ -33,7 +31,6 @@ PUBLISHED_BASE = {
     "trajectories": {"tokens": 4096},
     "exits": {"quality_tokens": 2048},
 }
-DEFINES_CONFIG = re.compile(rb"^class Config\b", re.MULTILINE)  # the source of a module with an architecture
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
 RESERVED = ("logs", "models", "release", "released", "report", "snapshot")  # folders in results/, no runs
 
@@ -217,7 +214,8 @@ def model_config_class(architecture: Any) -> type[ModelConfig]:
         return ModelConfig
     found = None
     if isinstance(architecture, str) and re.fullmatch(r"[a-z][a-z0-9_]*", architecture):
-        found = getattr(_architecture(f"twoscale.model.{architecture}"), "Config", None)
+        with suppress(ModuleNotFoundError):
+            found = getattr(importlib.import_module(f"twoscale.model.{architecture}"), "Config", None)
     if isinstance(found, type) and issubclass(found, ModelConfig):
         return found
     raise InputError(
@@ -231,19 +229,6 @@ def modules_of_model(config: Config) -> list[str]:
     architecture, source = config.model.architecture, config.model.source
     own = [f"twoscale.model.{architecture}"] if architecture != "transformer" else []
     return own + ([IMPORTERS[source]] if source in IMPORTERS else [])
-
-
-def _architecture(name: str) -> Any:
-    """An imported module, or None where it does not exist or does not define a class Config.
-
-    The name may come from a released config, which must not import other modules.
-    """
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None or not DEFINES_CONFIG.search(Path(spec.origin).read_bytes()):
-        return None
-    return importlib.import_module(name)
 
 
 # --- runs ---
@@ -260,7 +245,6 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
         if key in config and not isinstance(config[key], str | int | float) and (key == "run" or config[key] is None):
             raise InputError(f"config key {key}: found {shown(config[key])}, expected a name, such as {key}: demo.")
     merged = _chosen(config, folder_layer)
-    _check_reached(config, merged)
     unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)
     selected = str(config.get("run", unnamed))
     _check_name("run", selected)
@@ -277,16 +261,6 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
         with _named(f"run {run} (runs.{run})"):
             configs[str(run)] = checked(_overlaid(merged, values, folder_layer))
     return configs
-
-
-def _check_reached(config: Mapping[str, Any], merged: Mapping[str, Any]) -> None:
-    """Refuse early checkpoints of the user that training does not reach; those of a preset are left out silently."""
-    if "early_checkpoints" in _mapping("train", config.get("train")):
-        train = build(TrainConfig, merged["train"], "train")
-        late = [iteration for iteration in train.early_checkpoints if iteration > train.iterations]
-        if late:
-            most = f"at most train.iterations = {train.iterations}"
-            raise InputError(f"config key train.early_checkpoints: found {late[0]}, expected {most}.")
 
 
 def _check_name(key: str, run: str) -> None:
