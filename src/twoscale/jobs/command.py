@@ -63,7 +63,7 @@ def files(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, list
     return {name: getattr(arguments, name) for name in names}
 
 
-def function(path: str) -> Callable[[Any], None]:
+def function(path: str) -> Callable[..., Any]:
     """The function with this dotted path."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)

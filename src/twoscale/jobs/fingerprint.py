@@ -117,7 +117,7 @@ def _library_imports(path: Path) -> list[tuple[str, list[Path]]]:
     found = []
     for node in filter(_is_of_library, ast.walk(_parsed(path))):
         # `from twoscale.model import noise` imports a module, `from twoscale.model.noise import draw` a name in one
-        module = [node.module] if isinstance(node, ast.ImportFrom) else []
+        module = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for alias in node.names:
             modules = [*module, ".".join([*module, alias.name])]
             files = [module_file(name) for name in modules if not EXCLUDED.fullmatch(name)]

@@ -14,7 +14,7 @@ from twoscale.model.flops import parameters
 from twoscale.tables import table as columns
 
 if TYPE_CHECKING:
-    from twoscale.config.sections import Config
+    from twoscale.config import Config
     from twoscale.workflow.runs import Runs
 
 
