@@ -144,7 +144,9 @@ def test_the_page_shows_the_sequence_of_the_config_and_nothing_is_trained(editab
     assert states["position"].nunique() == 8
 
 
-def test_a_model_without_loops_has_no_page(fresh):
+def test_the_page_is_part_of_the_report_and_not_of_all_and_a_model_without_loops_has_none(fresh):
+    assert fresh.plan("report_pages")["write_explore_page"] == 1
+    assert "write_explore_page" not in fresh.plan()
     fresh.configure(model={"groups": []})
     done = fresh.run("-n", "explore")
     assert done.returncode != 0

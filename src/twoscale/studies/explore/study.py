@@ -86,5 +86,6 @@ JOBS = (
         outputs={"page": "results/{selected}/figures/explore.html"},
         config=lambda runs: runs.params.slice("run", text=lambda config: text_label(config.data)),
         target="explore",
+        report=("Explore", "tokens on their way through the loops"),
     ),
 )
