@@ -136,12 +136,6 @@ def test_runs_of_one_repository_share_its_download():
     assert two.repositories[name]["revision"] == REPOSITORY["revision"]
 
 
-def test_runs_of_published_models_share_text_only_if_they_share_the_tokenizer():
-    other = {"model": {"revision": "a" * 40}}
-    two = runs(run="a", runs={"same": {"seed": 2}, "other": other, "trained": {**TRAINED, "seed": 3}}, **PUBLISHED)
-    assert [two.data_run(run) for run in ("same", "other", "trained")] == ["a", "other", "trained"]
-
-
 TRAINED = {"model": {"source": "trained", "repository": None, "revision": None}, "tokenizer": {"name": "bytes"}}
 
 
@@ -221,19 +215,6 @@ def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
     assert both[0].params.exit_slice("exit")(of()) != both[1].params.exit_slice("exit")(of())
 
 
-def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
-    (tmp_path / "a.py").write_text("Mine = 1")
-    mine = {"thresholds": [1.0], "file": str(tmp_path / "a.py"), "class": "Mine"}
-    several = runs(exits={"criteria": {"b": mine, "acceleration": None}})
-    pattern = "results/{run}/{grid}/{criterion}"
-    of_all = several.each_criterion(pattern)(of(grid="exit"))
-    assert of_all == [f"results/tiny/exit/{name}" for name in ("b", "fixed", "kl", "step_norm")]
-    assert several.each_criterion(pattern, "exit", of_users=True)(of()) == ["results/tiny/exit/b"]
-    assert runs().each_criterion(pattern, "exit", of_users=True)(of()) == []
-    slice_of_all = json.loads(several.params.exit_slice("exit")(of()))
-    assert [f"results/tiny/exit/{name}" for name in slice_of_all["exits"]["criteria"]] == of_all
-
-
 def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_model(monkeypatch, ouro):
     module = ModuleType("twoscale.model.kernels")
     module.Config = type("Config", (ModelConfig,), {})
@@ -266,12 +247,6 @@ def test_untracked_params_take_the_output_and_keep_the_value():
     own = mine.params.script("fetch_gpt2")["command"], mine.figures.caption()
     for function in (*own, mine.params.torch_command("x"), mine.params.training_command("x")):
         assert "output" in signature(function).parameters
-
-
-def test_files_become_options_by_their_names_with_quotes_and_without_empty_ones():
-    inputs = {"val": "a b.bin", "token_drift": ["1.parquet", "2.parquet"], "tokenizer": []}
-    options = params.file_options(of(), inputs, {"loop_metrics": "m.parquet"})
-    assert options == "--val 'a b.bin' --token-drift 1.parquet 2.parquet --loop-metrics m.parquet"
 
 
 def cached_job(iteration, code="c", slice_="{}", columns="{}"):
@@ -381,18 +356,6 @@ def test_the_name_of_a_text_is_one_line_without_controls():
     assert mine.figures.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(
         "␛", r"\␛"
     )
-
-
-def test_a_figure_is_told_its_runs_text_loops_and_values():
-    mine = runs()
-    assert json.loads(mine.figures.slice(BY_NAME["fig1"])({})) == {
-        "run": "tiny",
-        "runs": ["tiny"],
-        "text": "Python documentation",
-        "published": False,
-        "loops": mine.config.trajectories.loops,
-        "values": {"tokens": mine.config.figures.fig1_tokens},
-    }
 
 
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])

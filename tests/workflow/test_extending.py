@@ -79,18 +79,6 @@ def test_a_recipe_touches_few_files(heading, limit):
     assert 1 <= len(changed(heading)) <= limit
 
 
-def test_the_lines_of_the_configuration_that_name_a_criterion_are_two():
-    (config,) = [part for part in recipe("An exit criterion") if part.path == "config.yaml"]
-    assert len(config.code.splitlines()) == 2
-
-
-def test_the_file_of_a_block_is_in_its_first_line():
-    assert block("# a/b.py\nx = 1\n") == Block("a/b.py", None, "x = 1\n")
-    assert block("# a/b.py (append)\nx = 1\n") == Block("a/b.py", "append", "x = 1\n")
-    assert block("# a/b.py (in NAMES)\nx = 1\n") == Block("a/b.py", "in NAMES", "x = 1\n")
-    assert block("{# a/b.rst #}\ntext\n") == Block("a/b.rst", None, "text\n")
-
-
 def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics(editable):
     apply("A measure per loop step", editable)
     editable.succeed("results/tiny/tables/loop_metrics.parquet")
@@ -138,10 +126,6 @@ def test_a_model_trains_a_segment_and_gives_the_table_of_fig3(fresh):
     metrics = table(fresh, "loop_embedding/tables/loop_metrics.parquet")
     assert set(metrics["iteration"]) == {0, 10}
     assert metrics.loc[metrics["measure"] == "step_norm", "mean"].notna().any()
-
-
-def test_a_study_is_one_folder():
-    assert {part.rpartition("/")[0] for part in changed("A study")} == {AGREEMENT}
 
 
 def test_a_study_draws_its_figure_and_belongs_to_the_supplement_until_its_folder_is_removed(editable):

@@ -1,9 +1,7 @@
-"""A run of a user whose files are private, with names of text and run that try to be commands, markup and scripts."""
+"""The report of a run with names of text and run that try to be commands, markup and scripts."""
 
 import base64
-import os
 import random
-import stat
 from html.parser import HTMLParser
 
 import pyarrow as pa
@@ -51,16 +49,12 @@ def write_text(folder):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The project with all figures and the report of such a run, by a user with the umask 077."""
+    """The project with all figures and the report of such a run."""
     project = checkout(tmp_path_factory.mktemp("hostile"))
     write_text(project.root / FOLDER)
     project.configure(run=RUN, data={"source": "parquet", "path": FOLDER})
-    umask = os.umask(0o077)
-    try:
-        project.succeed("all", "report_pages")
-        done = project.succeed("report_pages", "--report", "report.html")
-    finally:
-        os.umask(umask)
+    project.succeed("all", "report_pages")
+    done = project.succeed("report_pages", "--report", "report.html")
     assert "(ERROR" not in done.stderr  # of docutils, about a caption
     assert "(WARNING" not in done.stderr
     return project
@@ -78,12 +72,6 @@ def test_names_are_text_and_nothing_else_from_the_shell_to_the_report(report):
     shown = " ".join(one_line(FOLDER).split())
     named = [caption for caption in captions if shown in " ".join(Tags(caption).text.split())]
     assert len(named) == len(captions) - 1  # all but the caption of the runtimes
-
-
-def test_nothing_of_a_user_with_the_umask_077_can_be_read_by_others(report):
-    """Snakemake gives files in .snakemake a mode of its own, so that folder is private as a whole."""
-    made = [*(report.root / "results").rglob("*"), report.root / "report.html", report.root / ".snakemake"]
-    assert [path for path in made if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o077] == []
 
 
 def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions(report):

@@ -9,9 +9,9 @@ from twoscale.base import study_parts
 from twoscale.figures.catalogue import figures
 
 # One with a measurement and a figure, one with a grid of exit criteria and two figures, one with runs and a target.
-ROOMS = sorted({"lens", "arena", "baselines"} & study_parts().keys())
+ROOMS = sorted({"depth", "arena", "sweeps"} & study_parts().keys())
 # Of the tests, those of the modules that ask for parts of studies.
-CORE = "test_config_reference or test_imports or test_overview or test_products or test_tables or test_workflow"
+CORE = "test_config or test_imports or test_tables or test_workflow"
 
 
 def project_without(rooms, folder) -> Project:
