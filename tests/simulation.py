@@ -1,6 +1,6 @@
 """How often a verdict is wrong: evidence drawn from worlds in which a claim is true, or false, and verdicts counted.
 
-    PYTHONPATH=src python -m tests.simulation 600 1 4       # tables of docs/verdicts.md: wrong verdicts in 600 draws,
+    PYTHONPATH=src python -m tests.simulation 600 1 4       # tables of docs/judging.md: wrong verdicts in 600 draws,
     PYTHONPATH=src python -m tests.simulation power 100     # and the numbers at which claims are decided
 
 Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster on a machine that

@@ -20,7 +20,7 @@ from twoscale.claims.geometry import log_mean_step
 
 ALLOWED = 0.05
 RELEASE = Path(__file__).parents[2] / "docs" / "demo-release" / "demo" / "tables"
-# Claims, sizes and correlations of checkpoints; those with most wrong verdicts in docs/verdicts.md, then the others.
+# Claims, sizes and correlations of checkpoints; those with most wrong verdicts in docs/judging.md, then the others.
 WORST = [
     *((number, "demo", 0.0) for number in WORLDS),
     *((number, "paper", 0.0) for number in (1, 9, 13)),

@@ -19,7 +19,7 @@ from twoscale.claims.regime import Regime, of_sequences
 MOST_UNDER_FLOOR = 0.1  # share of values
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
-CORRELATION = 0.6  # assumed of the scatter of successive checkpoints about their line (docs/verdicts.md)
+CORRELATION = 0.6  # assumed of the scatter of successive checkpoints about their line (docs/judging.md)
 
 # An exit criterion and a threshold.
 OperatingPoint = tuple[str, float]

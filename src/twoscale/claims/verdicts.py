@@ -65,7 +65,7 @@ class Claim:
         needs: Requirements on the run.
         timed: Whether it rests on times, which other work on the machine changes.
         documents: Held-out documents of equal length below which it is never upheld in simulated runs with the noise of
-            the demo (docs/verdicts.md).
+            the demo (docs/judging.md).
         presumes_fixed_point: Whether it is about step norms near a fixed point, which a drifting loop does not have.
     """
 

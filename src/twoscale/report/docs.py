@@ -77,7 +77,10 @@ SAVING = (REPORTED_LATENCY[1] / REPORTED_LATENCY[0],) * 2
 LONG = "training of the paper's length, with a checkpoint every 1000 iterations"
 WIDE = "a model of the paper's size"
 UNITS = "a model of the paper's size, because τ is compared with the norms of the model"
-MORE = "; at the checkpoints and documents of the preset it would most likely stay open ([power](verdicts.md))"
+MORE = (
+    "; at the checkpoints and documents of the preset it would most likely stay open "
+    "([power](judging.md#what-a-claim-needs-for-a-verdict))"
+)
 PAPER = {
     1: Paper(PAPER_SCALE, WIDE, words="5–10 steps"),
     2: Paper(COURSE, LONG),
