@@ -171,7 +171,3 @@ class StudyJob:
         """Write the only file of this name in one step."""
         with replacing(self.file(name)) as temporary:
             temporary.write_text(text, encoding="utf-8")
-
-
-# Names of the rows until all studies follow.
-Comparison, Measurement = LocalJob, TorchJob

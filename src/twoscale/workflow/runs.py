@@ -58,7 +58,6 @@ class Runs:
         self.selected = next(iter(self.configs))
         self.table_root = RESULTS if self.release is None else releases.FOLDER  # of the tables that are shown
         self.params, self.figures = Params(self, scripts), Figures(self)
-        self.paths, self.resources, self.report = self, self.params, self.figures  # until all studies follow
         if self.release is None:
             for run in self.configs.values():
                 for exits in run.exit_grids.values():  # refuses a user's file that cannot be read, before any job
