@@ -155,8 +155,6 @@ class LoopedOutput(CausalLMOutputWithPast):
     """Logits (B, N, V), and with `labels` their mean cross-entropy in nats.
 
     Attributes:
-        hidden_states: On request, the embedding and the output of each unlooped layer and looped group, (B, N, C) each;
-            the head applies its norm to the last one.
         evaluations: Loop steps that each token was computed for, in each looped group: int64 (G, B, N).
     """
 
@@ -209,7 +207,6 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: LoopCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
         logits_to_keep: int = 0,
         max_loops: int | None = None,
         exit_criterion: str | None = None,
@@ -228,7 +225,6 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             labels: Token ids (B, N), usually `input_ids`: the loss is for token i + 1 given the logits of token i;
                 -100 leaves a token out, and so does padding as token i or i + 1.
             use_cache: Return keys and values for a next call.
-            output_hidden_states: Return the states between the stages; not with a cache or a criterion.
             logits_to_keep: Return the logits of the last so many tokens; 0: of all.
             max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion that is given comes
                 with its threshold. "none" as criterion: all loop steps, whatever the config says.
@@ -244,13 +240,8 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids = input_ids.masked_fill(is_padding, self.config.eos_token_id)  # which has an embedding
             if attention_mask is None and past_key_values is None:
                 attention_mask = ~is_padding
-        states = None
         if past_key_values is None and not use_cache:
-            logits, evaluations, states = self._evaluate(
-                input_ids, attention_mask, max_loops, criterion, bool(output_hidden_states)
-            )
-        elif output_hidden_states:
-            raise InputError("output_hidden_states: found a call with a cache, expected use_cache=False.")
+            logits, evaluations = self._evaluate(input_ids, attention_mask, max_loops, criterion)
         else:
             logits, evaluations, past_key_values = self._read(
                 input_ids, attention_mask, past_key_values, max_loops, criterion, logits_to_keep
@@ -262,7 +253,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
                 gap = ~attention_mask[:, -labels.shape[1] :].to(labels.device).bool()
                 labels = labels.masked_fill(gap | gap.roll(1, dims=1), -100)  # the first label is no target
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
-        output = LoopedOutput(loss, logits, past_key_values, states, evaluations=evaluations)
+        output = LoopedOutput(loss, logits, past_key_values, evaluations=evaluations)
         return output.to_tuple() if return_dict is False else output
 
     def _loops(
@@ -296,30 +287,24 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return noise
 
     def _evaluate(
-        self, tokens: Tensor, mask: Tensor | None, max_loops: int, criterion: ExitCriterion | None, traced: bool
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...] | None]:
-        """Logits (B, N, V) of whole texts, the evaluations (G, B, N) of their tokens, and states if they are traced."""
+        self, tokens: Tensor, mask: Tensor | None, max_loops: int, criterion: ExitCriterion | None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (B, N, V) of whole texts and the evaluations (G, B, N) of their tokens."""
         batch, length = tokens.shape
         check_length(length, self.model.config)
         # padding before a text moves after it, where it changes nothing
         order = text_positions(leading_padding(mask, batch, length, tokens.device), length)
         tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise = self._noise(torch.arange(length, device=tokens.device).expand(batch, -1))
-        loops, states = [max_loops] * len(self.model.config.groups), None
-        evaluations = tokens.new_full((len(loops), batch, length), max_loops)
-        if criterion is not None:
-            if traced:
-                raise InputError("output_hidden_states: found a call with an exit criterion, expected none.")
+        loops = [max_loops] * len(self.model.config.groups)
+        if criterion is None:
+            logits = self.model(tokens, loops, noise)
+            evaluations = tokens.new_full((len(loops), batch, length), max_loops)
+        else:
             logits, counts = evaluate(self.model, tokens, criterion, max_loops, noise)
             evaluations = counts.evaluations
-        elif traced:
-            outputs = [stage.output for stage in self.model.trace(tokens, loops, noise)]
-            logits = self.model.readout(outputs[-1])
-            states = tuple(output.gather(1, order[..., None].expand_as(output)) for output in outputs)
-        else:
-            logits = self.model(tokens, loops, noise)
         logits = logits.gather(1, order[..., None].expand_as(logits))
-        return logits, evaluations.gather(2, order.expand_as(evaluations)), states
+        return logits, evaluations.gather(2, order.expand_as(evaluations))
 
     @torch.no_grad()
     def _read(
