@@ -1,4 +1,4 @@
-"""Releases of small models with all kinds of layers and loops."""
+"""Exports of small models with all kinds of layers and loops."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ CONTEXT = 24
 ITERATIONS = (0, 20)
 SCALING = {"factor": 4.0, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_context_length": 8}
 
-# What a released model may be: keys of `model` that differ from those of `tests.small`.
+# What an exported model may be: keys of `model` that differ from those of `tests.small`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
     "branch": {"sandwich": "branch"},
@@ -46,7 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class Exported(NamedTuple):
-    """A release, and what it was made from: the model of its last checkpoint, in float64."""
+    """An export, and what it was made from: the model of its last checkpoint, in float64."""
 
     folder: Path
     model: LoopedTransformer
@@ -72,7 +72,7 @@ def job(**changes: Any) -> ConfigSlice:
 
 
 def export(folder: Path, **changes: Any) -> Exported:
-    """The release of two checkpoints of a model with these changes, in `folder` / "release"."""
+    """The export of two checkpoints of a model with these changes, in `folder` / "release"."""
     paths = [checkpoint(folder / "checkpoints", iteration, **changes) for iteration in ITERATIONS]
     release, config = folder / "export", job(**changes)
     write_export(release, paths, byte_level(), None, config, {"README.md": "A card."})

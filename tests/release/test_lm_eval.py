@@ -1,4 +1,4 @@
-"""A release in lm-eval: a local task, with the number of loops as an argument of the model."""
+"""An export in lm-eval: a local task, with the number of loops as an argument of the model."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A release in the transformers library: the same logits, texts and exits as in this one."""
+"""An export in the transformers library: the same logits, texts and exits as in this one."""
 
 import json
 import subprocess

@@ -122,8 +122,9 @@ class ParallelKV:
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.keys[layer].index_copy_(0, active, k)
             self.values[layer].index_copy_(0, active, v)
-            stored = (z.unflatten(0, (self.batch, self.length)) for z in (self.keys[layer], self.values[layer]))
-            return layout.attention(q, *(z.transpose(1, 2) for z in stored), mask)
+            stored = self.keys[layer], self.values[layer]
+            keys, values = (z.unflatten(0, (self.batch, self.length)).transpose(1, 2) for z in stored)
+            return layout.attention(q, keys, values, mask)
 
         return AttendAt(layout.at, attend)
 
