@@ -11,12 +11,18 @@ NEEDED += ("snakemake", "pytest", "hypothesis", "setuptools")
 
 
 def main() -> None:
+    from twoscale.config import PROJECT, user_config
     from twoscale.jobs import command
     from twoscale.workflow import pack, session
 
+    def user(options: argparse.Namespace) -> dict:
+        """The user's layers of the config for a run of a preset, which has its name."""
+        files = [*filter(Path.exists, [PROJECT / "config.yaml"]), *options.configfile]
+        return user_config(files, [f"preset={options.preset}", f"run={options.preset}"])
+
     actions = {
-        "make": lambda o: pack.make(o.folder, pack.user_values(o.preset, o.configfile), o.python),
-        "plan": lambda o: session.plan(pack.user_values(o.preset, o.configfile), o.minutes),
+        "make": lambda o: pack.make(o.folder, user(o), o.python),
+        "plan": lambda o: session.plan(user(o), o.minutes),
         "run": lambda o: session.start(session.Session(o.folder), o.minutes, o.device, o.wait),
         "status": lambda o: session.status(session.Session(o.folder)),
         "collect": lambda o: session.collect(session.Session(o.folder), o.to or o.folder),

@@ -185,7 +185,7 @@ def test_a_loop_step_that_cannot_be_compiled_is_captured_as_it_is(tape, monkeypa
 
 
 def test_loop_steps_that_are_compiled_and_captured_are_the_same_function(monkeypatch):
-    """Up to the code generator, which takes minutes; `test_fake_cuda_exits.py` counts what it would launch."""
+    """Up to the code generator, which takes minutes; `test_fake_cuda.py` counts what it would launch."""
     compiled = []
 
     def backend(graph, inputs):

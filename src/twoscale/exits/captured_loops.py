@@ -3,9 +3,8 @@
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -15,10 +14,65 @@ from twoscale.base import first_line
 from twoscale.exits.contract import Decided, Decisions, make_readout
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.kv_cache import KVCache, attend_token
-from twoscale.model.interface import Attend, LoopedModel, Noise, any_weight
+from twoscale.model.interface import Attend, LoopedModel, Noise, Readout, any_weight
 
 MOST_CRITERIA = 128  # whose graphs are kept
-COMPILATIONS = 64  # of the same function, for groups and models that differ
+COMPILATIONS = 64  # of the same function, for groups, models and loop steps that differ
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A captured function: `call` runs it again, with its result in the same memory; `wait` until the run has ended."""
+
+    call: Callable[[], Any]
+    wait: Callable[[], object] = lambda: None
+
+
+class Graphs:
+    """Captures functions as CUDA graphs, which the host starts with one call; without CUDA a replay calls the function.
+
+    All graphs share their memory. The tensors that are alive during a capture are safe from the captured graph, so a
+    result is read before a graph runs that was captured earlier, or it is copied.
+    """
+
+    def __init__(self, on_cuda: bool) -> None:
+        self._stream: Any = torch.cuda.Stream() if on_cuda else None
+        self._pool: Any = torch.cuda.graph_pool_handle() if on_cuda else None
+
+    def warm_up(self, function: Callable[[], object], may_wait: bool = True) -> None:
+        """Run a function before its capture, because libraries initialise and compile at their first call.
+
+        Raises RuntimeError if it waits for the device, which no capture may contain, unless it `may_wait`.
+        """
+        if self._stream is None:
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.set_sync_debug_mode("default" if may_wait else "error")
+        try:
+            with torch.cuda.stream(self._stream):
+                function()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def capture(self, function: Callable[[], Any]) -> Replay:
+        """The graph of a function that has run before."""
+        if self._stream is None:
+            return Replay(function)
+        graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool)
+            try:
+                result = function()
+            finally:
+                graph.capture_end()
+
+        def replay() -> Any:
+            graph.replay()
+            ended.record()
+            return result
+
+        return Replay(replay, ended.synchronize)
 
 
 class CapturedLoops:
@@ -26,9 +80,8 @@ class CapturedLoops:
 
     The host starts a graph before it has read the decisions of the last one. A token that exits may so have taken
     up to 2 * steps_per_graph - 1 steps too many; `KVCache.fill` overwrites what they wrote. Where loop steps share
-    slots of the cache nothing may be computed ahead: there a graph has one step and the host waits for its decision.
-    Graphs read everything from tensors with fixed addresses. Attention covers the whole context, so the cache has to be
-    finite. Criteria that wait for the device raise.
+    slots of the cache, a graph has one step and the host waits for its decision. Graphs read tensors with fixed
+    addresses. Attention covers the whole context, so the cache has to be finite.
     """
 
     masks = True
@@ -53,11 +106,12 @@ class CapturedLoops:
         if compile:
             self._compile()
         unlooped = (stage.index for stage in model.stages if not stage.is_group)
-        self._layers = {number: self._capture(partial(self._layer, number)) for number in unlooped}
+        attend = self._attend_unlooped()
+        layer = lambda number: model.unlooped_layer(number, self._hidden, attend)  # noqa: E731
+        self._layers = {number: self._capture(partial(layer, number)) for number in unlooped}
         # group -> number of loop steps -> the graph that takes the last of them
         self._fixed = [self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups]
-        # id of a criterion, which is kept, and group -> its graphs by the number of loop steps taken after each
-        self._programs: dict[tuple[int, int], tuple[ExitCriterion, dict[int, Replay]]] = {}
+        self._program = lru_cache(MOST_CRITERIA * len(groups))(self._captured_program)
 
     def start(self, position: int, noise: Noise) -> None:
         self._noise_of = noise
@@ -90,8 +144,7 @@ class CapturedLoops:
         return self._fixed[group][1].call
 
     def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
-        readout = make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
-        return self._capture(one_check(criterion, x, readout)).call
+        return self._capture(one_check(criterion, x, self.readout(criterion, group))).call
 
     def prepare(self, criterion: ExitCriterion) -> None:
         """Capture what tokens need under a criterion, if that has not happened; the cache at their position changes."""
@@ -105,7 +158,7 @@ class CapturedLoops:
             rows = [self._noise_of(group, k, self.x0) for k in range(1, self._max_loops)]
             torch.stack(rows, out=self._noise[1:])
 
-    def _read(self, stop: int, replay: "Replay", states: Sequence[Tensor]) -> Iterator[Decided]:
+    def _read(self, stop: int, replay: Replay, states: Sequence[Tensor]) -> Iterator[Decided]:
         """The decisions of a graph, once they have arrived."""
         replay.wait()
         steps = range(stop - len(states), stop)
@@ -115,36 +168,27 @@ class CapturedLoops:
         """The loop steps taken after each graph of a token that takes so many."""
         return [*range(self._size, loops, self._size), loops]
 
-    def _program(self, criterion: ExitCriterion, group: int) -> "dict[int, Replay]":
-        key = id(criterion), group
-        if key not in self._programs:
-            if len(self._programs) >= MOST_CRITERIA * len(self.model.config.groups):
-                self._programs.clear()
-            graphs = self._captured_steps(group, criterion.of_group(group), self._stops(self._max_loops))
-            self._programs[key] = criterion, graphs
-        return self._programs[key][1]
+    def _captured_program(self, criterion: ExitCriterion, group: int) -> dict[int, Replay]:
+        return self._captured_steps(group, criterion.of_group(group), self._stops(self._max_loops))
 
-    def _captured_steps(self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]) -> "dict[int, Replay]":
+    def _captured_steps(self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]) -> dict[int, Replay]:
         """Loop steps taken -> the graph that takes the last ones up to there."""
-        loop, size = Loop(self, group, criterion), self._size
-        parts = {
-            stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*self._stops(self._max_loops), *stops)
-        }
-        self._graphs.warm_up(lambda: [parts[stop]() for stop in self._stops(self._max_loops)], criterion is None)
+        loop, size, whole = Loop(self, group, criterion), self._size, self._stops(self._max_loops)
+        parts = {stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*whole, *stops)}
+        self._graphs.warm_up(lambda: [parts[stop]() for stop in whole], may_wait=criterion is None)
         return {stop: self._graphs.capture(parts[stop]) for stop in stops}
 
-    def _capture(self, function: Callable[[], Any]) -> "Replay":
+    def _capture(self, function: Callable[[], Any]) -> Replay:
         self._graphs.warm_up(function)
         return self._graphs.capture(function)
 
     def _compile(self) -> None:
         """Compile loop steps; where that is impossible they stay as they are."""
-        eager = self._recur
-        self._recur = [torch.compile(recur, fullgraph=True, dynamic=False) for recur in eager]
+        eager, self._recur = self._recur, [torch.compile(each, fullgraph=True, dynamic=False) for each in self._recur]
+        torch._dynamo.config.recompile_limit = max(COMPILATIONS, torch._dynamo.config.recompile_limit)
         try:
-            with torch._dynamo.config.patch(recompile_limit=COMPILATIONS):
-                for group in range(len(eager)):
-                    self._graphs.warm_up(partial(self.recur, group, 0, self.x0))
+            for group in range(len(eager)):
+                self._graphs.warm_up(partial(self.recur, group, 0, self.x0))
         except Exception as error:  # no Triton, no compiler, or code that torch does not compile
             self._recur = eager
             reason = f"exits.compile: loop steps are captured without compilation ({first_line(error)})."
@@ -156,16 +200,11 @@ class CapturedLoops:
         return self._recur[group](k, *self.arguments(group, k, state))
 
     def arguments(self, group: int, k: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-        """The arguments of the function of `make_recur` after k."""
         stored = [self._cache.stored[layer][k % self._cache.slots] for layer in self.model.config.groups[group]]
         return state, self._injected, self.positions, self._bias, stored
 
-    def decisions(self, criterion: ExitCriterion, group: int) -> Decisions:
-        readout = make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
-        return Decisions(criterion, self.x0, readout)
-
-    def _layer(self, number: int) -> Tensor:
-        return self.model.unlooped_layer(number, self._hidden, self._attend_unlooped())
+    def readout(self, criterion: ExitCriterion, group: int) -> Readout:
+        return make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
 
     def _attend_unlooped(self) -> Attend:
         return attend_token({n: stored[0] for n, stored in self._cache.stored.items()}, self.positions, self._bias)
@@ -180,8 +219,8 @@ class Loop:
     def __call__(self, start: int, stop: int) -> list[Tensor]:
         """Loop steps start … stop - 1, which follow those before: the states to exit with; flags go to the host."""
         if start == 0:
-            self._states = [self._loops.x0]
-            self._decisions = self._criterion and self._loops.decisions(self._criterion, self._group)
+            criterion, loops, self._states = self._criterion, self._loops, [self._loops.x0]
+            self._decisions = criterion and Decisions(criterion, loops.x0, loops.readout(criterion, self._group))
         del self._states[start + 1 :]
         exits, results = [], []
         for k in range(start, stop):
@@ -204,71 +243,8 @@ def make_recur(model: LoopedModel, group: int) -> Callable[..., Tensor]:
     """A loop step as a function of k, state and input (1, C), position, bias, and the keys and values of each layer."""
     layers = model.config.groups[group]
 
-    def recur(
-        k: int, state: Tensor, injected: Tensor, position: Tensor, bias: Tensor, stored: Sequence[Tensor]
-    ) -> Tensor:
+    def recur(k: int, state: Tensor, injected: Tensor, position: Tensor, bias: Tensor, stored: Any) -> Tensor:
         attend = attend_token(dict(zip(layers, stored, strict=True)), position, bias)
         return model.recur(group, k, state, injected, attend)
 
     return recur
-
-
-@dataclass(frozen=True)
-class Replay:
-    """A captured function: `call` runs it again, with its result in the same memory; `wait` until the run has ended."""
-
-    call: Callable[[], Any]
-    wait: Callable[[], object] = lambda: None
-
-
-class Graphs:
-    """Captures functions as CUDA graphs, which the host starts with one call; without CUDA a replay calls the function.
-
-    All graphs share their memory. The tensors that are alive during a capture are safe from the captured graph, so a
-    result is read before a graph runs that was captured earlier, or it is copied.
-    """
-
-    def __init__(self, on_cuda: bool) -> None:
-        self._stream, self._pool = (torch.cuda.Stream(), torch.cuda.graph_pool_handle()) if on_cuda else (None, None)
-
-    def warm_up(self, function: Callable[[], object], may_wait: bool = True) -> None:
-        """Run a function before its capture, because libraries initialise and compile at their first call.
-
-        Raises RuntimeError if it waits for the device, which no capture may contain, unless it `may_wait`.
-        """
-        if self._stream is None:
-            return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream), nullcontext() if may_wait else _refused_waits():
-            function()
-        torch.cuda.current_stream().wait_stream(self._stream)
-
-    def capture(self, function: Callable[[], Any]) -> Replay:
-        """The graph of a function that has run before."""
-        if self._stream is None:
-            return Replay(function)
-        graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool)
-            try:
-                result = function()
-            finally:
-                graph.capture_end()
-
-        def replay() -> Any:
-            graph.replay()
-            ended.record()
-            return result
-
-        return Replay(replay, ended.synchronize)
-
-
-@contextmanager
-def _refused_waits() -> Iterator[None]:
-    """A context in which an operation raises a RuntimeError where the host would wait for the device."""
-    with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -1,7 +1,7 @@
 """A pack for a machine with a GPU and without a network: wheels, tokens, a config and a script. See docs/gpu.md.
 
-The folder has the wheels of what a machine with PyTorch lacks, the compressed files that training starts from, under
-their paths in the checkout, the config, `pack.sh`, and `pack.json` with the commit of the checkout.
+The folder has the wheels of what a machine with PyTorch lacks, the compressed files that training starts from under
+their paths in the checkout, the config, `pack.sh`, and the commit of the checkout.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import yaml
 
 from twoscale.base import InputError, replacing, sha256
-from twoscale.config import PROJECT, user_config
+from twoscale.config import PROJECT
 from twoscale.report import release
 from twoscale.workflow.params import trains
 from twoscale.workflow.runs import Runs
@@ -32,12 +31,6 @@ SOURCE_ONLY = ("connection_pool", "stopit")  # of Snakemake's needs those withou
 UNUSED = ("pulp",)  # the solvers of a scheduler that the pack does not use
 NEWEST_GLIBC = 39
 CODE = ("Snakefile", "scripts/*.py", "src/**/*.py", "workflow/rules/*.smk", "workflow/presets/*.yaml")
-
-
-def user_values(preset: str, configfiles: Sequence[Path]) -> dict[str, Any]:
-    """The user's layers of the config for a run of a preset, which has its name."""
-    own = [path for path in [PROJECT / "config.yaml"] if path.exists()]
-    return user_config([*own, *configfiles], [f"preset={preset}", f"run={preset}"])
 
 
 def make(folder: Path, user: dict[str, Any], python: str) -> str:
@@ -108,7 +101,6 @@ def code_digest(project: Path) -> str:
 def _download_wheels(folder: Path, python: str) -> None:
     """The wheels of NEEDED and of what they need, in the versions of requirements.txt, for Linux on x86-64."""
     pins = re.findall(rf"^(?:{'|'.join(NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE)
-    # pip matches the version of glibc in a platform exactly
     names = [*(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)), "manylinux2014", "manylinux1"]
     platforms = (word for name in names for word in ("--platform", f"{name}_x86_64"))
     pip = ("pip", "--quiet", "--disable-pip-version-check")

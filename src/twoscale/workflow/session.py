@@ -5,7 +5,6 @@ each checkpoint as it is written, exits, figures and claims. Notes are in `resul
 `lock` is held while a process of the session runs, and released by the system however it ends.
 """
 
-import csv
 import fcntl
 import json
 import os
@@ -86,13 +85,6 @@ class Session:
             return None
         return descriptor
 
-    @property
-    def is_running(self) -> bool:
-        descriptor = self.lock()
-        if descriptor is not None:
-            os.close(descriptor)
-        return descriptor is None
-
 
 def start(session: Session, minutes: float, device: str | None, wait: bool = False) -> str:
     """Start the session in the background, or continue it with the time and device of the first start; a sentence.
@@ -100,8 +92,9 @@ def start(session: Session, minutes: float, device: str | None, wait: bool = Fal
     With `wait` it returns when the session has ended. Raises InputError where there is no CUDA device to start on.
     """
     session.folder.mkdir(parents=True, exist_ok=True)
-    if session.is_running:
+    if (lock := session.lock()) is None:
         return f"{session.folder}: a session is running already."
+    os.close(lock)  # the worker takes it
     if not session.state:
         device = device or session.runs.config.compute.device
         if device == "cuda":
@@ -148,7 +141,7 @@ def _stage(session: Session, name: str, command: list[str], lock: int, limit: fl
 
 
 def _choose_schedule(session: Session) -> None:
-    """The schedule that fits what is left of the time, at the speed of training in the first rows of the check."""
+    """The schedule that fits what is left of the time, at the speed of training that the check measured first."""
     table = tables.read("gpu_check", session.folder / "gpu-check.parquet").dropna(subset=["value"])
     speed = table[(table["quantity"] == "training") & (table["unit"] == "TFLOP/s")].head(1)
     if speed.empty:
@@ -164,12 +157,11 @@ def _choose_schedule(session: Session) -> None:
 def schedule(config: Config, flops_per_s: float, startup: float, seconds: float) -> dict[str, Any]:
     """Keys of `train` for the schedule that takes `seconds`: as many iterations as fit, with one whole cosine.
 
-    Checkpoints are at the iterations of `config` and the last one; the job of each takes `startup` seconds before its
-    first iteration. The warm-up is at most a tenth of the iterations.
+    Checkpoints are at the iterations of `config` and the last one; the job of each starts in `startup` seconds.
     """
     train, early = config.train, checkpoint_iterations(config.train)
     iteration_flops = mean_flops_per_token(config.model, train).total * train.batch_size * config.model.context_length
-    possible = RESERVE * (seconds - startup * len(early)) * flops_per_s / iteration_flops
+    possible = RESERVE * (seconds - startup * (len(early) + 1)) * flops_per_s / iteration_flops
     iterations = max(1, min(999_999, int(possible)))
     iterations -= iterations % 10 ** max(0, len(str(iterations)) - 3)  # three digits
     return {
@@ -199,22 +191,19 @@ def status(session: Session) -> str:
     """A few lines: stage, GPU check, iteration, jobs, and the last errors. Raises InputError before the first start."""
     if not (state := session.state):
         raise InputError(f"{session.folder}: found no session; start one with `run`.")
-    iterations = session.runs.config.train.iterations
     stage, finished = state.get("stage", "start"), state.get("workflow", {}).get("status") == 0
     where = "finished" if finished else f"stopped in stage {stage}; `run` continues it"
-    where = f"stage {stage} is running" if session.is_running else where
+    if (lock := session.lock()) is None:
+        where = f"stage {stage} is running"
+    else:
+        os.close(lock)
     minute = (time.time() - state["started"]) / 60
     lines = [f"{session.run} on {state['device']}: {where}; minute {minute:.0f} of {state['minutes']:g}"]
     if "check" in state:
         ended = "passed" if state["check"]["status"] == 0 else "FAILED or not complete"
-        lines.append(f"GPU check: {ended} after {state['check']['seconds']:.0f} s, see {session.folder}/gpu-check.md")
-    metrics = Path(RESULTS, session.run, "training/metrics.csv")
-    whole = metrics.read_text(encoding="utf-8").rpartition("\n")[0] if metrics.exists() else ""
-    for row in list(csv.DictReader(whole.splitlines()))[-1:]:
-        left = f"loss {row['loss']}, {float(row['run_left_s']) / 60:.1f} minutes left"
-        lines.append(f"training: iteration {row['iteration']} of {iterations}, {left}")
+        lines.append(f"GPU check: {ended}, see {session.folder}/gpu-check.md")
     log = session.log.read_text(encoding="utf-8", errors="replace")
-    lines += [f"jobs: {done} of {count} are done" for done, count in re.findall(r"(?m)^(\d+) of (\d+) steps", log)[-1:]]
+    lines += re.findall(r"(?m)^.*: iteration \d+ of .+$", log)[-1:] + re.findall(r"(?m)^\d+ of \d+ steps.*$", log)[-1:]
     return "\n".join(lines + list(dict.fromkeys(re.findall(r"(?mi)^.*error: .+$", log)))[-3:])
 
 
