@@ -140,7 +140,8 @@ def compare(losses: Losses, exits: Exits, seed: int = 0) -> pd.DataFrame:
     costs = exit_costs(len(losses.nats), losses.nats.device)
     chosen = {price: costs[cheapest_exits(losses.nats, price)] for price in PRICES}
     frontier = [losses.at(depths, group=GROUP, price=price) for price, depths in chosen.items()]
-    return summarise(*map(pd.concat, (quality, loops, cost_matched, regret, frontier)), seed=seed)
+    frames = (pd.concat(quality), pd.concat(loops), pd.concat(cost_matched), pd.concat(regret), pd.concat(frontier))
+    return summarise(*frames, seed)
 
 
 def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:

@@ -40,7 +40,9 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 def run(job: "StudyJob") -> None:
     """Write the table "arena" and results/arena.md."""
     names = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
-    arena, config = summarise(*map(job.read, names), seed=job.config.seed), job.config
+    config = job.config
+    quality, exit_loops, cost_matched, regret, frontier = map(job.read, names)
+    arena = summarise(quality, exit_loops, cost_matched, regret, frontier, config.seed)
     job.write("arena", arena)
     sizes = {name: getattr(config, name) for name in ("run", "text", "draws", "loops", "groups", "tokens")}
     job.write_text("page", page(arena, sizes | {"oracle_tokens": config.oracle_tokens}))

@@ -5,7 +5,7 @@ Tokens count if they have exact blocks and a fixed point. Intervals are bootstra
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ DOT: style.Look = {
     "rasterized": True,
 }
 LEADING = "0.72"  # colour of predictions from the leading eigenvalue
-DASHES = {"leading": (0, (3, 1.5)), "prefix": "-"}
+DASHES: dict[str, Any] = {"leading": (0, (3, 1.5)), "prefix": "-"}
 DIAGONAL: style.Look = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
 MOST_DOTS = 2000  # of a group in one panel
 
