@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -23,6 +24,8 @@ from twoscale.workflow.figures import in_results
 from twoscale.workflow.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow.runs import Runs, repository_name
 
+# the sentence of our error, a line in a report on the function that raised it
+REFUSED = re.compile(r"^\s*(?:InputError|WrongInput): (.+)$", re.MULTILINE)
 INTERRUPTED = "Interrupted. Repeat the command to continue: finished jobs are kept, and training resumes."
 LITTLE_SPACE = 2**16  # bytes; a disk with less is full
 TRAINING = ("train_segment", "train_segment_last")
@@ -71,27 +74,20 @@ class JobErrors(logging.Filter):
 
     def filter(self, record: Any) -> bool:
         """Remember failed jobs, and complete Snakemake's last message."""
-        error = sys.exc_info()[1]  # Snakemake logs an exception while it handles it
-        self._interrupted |= isinstance(error, KeyboardInterrupt)
+        # Snakemake logs an exception while it handles it
+        self._interrupted |= isinstance(sys.exc_info()[1], KeyboardInterrupt)
         match str(getattr(record, "event", None)):
             case "job_error":
                 line = next(filter(None, map(last_line, record.log)), "the job wrote no message.")
                 self._causes[record.jobid] = f"{record.rule_name}: {line}"
             case "job_finished":  # at another attempt
                 self._causes.pop(getattr(record, "job_id", None), None)
-            case "error" if (refused := _input_error(error)) is not None:
-                record.msg = str(refused)
+            case "error" if (refused := REFUSED.search(str(record.msg))) is not None:
+                record.msg = refused[1]
             case "error" if getattr(record, "exception", "") == WorkflowError.__name__ and self._causes:
                 causes = [INTERRUPTED] if self._interrupted else self._causes.values()
                 record.msg = "\n".join([str(record.msg), *causes])
         return True
-
-
-def _input_error(error: BaseException | None) -> InputError | None:
-    """The wrong input that an exception of Snakemake reports."""
-    while error is not None and not isinstance(error, InputError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def last_line(path: str) -> str | None:
