@@ -1,8 +1,7 @@
 """FLOPs, parameters and bytes of a model, counted from its config.
 
-FLOPs count matrix products, two per multiply-add, as torch's own counter has them; norms, activations
-and softmax are left out. Attention is counted over all pairs of positions ("full"), as a plain product
-computes it, or over the pairs that a causal mask keeps ("causal"), to which utilisation refers.
+FLOPs are those of matrix products, two per multiply-add, as torch's own counter has them. Attention is counted over all
+pairs of positions ("full"), or over the pairs that a causal mask keeps ("causal"), to which utilisation refers.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import Self
 
 from twoscale.config import ModelConfig, TrainConfig
 
-# a text is a dictionary's key
 BYTES = {"bool": 1, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "string": 4}
 
 
@@ -52,9 +50,8 @@ def flops_per_token(
 ) -> Flops:
     """FLOPs per token of forward and backward at these loop counts, one per group.
 
-    A backward pass costs two products for each of the forward pass, but no gradient flows into the state
-    before the first step that has one, and steps before it have none at all. `recompute` adds a second
-    forward pass of the steps with gradient.
+    A backward pass costs two products for each of the forward pass, but no gradient flows into the state before the
+    first step that has one. `recompute` adds a second forward pass of the steps with gradient.
     """
     square = 2 * model.hidden_size**2
     of_input = square if model.injection in ("projection", "diagonal") else 0
@@ -84,8 +81,7 @@ def mean_flops_per_token(model: ModelConfig, train: TrainConfig, causal: bool = 
 def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Flops:
     """FLOPs per token that training of the exit gate adds, for a model with one group of `loops` loop steps.
 
-    Each state but the last is also decoded through the layers after the group and the head, and the gate reads
-    each. With a truncated gradient a little less.
+    Each state but the last is also decoded through the layers after the group and the head; the gate reads each.
     """
     behind = range(model.groups[-1][-1] + 1, model.num_layers + 1)
     decoding = sum(layer_forward(model, number, causal) for number in behind)
@@ -108,7 +104,6 @@ def parameters(model: ModelConfig) -> int:
 
 
 def _layer_vectors(model: ModelConfig, number: int) -> int:
-    """Numbers in the norms and biases of a layer."""
     heads = (model.num_heads + model.kv_heads_of(number)) * model.head_dim  # channels of queries and keys
     of_heads = (model.qk_bias + (model.qk_norm is True)) * heads
     return (4 if model.norms == "sandwich" else 2) * model.hidden_size + of_heads
