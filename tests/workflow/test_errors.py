@@ -71,6 +71,7 @@ def test_the_line_of_broken_yaml_is_named(fresh):
 def test_a_figure_or_snapshot_that_the_run_does_not_have_is_refused_with_the_reason(fresh):
     said = fresh.run("-n", "results/seeds.pdf").stdout
     assert "results/seeds.pdf: run tiny has one seed, expected further ones" in said
+    assert "Traceback" not in said
     said = fresh.run("-n", "snapshot", "--config", "preset=ouro-1.4b").stdout
     assert "results/snapshot: run ouro-1.4b has a published model, expected one trained here." in said
     done = fresh.run("-n", "--software-deployment-method", "apptainer")
