@@ -19,7 +19,6 @@ from twoscale.config import ModelConfig, modules_of_model, runtime
 from twoscale.config.types import key
 from twoscale.data import text
 from twoscale.figures.catalogue import Figure, figures, table
-from twoscale.jobs.rows import REPORT_RESULTS
 from twoscale.model.flops import parameters
 from twoscale.workflow import params, snakefile
 from twoscale.workflow.runs import GPT2
@@ -368,27 +367,6 @@ def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     else:
         with pytest.raises(InputError, match=r"^run \S+: found no looped groups"):
             mine.figures.results(of())
-
-
-def test_a_stage_can_append_a_figure(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mine = runs()
-    mine.figures.append(Figure("mine", table("loop_metrics")))
-    assert "results/mine.pdf" in mine.figures.of_target("supplementary")
-    assert mine.figures.inputs(mine.figures.rows[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
-    assert mine.figures.caption(mine.figures.rows[-1])(of(), output=None)["config"] == mine.config
-    assert len(list(runs().figures)) == len(figures())
-
-
-def test_captions_have_the_results_of_their_figure_as_text_without_markup(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = Path(REPORT_RESULTS)
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"fig1": ["holds; step_norm: 2 *"], "fig2": []}))
-    mine = runs()
-    captions = {figure.name: mine.figures.caption(figure)(of(), output=None) for figure in figures()}
-    assert captions["fig1"]["results"].endswith("\n\n- holds\\; step\\_norm\\: 2 \\*")
-    assert {captions[name]["results"] for name in captions if name != "fig1"} == {""}
 
 
 def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tmp_path, monkeypatch):

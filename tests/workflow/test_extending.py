@@ -100,15 +100,6 @@ def test_a_measure_has_a_test_that_passes(with_tests):
     assert "1 passed" in succeed_with(with_tests, "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("heading", RECIPES)
-def test_all_unit_tests_pass_after_a_recipe(heading, with_tests):
-    apply(heading, with_tests)
-    for module in ("config.reference", "report.docs"):  # make generated
-        succeed_with(with_tests, f"twoscale.{module}")
-    succeed_with(with_tests, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "2", "tests/unit", "tests/studies")
-
-
 def test_a_criterion_is_in_the_exit_tables(editable):
     apply("An exit criterion", editable)
     editable.succeed("results/fig4.pdf")

@@ -142,14 +142,6 @@ def test_changed_weights_repeat_the_measurements_and_not_the_text(ouro, tmp_path
     assert not {"prepare_text", "tokenize_text", "join_tokens"} & set(planned)
 
 
-def test_another_end_of_text_repeats_the_tokens(ouro, tmp_path):
-    copy = ouro.copy(tmp_path)
-    (copy.root / "models/ouro/tokenizer_config.json").write_text(json.dumps({"eos_token": "?"}))
-    planned = copy.plan("--configfile", "my.yaml")
-    assert "tokenize_text" in planned
-    assert "prepare_text" not in planned
-
-
 def test_a_folder_without_a_supported_model_is_one_sentence_before_any_job(fresh):
     path = write_folder("ouro", fresh.root / "somewhere") / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "llama"}))

@@ -49,8 +49,3 @@ def test_a_project_without_studies_passes_its_lint_collects_all_tests_and_passes
     succeed_with(project, "ruff", "check", "--no-cache", ".")
     succeed_with(project, "snakemake", "--lint")
     succeed_with(project, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
-
-
-@pytest.mark.long
-def test_a_project_without_a_study_passes_all_unit_tests(without):
-    succeed_with(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/unit", "tests/studies")
