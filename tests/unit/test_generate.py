@@ -246,7 +246,7 @@ def test_the_bpe_tokenizer_of_a_run_is_read_from_its_file(tmp_path):
 
 
 def test_an_unknown_run_is_refused_with_the_names_of_the_known_ones(results, tmp_path):
-    with pytest.raises(InputError, match=r"run 'other': found no folder .*, expected one of the runs small"):
+    with pytest.raises(InputError, match=r"run 'other': found no checkpoint in .*, expected one of the runs small"):
         trained_run.open_run(results / "other")
     with pytest.raises(InputError, match=r"expected one of the runs \(none\)"):
         trained_run.open_run(tmp_path / "other")
@@ -262,8 +262,8 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 300}, "found a model of 300 token ids, expected 257"),
-        ({"digest": "cd" * 32}, "trained on tokens other than those described by .*tokens.json"),
+        ({"vocab_size": 300}, "found a model of 300 token ids .* expected 257 and"),
+        ({"digest": "cd" * 32}, "and the text abab.*, expected 257 and cdcd.* as in .*tokens.json"),
         ({"tokenizer": "bpe"}, "tokenizer.json: cannot be used as a tokenizer"),
     ],
 )
@@ -364,7 +364,7 @@ def test_a_measured_published_model_is_refused_as_a_run_with_the_option_to_use(t
         (["--tau", "2.5"], "option --tau: found 2.5, expected a whole number"),
         (["--prompt", ""], "prompt: found no token"),
         (["--prompt", "x" * 16], "prompt: found 16 tokens, expected at most 15"),
-        (["--run", "other"], "run 'other': found no folder"),
+        (["--run", "other"], "run 'other': found no checkpoint"),
         (["--tokens", "0"], "option --tokens: found 0"),
         (["--max-loops", "0"], "option --max-loops: found 0"),
         (["--kv-slots", "0"], "kv_slots: found 0"),

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import import_module
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
@@ -71,22 +71,16 @@ class Header:
     """The description of a file inside it.
 
     kind: "weights", "optimizer" or "partial". iteration: finished iterations. identity: everything that the
-    tensors depend on besides the iteration.
+    tensors depend on besides the iteration. sha256: the digest; None in files of versions before there was one.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     kind: str
     iteration: JsonCount
     tokens_seen: JsonCount
     identity: dict[str, Any]
     extra: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Written(Header):
-    """A header as it is in a file, with the digest; None in files of versions before there was one."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = field(default=None, compare=False)
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
@@ -121,21 +115,13 @@ def save_untrained(path: Path, identity: dict[str, Any]) -> None:
     save(path, model.state_dict(), Header("weights", 0, 0, identity, {}))
 
 
-def read_header(path: Path) -> Header:
-    """The header of a file of this project; the tensors stay on disk and are not checked."""
-    return _without_digest(_read_header(path))
-
-
 def digest(path: Path) -> str:
     """SHA-256 of a file of this project: from its header, or of its bytes in older versions without one."""
-    return _read_header(path).sha256 or sha256(path)
+    return read_header(path).sha256 or sha256(path)
 
 
-def _without_digest(written: _Written) -> Header:
-    return Header(*(getattr(written, field.name) for field in fields(Header)))
-
-
-def _read_header(path: Path) -> _Written:
+def read_header(path: Path) -> Header:
+    """The header of a file of this project; the tensors stay on disk and are not checked."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(METADATA_KEY)
@@ -144,7 +130,7 @@ def _read_header(path: Path) -> _Written:
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{path}: cannot be read ({error}), expected a complete safetensors file.") from error
     try:
-        header = parse_json(text or "", _Written)
+        header = parse_json(text or "", Header)
     except ValueError as error:
         raise InputError(
             f"{path}: found no header under the metadata key '{METADATA_KEY}' ({first_line(error)}), expected a "
@@ -164,7 +150,7 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
     Raises:
         InputError: if the file cannot be read, is refused, or is not the one that was written.
     """
-    header = _read_header(path)
+    header = read_header(path)
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
     wanted = json.loads(canonical_json(identity))
@@ -176,11 +162,17 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
             f"{path}: belongs to another configuration: {name} is {found} there, expected {expected}{advice}."
         )
     if header.sha256 is not None:
-        check_digest(path, header.sha256)
+        with path.open("rb") as file:
+            found, _ = _digest(file, header.sha256)
+        if found != header.sha256:
+            raise InputError(
+                f"{path}: found a file with the SHA-256 {found[:12]}…, expected {header.sha256[:12]}… as when it was "
+                f"written; the file is damaged; remove it and run `snakemake {path}`."
+            )
     try:
         with safetensors.safe_open(path, framework="pt", device=device) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        return tensors, _without_digest(header)
+        return tensors, header
     except safetensors.SafetensorError as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected tensors of floats.") from error
 
@@ -198,17 +190,6 @@ def blank(config: ModelConfig) -> LoopedModel:
     """A model of this config without values: its parameters have names, shapes and dtypes."""
     with torch.device("meta"):
         return build(config)
-
-
-def check_digest(path: Path, expected: str) -> None:
-    """Raises InputError for a file of which a byte has changed since it was written."""
-    with path.open("rb") as file:
-        found, _ = _digest(file, expected)
-    if found != expected:
-        raise InputError(
-            f"{path}: found a file with the SHA-256 {found[:12]}…, expected {expected[:12]}… as when it was "
-            f"written; the file is damaged; remove it and run `snakemake {path}`."
-        )
 
 
 def first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, Any, Any] | None:

@@ -32,15 +32,11 @@ KVPolicy = Literal["last", "absent"]
 
 
 class Attend(Protocol):
-    """Attention of one pass: the engine that runs the model decides what each token sees.
-
-    Attributes:
-        positions: Position of each row in its sequence, int64, shaped like the leading axes of q or
-            broadcastable to them. A model with rotary embeddings rotates q and k by it.
-    """
+    """Attention of one pass: the engine that runs the model decides what each token sees."""
 
     @property
-    def positions(self) -> Tensor: ...
+    def positions(self) -> Tensor:
+        """Position of each row in its sequence, int64, broadcastable to the leading axes of q."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of layer number `layer`: q (..., H, D) and k, v (..., G, D) -> (..., H, D).
@@ -78,11 +74,7 @@ class AttendAt:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the pass through a model: an unlooped layer, or a looped group of layers.
-
-    Exactly one of the two attributes is set. `layer` is the number of the layer, `group` the index of
-    the group.
-    """
+    """One stage of the pass through a model: an unlooped layer, by its number, or a looped group, by its index."""
 
     layer: int | None = None
     group: int | None = None
@@ -101,19 +93,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageTrace:
-    """The hidden states of one stage, each (B, T, C).
+    """The hidden states of one stage, each (B, T, C)."""
 
-    Attributes:
-        stage: The stage; `None` for the embedding.
-        entered: The hidden states that enter the stage; for the embedding, its result.
-        states: x^0 … x^K of a looped group, otherwise the one result of the stage.
-        output: Input of the next stage: x^K, or its norm under the variant `exit_norm`.
-    """
-
-    stage: Stage | None
-    entered: Tensor
-    states: list[Tensor]
-    output: Tensor
+    stage: Stage | None  # None: the embedding
+    entered: Tensor  # what enters the stage; for the embedding, its result
+    states: list[Tensor]  # x^0 … x^K of a looped group, otherwise the one result of the stage
+    output: Tensor  # input of the next stage: x^K, or its norm under the variant exit_norm
 
 
 class LoopedModel(Protocol):
@@ -137,7 +122,7 @@ class LoopedModel(Protocol):
     @property
     def blocks(self) -> Iterable[nn.Module]: ...
 
-    # Methods of `torch.nn.Module`, which a model is.
+    # methods of `torch.nn.Module`, which a model is
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
     def modules(self) -> Iterator[nn.Module]: ...
@@ -147,9 +132,7 @@ class LoopedModel(Protocol):
     def double(self) -> Self: ...
     def eval(self) -> Self: ...
     def requires_grad_(self, requires_grad: bool = True) -> Self: ...
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """All weights, as `torch.nn.Module.parameters`; they have one dtype and one device."""
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Token ids (..., T) at `positions` (T,) -> hidden states (..., T, C)."""
@@ -207,10 +190,7 @@ class LoopedModel(Protocol):
 
 
 class Gated(LoopedModel, Protocol):
-    """A looped model with an exit gate, which criteria with `needs_gate` read.
-
-    Only `train.exit_gate` calls the last two methods.
-    """
+    """A looped model with an exit gate, for criteria that need one; `train.exit_gate` calls the last two methods."""
 
     gate: nn.Module | None  # None: this model has none
 
@@ -228,10 +208,9 @@ class Gated(LoopedModel, Protocol):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Every exit from the only group: `tokens` (B, T) -> (loops, B, T, C) twice.
+        """x^1 … x^loops of the only group, and for each what `readout` and `loss` take if all tokens leave with it.
 
-        First the states x^1 … x^loops, then for each what `readout` and `loss` take if all tokens leave the group
-        with it. backprop_depth, recompute: as for `hidden_states`.
+        `tokens` (B, T) -> (loops, B, T, C) twice. backprop_depth, recompute: as for `hidden_states`.
         """
 
 

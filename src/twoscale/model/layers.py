@@ -85,26 +85,13 @@ def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     return (1 - share) * frequencies / scaling.factor + share * frequencies
 
 
-def _split_interleaved(x: Tensor) -> tuple[Tensor, ...]:
-    return x.unflatten(-1, (-1, 2)).unbind(-1)
-
-
-def _join_interleaved(first: Tensor, second: Tensor) -> Tensor:
-    return torch.stack((first, second), dim=-1).flatten(-2)
-
-
-def _split_halves(x: Tensor) -> tuple[Tensor, ...]:
-    return x.chunk(2, dim=-1)
-
-
-def _join_halves(first: Tensor, second: Tensor) -> Tensor:
-    return torch.cat((first, second), dim=-1)
-
-
 # rotary_pairs -> how the channels (..., D) are split into pairs, twice (..., D/2), and joined again
-PAIRS = {
-    "interleaved": (_split_interleaved, _join_interleaved),
-    "halves": (_split_halves, _join_halves),
+PAIRS: dict[str, tuple[Callable, Callable]] = {
+    "interleaved": (
+        lambda x: x.unflatten(-1, (-1, 2)).unbind(-1),
+        lambda first, second: torch.stack((first, second), dim=-1).flatten(-2),
+    ),
+    "halves": (lambda x: x.chunk(2, dim=-1), lambda first, second: torch.cat((first, second), dim=-1)),
 }
 
 # --- one layer ---------------------------------------------------------------------------------------------------
@@ -153,38 +140,26 @@ def _norms(config: ModelConfig) -> list[nn.Module]:
     return [RMSNorm(config.hidden_size, config.norm_epsilon) if keep else nn.Identity() for keep in 2 * kept]
 
 
-def gated_silu(x: Tensor) -> Tensor:
-    """silu(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
-    gate, value = x.chunk(2, dim=-1)
-    return F.silu(gate) * value
-
-
-def gated_gelu(x: Tensor) -> Tensor:
-    """gelu(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
-    gate, value = x.chunk(2, dim=-1)
-    return F.gelu(gate) * value
-
-
 def relu2(x: Tensor) -> Tensor:
     """Half the square of relu(x): (..., M) -> (..., M)."""
     return F.relu(x).square() / 2
 
 
-def gated_relu2(x: Tensor) -> Tensor:
-    """relu2(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
-    gate, value = x.chunk(2, dim=-1)
-    return relu2(gate) * value
+def gated(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """function(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
+
+    def product(x: Tensor) -> Tensor:
+        gate, value = x.chunk(2, dim=-1)
+        return function(gate) * value
+
+    return product
 
 
+FUNCTIONS = {"silu": F.silu, "gelu": F.gelu, "relu2": relu2}
 # (mlp, activation) -> its function, and how often M the matrix before it has as rows
-ACTIVATIONS: dict[tuple[str, str], tuple[Callable[[Tensor], Tensor], int]] = {
-    ("plain", "silu"): (F.silu, 1),
-    ("plain", "gelu"): (F.gelu, 1),
-    ("plain", "relu2"): (relu2, 1),
-    ("gated", "silu"): (gated_silu, 2),
-    ("gated", "gelu"): (gated_gelu, 2),
-    ("gated", "relu2"): (gated_relu2, 2),
-}
+ACTIVATIONS: dict[tuple[str, str], tuple[Callable[[Tensor], Tensor], int]]
+ACTIVATIONS = {("plain", name): (function, 1) for name, function in FUNCTIONS.items()}
+ACTIVATIONS |= {("gated", name): (gated(function), 2) for name, function in FUNCTIONS.items()}
 
 
 # --- heads -------------------------------------------------------------------------------------------------------

@@ -72,15 +72,6 @@ class EvaluationNoise:
         """Rows 0 … T - 1 for hidden states (B, T, C)."""
         return self.rows(group, k, like.shape[-1], like)[:, : like.shape[1]]
 
-    def at(self, positions: Sequence[int]) -> Noise:
-        """The noise of one position of each sequence, for hidden states (B, 1, C)."""
-
-        def noise(group: int, k: int, like: Tensor) -> Tensor:
-            arrays = (self._array(sequence, group, k, like.shape[-1], like) for sequence in self.sequences)
-            return torch.stack([array[p] for array, p in zip(arrays, positions, strict=True)])[:, None]
-
-        return noise
-
     def rows(self, group: int, k: int, channels: int, like: Tensor) -> Tensor:
         """The whole arrays (B, context_length, C) in the dtype and on the device of `like`."""
         return torch.stack([self._array(sequence, group, k, channels, like) for sequence in self.sequences])
@@ -107,17 +98,16 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
     """
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
-        out, draw = torch.empty_like(like, requires_grad=False), draw_on_device if like.is_cuda else draw_on_host
-        draw(out, [(seed, "training", iteration, first_sample + row, group, k) for row in range(len(like))], std)
+        keys = [(seed, "training", iteration, first_sample + row, group, k) for row in range(len(like))]
+        out = torch.empty_like(like, requires_grad=False)
+        if like.is_cuda:
+            draw_on_device(out, keys, std)
+            return out
+        for row, key in zip(out, keys, strict=True):
+            row.copy_(torch.from_numpy(truncated_normal(key, tuple(row.shape), std)))
         return out
 
     return noise
-
-
-def draw_on_host(out: Tensor, keys: Sequence[tuple], std: float) -> None:
-    """Fill row i of `out` with samples of N(0, std^2) truncated at +-3 std under keys[i], the same on every machine."""
-    for row, key in zip(out, keys, strict=True):
-        row.copy_(torch.from_numpy(truncated_normal(key, tuple(row.shape), std)))
 
 
 def draw_on_device(out: Tensor, keys: Sequence[tuple], std: float) -> None:

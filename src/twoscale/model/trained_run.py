@@ -16,10 +16,12 @@ from twoscale.data.shards import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.jobs.machine import check_cuda
 from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header
-from twoscale.model.interface import LoopedModel, Noise, Stage, any_weight
+from twoscale.model.interface import LoopedModel, Noise, any_weight
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.folder import CONFIG, PublishedFolder
 from twoscale.model.published.weights import open_published
+
+Text = str | Sequence[int] | Tensor  # a text, or token ids (T,) or (B, T)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class CallableModel(LoopedModel, Protocol):
 
     def __call__(
         self,
-        tokens: str | Sequence[int] | Tensor,
+        tokens: Text,
         loops: int | Sequence[int] | None = None,
         noise: Noise | None = None,
         **further: Any,
@@ -68,34 +70,26 @@ class TrainedRun:
         if isinstance(self.model, nn.Module):
             self.model.register_forward_pre_hook(self._arguments, with_kwargs=True)
 
-    def tokens(self, text: str | Sequence[int] | Tensor) -> Tensor:
+    def tokens(self, text: Text) -> Tensor:
         """Token ids (B, T) of a text, or given ids (T,) or (B, T), on the device of the model. A text has B = 1.
 
-        Raises InputError for an empty text, ids of another shape or type, and ids outside the vocabulary.
-
-        Example:
-            >>> run.tokens("Return the value")[:, :256]  # at most the first 256 tokens
+        Raises InputError for an empty text, and for ids of another shape, type or vocabulary.
         """
-        given = self.tokenizer.encode(text) if isinstance(text, str) else text
+        expected = "a text of at least one token, or integer ids (T,) or (B, T)"
         try:
-            ids = torch.as_tensor(given, device=any_weight(self.model).device)
+            ids = torch.as_tensor(self.tokenizer.encode(text) if isinstance(text, str) else text)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"tokens: found {type(text).__name__}, expected a text or token ids (T,) or (B, T)."
-            ) from error
-        if not ids.numel():
-            raise InputError("tokens: found no token, expected at least one.")
-        if ids.dim() not in (1, 2) or ids.is_floating_point() or ids.dtype == torch.bool:
-            kind = f"{str(ids.dtype).removeprefix('torch.')} values of shape {tuple(ids.shape)}"
-            raise InputError(f"tokens: found {kind}, expected integer token ids (T,) or (B, T).")
-        if ids.min() < 0 or ids.max() >= self.model.config.vocab_size:
+            raise InputError(f"tokens: found {type(text).__name__}, expected {expected}.") from error
+        is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+        if not ids.numel() or not is_integer or ids.dim() not in (1, 2):
+            raise InputError(f"tokens: found {ids.dtype} values of shape {tuple(ids.shape)}, expected {expected}.")
+        most = self.model.config.vocab_size - 1
+        if ids.min() < 0 or ids.max() > most:
             wrong = int(ids.min() if ids.min() < 0 else ids.max())
-            raise InputError(
-                f"tokens: found the id {wrong}, expected ids from 0 to {self.model.config.vocab_size - 1}."
-            )
-        return ids.long().view(-1, ids.shape[-1])
+            raise InputError(f"tokens: found the id {wrong}, expected ids from 0 to {most}.")
+        return ids.long().view(-1, ids.shape[-1]).to(any_weight(self.model).device)
 
-    def context(self, text: str | Sequence[int] | Tensor) -> Tensor:
+    def context(self, text: Text) -> Tensor:
         """`tokens` (B, T) that fit the model's context. Raises InputError for a longer text."""
         tokens, longest = self.tokens(text), self.model.config.context_length
         if tokens.shape[1] > longest:
@@ -106,21 +100,17 @@ class TrainedRun:
         return tokens
 
     def loops(self, loops: int | Sequence[int] | None = None) -> list[int]:
-        """Loop steps of each group: one number for all, one for each, or None for the mean of the training.
-
-        Raises InputError for a list of the wrong length, and for a value that is not a whole number of at least 1.
-        """
+        """Loop steps of each group, from one number for all, one for each, or None for the mean of the training."""
         labels = self.model.config.group_labels
-        if loops is None:
-            loops = self.model.config.typical_loops
+        loops = self.model.config.typical_loops if loops is None else loops
         counts = [loops] * len(labels) if isinstance(loops, int) else loops
         whole = isinstance(counts, Sequence) and all(type(count) is int and count >= 1 for count in counts)
         if not whole or len(counts) != len(labels):
-            each = f"a list with one for each of the {len(labels)} groups {', '.join(labels)}" if labels else "none"
-            raise InputError(f"loops: found {loops!r}, expected a whole number of at least 1, or {each}.")
+            each = f"one for each of the {len(labels)} groups {', '.join(labels)}"
+            raise InputError(f"loops: found {loops!r}, expected a whole number of at least 1, or a list with {each}.")
         return list(counts)
 
-    def trace(self, text: str | Sequence[int] | Tensor, loops: int | Sequence[int] | None = None) -> dict[str, Tensor]:
+    def trace(self, text: Text, loops: int | Sequence[int] | None = None) -> dict[str, Tensor]:
         """The hidden states of a text, stage by stage in the order of the model.
 
         Args:
@@ -138,21 +128,18 @@ class TrainedRun:
             >>> states = run.trace("Return the value", loops=12)["5-6"]  # (13, 1, T, C)
             >>> steps = states.diff(dim=0).norm(dim=-1)  # ||x^{k+1} - x^k|| of each token, (12, 1, T)
         """
-        tokens, counts = self.context(text), self.loops(loops)
-        states = {}
-        for stage in self.model.trace(tokens, counts, self.noise(range(len(tokens)))):
-            states[self._label(stage.stage)] = torch.stack(stage.states)
+        tokens, counts, states = self.context(text), self.loops(loops), {}
+        for trace in self.model.trace(tokens, counts, self.noise(range(len(tokens)))):
+            stage, name = trace.stage, "embedding"
+            if stage is not None:
+                name = self.model.config.group_labels[stage.index] if stage.is_group else f"layer {stage.layer}"
+            states[name] = torch.stack(trace.states)
         return states
 
     def noise(self, sequence: int | Sequence[int] = 0) -> EvaluationNoise:
         """The noise of held-out sequences with these numbers; other text uses 0, 1, …"""
         sequences = [sequence] if isinstance(sequence, int) else sequence
         return EvaluationNoise.of(self.model.config, self.seed, sequences)
-
-    def _label(self, stage: Stage | None) -> str:
-        if stage is None:
-            return "embedding"
-        return self.model.config.group_labels[stage.index] if stage.is_group else f"layer {stage.layer}"
 
     def _arguments(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """The arguments of a call of the model, checked and completed."""
@@ -215,66 +202,44 @@ def open_run(
 def open_published_run(
     folder: Path, tokenizer: Tokenizer, context_length: int, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TrainedRun:
-    """The published model in `folder` as a run with one checkpoint, iteration 0.
+    """The published model in `folder` as a run with one checkpoint, iteration 0, and the default seed of the config.
 
     Its context has `context_length` tokens, at most as many as were published: a cache is allocated for all of them.
-    Initial states are random with the default seed of the config.
     """
     source = PublishedFolder(folder)
     config = source.model_config(context_length=min(context_length, source.defaults.max_context_length))
-    return TrainedRun(
-        cast(CallableModel, open_published(folder, config, dtype, device)), tokenizer, Config().seed, 0, folder
-    )
+    model = cast(CallableModel, open_published(folder, config, dtype, device))
+    return TrainedRun(model, tokenizer, Config().seed, 0, folder)
 
 
 def _checkpoint(folder: Path, iteration: int | None) -> Path:
     """The weights of a run at an iteration, or the last ones."""
     checkpoints = folder / "checkpoints"
-    if not checkpoints.is_dir():
-        raise InputError(_unknown_run(folder))
-    weights = {int(found[1]): path for path in checkpoints.iterdir() if (found := CHECKPOINT.fullmatch(path.name))}
+    files = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    weights = {int(found[1]): path for path in files if (found := CHECKPOINT.fullmatch(path.name))}
     if not weights:
-        raise InputError(f"{checkpoints}: found no checkpoint, expected iteration_000000.safetensors or a later one.")
+        absolute = folder.absolute()
+        runs = ", ".join(sorted(path.parent.name for path in absolute.parent.glob("*/checkpoints"))) or "(none)"
+        raise InputError(
+            f"run {absolute.name!r}: found no checkpoint in {absolute}, expected one of the runs {runs}, or the folder "
+            f"of a published model with its {CONFIG}."
+        )
     if iteration is not None and iteration not in weights:
         known = ", ".join(map(str, sorted(weights)))
         raise InputError(f"{checkpoints}: found no checkpoint of iteration {iteration}, expected one of {known}.")
     return weights[max(weights) if iteration is None else iteration]
 
 
-def _unknown_run(folder: Path) -> str:
-    """A sentence about a folder without checkpoints."""
-    results, name = folder.absolute().parent, folder.absolute().name
-    if not results.is_dir():
-        return (
-            f"{folder.parent}: no such folder, expected the folder of the runs; relative paths start at {Path.cwd()}."
-        )
-    if (folder / "data").is_dir():
-        models = ", ".join(str(path.parent) for path in sorted(folder.parent.glob("models/*/config.json")))
-        return (
-            f"run {name!r}: found no checkpoint of a model trained here, expected a run whose training has begun, or "
-            f"the folder of a published model ({models or 'model.folder of its config'}; --model of "
-            "scripts/generate.py)."
-        )
-    below = [f"{name}/{path.parent.name}" for path in folder.glob("*/checkpoints")]
-    known = ", ".join(sorted(below or (path.parent.name for path in results.glob("*/checkpoints")))) or "(none)"
-    return f"run {name!r}: found no folder {folder.absolute() / 'checkpoints'}, expected one of the runs {known}."
-
-
 def _tokenizer(folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
-    metadata_path = folder / "data" / "tokens.json"
-    metadata = read_metadata(metadata_path, _Tokens)
-    name = metadata.tokenizer
-    file = folder.parent / "gpt2.tiktoken" if name == "gpt2" else metadata_path.with_name("tokenizer.json")
-    tokenizer = load_tokenizer(name, file)
-    if tokenizer.vocab_size != vocab_size:
+    path = folder / "data" / "tokens.json"
+    metadata = read_metadata(path, _Tokens)
+    is_gpt2 = metadata.tokenizer == "gpt2"
+    file = folder.parent / "gpt2.tiktoken" if is_gpt2 else path.with_name("tokenizer.json")
+    tokenizer = load_tokenizer(metadata.tokenizer, file)
+    if tokenizer.vocab_size != vocab_size or metadata.digest != identity.get("data"):
         raise InputError(
-            f"{checkpoint}: found a model of {vocab_size} token ids, expected {tokenizer.vocab_size} as in the "
-            f"tokenizer of {metadata_path}."
-        )
-    if metadata.digest != identity.get("data"):
-        raise InputError(
-            f"{checkpoint}: was trained on tokens other than those described by {metadata_path}, expected "
-            "the checkpoint of this run."
+            f"{checkpoint}: found a model of {vocab_size} token ids and the text {identity.get('data')}, expected "
+            f"{tokenizer.vocab_size} and {metadata.digest} as in {path}."
         )
     return tokenizer

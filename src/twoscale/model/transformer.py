@@ -39,7 +39,10 @@ class _Pass:
 
 
 class LoopedTransformer(nn.Module):
-    """The model of the paper; its weights come from `initialise` or from a checkpoint."""
+    """The model of the paper; its weights come from `initialise` or from a checkpoint.
+
+    Methods without a docstring are those of `LoopedModel` and `Gated`.
+    """
 
     kv_policy: KVPolicy = "last"
 
@@ -78,7 +81,6 @@ class LoopedTransformer(nn.Module):
         return hidden * self.config.embedding_factor
 
     def unlooped_layer(self, number: int, hidden: Tensor, attend: Attend) -> Tensor:
-        """Layer `number`, outside all groups: (..., C) -> (..., C)."""
         return self.unlooped[str(number)](hidden, attend)
 
     def init_state(self, group: int, entered: Tensor, noise: Noise) -> Tensor:
@@ -94,12 +96,10 @@ class LoopedTransformer(nn.Module):
                 return torch.zeros_like(entered)
 
     def project_input(self, group: int, entered: Tensor) -> Tensor:
-        """The input's part of the injection, the same at every loop step: (..., C) -> (..., C)."""
         entered = self.input_norms[group](entered) if self.config.input_norm else entered
         return self.groups[group].project_input(entered)  # type: ignore[operator]
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
-        """Input of the group's first layer: the adapter's output (..., C)."""
         return self.groups[group].project_state(state, injected)  # type: ignore[operator]
 
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
@@ -112,7 +112,6 @@ class LoopedTransformer(nn.Module):
         return state + (scale / self.config.state_std) * noise(group, k, state) if scale and k else state
 
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
-        """The recurrence x^{k+1} = f_g(x^k, e), the same function at every k: (..., C) -> (..., C)."""
         state = self.groups[group](state, injected, attend)
         # `forward` is called directly, as in `twoscale.model.layers`
         return self.final_norm.forward(state) if self.norms_steps else state
@@ -141,7 +140,6 @@ class LoopedTransformer(nn.Module):
         return self.exit_gate_logit(state).sigmoid()
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
-        """Logit of the probability of exit: states (..., C) -> (...)."""
         assert self.gate is not None
         return self.gate(state).squeeze(-1)
 
@@ -149,7 +147,6 @@ class LoopedTransformer(nn.Module):
         return hidden if self.norms_steps else self.final_norm(hidden)
 
     def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
-        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against token ids (...), see `LoopedModel.loss`."""
         if self.config.logit_softcap is not None:
             losses = cross_entropies(self.readout(hidden.flatten(0, -2))[None], targets.flatten()[None])[0]
             return losses.mean() if shares is None else (losses * shares.flatten()).mean()
@@ -158,7 +155,6 @@ class LoopedTransformer(nn.Module):
         return linear_cross_entropy(normed, self.head_weight, ids, self.config.vocab_size, shares)
 
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
-        """The hidden states of `tokens` (B, T) stage by stage, see `LoopedModel.trace`."""
         attend = CausalAttention.of(tokens)
         hidden = self.embed(tokens, attend.positions)
         yield StageTrace(None, hidden, [hidden], hidden)
@@ -202,12 +198,7 @@ class LoopedTransformer(nn.Module):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> Tensor:
-        """Hidden states for `readout` and `loss`: `tokens` (B, T) -> (B, T, C) after `loops` steps of each group.
-
-        backprop_depth: no gradient flows through a loop before its last n steps (Geiping's truncation;
-        None: through all). recompute: keep one state per loop step for the backward pass and compute the
-        rest again.
-        """
+        """Hidden states (B, T, C) after `loops` steps of each group, see `LoopedModel.hidden_states`."""
         attend = CausalAttention.of(tokens)
         of = _Pass(noise, attend, backprop_depth, recompute)
 
@@ -259,9 +250,7 @@ def initial_std(config: ModelConfig, name: str) -> float:
     by sqrt(2 L) with L the layers applied per token at the mean loop count.
     """
     std = math.sqrt(2 / (5 * config.hidden_size))
-    if name.endswith(("attention_out.weight", "mlp_out.weight")):
-        return std * _output_factor(config)
-    return std
+    return std * _output_factor(config) if name.endswith(("attention_out.weight", "mlp_out.weight")) else std
 
 
 def _output_factor(config: ModelConfig) -> float:

@@ -152,11 +152,7 @@ def tensor_shapes(file: Path) -> dict[str, Shape]:
 def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The layer between a preset and the user's keys for the model in `folder`: loops, exit criteria and thresholds.
 
-    Args:
-        folder: Folder in the layout of the hub.
-        values: All layers merged; the layer keeps what they allow of context, timed tokens, loop grid and path window.
-
-    Raises InputError for a folder without a supported model.
+    `values` are all layers merged; the layer keeps what they allow of context, timed tokens, loop grid and path window.
     """
     source = PublishedFolder(Path(folder))
     defaults, window = source.defaults, values["path_types"]

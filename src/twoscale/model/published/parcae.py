@@ -65,6 +65,8 @@ def layer(options: Options, shapes: Shapes) -> dict[str, Any]:
     of = layout(shapes)
     _refuse(options, shapes, of)
     cap = options.get("logit_softcap", of.softcap)
+    adapters = {f"{of.prefix}adapter.A_log": "diagonal", f"{of.prefix}adapter.adapter.weight": "linear"}
+    kind = options.agree(next((adapters[name] for name in adapters if name in shapes), "add"), "injection_type")
     return {
         **_sizes(options, shapes, of),
         **_rotation(options, of),
@@ -75,7 +77,7 @@ def layer(options: Options, shapes: Shapes) -> dict[str, Any]:
         "loop_norm": False,
         "exit_norm": "none",
         "exit_gate": False,
-        "injection": _injection(options, shapes, of),
+        "injection": "projection" if kind == "linear" else kind,
         "input_norm": options.agree(f"{of.input_norm}.weight" in shapes, "prelude_norm"),
         "exit_projection": True,
         "positions": "rotary",
@@ -171,14 +173,6 @@ def _state(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
     scale = options.positive("emb_scale", math.sqrt(size) if is_scaled else 1.0)
     std = options.positive("tied_embed_init_std", of.state_std or math.sqrt(2 / (5 * size)))
     return {"state_init": STATES[init], "embedding_scale": scale, "state_std": std * scale}
-
-
-def _injection(options: Options, shapes: Shapes, of: Layout) -> str:
-    """How the input enters the core: as the tensors of the adapter say."""
-    kinds = {f"{of.prefix}adapter.A_log": "diagonal", f"{of.prefix}adapter.adapter.weight": "linear"}
-    kind = next((kind for name, kind in kinds.items() if name in shapes), "add")
-    options.agree(kind, "injection_type")
-    return {"linear": "projection"}.get(kind, kind)
 
 
 def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
