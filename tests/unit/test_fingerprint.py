@@ -15,7 +15,8 @@ def main():
     from twoscale.inner import deep
     return near.value, deep.value
 '''
-NEAR = '''"""Near."""
+NEAR = '''"""Near, with a page."""
+page = "pages/near.md.j2"
 import twoscale.far
 from twoscale import config, tables
 from twoscale.config.definitions import value as one
@@ -32,6 +33,7 @@ else:
 MODULES = {
     "near.py": NEAR,
     "far.py": "value = [1, None, ()]\n",
+    "pages/near.md.j2": "# {{ title }}\n",
     "inner/__init__.py": "value = 2\n",
     "inner/deep.py": DEEP,
     "cousin.py": "value = 4\n",
@@ -45,7 +47,15 @@ MODULES = {
     "tables.py": "value = 6\n",
     "stranger.py": "value = 7\n",
 }
-COVERED = ["near.py", "far.py", "inner/__init__.py", "inner/deep.py", "cousin.py", "config/definitions.py"]
+COVERED = [
+    "near.py",
+    "far.py",
+    "pages/near.md.j2",
+    "inner/__init__.py",
+    "inner/deep.py",
+    "cousin.py",
+    "config/definitions.py",
+]
 FIGURE = ["figures/fig3.py", "figures/style.py"]
 
 
@@ -99,7 +109,7 @@ def test_a_module_can_move_but_not_be_exchanged(project):
 
 
 # Also checks that all Python versions yield the same: run the test with each.
-GOLDEN = "30a436b1b500f4ee"
+GOLDEN = "a072c77ee13e0141"
 
 
 def test_the_fingerprint_is_the_same_on_every_python_and_in_every_folder(project):

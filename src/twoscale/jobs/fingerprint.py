@@ -1,6 +1,7 @@
 """Fingerprint of the code of a rule, independent of comments, docstrings, formatting and the names of modules.
 
-It covers the syntax tree of an entry script and of all library modules that it imports, directly or indirectly.
+It covers the syntax tree of an entry script and of all library modules that it imports, directly or indirectly, and the
+templates of their pages.
 Snakemake tracks it as a param: an edit that can change a result reruns the rules that import it, other edits rerun
 nothing.
 """
@@ -98,9 +99,13 @@ def normalised(path: Path) -> str:
     """The code of a file as text, without docstrings, positions and imports for the type checker.
 
     An import from the library is the imported name and the code of its module: a module can move, but not be exchanged.
+    The templates of pages that the file names in strings follow (`twoscale.report.render`).
     """
     names = sorted(f"{name} {_sha256(''.join(map(_code, files)))}" for name, files in _library_imports(path))
-    return "\n".join([_code(path), *names])
+    texts = (str(node.value) for node in ast.walk(_parsed(path)) if isinstance(node, ast.Constant))
+    templates = [SOURCE / "twoscale" / text for text in texts if text.endswith(".j2")]
+    pages = [template.read_text(encoding="utf-8") for template in templates if template.is_file()]
+    return "\n".join([_code(path), *names, *pages])
 
 
 def _digest(files: Iterable[Path]) -> str:
