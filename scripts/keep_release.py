@@ -1,8 +1,9 @@
-"""Keep the figures of the paper, that of training, the verdicts and their tables of a snapshot, for docs/demo-release.
+"""Keep the figures of the paper, that of training and the tables of claims of a snapshot, for docs/demo-release.
 
     python scripts/keep_release.py results/snapshot docs/demo-release
 
-Figures and tables of the supplement, which a snapshot has where they were computed, are left out.
+Figures and tables of the supplement, which a snapshot has where they were computed, are left out, and so is claims.md,
+which `snakemake --config release=…` writes of the tables.
 """
 
 import argparse
@@ -26,7 +27,7 @@ def main(arguments) -> None:
     drawn = snapshot_figures(figures())
     files = {f"{run}/{file}" for figure in drawn for file in figure.inputs.values()}
     judged = {f"{run}/tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
-    names = {"claims.md", *(f"{figure.name}.svg" for figure in drawn)} | files | judged
+    names = {f"{figure.name}.svg" for figure in drawn} | files | judged
     release.excerpt(arguments.snapshot, arguments.folder, sorted(names), MOST_BYTES)
 
 

@@ -158,4 +158,5 @@ def test_the_release_to_keep_is_that_of_a_checkout_without_changes(released):
     assert keep().returncode == 0
     names = {path.relative_to(root / "kept").as_posix() for path in (root / "kept").rglob("*") if path.is_file()}
     assert names == {*json.loads((root / "kept/manifest.json").read_text())["files"], "manifest.json"}
-    assert {*PICTURES, "claims.md", "tiny/tables/check_cost.parquet"} <= names
+    assert {*PICTURES, "tiny/tables/check_cost.parquet"} <= names
+    assert "claims.md" not in names
