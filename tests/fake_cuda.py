@@ -47,8 +47,7 @@ class Seen(TorchDispatchMode):
         self.value: Callable[[Tensor], bool | int | float] = default_value
         self._pinned: dict[int, Any] = {}  # storages by address; kept, so that no other one gets the address
 
-    @staticmethod
-    def on_cuda(build: Callable[[], Any]) -> Any:
+    def on_cuda(self, build: Callable[[], Any]) -> Any:
         with torch.device("cuda"):
             return build()
 
@@ -56,12 +55,12 @@ class Seen(TorchDispatchMode):
         self.kernels.clear()
         self.syncs.clear()
 
-    def pin(self, tensor: Tensor, device: Any = None) -> Tensor:
+    def pin(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         self._pinned[storage._cdata] = storage
         return tensor
 
-    def is_pinned(self, tensor: Tensor, device: Any = None) -> bool:
+    def is_pinned(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._pinned
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -131,11 +130,6 @@ def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch._C.TensorBase.to(tensor, *map(indexed, args), **{name: indexed(v) for name, v in kwargs.items()})
 
 
-def _numpy(tensor: Tensor) -> np.ndarray:
-    assert not tensor.is_cuda
-    return np.zeros(tensor.shape, str(tensor.dtype).removeprefix("torch."))
-
-
 def _is_mask(index: Tensor | None) -> bool:
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
@@ -161,13 +155,14 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
 
 @contextmanager
 def fake_cuda() -> Iterator[Seen]:
-    seen = Seen()
+    library, seen = next((Path(torch.__file__).parent / "lib").glob("libc10.*")), Seen()
+    guards = (ctypes.c_void_p * (META + 1)).in_dll(ctypes.CDLL(str(library)), GUARDS)
     replaced = {
         "torch.cuda.amp.common.amp_definitely_not_available": lambda: False,
         "torch.cuda.is_bf16_supported": lambda *args, **kwargs: True,
         "torch.Generator": _Generator,
         "torch.Tensor.to": _to,
-        "torch.Tensor.numpy": _numpy,
+        "torch.Tensor.numpy": lambda tensor: np.zeros(tensor.shape, str(tensor.dtype).removeprefix("torch.")),
         "torch.Tensor.pin_memory": lambda tensor, device=None: seen.pin(tensor),
         "torch.Tensor.is_pinned": lambda tensor, device=None: seen.is_pinned(tensor),
         "torch.nn.functional.scaled_dot_product_attention": _attention,
@@ -179,21 +174,10 @@ def fake_cuda() -> Iterator[Seen]:
         for name, value in (replaced | {f"torch.cuda.{name}": MagicMock() for name in idle}).items():
             stack.enter_context(patch(name, value))
         torch.cuda.Event.return_value.elapsed_time.return_value = 1.0
-        stack.enter_context(_idle_guard())
+        stack.callback(guards.__setitem__, CUDA, guards[CUDA])
+        guards[CUDA] = guards[META]  # the guard of "meta" does nothing; without one an operation aborts
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield stack.enter_context(seen)
-
-
-@contextmanager
-def _idle_guard() -> Iterator[None]:
-    """A context in which the guard of CUDA devices is the one of "meta"; an operation aborts without one."""
-    library = next((Path(torch.__file__).parent / "lib").glob("libc10.*"))
-    guards = (ctypes.c_void_p * (META + 1)).in_dll(ctypes.CDLL(str(library)), GUARDS)
-    before, guards[CUDA] = guards[CUDA], guards[META]
-    try:
-        yield
-    finally:
-        guards[CUDA] = before
 
 
 def _tensors(values: Any) -> Sequence[Tensor]:
@@ -206,7 +190,6 @@ def _is_view(func: Any) -> bool:
 
 
 def _place() -> str:
-    """The line of twoscale that runs, as "path:line"."""
     frame = sys._getframe()
     while frame is not None:
         _, found, path = frame.f_code.co_filename.rpartition(SOURCE)
