@@ -1,18 +1,15 @@
 """The geometry of a loop: step norms, angles, acceleration, drift (paper §2, §3.1, §4), each defined once.
 
 States x^k have any leading shape (..., C). Index 0 is the initial state: update k leads from x^k to x^{k+1}, and a
-comparison of two updates has the index of the later one. Functions of vectors are in `twoscale.dynamics.vectors`.
-
-Measures are registered with one decorator. A measure per loop step is a function of one `LoopStep`:
+comparison of two updates has the index of the later one. A measure per loop step is a function of one `LoopStep`:
 
     @loop_measure("step_norm_squared", unit="state^2")
     def step_norm_squared(step: LoopStep) -> Tensor:
         return step.step_norm**2
 
-Its column in the table "trajectories", its unit there and its rows in "loop_metrics" follow from the registry.
-So does its second reading: the same function of a `LoopStep` of directions x^k / ||x^k||, which is what a readout that
-begins with a norm sees, in the column direction_<name>.
-Per-trajectory measures do the same with `path_measure` (`twoscale.dynamics.path_types`) and "token_paths".
+Its column in the table "trajectories", its unit there and its rows in "loop_metrics" follow from the registry. So does
+its second reading, in the column direction_<name>: the same function of directions x^k / ||x^k||, which is what a
+readout that begins with a norm sees. Per-trajectory measures do the same with `path_measure` and "token_paths".
 
 The unit "state" is the unit of the hidden states; "1" marks a ratio.
 """
@@ -34,25 +31,14 @@ DIRECTION = "direction_"  # prefix of a measure of directions
 
 @dataclass(frozen=True)
 class LoopStep:
-    """Loop step k, or the last state x^K, which no update follows.
+    """Loop step k, or the last state x^K, which no update follows."""
 
-    Norms are computed when a measure first needs them, and then kept.
-
-    Attributes:
-        state: x^k (..., C).
-        update: x^{k+1} - x^k (..., C); `None` at the last state.
-        previous_update: x^k - x^{k-1} (..., C); `None` at k = 0.
-        previous_norm: Its norm (...); `None` at k = 0.
-        distance_to_final: ||x^K - x^k|| (...).
-        precision: Dtype of the states before they were converted to be measured; `None` if they were not.
-    """
-
-    state: Tensor
-    update: Tensor | None
-    previous_update: Tensor | None
-    previous_norm: Tensor | None
-    distance_to_final: Tensor
-    precision: torch.dtype | None = None
+    state: Tensor  # x^k (..., C)
+    update: Tensor | None  # x^{k+1} - x^k (..., C); None at the last state
+    previous_update: Tensor | None  # x^k - x^{k-1} (..., C); None at k = 0
+    previous_norm: Tensor | None  # its norm (...)
+    distance_to_final: Tensor  # ||x^K - x^k|| (...)
+    precision: torch.dtype | None = None  # of the states before they were converted to be measured; None: they were not
 
     @cached_property
     def state_norm(self) -> Tensor:
@@ -82,23 +68,14 @@ class LoopStep:
 
 @dataclass(frozen=True)
 class Measure:
-    """A registered measure.
+    """A registered measure."""
 
-    Attributes:
-        name: Its column, and its value in the column `measure` of aggregated tables.
-        unit: Its unit, stored with the column.
-        compute: `LoopStep` or `LoopPath` -> (...).
-        needs_update: Whether it is undefined at the last state.
-        needs_previous: Whether it is undefined at k = 0.
-        of_direction: Whether it is computed of the `LoopStep` of directions.
-    """
-
-    name: str
+    name: str  # of its column, and in the column `measure` of aggregated tables
     unit: str
-    compute: Callable[[Any], Tensor]
-    needs_update: bool = True
-    needs_previous: bool = False
-    of_direction: bool = False
+    compute: Callable[[Any], Tensor]  # `LoopStep` or `LoopPath` -> (...)
+    needs_update: bool = True  # it is undefined at the last state
+    needs_previous: bool = False  # it is undefined at k = 0
+    of_direction: bool = False  # it is computed of the `LoopStep` of directions
 
     def defined(self, step: LoopStep) -> bool:
         missing = (self.needs_update and step.update is None) or (self.needs_previous and step.previous_update is None)
@@ -114,16 +91,10 @@ def loop_measure(
 ) -> Callable:
     """Register a function `LoopStep` -> (...) as a measure per loop step, of states and of directions.
 
-    The function is called only for steps with the updates that it needs; for others the measure is NaN.
-
-    Args:
-        name: Name of the column.
-        unit: Unit of the values. Lengths in the unit "state" have the unit "1" for directions.
-        needs_update: It uses `update`, so it is undefined at the last state.
-        needs_previous: It uses `previous_update`, so it is undefined at k = 0.
-        of_direction: Register the measure of directions too; false if it would be constant or equal to another one.
+    The function is called only for steps with the updates that it needs; for others the measure is NaN. Lengths in the
+    unit "state" have the unit "1" for directions. `of_direction` is false where the measure of directions would be
+    constant or equal to another one.
     """
-
     readings = {name: (unit, False)}
     if of_direction:
         readings[DIRECTION + name] = unit.replace("state", "1"), True
@@ -180,10 +151,7 @@ def measure_step(step: LoopStep, of_direction: bool = False) -> dict[str, Tensor
 def measure_steps(
     states: Sequence[Tensor], distances_to_final: Tensor, precision: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """All registered measures of every loop step and the last state of one group: name -> (K + 1, ...).
-
-    Arguments as in `loop_steps`.
-    """
+    """All registered measures of all loop steps and the last state, name -> (K + 1, ...); arguments of `loop_steps`."""
     directions = [direction(state) for state in states]
     from_last = torch.stack([norm(directions[-1] - start) for start in directions])
     rows = [measure_step(step) for step in loop_steps(states, distances_to_final, precision)]
@@ -248,12 +216,8 @@ def _distance_to_final(step: LoopStep) -> Tensor:
 def drift_to_loop(jump: Tensor, step_norms: Tensor) -> tuple[Tensor, Tensor]:
     """Drift-to-loop ratio (Eq. 2), and the same jump over the whole path of the loop.
 
-    Args:
-        jump: Distance from the last state of a group to the reference state of the next (...).
-        step_norms: Norms of the K updates of the first of the two groups (K, ...).
-
-    Returns:
-        The jump over the mean step, which grows with K as steps shrink, and over their sum, which does not.
+    The jump (...) leads from the last state of a group to the reference state of the next, and step_norms (K, ...) are
+    those of the first group. The ratio to their mean grows with K as steps shrink, that to their sum does not.
     """
     return jump / step_norms.mean(0), jump / step_norms.sum(0)
 

@@ -34,9 +34,6 @@ def exact(state: Tensor) -> Tensor:
     return state.to(torch.promote_types(state.dtype, torch.float32))
 
 
-# --- columns ---------------------------------------------------------------------------------------------------
-
-
 def token_keys(iteration: int, batch: HeldOut) -> Columns:
     """The key columns of B * T tokens, sequence by sequence."""
     sequences, length = batch.inputs.shape
@@ -53,21 +50,11 @@ def flat(values: Tensor) -> np.ndarray:
     return values.flatten().float().cpu().numpy()
 
 
-# --- states of one sequence ---------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence[str], loops: int, path: Path) -> None:
     """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for each entry.
 
-    P counts the embedding, each unlooped layer, and x^0 … x^K of each group.
-
-    Args:
-        checkpoint: The model, its iteration and the seed of its noise.
-        sequence: One sequence of T tokens.
-        words: Text of its tokens.
-        loops: Loop steps of every group.
-        path: The safetensors file.
+    P counts the embedding, each unlooped layer, and x^0 … x^K of each group. `words` are the texts of the T tokens.
     """
     model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
     sites, states = [], []
@@ -88,11 +75,10 @@ def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
 
 def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
     """Metadata of the states of one stage, one entry per state."""
-    if stage.stage is None:
-        return [{"stage": "embedding", "layer": None, "group": None, "k": None}]
-    if stage.stage.group is None:
-        return [{"stage": "layer", "layer": stage.stage.layer, "group": None, "k": None}]
-    return describe_loop(labels[stage.stage.group], len(stage.states))
+    if stage.stage is not None and stage.stage.group is not None:
+        return describe_loop(labels[stage.stage.group], len(stage.states))
+    name, layer = ("embedding", None) if stage.stage is None else ("layer", stage.stage.layer)
+    return [{"stage": name, "layer": layer, "group": None, "k": None}]
 
 
 def describe_loop(label: str, states: int) -> list[dict]:

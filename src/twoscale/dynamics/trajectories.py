@@ -30,36 +30,20 @@ if TYPE_CHECKING:
 TABLES = ("trajectories", "token_paths", "token_drift")
 
 
-# --- measuring one batch ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class GroupStates:
-    """The states of one looped group and one batch of tokens (...): all that the tables are measured on.
-
-    Attributes:
-        label: Name of the group in tables.
-        states: x^0 … x^K, each (..., C).
-        references: Name -> state (..., C) that may count as "x^0 of this group" in Eq. 2, for the jump from the group
-            before it; empty where there is none.
-    """
+    """The states of one looped group and one batch of tokens (...): all that the tables are measured on."""
 
     label: str
-    states: Sequence[Tensor]
+    states: Sequence[Tensor]  # x^0 … x^K, each (..., C)
+    # name -> state (..., C) that may count as "x^0 of this group" in Eq. 2; empty without a group before it
     references: Mapping[str, Tensor]
 
 
 def measure_batch(
     checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, config: PathTypesConfig
 ) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables `TABLES` for held-out sequences, as pairs (table, columns), group by group.
-
-    Args:
-        checkpoint: The model, its iteration and the seed of its noise.
-        batch: B sequences of T tokens.
-        loops: Loop steps of every group.
-        config: Criteria of the path types.
-    """
+    """Rows of the tables `TABLES` for B sequences of T tokens, as pairs (table, columns), group by group."""
     around = AroundCore(checkpoint.model)
     groups = looped_groups(checkpoint, batch, loops, around)
     return measure_groups(token_keys(checkpoint.iteration, batch), groups, config, around.jumps)
@@ -68,10 +52,7 @@ def measure_batch(
 def looped_groups(
     checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, around: "AroundCore"
 ) -> Iterator[GroupStates]:
-    """The states (B, T, C) of every looped group, after `loops` loop steps each; one group is alive at a time.
-
-    `around` sees all stages.
-    """
+    """The states (B, T, C) of every looped group, one group at a time; `around` sees all stages."""
     model, labels = checkpoint.model, checkpoint.model.config.group_labels
     tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
     for stage in filter(is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))):
@@ -86,14 +67,10 @@ def measure_groups(
     config: PathTypesConfig,
     jumps_around: Callable[[], Mapping[str, Mapping[str, Tensor]]] = dict,
 ) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables `TABLES`, as pairs (table, columns), group by group.
+    """Rows of the tables `TABLES`, as pairs (table, columns), group by group, for the tokens with these key columns.
 
-    Args:
-        keys: Key columns of the tokens, in the order of the leading axes of the states.
-        groups: The groups in the order of the model, with the same tokens.
-        config: Criteria of the path types.
-        jumps_around: Called after the last group: further boundaries -> reference state -> length of the jump (...),
-            compared with the loop steps of that group.
+    `jumps_around` is called after the last group: further boundaries -> reference state -> length of the jump (...),
+    compared with the loop steps of that group.
     """
     previous: tuple[str, Tensor, Tensor] | None = None  # the group before: label, x^K (..., C), step norms (K, ...)
     for group in groups:
@@ -177,9 +154,6 @@ class AroundCore:
         return {name: vectors.norm(exact(state) - exact(start)) for name, state in states.items()}
 
 
-# --- columns ---------------------------------------------------------------------------------------------------
-
-
 def loop_columns(keys: Columns, label: str, rows: Mapping[str, Tensor]) -> Columns:
     """One row per (k, token) of a group, from measures (K + 1, B, T)."""
     count, states = len(keys["iteration"]), len(rows["state_norm"])
@@ -203,14 +177,9 @@ def drift_columns(
     over_mean, over_path = measures.drift_to_loop(jumps, step_norms)
     count = len(keys["iteration"])
     columns = {name: np.tile(values, len(references)) for name, values in keys.items()}
-    columns |= {
-        "boundary": np.full(count * len(references), boundary),
-        "reference_state": np.repeat(np.array(references), count),
-    }
+    columns["boundary"] = np.full(count * len(references), boundary)
+    columns["reference_state"] = np.repeat(np.array(references), count)
     return columns | {"jump": flat(jumps), "dlr": flat(over_mean), "jump_over_path": flat(over_path)}
-
-
-# --- jobs ------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -221,15 +190,7 @@ def extract(
     criteria: PathTypesConfig,
     outputs: Mapping[str, Path],
 ) -> None:
-    """Measure held-out sequences and write each of `TABLES`, with one batch in memory at a time.
-
-    Args:
-        checkpoint: The model, its iteration and the seed of its noise.
-        held_out: N held-out sequences.
-        config: Loop steps and batch size.
-        criteria: Criteria of the path types.
-        outputs: Table name -> path.
-    """
+    """Measure held-out sequences and write each of `TABLES`, name -> path, with one batch in memory at a time."""
     with ExitStack() as files:
         append = {table: files.enter_context(tables.writing(table, outputs[table], units()[table])) for table in TABLES}
         for batch in batches(checkpoint, held_out, config.batch_size, "trajectories"):
@@ -238,7 +199,6 @@ def extract(
 
 
 def run(job: "CheckpointJob") -> None:
-    """The job of the workflow: the loops of one checkpoint on held-out text."""
     config, checkpoint = job.config, job.checkpoint(job.config.trajectories.dtype)
     outputs = dict(zip(TABLES, map(job.file, ("trajectories", "paths", "drift")), strict=True))
     extract(checkpoint, job.held_out(config.trajectory_sequences), config.trajectories, config.path_types, outputs)
@@ -246,5 +206,5 @@ def run(job: "CheckpointJob") -> None:
 
 def units() -> dict[str, dict[str, str]]:
     """Table -> its registered measures and their units."""
-    registries = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES, "token_drift": {}}
-    return {table: {name: measure.unit for name, measure in registries[table].items()} for table in TABLES}
+    registries = (measures.LOOP_MEASURES, measures.PATH_MEASURES, {})
+    return {table: {name: m.unit for name, m in found.items()} for table, found in zip(TABLES, registries, strict=True)}

@@ -4,7 +4,7 @@ Exits are on frozen paths: all tokens run all loop steps, and the loss of a toke
 after k loop steps of all tokens. No cache is shared, and nothing is timed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,39 +36,16 @@ def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriteri
     return found
 
 
-class FrozenExits:
-    """Exits of N tokens under several criteria while their states arrive.
-
-    Args:
-        criteria: (name, threshold) -> criterion.
-        x0: x^0 (N, C).
-        readout: States (N, C) of all tokens -> logits (N, V).
-    """
-
-    def __init__(
-        self, criteria: Mapping[tuple[str, float], ExitCriterion], x0: Tensor, readout: Callable[[Tensor], Tensor]
-    ) -> None:
-        self._exits = {point: GivenStates(criterion, x0, readout) for point, criterion in criteria.items()}
-
-    def update(self, x_new: Tensor) -> None:
-        """One more loop step, to the states x_new (N, C)."""
-        for exits in self._exits.values():
-            exits.update(x_new)
-
-    def found(self) -> Iterator[tuple[tuple[str, float], Tensor, Tensor]]:
-        """(name, threshold), loop steps and evaluations (N,) each; tokens that still loop took all of them."""
-        for point, exits in self._exits.items():
-            loop_steps, evaluations = exits.exits()
-            yield point, loop_steps.cpu(), evaluations.cpu()
-
-
 def exit_rows(
-    exits: FrozenExits, losses: Tensor, predicted: Tensor, keys: Sequence[Mapping[str, Any]]
+    exits: Mapping[tuple[str, float], GivenStates],
+    losses: Tensor,
+    predicted: Tensor,
+    keys: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at each loop count.
 
     Args:
-        exits: After the last loop step, of B T tokens.
+        exits: (criterion, threshold) -> exits of B T tokens, after the last loop step.
         losses: Nats (K + 1, B, T - 1) of each next token after k loop steps.
         predicted: Which of them count, bool (B, T - 1).
         keys: Key columns of each sequence.
@@ -76,7 +53,7 @@ def exit_rows(
     shape = (predicted.shape[0], predicted.shape[1] + 1)
     counts = torch.arange(1, len(losses))
     fixed = ((("fixed", float(k)), torch.full(shape, k), torch.full(shape, k)) for k in counts.tolist())
-    decided = ((point, steps.view(shape), evaluations.view(shape)) for point, steps, evaluations in exits.found())
+    decided = ((point, *(counts.cpu().view(shape) for counts in found.exits())) for point, found in exits.items())
     for (name, threshold), loop_steps, evaluations in (*fixed, *decided):
         chosen = losses.gather(0, loop_steps[None, :, :-1])[0]  # (B, T - 1)
         for i, key in enumerate(keys):

@@ -24,7 +24,7 @@ from twoscale.base import InputError, replacing
 from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import loop_counts
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics.states import Columns, describe_loop, exact, token_keys, write_states
+from twoscale.dynamics.states import describe_loop, exact, token_keys, write_states
 from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units
 
 # Folder of each table in the folder of a run, as in the workflow.
@@ -43,37 +43,24 @@ GROUP = "states/"  # beginning of the tensors of a file of saved states
 
 @dataclass(frozen=True)
 class RecordedBatch:
-    """The states of B sequences of T tokens.
+    """The states of B sequences of T tokens, and what is known of them."""
 
-    Attributes:
-        states: Group -> x^0 … x^K, each (B, T, C), in the order of the groups.
-        follows: Groups whose first loop step comes after the last one of the group before them. Drift is measured at
-            these boundaries; groups that run in turns have no boundary.
-        tokens: Token ids (B, T), for the words of Fig. 1.
-        mask: Tokens that are measured, bool (B, T); all if `None`.
-        documents: Document of each sequence; by default each sequence is a document.
-        decoded: Cross-entropy and entropy in nats and prediction, "ce", "entropy" and "predicted" (B, T - 1), of each
-            next token after the loop steps 1 … K of the last group; empty if unknown.
-        exits: Function from key columns of the sequences to rows of the table "recorded_exits"; `None` if unknown.
-    """
-
-    states: Mapping[str, Sequence[Tensor]]
+    states: Mapping[str, Sequence[Tensor]]  # group -> x^0 … x^K, each (B, T, C), in the order of the groups
+    # groups whose first loop step comes after the last one of the group before: there drift is measured
     follows: frozenset[str] = frozenset()
-    tokens: Tensor | None = None
-    mask: Tensor | None = None
-    documents: Sequence[int] | None = None
+    tokens: Tensor | None = None  # token ids (B, T), for the words of Fig. 1
+    mask: Tensor | None = None  # tokens that are measured, bool (B, T); None: all
+    documents: Sequence[int] | None = None  # of each sequence; None: each is a document
+    # "ce" and "entropy" in nats and "predicted" (B, T - 1) after the loop steps 1 … K of the last group, if known
     decoded: Sequence[Mapping[str, Tensor]] = ()
+    # key columns of the sequences -> rows of the table "recorded_exits", if known
     exits: Callable[[Sequence[Mapping[str, Any]]], Iterable[dict[str, Any]]] | None = None
-
-    @property
-    def shape(self) -> torch.Size:
-        """(B, T)"""
-        return next(iter(self.states.values()))[0].shape[:-1]
 
     @property
     def kept(self) -> Tensor:
         """The mask, or all tokens: bool (B, T)."""
-        return torch.ones(self.shape, dtype=torch.bool) if self.mask is None else self.mask
+        first = next(iter(self.states.values()))[0]
+        return torch.ones(first.shape[:-1], dtype=torch.bool) if self.mask is None else self.mask
 
     @property
     def predicted(self) -> Tensor:
@@ -84,15 +71,13 @@ class RecordedBatch:
     def hand_offs(self) -> list[bool]:
         """For each group whether it starts from where the group before it ended, in a space of the same size."""
         sizes = [states[0].shape[-1] for states in self.states.values()]
-        before = [None, *sizes]
-        same = (size == last for size, last in zip(sizes, before, strict=False))
-        return [label in self.follows and equal for label, equal in zip(self.states, same, strict=True)]
+        pairs = zip(self.states, [None, *sizes[:-1]], sizes, strict=True)
+        return [label in self.follows and before == size for label, before, size in pairs]
 
     def groups(self) -> Iterator[GroupStates]:
         """The states of the tokens that are measured, (N, C) each."""
-        kept = self.kept
         for (label, states), follows in zip(self.states.items(), self.hand_offs, strict=True):
-            states = [state[kept] for state in states]
+            states = [state[self.kept] for state in states]
             yield GroupStates(label, states, recorded_references(states) if follows else {})
 
 
@@ -103,18 +88,8 @@ class StateTables:
     The files appear when the block ends without an exception: `trajectories/`, `paths/` and
     `drift/iteration_*.parquet`; `scaling/` and `depth/iteration_*.parquet` if predictions are given, and `exits/` if
     exits are; `recorded/iteration_*.json`, what was recorded; and `states.safetensors` with the states of the first
-    sequence, for Fig. 1, if all groups have the same hidden size.
-
-    Attributes:
-        folder: Folder of the run, such as results/mine.
-        iteration: Training iteration of the weights; figures call 0 untrained.
-        word: Token id -> text, for the words of Fig. 1.
-        criteria: Criteria of the path types. A shorter loop than the window is judged as a whole.
-        trained_loops: Loop steps of the last group in training; `None`: as in a pass.
-        facts: Description of the recording, for the depth card.
-        replace: Whether an earlier recording of the same iteration is replaced.
-
-    Raises InputError for an earlier recording.
+    sequence for Fig. 1, if all groups have the same number of channels. For the attributes see `Recorder`; `facts` is
+    the description of the recording. Raises InputError for an earlier recording.
     """
 
     folder: Path
@@ -133,26 +108,22 @@ class StateTables:
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURED_LATER}
         self._tokens, self._text = 0, hashlib.sha256()  # number and digest of the measured tokens
         with ExitStack() as files:
-            files.push(self._finish)
             paths = {table: table_path(self.folder, table, self.iteration) for table in TABLES}
             writing = {table: tables.writing(table, path, units()[table]) for table, path in paths.items()}
             self._append = {table: files.enter_context(writer) for table, writer in writing.items()}
-            files.push(self._check_any)
             self._files = files.pop_all()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._files.__exit__(*error)
-
-    def _check_any(self, error: type | None, *_: Any) -> None:
-        """Before the tables appear."""
+    def __exit__(self, error: type | None, *details: Any) -> None:
         if error is None and not self._sequences:
-            raise InputError("recorded states: found no forward pass, expected at least one.")
+            with self._files:  # so that no table appears
+                raise InputError("recorded states: found no forward pass, expected at least one.")
+        self._files.__exit__(error, *details)
+        if error is None:
+            self._write_rest()
 
-    def _finish(self, error: type | None, *_: Any) -> None:
-        """After the tables have appeared."""
-        if error is not None:
-            return
+    def _write_rest(self) -> None:
+        """The files besides those that are written batch by batch."""
         if self._first is not None:
             write_states(Path(self.folder) / "states.safetensors", *self._first)
         for table, rows in self._rows.items():
@@ -168,56 +139,35 @@ class StateTables:
 
     @torch.no_grad()
     def append(self, batch: RecordedBatch) -> None:
-        """Measure one batch and write its rows.
-
-        Raises:
-            InputError: A group has fewer than two loop steps, or not the number of earlier batches.
-        """
-        self._check_loops(batch)
-        numbers = range(self._sequences, self._sequences + batch.shape[0])
-        for table, columns in measure_groups(self._keys(batch, numbers), batch.groups(), self.criteria):
-            self._append[table](columns)
-        self._append_predictions(batch, numbers)
-        self._tokens += int(batch.kept.sum())
-        if batch.tokens is not None:
-            self._text.update(batch.tokens.long().numpy().tobytes())
-        if not self._sequences:
-            self._first = self._first_sequence(batch)
-        self._sequences = numbers.stop
-
-    def _check_loops(self, batch: RecordedBatch) -> None:
+        """Measure one batch and write its rows. Raises InputError for too few or another number of loop steps."""
         for label, states in batch.states.items():
             loops = len(states) - 1
             expected = self._loops.setdefault(label, loops)
-            if loops < 2:
-                raise InputError(f"group {label}: found {loops} loop steps in a forward pass, expected at least 2.")
-            if loops != expected:
-                raise InputError(
-                    f"group {label}: found {loops} loop steps in a forward pass, expected {expected} as in "
-                    "the first one."
-                )
-
-    def _keys(self, batch: RecordedBatch, numbers: range) -> Columns:
-        """Key columns of the tokens that are measured; positions count these tokens only."""
-        kept = batch.kept
+            if loops < 2 or loops != expected:
+                wanted = "at least 2" if loops < 2 else f"{expected} as in the first one"
+                raise InputError(f"group {label}: found {loops} loop steps in a forward pass, expected {wanted}.")
+        kept, first = batch.kept, self._sequences
+        numbers = range(first, first + len(kept))
         documents = numbers if batch.documents is None else batch.documents
-        keys = token_keys(self.iteration, HeldOut(kept, kept, tuple(numbers), tuple(documents)))
-        keys["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
-        return {name: values[kept.flatten().numpy()] for name, values in keys.items()}
-
-    def _append_predictions(self, batch: RecordedBatch, numbers: range) -> None:
-        """Rows of the tables of predictions."""
-        documents = numbers if batch.documents is None else batch.documents
+        # positions count the tokens that are measured
+        columns = token_keys(self.iteration, HeldOut(kept, kept, tuple(numbers), tuple(documents)))
+        columns["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
+        columns = {name: values[kept.flatten().numpy()] for name, values in columns.items()}
+        for table, measured in measure_groups(columns, batch.groups(), self.criteria):
+            self._append[table](measured)
         keys = [
             {"iteration": self.iteration, "sequence": sequence, "document": int(document)}
             for sequence, document in zip(numbers, documents, strict=True)
         ]
-        for table, rows in (
-            ("scaling_quality", self._scaling_rows(batch, keys)),
-            ("depth_quality", self._depth_rows(batch, keys) if "depth_quality" in tables.declared() else ()),
-            ("recorded_exits", () if batch.exits is None else batch.exits(keys)),
-        ):
-            self._rows[table] += rows
+        self._rows["scaling_quality"] += self._scaling_rows(batch, keys)
+        self._rows["depth_quality"] += self._depth_rows(batch, keys) if "depth_quality" in tables.declared() else ()
+        self._rows["recorded_exits"] += () if batch.exits is None else batch.exits(keys)
+        self._tokens += int(kept.sum())
+        if batch.tokens is not None:
+            self._text.update(batch.tokens.long().numpy().tobytes())
+        if not first:
+            self._first = self._first_sequence(batch)
+        self._sequences = numbers.stop
 
     @staticmethod
     def _scaling_rows(batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -232,11 +182,8 @@ class StateTables:
         for loops in loop_counts(self.trained_loops or most, most=most) if most else ():
             decoded = batch.decoded[loops - 1]
             flips = torch.nan if previous is None else decoded["predicted"] != previous
-            values = {
-                "ce": decoded["ce"],
-                "entropy": decoded["entropy"],
-                "flips": torch.zeros_like(decoded["ce"]) + flips,
-            }
+            values = {name: decoded[name] for name in ("ce", "entropy")}
+            values["flips"] = torch.zeros_like(decoded["ce"]) + flips
             yield from (row | {"loops": loops} for row in _means(values, batch.predicted, keys))
             previous = decoded["predicted"]
 
@@ -317,16 +264,23 @@ def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4,
 
 def saved_batches(path: Path, file: Any, batch_size: int) -> Iterator[RecordedBatch]:
     """The content of an open file of saved states, `batch_size` sequences at a time."""
-    names = set(file.keys())
-    groups, follows = _groups(path, names, (file.metadata() or {}).get("groups"))
+    names, order = set(file.keys()), (file.metadata() or {}).get("groups")
+    groups = sorted(name.removeprefix(GROUP) for name in names if name.startswith(GROUP))
+    if not groups:
+        raise InputError(f"{path}: found the tensors {sorted(names)}, expected '{GROUP}GROUP' for each looped group.")
+    if order is not None:
+        groups = _in_order(path, groups, order)
     slices = {label: file.get_slice(f"{GROUP}{label}") for label in groups}
-    (_, sequences, length, _), *_ = _shapes(path, slices)
     further = {name: file.get_tensor(name) for name in ("tokens", "mask", "documents") if name in names}
-    for name, tensor in further.items():
-        expected = (sequences,) if name == "documents" else (sequences, length)
-        if tuple(tensor.shape) != expected:
-            raise InputError(f"{path}: found '{name}' of shape {tuple(tensor.shape)}, expected {expected}.")
-    for start in range(0, sequences, batch_size):
+    leading = tuple(slices[groups[0]].get_shape()[1:3])  # sequences and tokens
+    for name in (*(f"{GROUP}{label}" for label in groups), *further):
+        shape = tuple(file.get_slice(name).get_shape())
+        is_group, expected = name.startswith(GROUP), leading[:1] if name == "documents" else leading
+        if (shape[1:3] if is_group else shape) != expected or (is_group and len(shape) != 4):
+            form = "(K + 1, sequences, tokens, channels)" if is_group else "(sequences, tokens) or (sequences,)"
+            raise InputError(f"{path}: found '{name}' of shape {shape}, expected {form} with {expected}.")
+    follows = frozenset(groups[1:]) if order is not None else frozenset()
+    for start in range(0, leading[0], batch_size):
         rows = slice(start, start + batch_size)
         part = {name: tensor[rows] for name, tensor in further.items()}
         yield RecordedBatch(
@@ -338,30 +292,11 @@ def saved_batches(path: Path, file: Any, batch_size: int) -> Iterator[RecordedBa
         )
 
 
-def _groups(path: Path, names: set[str], order: str | None) -> tuple[list[str], frozenset[str]]:
-    """The groups of a file in their order, and those that follow the one before them."""
-    found = sorted(name.removeprefix(GROUP) for name in names if name.startswith(GROUP))
-    if not found:
-        raise InputError(f"{path}: found the tensors {sorted(names)}, expected '{GROUP}GROUP' for each looped group.")
-    if order is None:
-        return found, frozenset()
+def _in_order(path: Path, groups: list[str], order: str) -> list[str]:
     try:
-        groups = json.loads(order)
+        ordered = json.loads(order)
     except ValueError:
-        groups = order
-    if not isinstance(groups, list) or sorted(map(str, groups)) != found:
-        raise InputError(f"{path}: found the metadata groups {order}, expected a JSON list of {json.dumps(found)}.")
-    return groups, frozenset(groups[1:])
-
-
-def _shapes(path: Path, slices: Mapping[str, Any]) -> list[Sequence[int]]:
-    """Shapes of the tensors of all groups, which have to agree in their sequences and tokens."""
-    shapes = {label: tuple(values.get_shape()) for label, values in slices.items()}
-    first = next(iter(shapes.values()))
-    for label, shape in shapes.items():
-        if len(shape) != 4 or shape[1:3] != first[1:3]:
-            raise InputError(
-                f"{path}: found '{GROUP}{label}' of shape {shape}, expected (K + 1, sequences, tokens, channels) with "
-                f"the same sequences and tokens in every group."
-            )
-    return list(shapes.values())
+        ordered = None
+    if not isinstance(ordered, list) or sorted(map(str, ordered)) != groups:
+        raise InputError(f"{path}: found the metadata groups {order}, expected a JSON list of {json.dumps(groups)}.")
+    return ordered

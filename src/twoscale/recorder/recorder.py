@@ -26,8 +26,9 @@ from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import MULTIPLES
 from twoscale.dynamics.states import exact
+from twoscale.exits.contract import GivenStates
 from twoscale.model.loss import cross_entropies, entropies
-from twoscale.recorder.exits import FrozenExits, Thresholds, exit_rows, make_criteria
+from twoscale.recorder.exits import Thresholds, exit_rows, make_criteria
 from twoscale.recorder.recorded import RecordedBatch, StateTables
 
 Module = str | nn.Module  # a dotted path in the model, or the module itself
@@ -53,17 +54,7 @@ class Output:
     def find(self, output: Any) -> Tensor:
         if callable(self.pick):
             return self.pick(output)
-        if self.pick is None:
-            return first_tensor(output, f"what {_name(self.module)} returns")
-        try:
-            if isinstance(output, Tensor):  # an index would be one of the batch
-                raise TypeError
-            return output[self.pick]
-        except (LookupError, TypeError) as error:
-            raise InputError(
-                f"output {self.pick!r} of {_name(self.module)}: found none in {type(output).__name__}, expected an "
-                "index or a key of its return value."
-            ) from error
+        return first_tensor(output, self.module) if self.pick is None else output[self.pick]
 
 
 @dataclass(frozen=True)
@@ -89,17 +80,10 @@ class Input:
         if callable(self.pick):
             return self.pick(*args, **kwargs)
         if self.pick is None:
-            return first_tensor((args, kwargs), f"what {_name(self.module)} is called with")
-        try:
-            if isinstance(self.pick, int):
-                return args[self.pick]
-            arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-            return {**arguments, **kwargs}[self.pick]
-        except (LookupError, TypeError) as error:
-            raise InputError(
-                f"argument {self.pick!r} of {_name(self.module)}: found {len(args)} positional arguments and the names "
-                f"{sorted(kwargs)}, expected one of these."
-            ) from error
+            return first_tensor((args, kwargs), self.module)
+        if isinstance(self.pick, int):
+            return args[self.pick]
+        return {**inspect.signature(module.forward).bind(*args, **kwargs).arguments, **kwargs}[self.pick]
 
 
 @dataclass(frozen=True)
@@ -137,23 +121,27 @@ class _Pass:
     def batch(self, groups: list[str]) -> RecordedBatch:
         """The states of all groups, which are complete now."""
         states = {label: [self.initial[label], *self.states[label]] for label in groups}
-        shape = states[groups[0]][0].shape[:-1]
+        leading = states[groups[0]][1].shape[:-1]
         for label, of_group in states.items():
-            _check_shapes(label, of_group, shape)
+            expected = (*leading, of_group[1].shape[-1])
+            for k, state in enumerate(of_group):
+                if state.shape != expected:
+                    raise InputError(
+                        f"group {label}: found x^{k} of shape {tuple(state.shape)}, expected {expected} as in the rest "
+                        "of the forward pass; Loop(step, initial) specifies another x^0."
+                    )
         for name in ("tokens", "mask"):
             value = getattr(self, name)
-            if value is not None and value.shape != shape:
+            if value is not None and value.shape != leading:
                 raise InputError(
-                    f"{name} of the model's call: found the shape {tuple(value.shape)}, expected {tuple(shape)}, "
+                    f"{name} of the model's call: found the shape {tuple(value.shape)}, expected {tuple(leading)}, "
                     "the shape of the states without channels."
                 )
-        return RecordedBatch(states, self._follows(groups), self.tokens, self.mask)
-
-    def _follows(self, groups: list[str]) -> frozenset[str]:
-        """Groups whose first loop step comes after the last one of the group before them."""
+        # groups whose first loop step comes after the last one of the group before them
         first = {label: self.order.index(label) for label in groups}
         last = {label: len(self.order) - self.order[::-1].index(label) for label in groups}
-        return frozenset(right for left, right in pairwise(groups) if first[right] >= last[left])
+        follows = frozenset(right for left, right in pairwise(groups) if first[right] >= last[left])
+        return RecordedBatch(states, follows, self.tokens, self.mask)
 
 
 @dataclass
@@ -213,15 +201,16 @@ class Recorder:
     replace: bool = False
 
     def __post_init__(self) -> None:
-        if self.set_loops is not None and self.trained_loops is None:
-            raise InputError("recorder: set_loops requires trained_loops, the loop steps of training.")
-        if self.run_loops is not None and self.set_loops is None:
-            raise InputError("recorder: run_loops requires set_loops, which sets the loops of the model.")
-        if self.exits and self.decode is None:
-            raise InputError("recorder: exits require decode, the function from states to logits.")
-        self._criteria = make_criteria(self.exits)
+        for needs, name, needed in (
+            (self.set_loops is not None and self.trained_loops is None, "set_loops", "trained_loops"),
+            (self.run_loops is not None and self.set_loops is None, "run_loops", "set_loops"),
+            (bool(self.exits) and self.decode is None, "exits", "decode"),
+        ):
+            if needs:
+                raise InputError(f"recorder: found {name} without {needed}, expected both.")
         if not self.loops:
             raise InputError("recorder: found no looped group, expected at least one module.")
+        self._criteria = make_criteria(self.exits)
         self._loops = {label: loop if isinstance(loop, Loop) else Loop(loop) for label, loop in self.loops.items()}
         self._pass: _Pass | None = None
 
@@ -261,16 +250,12 @@ class Recorder:
     # --- hooks -------------------------------------------------------------------------------------------------
 
     def _begin(self, model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        tokens = self._argument(self.tokens, model, args, kwargs)
-        if self.tokens is None:
-            integers = (tensor for tensor in tensors((args, kwargs)) if tensor.dtype in (torch.int64, torch.int32))
-            tokens = next((tensor for tensor in integers if tensor.dim() == 2), None)
-        mask = self._argument(self.mask, model, args, kwargs)
+        integers = (tensor for tensor in tensors((args, kwargs)) if tensor.dtype in (torch.int64, torch.int32))
+        tokens = next((tensor for tensor in integers if tensor.dim() == 2), None)
+        if self.tokens is not None:
+            tokens = Input(model, self.tokens).find(model, args, kwargs)
+        mask = None if self.mask is None else Input(model, self.mask).find(model, args, kwargs)
         self._pass = _Pass(None if tokens is None else _host(tokens), None if mask is None else _host(mask).bool())
-
-    @staticmethod
-    def _argument(pick: Any, model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
-        return None if pick is None else Input(model, pick).find(model, args, kwargs)
 
     def _receive_initial(self, label: str, state: Tensor) -> None:
         if self._pass is not None and label not in self._pass.initial:
@@ -299,19 +284,15 @@ class Recorder:
             first = recorded.initial[next(iter(self._loops))]
             recorded.tokens = recorded.tokens if recorded.tokens.shape == first.shape[:-1] else None
         batch = recorded.batch(list(self._loops))
-        self._check_loops(batch)
-        # the pass stays open for `decode`, which may call the modules again
-        self._tables.append(self._decoded(batch) if self.decode else batch)
-        self._pass = None
-
-    def _check_loops(self, batch: RecordedBatch) -> None:
-        """Refuse a pass of another number of loop steps than was set."""
         label, states = list(batch.states.items())[-1]
         if self.set_loops is not None and len(states) - 1 != self._run_loops:
             raise InputError(
                 f"group {label}: found {len(states) - 1} loop steps in a forward pass, expected {self._run_loops}, "
                 "as set by set_loops."
             )
+        # the pass stays open for `decode`, which may call the modules again
+        self._tables.append(self._decoded(batch) if self.decode else batch)
+        self._pass = None
 
     @torch.no_grad()
     def _decoded(self, batch: RecordedBatch) -> RecordedBatch:
@@ -321,108 +302,80 @@ class Recorder:
         tokens, states = batch.tokens.long(), list(batch.states.values())[-1]
         assert self.decode is not None
         read = Reader(self.decode, tokens, next(self.model.parameters()).device)
-        exits = FrozenExits(self._criteria, states[0].flatten(0, 1), read.rows) if self._criteria else None
+        start = states[0].flatten(0, 1)
+        exits = {point: GivenStates(criterion, start, read.rows) for point, criterion in self._criteria.items()}
         first = [read(states[0])["ce"]] if exits else []  # of criteria that keep the state before the last step
         decoded = []
         for state in states[1:]:
             decoded.append(read(state))
-            if exits:
-                exits.update(state.flatten(0, 1))
+            for of_point in exits.values():
+                of_point.update(state.flatten(0, 1))
         if not exits:
             return replace(batch, decoded=decoded)
         losses = torch.stack([*first, *(found["ce"] for found in decoded)])
         return replace(batch, decoded=decoded, exits=partial(exit_rows, exits, losses, batch.predicted))
 
 
-@dataclass
 class Reader:
-    """Predictions from states of one batch, of which the last one and the first one are kept for exit criteria.
+    """Predictions from states of one batch with the token ids (B, T), computed on the device of the model.
 
-    Attributes:
-        decode: States (B, T, C), and token ids if it takes two arguments -> logits (B, T, V).
-        tokens: Token ids (B, T).
-        device: That of the model.
+    decode: states (B, T, C), and token ids if it takes two arguments -> logits (B, T, V).
     """
 
-    decode: Callable[..., Tensor]
-    tokens: Tensor
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        self._first: tuple[tuple[int, int], Tensor] | None = None
-        self._last: tuple[tuple[int, int], Tensor] | None = None
-        ids = self.tokens.to(self.device)
-        self._arguments = [ids] if takes_tokens(self.decode) else []
+    def __init__(self, decode: Callable[..., Tensor], tokens: Tensor, device: torch.device) -> None:
+        self._decode, self._tokens, self._device = decode, tokens, device
+        self._arguments = [tokens.to(device)] if takes_tokens(decode) else []
+        # logits of the first and of the last state, which exit criteria read too, by the memory of the state
+        self._first: tuple[int, Tensor] | None = None
+        self._last: tuple[int, Tensor] | None = None
 
     def logits(self, state: Tensor) -> Tensor:
         """Logits (B, T, V) in float32 at least, for states (B, T, C). Raises InputError for another shape."""
-        logits = self.decode(state.to(self.device), *self._arguments)
-        if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise InputError(f"decode: found {found}, expected logits {(*state.shape[:2], 'V')} for V token ids.")
+        logits = self._decode(state.to(self._device), *self._arguments)
+        if logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
+            wanted = (*state.shape[:2], "V")
+            raise InputError(f"decode: found {tuple(logits.shape)}, expected logits {wanted} for V token ids.")
         return exact(logits)
 
     def __call__(self, state: Tensor) -> dict[str, Tensor]:
         """Cross-entropy, entropy and prediction of each next token (B, T - 1), for states (B, T, C)."""
         logits = self.logits(state)
-        self._last = (state.data_ptr(), state.numel()), logits.flatten(0, 1).cpu()
+        self._last = state.data_ptr(), logits.flatten(0, 1).cpu()
         self._first = self._first or self._last
         ahead = logits[:, :-1]
-        found = {"ce": cross_entropies(ahead, self.tokens[:, 1:]), "entropy": entropies(ahead)}
+        found = {"ce": cross_entropies(ahead, self._tokens[:, 1:]), "entropy": entropies(ahead)}
         return {name: values.cpu() for name, values in (found | {"predicted": ahead.argmax(-1)}).items()}
 
     def rows(self, state: Tensor) -> Tensor:
         """Logits (B T, V) of states (B T, C), as an exit criterion reads them."""
         for kept in (self._last, self._first):
-            if kept is not None and kept[0] == (state.data_ptr(), state.numel()):
+            if kept is not None and kept[0] == state.data_ptr() and len(kept[1]) == len(state):
                 return kept[1]
-        return self.logits(state.unflatten(0, self.tokens.shape)).flatten(0, 1).cpu()
+        return self.logits(state.unflatten(0, self._tokens.shape)).flatten(0, 1).cpu()
 
 
 def takes_tokens(decode: Callable[..., Tensor]) -> bool:
     """Whether a function has a second positional parameter without a default."""
-    try:
-        parameters = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode).parameters.values()
-    except (TypeError, ValueError):  # a built-in function may not tell
-        return False
+    parameters = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode).parameters.values()
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     return len([each for each in positional if each.default is each.empty]) > 1
 
 
 def set_loops(model: nn.Module, setter: str | Callable[[int], None], loops: int, trained: int) -> Callable[[], None]:
-    """Set the loop steps of a model; returns a function that restores them.
-
-    Raises InputError for an attribute that the model does not have.
-    """
+    """Set the loop steps of a model; returns a function that restores them."""
     if callable(setter):
         setter(loops)
         return partial(setter, trained)
     path, _, name = setter.rpartition(".")
-    try:
-        owner = attrgetter(path)(model) if path else model
-        before = getattr(owner, name)
-    except AttributeError as error:
-        raise InputError(
-            f"recorder: found no attribute '{setter}' in {_name(model)}, expected the attribute that sets the loops of "
-            "the model."
-        ) from error
+    owner = attrgetter(path)(model) if path else model
+    before = getattr(owner, name)
     setattr(owner, name, loops)
     return partial(setattr, owner, name, before)
 
 
 def find_module(model: nn.Module, module: Module) -> nn.Module:
     """The module at a dotted path in `model`, or the module itself."""
-    if isinstance(module, nn.Module):
-        return module
-    try:
-        return model.get_submodule(module)
-    except AttributeError as error:
-        close = [name for name, _ in model.named_modules() if name.endswith(module.rpartition(".")[-1])][:3]
-        names = close or [name for name, _ in model.named_children()]
-        raise InputError(
-            f"recorder: found no module '{module}' in {_name(model)}, expected a dotted path such as "
-            f"{', '.join(names)}."
-        ) from error
+    return module if isinstance(module, nn.Module) else model.get_submodule(module)
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -436,12 +389,12 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
-def first_tensor(value: Any, what: str) -> Tensor:
+def first_tensor(value: Any, module: Module) -> Tensor:
     """The first floating-point tensor in nested tuples, lists and mappings."""
-    for tensor in tensors(value):
-        if tensor.is_floating_point():
-            return tensor
-    raise InputError(f"{what}: found no floating-point tensor, expected the state.")
+    found = next((tensor for tensor in tensors(value) if tensor.is_floating_point()), None)
+    if found is None:
+        raise InputError(f"{_name(module)}: found no floating-point tensor, expected the state.")
+    return found
 
 
 def _state(label: str, state: Any) -> Tensor:
@@ -458,21 +411,6 @@ def _state(label: str, state: Any) -> Tensor:
 def _host(tensor: Tensor) -> Tensor:
     """A copy on the host that the model cannot change in place."""
     return tensor.detach().to("cpu", copy=True)
-
-
-def _check_shapes(label: str, states: list[Tensor], leading: torch.Size) -> None:
-    initial, *steps = (tuple(state.shape) for state in states)
-    if initial != steps[0]:
-        raise InputError(
-            f"group {label}: found x^0 of shape {initial}, expected {steps[0]} like the states after it; specify "
-            "x^0 with Loop(step, initial)."
-        )
-    for k, shape in enumerate(steps, start=1):
-        if shape != steps[0] or shape[:-1] != tuple(leading):
-            raise InputError(
-                f"group {label}: found x^{k} of shape {shape}, expected {(*leading, steps[0][-1])} as in the rest of "
-                "the forward pass."
-            )
 
 
 def _name(module: Module) -> str:

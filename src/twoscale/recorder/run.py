@@ -23,17 +23,8 @@ from twoscale.jobs.rows import StudyJob
 from twoscale.report.pages import claims_markdown
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
-WRITTEN: tuple[str, ...]
-WRITTEN = (
-    "loop_metrics",
-    "loop_sequences",
-    "drift",
-    "drift_sequences",
-    "path_types",
-    "path_metrics",
-    "scaling",
-)
-WRITTEN += ("state_paths",)
+WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences")
+WRITTEN += ("path_types", "path_metrics", "scaling", "state_paths")
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm import tqdm
 
 from twoscale import tables
 from twoscale.base import replacing
-from twoscale.config import ModelConfig, TrainConfig
+from twoscale.config import TrainConfig
+from twoscale.training.recipe import SegmentConfig
 
 METRICS = "metrics.csv"
 TIME_LEFT = ("segment_left_s", "run_left_s")
@@ -25,13 +26,6 @@ STDOUT, STDERR = 1, 2
 
 Row = Mapping[str, Any]
 Record = Callable[[Row], object]
-
-
-class MonitorConfig(Protocol):
-    """The config of this module: a slice with `model` and `train`."""
-
-    model: ModelConfig
-    train: TrainConfig
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class SegmentView:
 
 
 @contextmanager
-def monitoring(config: MonitorConfig, view: SegmentView, visible: bool = True) -> Iterator[Record]:
+def monitoring(config: SegmentConfig, view: SegmentView, visible: bool = True) -> Iterator[Record]:
     """Yield a function that shows a row of the log; call it once for each iteration, after its last measurement.
 
     The file gets a row every train.log_every iterations and where the held-out loss was measured, the terminal every
@@ -78,7 +72,9 @@ def monitoring(config: MonitorConfig, view: SegmentView, visible: bool = True) -
             at = f"{view.run}: iteration {row['iteration']} of {view.until}, loss {row['loss']:.3f}"
             print_on_terminal(f"{at}, {ahead}{run} in the run\n")
 
-    with _opened(view, train, groups) as file:
+    path = view.folder / METRICS
+    _restore(path, view, train, groups)
+    with path.open("a", buffering=1) as file:  # line by line
         yield record
 
 
@@ -86,29 +82,22 @@ def _is_in_file(row: Row, train: TrainConfig) -> bool:
     return row["iteration"] % train.log_every == 0 or row["held_out_loss"] is not None
 
 
-@contextmanager
-def _opened(view: SegmentView, train: TrainConfig, groups: Sequence[str]) -> Iterator[Any]:
-    """metrics.csv for appending, with the lines of the iterations before this process and no others.
+def _restore(path: Path, view: SegmentView, train: TrainConfig, groups: Sequence[str]) -> None:
+    """Bring metrics.csv to the lines of the iterations before this process.
 
     If these lines change, the file is replaced rather than cut, so that a process of a killed Snakemake that still
     writes does not write into it. Otherwise it remains the same file, which `tail -f` can follow.
     """
-    path = view.folder / METRICS
     header = ",".join([*tables.columns("training"), *TIME_LEFT, *(f"loops_{group}" for group in groups)]) + "\n"
     found = path.read_text(errors="replace") if path.exists() else ""
     first, *lines = found.splitlines(keepends=True) or [""]
     whole = [line for line in lines if first == header and line.endswith("\n") and line.count(",") == header.count(",")]
-    kept = {int(line.partition(",")[0]): line for line in whole}
-    kept = {iteration: line for iteration, line in kept.items() if iteration <= view.iteration}
-    for row in view.log:  # those that the file lost
-        if _is_in_file(row, train):
-            kept.setdefault(row["iteration"], _line(row, groups))
-    wanted = header + "".join(kept[iteration] for iteration in sorted(kept))
+    kept = {iteration: line for line in whole if (iteration := int(line.partition(",")[0])) <= view.iteration}
+    rows = {row["iteration"]: _line(row, groups) for row in view.log if _is_in_file(row, train)}  # also what it lost
+    wanted = header + "".join(line for _, line in sorted((rows | kept).items()))
     if found != wanted:
         with replacing(path) as temporary:
             temporary.write_text(wanted)
-    with path.open("a", buffering=1) as file:  # line by line
-        yield file
 
 
 def _line(row: Row, groups: Sequence[str]) -> str:

@@ -62,26 +62,21 @@ class World:
         return [slice(first, first + length + (number < longer)) for number, first in zip(numbers, firsts, strict=True)]
 
     def average(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its mean over the processes, in place. All processes must pass the same order.
+        """Replace each tensor by its mean over the processes, which must all pass the same order.
 
         All tensors of one dtype are sent together, as one copy.
         """
         if self.size == 1:
             return
+        has_average = dist.get_backend() == "nccl"  # gloo has none
         by_dtype = defaultdict(list)
         for tensor in tensors:
             by_dtype[tensor.dtype].append(tensor)
         for group in by_dtype.values():
-            parts = self._mean(torch.cat([tensor.flatten() for tensor in group])).split([t.numel() for t in group])
-            torch._foreach_copy_(group, [part.view_as(t) for part, t in zip(parts, group, strict=True)])
-
-    def _mean(self, values: Tensor) -> Tensor:
-        """The mean over the processes, in place of `values`."""
-        if dist.get_backend() == "nccl":
-            dist.all_reduce(values, dist.ReduceOp.AVG)
-            return values
-        dist.all_reduce(values)  # gloo has no average
-        return values.div_(self.size)
+            values = torch.cat([tensor.flatten() for tensor in group])
+            dist.all_reduce(values, dist.ReduceOp.AVG if has_average else dist.ReduceOp.SUM)
+            parts = (values if has_average else values.div_(self.size)).split([tensor.numel() for tensor in group])
+            torch._foreach_copy_(group, [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)])
 
     def gather_number(self, number: int) -> list[int]:
         """A number of each process, in the order of their ranks. All processes must call this."""

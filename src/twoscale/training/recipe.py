@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def default_loss(
     model: LoopedModel, tokens: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise, train: TrainConfig
 ) -> Tensor:
-    """The `Loss` of an architecture without its own (`twoscale.model.registry`)."""
+    """The `Loss` of an architecture without its own, see `twoscale.model.registry`."""
     if train.exit_gate is not None:
         return exit_gate_loss(cast(Gated, model), tokens, targets, loops[0], noise, train)
     return model.loss(model.hidden_states(tokens, loops, noise, train.backprop_depth, train.recompute), targets)
@@ -52,8 +52,6 @@ def exit_gate_loss(
     the entropy of p in nats, which keeps p from collapsing onto one loop step: a uniform prior, up to a constant. Ouro
     has no layers after its group and a fixed number of loop steps; here p is over the loop steps drawn for the
     iteration. The gradient reaches the gate and, through both p and CE, the whole model.
-
-    `model` has one looped group and an exit gate. Of `train` it reads exit_gate, backprop_depth and recompute.
     """
     assert train.exit_gate is not None
     states, hidden = model.exit_states(tokens, loops, noise, train.backprop_depth, train.recompute)  # (K, B, T, C)
@@ -104,9 +102,8 @@ def learning_rate(train: TrainConfig, iteration: int) -> float:
     if iteration >= train.lr_decay_iterations:
         return train.min_learning_rate
     done = (iteration - train.warmup_iterations) / (train.lr_decay_iterations - train.warmup_iterations)
-    return (
-        train.min_learning_rate + (train.learning_rate - train.min_learning_rate) * (1 + math.cos(math.pi * done)) / 2
-    )
+    height = train.learning_rate - train.min_learning_rate
+    return train.min_learning_rate + height * (1 + math.cos(math.pi * done)) / 2
 
 
 def make_optimizer(model: LoopedModel, train: TrainConfig) -> torch.optim.AdamW:
@@ -116,13 +113,8 @@ def make_optimizer(model: LoopedModel, train: TrainConfig) -> torch.optim.AdamW:
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": train.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        groups,
-        lr=train.learning_rate,
-        betas=(train.beta1, train.beta2),
-        eps=ADAM_EPSILON,
-        fused=True,
-    )
+    betas = (train.beta1, train.beta2)
+    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=ADAM_EPSILON, fused=True)
 
 
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager:

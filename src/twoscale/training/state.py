@@ -12,7 +12,6 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.base import InputError, canonical_json
 from twoscale.config import TrainConfig
-from twoscale.config.types import JsonCount, check_json
 from twoscale.jobs import machine
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header, check_tensors
@@ -119,10 +118,7 @@ class TrainingState:
 
 
 def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> TrainingState:
-    """The state to train from: the partial state of the segment if there is one, otherwise the state of its start.
-
-    The loaded state is released on return: with train.shard it is the whole model in the memory of the CPU.
-    """
+    """The state to train from: the partial state of the segment if there is one, otherwise the state of its start."""
     start = checkpoints.read_header(paths.start[0]).iteration
     if (partial := load_partial(paths.partial, start, segment.unfinished(paths.start[0]), config)) is not None:
         return restore(config, *partial)
@@ -146,45 +142,19 @@ def load_partial(
         model = checkpoints.blank(config.model)
         check_tensors(path, weights, model.state_dict())
         check_moments(path, moments, set_trained(model, config.train))
-        log = _log(path, header, len(config.model.groups))
     except InputError as error:
         print(f"restarting the segment: {error}", file=sys.stderr)
         return None
-    if not start < header.iteration < segment.until or len(log) != header.iteration - start:
-        return None
-    return weights, moments, header
-
-
-def _log(path: Path, header: Header, groups: int) -> list[dict[str, Any]]:
-    """The rows of the log in the header of a partial state, as `TrainingState` has them."""
-    try:
-        rows = check_json(header.extra.get("log"), list[dict[str, int | float | list[JsonCount] | None]])
-    except ValueError as error:
-        raise InputError(
-            f"{path}: found no log of the segment ({error}), expected a log with one row per iteration."
-        ) from error
-    columns = {*tables.columns("training"), "loops"}
-    for number, row in enumerate(rows, start=header.iteration - len(rows) + 1):
-        values = [value for name, value in row.items() if name not in ("iteration", "loops", "tokens_seen")]
-        if (
-            row.keys() != columns
-            or row["iteration"] != number
-            or not isinstance(row["tokens_seen"], int)
-            or not isinstance(row["loops"], list)
-            or len(row["loops"]) != groups
-            or any(isinstance(value, list) for value in values)
-        ):
-            raise InputError(f"{path}: found no row of the log for iteration {number}, expected one.")
-    return rows
+    has_log = len(header.extra["log"]) == header.iteration - start
+    return (weights, moments, header) if start < header.iteration < segment.until and has_log else None
 
 
 def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, iteration: int) -> dict[str, Tensor]:
     """AdamW's moments after `iteration`; an empty file, as a restored segment has, is refused."""
     if path.is_file() and not path.stat().st_size:
         raise InputError(
-            f"{path}: found an empty file, the placeholder for the optimizer state of a restored segment, expected a "
-            "later segment that can be restored too; remove the folder .result_cache/checkpoints of the run and train "
-            "with `snakemake --forcerun init_model`."
+            f"{path}: found an empty file, the placeholder for the optimizer state of a restored segment; remove the "
+            "folder .result_cache/checkpoints of the run and train with `snakemake --forcerun init_model`."
         )
     moments, header = checkpoints.load(path, "optimizer", identity, _loads_on(config))
     if header.iteration != iteration:
@@ -194,12 +164,9 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
 
 
 def check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel) -> None:
-    """Refuse moments of other parameters than the model's, and values that no moment has."""
+    """Refuse moments of other parameters than the model's."""
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     check_tensors(path, moments, {f"{name}.{moment}": parameter for name, parameter in trained for moment in MOMENTS})
-    for name, tensor in moments.items():
-        if name.endswith(MOMENTS[1]) and tensor.min() < 0:
-            raise InputError(f"{path}: tensor {name}: found a mean square below 0, expected at least 0.")
 
 
 def _loads_on(config: SegmentConfig) -> str:
@@ -213,10 +180,7 @@ def _loads_on(config: SegmentConfig) -> str:
 def restore(
     config: SegmentConfig, weights: dict[str, Tensor], moments: dict[str, Tensor], header: Header
 ) -> TrainingState:
-    """The state that the tensors were saved from; without moments, the start of training.
-
-    With train.shard all processes call this, and each keeps its part.
-    """
+    """The state that the tensors were saved from; without moments, the start of training."""
     sharded = config.train.shard
     model = set_trained(registry.build(config.model).to(_loads_on(config)), config.train)
     model.load_state_dict(weights)
@@ -226,15 +190,14 @@ def restore(
     if sharded:
         shard_model(model, config.device)
     optimizer = make_optimizer(model, config.train)
-    if moments:
-        for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            updates = torch.tensor(float(header.iteration), device=parameter.device)
-            parts = {m: moments[f"{name}.{m}"].to(parameter.device) for m in MOMENTS}
-            if sharded:
-                parts = {m: shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
-            optimizer.state[parameter] = {"step": updates} | parts
+    for name, parameter in model.named_parameters() if moments else ():
+        if not parameter.requires_grad:
+            continue
+        updates = torch.tensor(float(header.iteration), device=parameter.device)
+        parts = {m: moments[f"{name}.{m}"].to(parameter.device) for m in MOMENTS}
+        if sharded:
+            parts = {m: shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
+        optimizer.state[parameter] = {"step": updates} | parts
     log, environments = list(header.extra.get("log", ())), machine.valid_environments(header.extra.get("environments"))
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
 
@@ -257,10 +220,7 @@ def note_environment(state: TrainingState, previous_log: Path, now: machine.Envi
 
 
 def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights, and AdamW's moments under the names of their parameters.
-
-    With train.shard all processes must call this, and those besides the main one get none.
-    """
+    """Weights, and AdamW's moments under the names of their parameters; of a divided model for the main process."""
     moments = {
         f"{name}.{moment}": state.optimizer.state[parameter][moment]
         for name, parameter in state.model.named_parameters()
@@ -272,10 +232,7 @@ def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tenso
 
 
 def save_partial(path: Path, state: TrainingState, identity: dict[str, Any], is_main: bool = True) -> None:
-    """All of an unfinished segment in one file, replaced atomically.
-
-    With train.shard all processes call this, and the main one writes.
-    """
+    """All of an unfinished segment in one file. With train.shard all processes call this, and the main one writes."""
     weights, moments = tensors_of(state)
     if not is_main:
         return

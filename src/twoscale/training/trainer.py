@@ -82,16 +82,13 @@ class Trainer:
             return
         (row, timer), self._unread = self._unread, None
         (loss, gradient_norm), seconds = timer.read()
-        self._check_finite(row["iteration"], loss, gradient_norm)
-        state.log.append(row | {"loss": loss, "gradient_norm": gradient_norm} | self._speed(row["loops"], seconds))
-
-    @staticmethod
-    def _check_finite(iteration: int, loss: float, gradient_norm: float) -> None:
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):
             raise InputError(
-                f"training: found the loss {loss} and the gradient norm {gradient_norm} at iteration {iteration}, "
-                "expected finite numbers; the last checkpoint is kept (a lower train.learning_rate may help)."
+                f"training: found the loss {loss} and the gradient norm {gradient_norm} at iteration "
+                f"{row['iteration']}, expected finite numbers; the last checkpoint is kept (a lower "
+                "train.learning_rate may help)."
             )
+        state.log.append(row | {"loss": loss, "gradient_norm": gradient_norm} | self._speed(row["loops"], seconds))
 
     def _speed(self, loops: Sequence[int], seconds: float) -> dict[str, float | None]:
         """Tokens and model FLOPs per second of one iteration, and their share of the GPU's peak."""
@@ -99,8 +96,7 @@ class Trainer:
         flops = registry.architecture(self.model.architecture).flops(self.model, loops, self.train.backprop_depth)
         if self.train.exit_gate is not None:
             flops += exit_gate_flops(self.model, loops[0])
-        tflops = tokens_per_s * flops.total / 1e12
-        peak = self.train.peak_tflops
+        tflops, peak = tokens_per_s * flops.total / 1e12, self.train.peak_tflops
         utilisation = tflops / (peak * self.world.size) if peak else None
         return {"tokens_per_s": tokens_per_s, "tflops": tflops, "utilisation": utilisation}
 
@@ -113,14 +109,9 @@ class Trainer:
         self.complete(state)
         if not self.world.is_main and not state.sharded:
             return
+        seed, precision, drawn = self.recipe.seed, self.recipe.precision, self._held_out_noise
         state.log[-1]["held_out_loss"] = held_out_loss(
-            state.model,
-            self.held_out,
-            self.train.held_out_loops,
-            self.recipe.seed,
-            self.train.batch_size,
-            self.recipe.precision,
-            self._held_out_noise,
+            state.model, self.held_out, self.train.held_out_loops, seed, self.train.batch_size, precision, drawn
         )
         if state.sharded:
             reshard(state.model)
