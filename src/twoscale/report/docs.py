@@ -21,7 +21,7 @@ from twoscale.base import markdown, replacing, study_parts
 from twoscale.claims.exits import REPORTED_LATENCY
 from twoscale.claims.findings import FAILS, HOLDS, OPEN, marked
 from twoscale.claims.geometry import REPORTED_COSINE
-from twoscale.claims.scale import LABELS, MEANING, SMALL_SCALE, Scales, scales, text
+from twoscale.claims.scale import LABELS, MEANING, Scales, scales, text
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import PROJECT, Config, text_label
@@ -261,18 +261,17 @@ BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdic
 
 
 def with_verdicts(readme: str, docs: Path) -> str:
-    """The text of README with the table of verdicts, without the mark of the scale, between its two comments."""
-    found = list(columns(docs))
-    rows = [(text(c.number), c.title, *(_short(run.verdict(c.number)) for run in found)) for c in CLAIMS]
-    shown = table(("claim", "in short", *(run.name for run in found)), rows)
+    """The text of README with the table of verdicts, a row per run, between its two comments."""
+    shown = table(("run", *(f"{mark} {word}" for word, mark in MARKS.items() if mark)), map(_by_verdict, columns(docs)))
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     return f"{before}{begin}\n\n{shown}\n\n{end}{after}"
 
 
-def _short(verdict: str) -> str:
-    word = verdict.removesuffix(f", {SMALL_SCALE}")
-    return f"{MARKS.get(word.partition(':')[0], '')} {word}".strip()
+def _by_verdict(run: Column) -> list[str]:
+    """The name of a run, and the numbers of the claims with each verdict; the scale and counts of seeds are left out."""
+    found = {claim.number: re.split("[,:]", run.verdict(claim.number))[0] for claim in CLAIMS}
+    return [run.name, *(", ".join(str(n) for n, verdict in found.items() if verdict == word) for word in MARKS if word)]
 
 
 # --- tables.md -----------------------------------------------------------------------------------------------------
