@@ -10,12 +10,11 @@ from torch._dynamo.utils import counters
 from tests.small import held_out, job_config, model_config, train_config
 from twoscale.base import InputError
 from twoscale.model.checkpoints import Header
-from twoscale.model.linear import lowered_weights
+from twoscale.model.kernels import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.compilation import compile_blocks
 from twoscale.training.recipe import autocast, draw_loops, held_out_loss
-from twoscale.training.state import restore
+from twoscale.training.state import compile_blocks, restore
 
 SEED = 11
 PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}
@@ -96,30 +95,6 @@ def test_states_are_float32_under_autocast(compiled, compiler):
         model.hidden_states(torch.arange(16).reshape(2, 8), [4, 4], noise)
     assert dtypes == 2 * 4 * [torch.float32]
     assert bool(compiler.frame_count) is compiled
-
-
-@pytest.mark.parametrize(("before", "after"), [(8, 18), (64, 64)])
-def test_the_limit_of_recompilations_is_raised_and_never_lowered(before, after, compiler):
-    with torch._dynamo.config.patch(recompile_limit=before):
-        compile_blocks(initialise(model_config(**PAPER_GROUPS), SEED), backend=compiler)
-        assert torch._dynamo.config.recompile_limit == after
-
-
-def test_an_uneven_batch_compiles_for_two_sizes_and_no_more(compiler):
-    model = initialise(model_config(**PAPER_GROUPS), SEED)
-    compile_blocks(model, backend=compiler)
-    for size in (3, 2, 3, 2):
-        for loops in (2, 5):
-            gradient_of(model, loops, None, batch=size)
-    assert compiler.frame_count <= 2 * (3 * len(model.config.groups) + 1)
-
-
-def test_a_model_without_groups_compiles_its_layers_once_for_each_size(compiler):
-    model = initialise(model_config(groups=[]), SEED)
-    compile_blocks(model, backend=compiler)
-    for size in (3, 2, 3):
-        gradient_of(model, 1, None, batch=size)
-    assert compiler.frame_count == 2
 
 
 def restored(compile: bool) -> LoopedTransformer:

@@ -1,7 +1,5 @@
 """Training of the exit gate: the exit distribution, the loss of Ouro's first stage, and what the gate learns."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,9 +13,9 @@ from twoscale.model import flops
 from twoscale.model.loss import exit_log_probabilities
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.training.exit_gate import exit_gate_loss
-from twoscale.training.plan import activation_bytes
+from twoscale.training.recipe import exit_gate_loss
 from twoscale.training.state import set_trained
+from twoscale.workflow.plan import activation_bytes
 
 LOOPS = 4
 BATCH = 2
@@ -79,10 +77,6 @@ def test_a_gate_that_is_open_or_shut_leaves_at_the_first_or_the_last_step(logit,
     assert logits.grad.isfinite().all()
 
 
-def test_a_single_loop_step_has_all_of_the_probability():
-    assert exit_log_probabilities(torch.tensor([[-3.0, 2.0]])).tolist() == [[0, 0]]
-
-
 def test_the_criterion_compares_the_sum_of_the_trained_distribution():
     """Below and above the cumulated probability of each loop step but the last, which takes the rest."""
     logits = torch.randn(5, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -141,20 +135,6 @@ def test_loss_and_gradients_are_those_of_plain_loops(changes, entropy_weight):
         assert ours.abs().max() > 0
 
 
-def test_the_gradient_of_the_gate_is_the_slope_of_the_loss():
-    model, train = gated(0.3)
-    tokens, targets, noise = batch(model)
-    loss_of(model, train, tokens, targets, noise).backward()
-    for parameter in model.gate.parameters():
-        values = []
-        for step in (1e-6, -1e-6):
-            with torch.no_grad():
-                parameter.view(-1)[0] += step
-                values.append(loss_of(model, train, tokens, targets, noise).item())
-                parameter.view(-1)[0] -= step
-        assert parameter.grad.view(-1)[0].item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
-
-
 def test_an_open_and_a_shut_gate_give_the_loss_of_one_and_of_all_loop_steps():
     model, train = gated(0.5)
     tokens, targets, noise = batch(model)
@@ -162,18 +142,6 @@ def test_an_open_and_a_shut_gate_give_the_loss_of_one_and_of_all_loop_steps():
         torch.nn.init.constant_(model.gate.bias, bias)
         expected = model.loss(model.hidden_states(tokens, [loops], noise), targets)
         torch.testing.assert_close(loss_of(model, train, tokens, targets, noise), expected)
-
-
-def test_the_entropy_lowers_the_loss_by_its_weight():
-    model, _ = gated()
-    tokens, targets, noise = batch(model)
-    values = [
-        loss_of(model, train_config(exit_gate={"entropy_weight": weight}), tokens, targets, noise).item()
-        for weight in (0.0, 1.0, 3.0)
-    ]
-    entropy = values[0] - values[1]
-    assert 0 < entropy <= math.log(LOOPS)
-    assert values[0] - values[2] == pytest.approx(3 * entropy)
 
 
 def test_truncation_and_recomputation_change_no_loss_and_recomputation_no_gradient():

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.model.kernels import MIN_MULTIPLICATIONS, MULTIPLE, Linear, _dense, linear, lowered_weights
+from twoscale.model.kernels import MIN_MULTIPLICATIONS, MULTIPLE, Linear, linear, lowered_weights
 from twoscale.model.layers import Adapter
 
 BATCH = (4, MULTIPLE)  # sequences and tokens
@@ -33,21 +33,6 @@ def test_whole_batches_use_onednn_where_torch_has_it():
     assert not used_onednn(lambda: linear(x[:, 1:], weight))  # a number of rows that may not come again
     assert not used_onednn(lambda: linear(x[:1, :2], weight))
     assert not used_onednn(lambda: linear(x.double(), weight.double()))
-
-
-def test_onednn_starts_where_a_product_takes_longer_than_a_call():
-    assert MIN_MULTIPLICATIONS == MULTIPLE**2 * 256
-    x, weight = tensor(256, MULTIPLE), tensor(MULTIPLE, MULTIPLE)
-    assert used_onednn(lambda: linear(x, weight)) == torch.backends.mkldnn.is_available()
-    assert not used_onednn(lambda: linear(x, weight[1:]))
-
-
-def test_only_a_matrix_with_gaps_between_its_rows_is_copied():
-    x = tensor(6, 4)
-    assert _dense(x) is x
-    transposed = x.T
-    assert _dense(transposed) is transposed
-    assert _dense(x[:, :2]).stride() == (2, 1)
 
 
 @pytest.mark.parametrize("shapes", [(IN, OUT), (OUT, IN)], ids=["wider", "narrower"])

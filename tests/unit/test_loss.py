@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.small import model_config
 from twoscale.exits.criteria import make_criterion
 from twoscale.model import loss
-from twoscale.model.linear import MULTIPLE
+from twoscale.model.kernels import MULTIPLE
 from twoscale.model.loss import cross_entropies, entropies, linear_cross_entropy, ranks
 from twoscale.model.transformer import initialise
 
@@ -54,20 +54,6 @@ def test_shares_weigh_the_loss_of_each_token_and_have_its_loss_as_gradient(token
         torch.testing.assert_close(found, right)
 
 
-def test_a_chunk_has_as_many_whole_multiples_of_rows_as_fit(monkeypatch):
-    monkeypatch.setitem(loss.CHUNK_LOGITS, "cpu", 3 * MULTIPLE * PADDED + PADDED)
-    chunks = []
-
-    def linear(x: Tensor, weight: Tensor) -> Tensor:
-        chunks.append(len(x))
-        return F.linear(x, weight)
-
-    monkeypatch.setattr(loss, "linear", linear)
-    with torch.no_grad():
-        linear_cross_entropy(*operands(7 * MULTIPLE + 1), VOCAB_SIZE)
-    assert chunks == [3 * MULTIPLE, 3 * MULTIPLE, MULTIPLE + 1]
-
-
 def test_the_loss_of_each_token_is_its_surprise():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, VOCAB_SIZE, dtype=torch.float64, generator=generator)
@@ -88,14 +74,6 @@ def test_an_improbable_target_has_a_finite_loss():
     weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]], requires_grad=True)
     value = linear_cross_entropy(hidden, weight, torch.tensor([1]), 2)
     assert value.item() == 1000
-
-
-def test_a_second_backward_pass_is_refused():
-    hidden, weight, targets = operands(3)
-    value = linear_cross_entropy(hidden, weight, targets, VOCAB_SIZE)
-    value.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        value.backward()
 
 
 def test_the_loss_of_a_model_is_that_of_its_logits():

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tests.small import held_out
 from twoscale import tables
-from twoscale.analysis import aggregate
 from twoscale.config import PathTypesConfig
 from twoscale.dynamics import measures, path_types, trajectories, vectors
 from twoscale.dynamics.states import token_keys
@@ -61,12 +60,6 @@ def test_a_circle_has_the_cosine_and_the_acceleration_of_its_angle(angle):
     assert values(rows, "acceleration_normalized") == pytest.approx([math.sin(angle / 2)] * 7)
 
 
-def test_a_cycle_of_period_two_has_cosine_minus_one_and_the_largest_normalized_acceleration():
-    rows = step_rows(circle(math.pi, step=0.5))
-    assert values(rows, "cosine") == pytest.approx([-1.0] * 7)
-    assert values(rows, "acceleration_normalized") == pytest.approx([1.0] * 7)
-
-
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
 def test_a_geometric_contraction_has_the_normalized_acceleration_of_its_ratio(ratio):
     rows = step_rows(contraction(ratio))
@@ -104,11 +97,6 @@ def test_relative_forms_are_over_the_norm_of_the_state_that_is_left():
     assert row["state_norm"].item() == 5.0
     assert row["step_norm_relative"].item() == pytest.approx(1 / 5)
     assert row["acceleration_relative"].item() == pytest.approx(2 / 5)
-
-
-def test_the_normalized_acceleration_never_exceeds_one():
-    updates = torch.randn(2, 1000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert vectors.acceleration_normalized(*updates).max() <= 1
 
 
 def test_measures_scale_with_the_states_or_not_at_all():
@@ -153,15 +141,6 @@ def test_two_steps_of_length_zero_have_no_angle_and_a_ratio_of_zero():
     assert vectors.acceleration_normalized(update, update).item() == 0
 
 
-def test_every_token_is_measured_for_itself():
-    path = torch.randn(4, 2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for k, row in enumerate(step_rows(path)):
-        for name, value in row.items():
-            assert value.shape == (2, 3)
-            alone = step_rows(path[:, 1, 2])[k][name]
-            torch.testing.assert_close(value[1, 2], alone, equal_nan=True, rtol=1e-12, atol=0)
-
-
 DIRECTION_MEASURES = (
     "direction_step_norm",
     "direction_cosine",
@@ -203,22 +182,6 @@ def test_a_state_that_grows_in_its_direction_has_no_step_of_direction_and_no_ang
     assert found["cosine"][1:-1].tolist() == pytest.approx([1.0] * 3)
 
 
-def test_a_rotation_of_states_is_one_of_directions():
-    angles = 0.3 * torch.arange(8, dtype=torch.float64)
-    found = measured_path(5 * torch.stack([angles.cos(), angles.sin()], dim=1))
-    assert found["direction_step_norm"][:-1].tolist() == pytest.approx([2 * math.sin(0.15)] * 7)
-    assert found["direction_cosine"][1:-1].tolist() == pytest.approx([math.cos(0.3)] * 6)
-
-
-def test_steps_of_direction_have_the_rounding_floor_of_the_dtype_of_the_states():
-    turn = torch.tensor([[1.0, 0.0], [1.0, 0.05], [1.0, 0.1]], dtype=torch.float32)
-    exact, rounded = (
-        measures.measure_steps(list(turn), vectors.norm(turn - turn[-1]), dtype) for dtype in (None, torch.bfloat16)
-    )
-    assert exact["direction_cosine"][1].isfinite()
-    assert rounded["direction_cosine"].isnan().all()
-
-
 def test_a_state_of_norm_zero_has_no_direction():
     found = measured_path(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], dtype=torch.float64))
     assert found["direction_step_norm"].isnan().tolist() == [True, False, False, True]
@@ -230,13 +193,6 @@ def test_drift_is_the_jump_over_the_mean_and_over_the_sum_of_the_loop_steps():
     over_mean, over_path = measures.drift_to_loop(torch.tensor([6.0, 0.5]), step_norms)
     assert over_mean.tolist() == [3.0, 0.5]
     assert over_path.tolist() == [0.75, 0.125]
-
-
-def test_drift_over_the_mean_grows_with_the_loop_steps_of_a_contraction_and_drift_over_the_path_hardly():
-    step_norms = torch.tensor([0.5**k for k in range(32)])[:, None]
-    short, long = (measures.drift_to_loop(torch.tensor([1.0]), step_norms[:count]) for count in (16, 32))
-    assert (long[0] / short[0]).item() == pytest.approx(2, rel=1e-3)
-    assert (long[1] / short[1]).item() == pytest.approx(1, rel=1e-3)
 
 
 def line(dtype=torch.float64) -> Tensor:
@@ -263,12 +219,6 @@ def test_the_effective_dimension_of_a_known_shape(path, dimension):
     assert measures.effective_dimension(measures.path_distances(path)).item() == pytest.approx(dimension, rel=1e-9)
 
 
-def test_the_effective_dimension_of_an_ellipse_weighs_its_axes():
-    ellipse = closed_circle() * torch.tensor([3.0, 1.0, 1.0])
-    wanted = (9 + 1) ** 2 / (81 + 1)
-    assert measures.effective_dimension(measures.path_distances(ellipse)).item() == pytest.approx(wanted)
-
-
 def test_the_effective_dimension_is_that_of_the_spectrum_of_the_covariance():
     paths = torch.randn(4, 31, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     eigenvalues = torch.stack([torch.linalg.eigvalsh(path.T.cov()) for path in paths])
@@ -291,13 +241,6 @@ def test_path_distances_hold_the_steps_and_the_way_to_the_end_also_far_from_the_
 def test_the_contraction_rate_of_a_geometric_decay_is_its_ratio(ratio):
     steps = 7 * ratio ** torch.arange(20, dtype=torch.float64)
     assert measures.contraction_rate(steps, steps > 0).item() == pytest.approx(ratio)
-
-
-def test_the_contraction_rate_takes_no_step_under_the_floor():
-    steps = 0.5 ** torch.arange(20, dtype=torch.float64)
-    rounded = steps.clamp_min(1e-3)
-    assert measures.contraction_rate(rounded, rounded > 1e-3).item() == pytest.approx(0.5)
-    assert measures.contraction_rate(rounded, rounded > 0).item() > 0.6
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -364,14 +307,6 @@ def test_every_registered_measure_has_a_column_and_a_unit(table, registry, furth
         assert measure.name == name
         assert measure.unit in ("state", "1", "rad")
         assert schema.field(name).metadata[b"unit"].decode() == measure.unit
-
-
-@pytest.mark.parametrize("further", [False, True])
-def test_every_registered_measure_per_loop_step_has_statistics(further, request, tmp_path):
-    if further:
-        request.getfixturevalue("further_measures")
-    metrics = aggregate.loop_metrics([write_tables(tmp_path)["trajectories"]], "trial")
-    assert list(metrics["measure"].unique()) == list(measures.LOOP_MEASURES)
 
 
 def test_a_name_is_registered_once():

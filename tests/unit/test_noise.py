@@ -7,7 +7,6 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from tests.small import model_config
 from twoscale import rng
 from twoscale.model import noise as module
 from twoscale.model.noise import DrawnNoise, EvaluationNoise, draw_on_device, training_noise
@@ -50,17 +49,6 @@ def test_the_noise_of_a_held_out_sequence_is_the_stream_of_its_purpose(group, k)
     stream = (1, "evaluation", 3, group) if k == 0 else (1, "evaluation", 3, group, k)
     expected = rng.truncated_normal(stream, (CONTEXT_LENGTH, HIDDEN_SIZE), math.sqrt(2 / 5))
     assert torch.equal(evaluation(group=group, k=k), torch.from_numpy(expected).double())
-
-
-def test_the_noise_of_a_model_has_its_context_length_and_deviation():
-    config = model_config(context_length=5, state_std=0.25)
-    noise = EvaluationNoise.of(config, 7, [2, 4])
-    assert (noise.seed, noise.sequences, noise.context_length, noise.std) == (7, [2, 4], 5, 0.25)
-
-
-def test_rows_are_the_noise_of_a_whole_block():
-    noise = EvaluationNoise(1, [3, 4], CONTEXT_LENGTH)
-    assert torch.equal(noise.rows(0, 0, HIDDEN_SIZE, like(2, 1)), noise(0, 0, like(2)))
 
 
 def test_the_noise_is_the_same_in_every_precision_up_to_rounding():
@@ -106,25 +94,6 @@ def test_noise_that_is_kept_for_one_purpose_is_not_that_of_another(change):
     assert first.dtype != other.dtype or not torch.equal(first, other)
 
 
-def test_no_more_noise_is_kept_than_its_limit(monkeypatch):
-    array = CONTEXT_LENGTH * HIDDEN_SIZE * 8  # bytes
-    monkeypatch.setattr(module, "MOST_KEPT", 2 * array)
-    kept = DrawnNoise()
-    noise = EvaluationNoise(1, [0, 1, 2], CONTEXT_LENGTH, drawn=kept)
-    assert torch.equal(noise(0, 0, like(3)), EvaluationNoise(1, [0, 1, 2], CONTEXT_LENGTH)(0, 0, like(3)))
-    assert sum(tensor.nbytes for tensor in kept._arrays.values()) == 2 * array
-
-
-@pytest.mark.parametrize("source", [evaluation, training])
-def test_noise_is_drawn_again_bit_for_bit(source):
-    assert torch.equal(source(), source())
-
-
-@pytest.mark.parametrize("change", [{"seed": 2}, {"sequence": 4}, {"group": 1}, {"k": 1}], ids=str)
-def test_every_purpose_in_evaluation_has_noise_of_its_own(change):
-    assert uncorrelated(evaluation(), evaluation(**change))
-
-
 def test_every_pair_of_group_and_loop_step_has_noise_of_its_own_in_evaluation():
     draws = [evaluation(group=group, k=k) for group in range(3) for k in range(3)]
     assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
@@ -145,18 +114,9 @@ def test_the_noise_of_a_sample_on_the_host_is_the_stream_of_its_purpose():
         assert torch.equal(drawn[row], torch.from_numpy(expected).double())
 
 
-@pytest.mark.parametrize("change", [{"seed": 2}, {"iteration": 6}, {"sample": 3}, {"group": 1}, {"k": 1}], ids=str)
-def test_every_purpose_in_training_has_noise_of_its_own(change):
-    assert uncorrelated(training(), training(**change))
-
-
 def test_every_pair_of_group_and_loop_step_has_noise_of_its_own_in_training():
     draws = [training(group=group, k=k) for group in range(3) for k in range(3)]
     assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
-
-
-def test_training_and_evaluation_share_no_noise():
-    assert uncorrelated(training(seed=1, iteration=3, sample=0), evaluation(seed=1, sequence=3))
 
 
 def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_states():
@@ -232,11 +192,6 @@ def test_a_row_of_noise_on_a_device_depends_on_its_key_alone():
     together = torch.empty(3, 500, dtype=torch.float64)
     draw_on_device(together, keys, math.sqrt(2 / 5))
     assert torch.equal(together, torch.stack([drawn_on_device(key, size=500) for key in keys]))
-
-
-def test_noise_on_a_device_scales_with_its_deviation():
-    key = (1, "training", 5, 2, 0, 0)
-    torch.testing.assert_close(drawn_on_device(key, 2.0, 500), 2 * drawn_on_device(key, 1.0, 500))
 
 
 @pytest.mark.gpu

@@ -50,10 +50,6 @@ def test_two_processes_train_the_model_of_one(alone, two):
     assert_same_run(two, alone)
 
 
-def test_only_one_of_two_processes_writes_the_metrics(two):
-    assert two.metrics()["iteration"].tolist() == list(range(1, ITERATIONS + 1))
-
-
 @pytest.mark.runs
 def test_three_processes_have_the_loss_and_gradient_of_one_where_they_do_not_divide_the_batch(tmp_path):
     # micro-batches of 3 and 2 samples: 1 + 1 + 1, then 1 + 1 + 0
@@ -76,15 +72,6 @@ def test_the_parts_of_a_batch_are_each_sample_once_in_order_and_of_nearly_one_si
             parts = [range(samples)[part] for turn in turns for part in turn]
             assert [sample for part in parts for sample in part] == list(range(samples))
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_ten_samples_on_four_processes_are_three_three_two_and_two():
-    assert [World(rank, 4).parts(10, 1) for rank in range(4)] == [
-        [slice(0, 3)],
-        [slice(3, 6)],
-        [slice(6, 8)],
-        [slice(8, 10)],
-    ]
 
 
 @pytest.mark.runs

@@ -193,13 +193,6 @@ def test_the_initial_state_is_the_tensor_that_is_named(initial, starts, tmp_path
     np.testing.assert_allclose(column(frames, "state_norm", 0), wanted, rtol=1e-6)
 
 
-def test_modules_may_be_given_instead_of_paths(tmp_path):
-    module = model()
-    loop = Loop(module.cells[0], Input(module.cells[0], "state"))
-    found = record(tmp_path / "found", module, {"core": loop})
-    pd.testing.assert_frame_equal(found["trajectories"], record(tmp_path / "wanted", module)["trajectories"])
-
-
 def test_further_calls_are_further_sequences_and_are_written_at_once(tmp_path):
     frames = record(tmp_path, model(), texts=[tokens(2), tokens(1, 5)])
     rows = frames["token_paths"]
@@ -235,17 +228,6 @@ def test_states_are_copied_so_that_a_model_may_change_them_in_place(tmp_path):
     found = record(tmp_path / "found", model(InPlace()))
     wanted = record(tmp_path / "wanted", model())
     pd.testing.assert_frame_equal(found["trajectories"], wanted["trajectories"], rtol=1e-6)
-
-
-def test_integers_that_are_no_tokens_of_the_states_are_not_taken_for_them(tmp_path):
-    class Flat(Model):
-        def forward(self, sizes, tokens):
-            return super().forward(tokens)
-
-    module = Flat(Cell())
-    with Recorder(module, CORE, tmp_path, iteration=3):
-        module(torch.ones(1, 1, dtype=torch.long), tokens())
-    assert read_states(tmp_path / "states.safetensors").tokens == ["0", "1", "2"]
 
 
 def test_masked_tokens_have_no_row_and_positions_count_the_others(tmp_path):
@@ -297,13 +279,6 @@ def test_decoded_states_give_the_cross_entropy_of_as_many_loops(tmp_path):
         assert set(rows["tokens"]) == {4}
 
 
-def test_decoding_may_call_the_recorded_module(tmp_path):
-    module = model()
-    wanted = record(tmp_path / "wanted", module)
-    found = record(tmp_path / "found", module, decode=lambda state: module.head(module.cells[0](state, state)))
-    pd.testing.assert_frame_equal(found["trajectories"], wanted["trajectories"])
-
-
 def test_no_hook_is_left_and_the_model_computes_what_it_computed(tmp_path):
     module = model()
     before = module(tokens())
@@ -329,23 +304,12 @@ def test_a_failure_leaves_the_old_files(tmp_path):
     ("loops", "options", "message"),
     [
         ({}, {}, "found no looped group, expected at least one"),
-        ({"core": "cell.0"}, {}, r"found no module 'cell.0' in Model, expected a dotted path such as cells.0"),
-        ({"core": "cells"}, {}, "group core: found no call of cells in a forward pass, expected at least one"),
-        ({"core": Output("cells.0", 7)}, {}, "output 7 of cells.0: found none in Tensor, expected an index"),
-        ({"core": Output("cells.0", lambda x: None)}, {}, "found the state NoneType, expected a floating-point tensor"),
-        (
-            {"core": Loop("cells.0", Input("cells.0", "x"))},
-            {},
-            r"argument 'x' of cells.0: found 1 positional arguments and the names \['state'\], expected",
-        ),
-        (
-            {"core": Loop("cells.0", Output("embedding", lambda x: x[:1]))},
-            {},
-            r"group core: found x\^0 of shape \(1, 3, 4\), expected \(2, 3, 4\)",
-        ),
-        (CORE, {"mask": lambda tokens: tokens[:, 1:]}, r"mask of the model's call: found the shape \(2, 2\), expected"),
-        (CORE, {"mask": "attention_mask"}, "argument 'attention_mask' of Model: found 1 positional arguments"),
+        ({"core": "cells"}, {}, "group core: found no call of cells in a forward pass"),
+        ({"core": Output("cells.0", lambda x: None)}, {}, "found the state NoneType"),
+        ({"core": Loop("cells.0", Output("embedding", lambda x: x[:1]))}, {}, r"found x\^0 of shape \(1, 3, 4\)"),
+        (CORE, {"mask": lambda tokens: tokens[:, 1:]}, r"mask of the model's call: found the shape \(2, 2\)"),
         ({"core": Output("head", lambda logits: logits[..., :4])}, {}, "found 1 loop steps in a forward pass"),
+        (CORE, {"decode": lambda x: torch.zeros(2, 4, 5, 1)}, r"decode: found \(2, 4, 5, 1\)"),
     ],
 )
 def test_wrong_input_is_one_sentence(loops, options, message, tmp_path):
@@ -362,14 +326,6 @@ def test_a_number_of_loop_steps_that_changes_is_refused(tmp_path):
     module = Changing(Cell(), loops=5)
     with pytest.raises(InputError, match=r"group core: found 7 loop steps .* expected 6 as in the first one"):
         record(tmp_path, module, texts=[tokens(), tokens()])
-
-
-def test_a_loop_step_outside_a_call_of_the_model_is_refused(tmp_path):
-    module = model()
-    with pytest.raises(InputError, match="loop step outside a call of Model"), Recorder(
-        module, CORE, tmp_path, iteration=3
-    ):  # fmt: skip
-        module.cells[0](torch.zeros(1, 3, 4), state=torch.zeros(1, 3, 4))
 
 
 def saved(path: Path, metadata=None, **changes) -> Path:
@@ -396,13 +352,6 @@ def test_saved_states_give_the_tables_of_their_paths_however_many_are_read_at_a_
         pd.testing.assert_frame_equal(*(part.sort_values(keys, ignore_index=True) for part in (two[table], frame)))
 
 
-def test_saved_states_without_an_order_of_groups_have_no_drift(tmp_path):
-    measure_saved(saved(tmp_path / "states.safetensors"), tmp_path, 3)
-    frames = read(tmp_path)
-    assert frames["token_drift"].empty
-    assert frames["token_paths"]["group"].unique().tolist() == ["a", "b"]
-
-
 def test_documents_and_mask_of_saved_states_are_used(tmp_path):
     further = {"documents": torch.tensor([7, 7, 9]), "mask": torch.ones(3, 5).tril()}
     measure_saved(saved(tmp_path / "states.safetensors", **further), tmp_path, 3)
@@ -415,11 +364,10 @@ def test_documents_and_mask_of_saved_states_are_used(tmp_path):
     ("metadata", "changes", "message"),
     [
         (None, {"states/a": None, "states/b": None}, r"found the tensors \['tokens'\], expected 'states/GROUP'"),
-        (None, {"states/b": torch.zeros(3, 5, 4)}, r"found 'states/b' of shape \(3, 5, 4\), expected \(K \+ 1, seq"),
+        (None, {"states/b": torch.zeros(3, 5, 4)}, r"found 'states/b' of shape \(3, 5, 4\)"),
         (None, {"states/b": torch.zeros(3, 3, 4, 4)}, r"found 'states/b' of shape \(3, 3, 4, 4\)"),
-        (None, {"tokens": torch.zeros(3, 4)}, r"found 'tokens' of shape \(3, 4\), expected \(3, 5\)"),
+        (None, {"tokens": torch.zeros(3, 4)}, r"found 'tokens' of shape \(3, 4\)"),
         ({"groups": "a, b"}, {}, r"found the metadata groups a, b, expected a JSON list of \[\"a\", \"b\"\]"),
-        ({"groups": '["a"]'}, {}, "found the metadata groups"),
         (None, {"states/b": torch.zeros(2, 3, 5, 4)}, "group b: found 1 loop steps"),
     ],
 )
@@ -427,12 +375,6 @@ def test_a_wrong_file_of_states_is_one_sentence(metadata, changes, message, tmp_
     path = saved(tmp_path / "states.safetensors", metadata, **changes)
     with pytest.raises(InputError, match=message):
         measure_saved(path, tmp_path, 3)
-
-
-def test_a_file_that_is_not_safetensors_is_one_sentence(tmp_path):
-    (tmp_path / "states.safetensors").write_text("nothing")
-    with pytest.raises(InputError, match="cannot be read as a safetensors file"):
-        measure_saved(tmp_path / "states.safetensors", tmp_path, 3)
 
 
 def drawn(*names):

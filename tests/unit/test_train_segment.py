@@ -1,6 +1,5 @@
 """train_segment: what the script leaves on disk when training cannot go on."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -8,7 +7,6 @@ import subprocess
 import pytest
 
 from tests.segment import TIMEOUT, Run
-from twoscale import tables
 from twoscale.jobs import machine
 from twoscale.model import checkpoints
 
@@ -81,7 +79,9 @@ def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(shell, tmp_p
 
 
 def test_each_log_has_the_environment_of_its_segment(shell):
-    first, second = (machine.recorded_environments(shell[1].checkpoint(until).with_suffix(".parquet")) for until in (2, 4))
+    first, second = (
+        machine.recorded_environments(shell[1].checkpoint(until).with_suffix(".parquet")) for until in (2, 4)
+    )
     assert [entry["first_iteration"] for entry in (*first, *second)] == [1, 3]
     assert {"torch", "cpu_capability", "threads", "processes"} <= first[0].keys()
     assert "MKL_CBWR" not in first[0]
@@ -95,24 +95,6 @@ def test_a_segment_in_another_environment_says_what_differs_in_one_line(shell):
         r"OMP_THREAD_LIMIT: unset before, '1\x1b' now), so the weights may not be bit-identical to those "
         "of an uninterrupted run"
     ]
-
-
-def test_the_environment_is_not_part_of_a_checkpoint(shell):
-    """Equal states give equal files: a variable that changes no bit repeats no later job."""
-    header = checkpoints.read_header(shell[1].checkpoint(4))
-    assert "MKL_CBWR" not in json.dumps(vars(header))
-
-
-def test_a_log_that_is_missing_broken_or_silent_says_no_environment(tmp_path):
-    path = tmp_path / "log.parquet"
-    assert machine.recorded_environments(path) == []
-    path.write_bytes(b"PAR1")
-    assert machine.recorded_environments(path) == []
-    for value in (None, "[", "{}", "[1]"):
-        columns = {name: [] for name in tables.columns("training")}
-        with tables.writing("training", path, metadata=value and {machine.ENVIRONMENTS: value}) as append:
-            append(columns)
-        assert machine.recorded_environments(path) == []
 
 
 def test_a_team_of_another_size_than_the_config_says_is_one_sentence(tmp_path):

@@ -24,7 +24,6 @@ SEED, ITERATION, LOOPS = 5, 200, 4
 MODEL = model_config(num_layers=6, groups=[[2], [3, 4], [6]])
 TOKENS = torch.randint(37, (5, 8), generator=torch.Generator().manual_seed(0))
 CRITERIA = PathTypesConfig(window=3, max_period=2)
-REFERENCE_STATES = ["first_state", "projected", "final", "initial"]
 
 
 def float64_model(model: ModelConfig = MODEL) -> LoopedTransformer:
@@ -125,17 +124,6 @@ def classified(path: torch.Tensor) -> tuple[int, int]:
     return tuple(value.item() for value in path_types.classify(whole))
 
 
-def test_there_is_one_row_for_every_token_group_and_state():
-    frame = measured(float64_model(), [3, 1])["trajectories"]
-    keys = ["iteration", "group", "k", "sequence", "position"]
-    assert len(frame) == len(frame.drop_duplicates(keys)) == 3 * (LOOPS + 1) * 2 * 8
-    assert frame["group"].unique().tolist() == ["2", "3-4", "6"]
-    assert sorted(frame["k"].unique()) == list(range(LOOPS + 1))
-    assert set(zip(frame["sequence"], frame["document"], strict=True)) == {(1, 2), (3, 6)}
-    assert set(frame["position"]) == set(range(8))
-    assert set(frame["iteration"]) == {ITERATION}
-
-
 def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_batch():
     model, keys = float64_model(), ["group", "k", "sequence", "position"]
     together, alone = (measured(model, sequences)["trajectories"].set_index(keys) for sequences in ([3, 1], [1]))
@@ -169,14 +157,6 @@ def test_every_reference_state_of_the_drift_is_the_jump_from_the_last_state_of_t
             wanted = {"jump": jump, "dlr": jump / loop_steps.mean(0), "jump_over_path": jump / loop_steps.sum(0)}
             for name, value in wanted.items():
                 np.testing.assert_allclose(rows[name], value.ravel(), rtol=1e-5, err_msg=f"{reference} {name}")
-
-
-def test_there_is_one_row_of_drift_for_every_token_boundary_and_reference_state():
-    frame = measured(float64_model(), [0, 4])["token_drift"]
-    keys = ["iteration", "boundary", "reference_state", "sequence", "position"]
-    assert len(frame) == len(frame.drop_duplicates(keys)) == 2 * len(REFERENCE_STATES) * 2 * 8
-    assert frame["boundary"].unique().tolist() == ["2->3-4", "3-4->6"]
-    assert frame["reference_state"].unique().tolist() == REFERENCE_STATES
 
 
 @pytest.mark.parametrize("groups", [[[3, 4]], [[1, 2]], [[4, 5, 6]], [[1, 2, 3, 4, 5, 6]]], ids=str)
@@ -232,24 +212,6 @@ def test_the_number_of_sequences_at_a_time_changes_no_value(batch_size, tmp_path
         ]
         sort = {"by": names, "ignore_index": True}
         pd.testing.assert_frame_equal(frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6)
-
-
-def test_the_tables_hold_what_is_measured(tmp_path):
-    wanted = measured(float64_model(), [0, 1, 2, 3, 4])
-    for name, frame in extracted(tmp_path, batch_size=5).items():
-        pd.testing.assert_frame_equal(
-            frame, wanted[name][list(frame)].reset_index(drop=True), check_dtype=False, rtol=1e-7
-        )
-
-
-def test_rows_come_out_group_by_group_so_that_memory_is_that_of_one_group():
-    model, entered = float64_model(), []
-    model.groups[1].register_forward_pre_hook(lambda *_: entered.append(True))
-    rows = measure_batch(loaded(model), held_out(TOKENS[:2]), LOOPS, CRITERIA)
-    table, columns = next(rows)
-    assert (table, set(columns["group"])) == ("trajectories", {"2"})
-    assert not entered
-    assert [name for name, _ in rows] == ["token_paths"] + ["trajectories", "token_paths", "token_drift"] * 2
 
 
 def test_each_batch_is_written_before_the_next_is_run(tmp_path):
