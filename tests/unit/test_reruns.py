@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import core
 from tests.small import ROOT
-from tests.unit.test_imports import KNOWN, arrows
+from tests.unit.test_imports import CHECKOUT, KNOWN
 from twoscale.jobs import fingerprint
 from twoscale.workflow.core import JOBS
 
-FUNCTIONS = {job.name: job.function for job in JOBS} | {"judge_claims": "twoscale.report.pages.judge_claims"}
+FUNCTIONS = {job.name: job.function for job in JOBS} | {"judge_claims": "twoscale.report.claims_page.judge_claims"}
 MODEL = "config.definitions rng data.batches data.shards model.checkpoints model.flops model.interface model.kernels"
 MODEL += " model.layers model.loss model.noise model.registry model.transformer"
 EXITS = "dynamics.vectors exits.benchmark exits.captured_loops exits.contract exits.cost_matched exits.criteria"
@@ -26,7 +25,7 @@ ALLOWED = {
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",
     "judge_claims": "rng claims.bootstrap claims.evidence claims.exits claims.findings claims.geometry claims.regime "
-    "claims.scale claims.verdicts report.pages report.release report.render model.flops",
+    "claims.scale claims.verdicts report.claims_page report.render model.flops",
 }
 
 
@@ -48,8 +47,8 @@ def test_a_job_stands_on_the_modules_of_its_list(job):
 def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_number(job):
     """The modules that no fingerprint covers, `twoscale.jobs.fingerprint.EXCLUDED`, must import none that counts."""
     covered = fingerprint.covered(roots(job))
-    reached = {target for name, file in KNOWN.items() if file in covered for target in arrows()[name]}
-    through = {target for name in reached if KNOWN[name] not in covered for target in arrows()[name]}
+    reached = {target for name, file in KNOWN.items() if file in covered for target in CHECKOUT.arrows[name]}
+    through = {target for name in reached if KNOWN[name] not in covered for target in CHECKOUT.arrows[name]}
     free = ("base", "tables", "config", "jobs", "training.metrics_log")
     assert [name for name in reached | through if KNOWN[name] not in covered and not name.startswith(free)] == []
 
@@ -57,4 +56,4 @@ def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_numb
 def test_training_and_the_core_stand_on_few_lines():
     training = fingerprint.covered(roots("train_segment"))
     assert sum(len(file.read_text().splitlines()) for file in training) <= 3_500
-    assert core.lines(core.inside()) <= 14_600
+    assert CHECKOUT.lines(CHECKOUT.closure(planning=False)) <= 13_500

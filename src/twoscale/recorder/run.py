@@ -20,7 +20,7 @@ from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.rows import StudyJob
-from twoscale.report.pages import claims_markdown
+from twoscale.report.claims_page import claims_markdown
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences")

@@ -1,11 +1,11 @@
-"""The pages of a run: claims.md, and the web pages of the report, which need no network."""
+"""The web pages of the report, which need no network."""
 
 import base64
 import gzip
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -17,103 +17,16 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims import regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import CORRELATION, Evidence
 from twoscale.claims.exits import criterion_name
-from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, Finding, marked
-from twoscale.claims.regime import DRIFTING
-from twoscale.claims.scale import HEADER, MEANING, SMALL_SCALE, Scales
-from twoscale.claims.verdicts import Verdict
+from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
+from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
 from twoscale.report.release import runtimes
-from twoscale.report.render import interval, number, render, table
+from twoscale.report.render import number, render
 
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
-
-# --- claims.md -----------------------------------------------------------------------------------------------------
-
-
-def claims_markdown(
-    verdicts: Sequence[Verdict],
-    run: str,
-    text: str,
-    evidence: Evidence,
-    scales: Scales | None = None,
-    recorded: bool = False,
-) -> str:
-    """Markdown of the verdicts.
-
-    Args:
-        verdicts: One per claim.
-        run: Name of the run.
-        text: Name of its text.
-        evidence: The tables of the run.
-        scales: Those of the run and of the paper, if they are known.
-        recorded: Whether the sequences were recorded, so that nothing is known of documents.
-    """
-    mark, loops, quality = scales.mark if scales else "", evidence.loops, evidence.quality
-    documents, sequences, regimes = loops["document"].nunique(), loops["sequence"].nunique(), evidence.regimes
-    words = [marked(verdict.verdict, mark) for verdict in verdicts]
-    exits = {
-        "sequences": quality["sequence"].nunique(),
-        "documents": quality["document"].nunique(),
-        "prompts": evidence.latency["repeat"].nunique(),
-    }
-    return render(
-        "report/templates/claims.md.j2",
-        run=run,
-        text=text,
-        evidence=evidence,
-        correlation=CORRELATION,
-        iterations=["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations],
-        sequences=sequences,
-        documents=documents,
-        recorded=recorded and documents == sequences,
-        loops=sorted(loops.groupby("group")["k"].max().unique()),
-        exits={} if quality.empty else exits,
-        scales=scale_table(scales),
-        regimes=regimes,
-        drifting=", ".join(group for group, found in regimes.items() if found.name == DRIFTING),
-        summary=[(v.claim.number, v.claim.title, f"**{word}**") for v, word in zip(verdicts, words, strict=True)],
-        verdicts=[
-            {"claim": v.claim, "word": word, "reason": v.reason, "rows": list(map(_row, v.findings))}
-            for v, word in zip(verdicts, words, strict=True)
-        ],
-    )
-
-
-def scale_table(scales: Scales | None) -> str:
-    """The scale of a run and of the paper as a table, and what a mark means; empty if the scale is unknown."""
-    return f"{MEANING}\n\n{table(HEADER, scales.rows)}" if scales else ""
-
-
-def _row(finding: Finding) -> tuple[str, ...]:
-    values = (number(finding.estimate.value), interval(finding.estimate), finding.bounds or "(for comparison)")
-    return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
-
-
-def judge_claims(job: "StudyJob") -> None:
-    """The job of the workflow: a verdict on each claim of the paper, as a table and as a page."""
-    config = job.config
-    values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}
-    files = {name: job.file(name) for name in tables.CLAIM_TABLES}
-    evidence = Evidence.read(files, warmup=config.warmup_iterations, **values)
-    verdicts = claims.verdicts(evidence)
-    scales = with_cores(Scales.of(config.scales), evidence)
-    job.write("claims", claims.table(verdicts, config.run, scales.mark), "table")
-    job.write("regime", regime.table(evidence.loops))
-    job.write_text("page", claims_markdown(verdicts, config.run, config.text, evidence, scales))
-
-
-def with_cores(scales: Scales, evidence: Evidence) -> Scales:
-    """The scales with the cores of the machine that latency was measured on, if it was."""
-    if evidence.latency.empty:
-        return scales
-    hardware = f"{scales.run.hardware}, machine of {int(evidence.latency['cpus'].max())} cores"
-    return replace(scales, run=replace(scales.run, hardware=hardware))
-
 
 # --- the overview --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
-from twoscale.report.pages import scale_table
+from twoscale.report.claims_page import scale_table
 from twoscale.report.render import interval, number, render
 
 if TYPE_CHECKING:
