@@ -82,8 +82,8 @@ def at(numbers: Losses, point: tuple[str, float], otherwise: float) -> float:
 class Draw(Evidence):
     """The units of one run in a world, in place of the tables of `Evidence`."""
 
-    groups, boundaries, reference_states = list(GROUPS), list(BOUNDARIES), list(STATES)
-    loop_steps = len(K)
+    groups, loop_steps = list(GROUPS), len(K)
+    jumps = tuple((boundary, state) for state in STATES for boundary in BOUNDARIES)
 
     def __init__(self, world: World, size: Size, seed: int, correlation: float = 0.0) -> None:
         values = {"world": world, "size": size, "correlation": correlation, "warmup": size.warmup}

@@ -1,13 +1,12 @@
 """Intervals from resampled units: whole documents or whole prompts, never tokens or sequences.
 
-The tokens of a document and the timings of a prompt depend on one another; the units do not. All measurements
-of one unit are drawn together, so the difference of two checkpoints or operating points is a paired one.
+Tokens of a document and timings of a prompt depend on one another; the units do not. All measurements of one unit are
+drawn together, so the difference of two checkpoints or operating points is a paired one.
 
 Percentiles of resamples are too narrow where units are few: a resample of n units varies by (n - 1) / n of their
-variance, and its tails are normal. `interval_about` widens them by sqrt(n / (n - 1)) and by
-the ratio of the quantiles of Student's t with n - 1 degrees of freedom and of the normal distribution (Hesterberg
-2015, "What Teachers Should Know About the Bootstrap", section 4). If units weigh differently, such as documents of
-different lengths, n is their effective number, which is smaller.
+variance, and its tails are normal. `interval_about` widens them by sqrt(n / (n - 1)) and by the ratio of the quantiles
+of Student's t with n - 1 degrees of freedom and of the normal distribution (Hesterberg 2015, "What Teachers Should Know
+About the Bootstrap", section 4). If units weigh differently, n is their effective number, which is smaller.
 """
 
 from collections.abc import Callable
@@ -29,18 +28,14 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 Numbers = TypeVar("Numbers", float, pd.Series)
 
 
-# --- resamples -------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=16)
 def _draws(number: int, seed: int, repeats: int) -> np.ndarray:
-    """Units drawn with replacement (repeats, number), a function of the arguments."""
     return rng.stream(seed, "bootstrap").integers(number, size=(repeats, number))
 
 
 @lru_cache(maxsize=16)
 def _multiplicities(number: int, seed: int, repeats: int) -> np.ndarray:
-    """How often each sample has each unit: (repeats, number) float64."""
+    """How often each sample has each unit: (repeats, number)."""
     draws = _draws(number, seed, repeats)
     return np.stack([np.bincount(sample, minlength=number) for sample in draws]).astype(np.float64)
 
@@ -56,15 +51,9 @@ def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int 
 
 
 def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarray:
-    """Sums over the units of samples of them: (units, ...) -> (R, ...).
-
-    The samples are as in `replicates`. One product of matrices, so it is faster than summing them.
-    """
+    """Sums over the units of the samples of `replicates`: (units, ...) -> (R, ...)."""
     weights = _multiplicities(len(units), seed, repeats or REPEATS)
     return (weights @ units.reshape(len(units), -1)).reshape(-1, *units.shape[1:])
-
-
-# --- intervals -------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
@@ -102,7 +91,7 @@ def effective_number(weights: np.ndarray) -> float:
 def interval_about(
     value: float, samples: np.ndarray, units: float, scatter: float = 0.0, freedom: float | None = None
 ) -> tuple[float, float]:
-    """95 % interval of a statistic.
+    """95 % interval of a statistic; NaN if a replicate is not finite.
 
     Args:
         value: The statistic of all units.
@@ -110,9 +99,6 @@ def interval_about(
         units: Number of units, the effective one of units of different weights.
         scatter: Standard error from another source than the choice of units.
         freedom: Degrees of freedom of the t quantile, by default `units` - 1.
-
-    Returns:
-        Both ends; NaN if a replicate is not finite.
     """
     upper = (1 + LEVEL) / 2
     normal = NormalDist().inv_cdf(upper)
@@ -127,10 +113,7 @@ def interval_about(
 def interval(
     statistic: Statistic, units: np.ndarray, seed: int, weights: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """95 % interval of `statistic` over the units (units, ...), of equal weight unless `weights` (units,) are given.
-
-    NaN for a single unit.
-    """
+    """95 % interval of `statistic` over units (units, ...) of these `weights` (units,); NaN for a single unit."""
     if len(units) < 2:
         return np.nan, np.nan
     number = len(units) if weights is None else effective_number(weights)
@@ -148,8 +131,7 @@ def t_interval(values: np.ndarray) -> tuple[float, float]:
 def joined(value: Numbers, *intervals: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
     """Interval of a value with independent sources of error, from its interval under each alone.
 
-    Distances are added as the root of their sum of squares (Zou and Donner, Statistics in Medicine 27,
-    2008).
+    Distances are added as the root of their sum of squares (Zou and Donner, Statistics in Medicine 27, 2008).
     """
     lows, highs = zip(*intervals, strict=True)
     below, above = reduce(np.hypot, (value - low for low in lows)), reduce(np.hypot, (high - value for high in highs))
@@ -168,15 +150,9 @@ OPERATING_POINT = ["criterion", "threshold"]
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
-    """Median over repeats of `latency_ms` and `baseline_ms` per operating point, and the interval of the first.
+    """Columns criterion, threshold, latency_ms, baseline_ms, low, high from the table "exit_latency", in its order.
 
-    The interval is over prompts.
-
-    Args:
-        latency: Table "exit_latency".
-
-    Returns:
-        Columns criterion, threshold, latency_ms, baseline_ms, low, high; rows in the order of the table.
+    Times are medians over repeats; the interval is that of the first over prompts.
     """
     by_point = latency.groupby(OPERATING_POINT, sort=False)
     medians = by_point[["latency_ms", "baseline_ms"]].median()
@@ -193,14 +169,9 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     `max_loops`, plus the interval of the difference from it on the same documents. So they show the change by
     the criterion, not the variation of the text. Without `fixed` in the table they are NaN.
 
-    Args:
-        quality: Table "exit_quality".
-        exit_loops: Table "exit_loops".
-        max_loops: Most loop steps that a token may take.
-
     Returns:
         Columns criterion, threshold, ce, loops (mean evaluations over groups), low, high, ppl = exp(ce); rows in
-        the order of the table.
+        the order of the table "exit_quality".
     """
     keys = [*OPERATING_POINT, "sequence"]
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
@@ -213,11 +184,7 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
 
 
 def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
-    """Random exits of the table "exit_cost_matched", over all draws and tokens of each operating point.
-
-    Returns:
-        Columns criterion, threshold, evaluations (mean over tokens and groups), ce; rows in the order of the table.
-    """
+    """Columns criterion, threshold, evaluations, ce of random exits: means over all draws, tokens and groups."""
     random = cost_matched[cost_matched["reference"] == "random"]
     parts = random[["evaluations", "ce"]].mul(random["tokens"], axis="index").assign(tokens=random["tokens"])
     sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
@@ -236,9 +203,14 @@ def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, see
 
     The bounds are computed for the mean of the column `varied`, and moved to the mean of the other one.
     """
+
+    def over_documents(rows: pd.DataFrame) -> tuple[float, float]:
+        sums = rows.assign(sum=rows[varied] * rows["tokens"]).groupby("document")[["sum", "tokens"]].sum()
+        return interval(ratio_of_sums, sums.to_numpy(np.float64), seed, sums["tokens"].to_numpy())
+
     by_point = rows.groupby(keys, sort=False)
     mean = weighted(by_point, name)
-    bounds = mean_intervals(by_point, varied, seed).add(mean - weighted(by_point, varied), axis="index")
+    bounds = _intervals(by_point, over_documents).add(mean - weighted(by_point, varied), axis="index")
     return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
 
 
@@ -246,16 +218,6 @@ def weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series
     """The mean of the column `values` at each point, each row weighted by its tokens."""
     means = {point: np.average(rows[values], weights=rows["tokens"]) for point, rows in by_point}
     return pd.Series(means).rename_axis(by_point.keys)
-
-
-def mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: int = 0) -> pd.DataFrame:
-    """Columns low and high: the interval over documents of the mean over tokens of the column `values`."""
-
-    def bounds(rows: pd.DataFrame) -> tuple[float, float]:
-        sums = rows.assign(sum=rows[values] * rows["tokens"]).groupby("document")[["sum", "tokens"]].sum()
-        return interval(ratio_of_sums, sums.to_numpy(np.float64), seed, sums["tokens"].to_numpy())
-
-    return _intervals(by_point, bounds)
 
 
 def _intervals(

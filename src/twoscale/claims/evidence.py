@@ -34,29 +34,18 @@ class InconclusiveError(Exception):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % interval.
-
-    Attributes:
-        value: The number.
-        low: Lower end of the interval.
-        high: Upper end.
-        remark: A note for the reader of the number.
-        freedom: Degrees of freedom of the interval.
-        is_ratio: Whether it is a positive ratio; its interval is computed for the logarithm.
-        samples: Its values in samples of the units (R,), logarithms of a ratio; the same samples in every run.
-        units: Number of units.
-        effective: Effective number of units, of which some weigh more than others.
-    """
+    """A number and its 95 % interval."""
 
     value: float = np.nan
     low: float = np.nan
     high: float = np.nan
-    remark: str = ""
-    freedom: float = 1
-    is_ratio: bool = False
+    remark: str = ""  # for the reader of the number
+    freedom: float = 1  # degrees of freedom of the interval
+    is_ratio: bool = False  # a positive one; its interval is computed for the logarithm
+    # values in samples of the units (R,), logarithms of a ratio; the same samples in every run
     samples: np.ndarray | None = field(default=None, repr=False, compare=False)
     units: int = 0
-    effective: float = 0.0
+    effective: float = 0.0  # number of units, of which some weigh more than others
 
     def checked(self) -> Self:
         """The estimate itself; raise InconclusiveError if it is undefined."""
@@ -87,20 +76,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The tables of one run, as units to resample.
-
-    Attributes:
-        loops: Table "loop_sequences".
-        drift: Table "drift_sequences".
-        quality: Table "exit_quality".
-        exit_loops: Table "exit_loops".
-        latency: Table "exit_latency".
-        checks: Table "check_cost".
-        max_loops: Most loop steps that a token may take under an exit criterion.
-        warmup: Iterations of warm-up in training.
-        seed: Seed of the bootstraps.
-        published: Whether the model was published: it has one checkpoint, with iteration 0, and no course of training.
-    """
+    """The tables of one run (`tables.CLAIM_TABLES`), as units to resample."""
 
     loops: pd.DataFrame
     drift: pd.DataFrame
@@ -108,10 +84,10 @@ class Evidence:
     exit_loops: pd.DataFrame
     latency: pd.DataFrame
     checks: pd.DataFrame
-    max_loops: int
-    warmup: int = 0
-    seed: int = 0
-    published: bool = False
+    max_loops: int  # of a token under an exit criterion
+    warmup: int = 0  # iterations
+    seed: int = 0  # of the bootstraps
+    published: bool = False  # such a model has one checkpoint, with iteration 0, and no course of training
 
     @classmethod
     def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
@@ -128,12 +104,10 @@ class Evidence:
         return int(self.loops["k"].max()) if len(self.loops) else 0
 
     @property
-    def boundaries(self) -> list[str]:
-        return list(self.drift["boundary"].unique())
-
-    @property
-    def reference_states(self) -> list[str]:
-        return list(self.drift["reference_state"].unique())
+    def jumps(self) -> list[tuple[str, str]]:
+        """Boundaries with a reference state, state by state."""
+        drift = self.drift
+        return [(place, state) for state in drift["reference_state"].unique() for place in drift["boundary"].unique()]
 
     @property
     def iterations(self) -> list[int]:
@@ -146,14 +120,12 @@ class Evidence:
         return [iteration for iteration in self.iterations if iteration > 0 or self.published]
 
     def thresholds(self, criterion: str) -> list[float]:
-        """Thresholds of an exit criterion, in ascending order."""
         found = sorted(self.quality.loc[self.quality["criterion"] == criterion, "threshold"].unique())
         if not found:
             raise InconclusiveError(f"rows missing: {criterion}")
         return found
 
     def last(self) -> int:
-        """Iteration of the last trained checkpoint."""
         if not self.trained:
             raise InconclusiveError("rows missing: no trained checkpoint")
         return self.trained[-1]
@@ -170,8 +142,6 @@ class Evidence:
         if len(iterations) < fewest:
             raise InconclusiveError(f"fewer than {fewest} checkpoints after warm-up (found {len(iterations)})")
         return iterations
-
-    # --- units -------------------------------------------------------------------------------------------------
 
     def curves(self, measure: str, group: str, iterations: Sequence[int], until: int = 0) -> np.ndarray:
         """Units (documents, iterations, K, 2): sum and count of a measure per loop step at k = 0 … K - 1.
@@ -190,21 +160,14 @@ class Evidence:
         same_point = (drift["boundary"] == boundary) & (drift["reference_state"] == reference_state)
         rows = drift[same_point & (drift["measure"] == measure)]
         units = _sums(rows, iteration=[iteration])[:, 0]
-        self._check_floor(rows)
+        _check_floor(rows)
         return units
 
     def check_angles(self, group: str, iterations: Sequence[int], loop_steps: Iterable[int]) -> None:
         """Raise InconclusiveError if too many of these loop steps are so short that rounding decides their angle."""
         rows = self.loops
         cosines = (rows["group"] == group) & (rows["measure"] == "cosine")
-        self._check_floor(rows[cosines & rows["iteration"].isin(iterations) & rows["k"].isin(list(loop_steps))])
-
-    @staticmethod
-    def _check_floor(rows: pd.DataFrame) -> None:
-        nulls = rows["nulls"].sum()
-        share = nulls / max(1, nulls + rows["count"].sum())
-        if share > MOST_UNDER_FLOOR:
-            raise InconclusiveError(f"{share:.0%} of the values are under the rounding floor")
+        _check_floor(rows[cosines & rows["iteration"].isin(iterations) & rows["k"].isin(list(loop_steps))])
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
@@ -241,8 +204,6 @@ class Evidence:
         load = f"load average up to {peak:.1f} on {cores} core{'s' if cores > 1 else ''}"
         return f"{load} during {len(loaded)} of {len(peaks)} repeats"
 
-    # --- estimates ---------------------------------------------------------------------------------------------
-
     def estimate(self, statistic: Statistic, units: np.ndarray, remark: str = "", unbias: bool = False) -> Estimate:
         """`statistic` (R, ..., 2) -> (R,) of the totals of all units (units, ..., 2), with its interval.
 
@@ -250,7 +211,7 @@ class Evidence:
         """
         value, samples = self._resampled(statistic, units)
         value = value - unbias * (samples.mean() - value)
-        return self._estimate(value, samples, units, effective_number(units), remark)
+        return _estimate(value, samples, units, effective_number(units), remark)
 
     def ratio(self, statistic: Statistic, units: np.ndarray, remark: str = "") -> Estimate:
         """As `estimate`, for a statistic that is a positive ratio; its interval is computed for the logarithm."""
@@ -275,10 +236,7 @@ class Evidence:
         scatter, of_line = trend_error(values, iterations)
         remark = f"{values[0]:.3g} → {values[-1]:.3g} over {len(iterations)} checkpoints"
         effective = effective_number(units)
-        freedom = min(effective - 1, of_line)
-        bounds = bootstrap.interval_about(change, changes, effective, scatter, freedom)
-        sampled = {"samples": changes, "units": len(units), "effective": effective}
-        return Estimate(float(change), *bounds, remark, freedom, **sampled).checked()
+        return _estimate(change, changes, units, effective, remark, scatter, min(effective - 1, of_line))
 
     def change(self, statistic: Statistic, units: np.ndarray) -> Estimate:
         """Last minus first checkpoint after warm-up, for statistic and units as in `trend`."""
@@ -288,16 +246,31 @@ class Evidence:
         """Ratio of the medians over prompts of the two columns: (prompts, 2)."""
         samples = bootstrap.replicates(log_ratios_of_medians, units, self.seed)
         value = log_ratios_of_medians(units[None])[0]
-        return self._estimate(value, samples, units, len(units), remark).exponential()
+        return _estimate(value, samples, units, len(units), remark).exponential()
 
     def _resampled(self, statistic: Statistic, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
 
-    @staticmethod
-    def _estimate(value: float, samples: np.ndarray, units: np.ndarray, effective: float, remark: str) -> Estimate:
-        low, high = bootstrap.interval_about(value, samples, effective)
-        sampled: dict[str, Any] = {"samples": samples, "units": len(units), "effective": effective}
-        return Estimate(float(value), low, high, remark, effective - 1, **sampled).checked()
+
+def _estimate(
+    value: float,
+    samples: np.ndarray,
+    units: np.ndarray,
+    effective: float,
+    remark: str,
+    scatter: float = 0.0,
+    freedom: float | None = None,
+) -> Estimate:
+    freedom = effective - 1 if freedom is None else freedom
+    bounds = bootstrap.interval_about(value, samples, effective, scatter, freedom)
+    return Estimate(float(value), *bounds, remark, freedom, False, samples, len(units), effective).checked()
+
+
+def _check_floor(rows: pd.DataFrame) -> None:
+    nulls = rows["nulls"].sum()
+    share = nulls / max(1, nulls + rows["count"].sum())
+    if share > MOST_UNDER_FLOOR:
+        raise InconclusiveError(f"{share:.0%} of the values are under the rounding floor")
 
 
 def _sums(rows: pd.DataFrame, **axes: Iterable[int]) -> np.ndarray:

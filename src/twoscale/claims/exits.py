@@ -33,13 +33,12 @@ def criterion_name(criterion: str) -> str:
 
 def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
     name, points = "latency at τ = 1e-2 over that at 1e-5", (("acceleration", 1e-2), ("acceleration", 1e-5))
-    yield judged("acceleration", name, at_most(SAVING), latency_ratio, evidence, *points)
+    yield judged("acceleration", name, at_most(SAVING), _latency_ratio, evidence, *points)
     yield from _scales(evidence)
 
 
-def latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
-    """Ratio of the median latencies over prompts at two operating points."""
-    return _ratio_of_times(evidence, evidence.latencies([point, other]))
+def _latency_ratio(evidence: Evidence, *points: OperatingPoint) -> Estimate:
+    return _ratio_of_times(evidence, evidence.latencies(points))
 
 
 def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
@@ -51,7 +50,7 @@ def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
 def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
     for threshold in PAPER_GRID:
         name = f"latency over that of acceleration, τ = {threshold:g}"
-        yield judged("kl", name, above(1), latency_ratio, evidence, ("kl", threshold), ("acceleration", threshold))
+        yield judged("kl", name, above(1), _latency_ratio, evidence, ("kl", threshold), ("acceleration", threshold))
     yield _check_cost(evidence)
     yield from _scales(evidence)
 
@@ -119,17 +118,15 @@ def _excess_loss(evidence: Evidence, criterion: str) -> Estimate:
 
 
 def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
+    def later(threshold: float) -> Estimate:
+        units = evidence.evaluations([("kl", threshold), ("acceleration", threshold)])
+        kl, acceleration = mean(units.sum(axis=0))
+        return evidence.estimate(lambda totals: _rise(mean(totals)), units, f"{kl:.3g} against {acceleration:.3g}")
+
     for threshold in PAPER_GRID:
         name = f"evaluations per token and group minus those of acceleration, τ = {threshold:g}"
-        yield judged("kl", name, above(0), _later, evidence, threshold)
+        yield judged("kl", name, above(0), later, threshold)
     yield from _scales(evidence)
-
-
-def _later(evidence: Evidence, threshold: float) -> Estimate:
-    units = evidence.evaluations([("kl", threshold), ("acceleration", threshold)])
-    kl, acceleration = mean(units.sum(axis=0))
-    remark = f"{kl:.3g} against {acceleration:.3g}"
-    return evidence.estimate(lambda totals: _rise(mean(totals)), units, remark)
 
 
 # --- claim 10: the race at equal quality -----------------------------------------------------------------------
@@ -149,18 +146,13 @@ class EqualQuality:
 
     Places count from 0 and are interpolated: 6.25 is a quarter of the way from the seventh threshold to the eighth.
     `None` is a criterion that is worse from the first threshold on.
-
-    Attributes:
-        measured: By the measured change of quality.
-        surely: Up to which the whole interval of the change is within the limit.
-        possibly: From which on the whole interval is outside.
     """
 
     criterion: str
     thresholds: tuple[float, ...]
-    measured: float | None
-    surely: float | None
-    possibly: float | None
+    measured: float | None  # by the measured change of quality
+    surely: float | None  # up to here the whole interval of the change is within the limit
+    possibly: float | None  # from here on the whole interval is outside
 
     def __str__(self) -> str:
         if self.measured is None:
@@ -176,10 +168,7 @@ class EqualQuality:
 
 
 def equal_quality(evidence: Evidence, criterion: str) -> EqualQuality:
-    """Where a criterion has used up its quality.
-
-    Raises InconclusiveError if that may be beyond its last threshold: equal thresholds would be compared then.
-    """
+    """Where a criterion has used up its quality; raises InconclusiveError if that may be beyond its last threshold."""
     thresholds, full = evidence.thresholds(criterion), ("fixed", evidence.max_loops)
     changes = [ce_change(evidence, (criterion, threshold), full).widened(RACE_PARTS) for threshold in thresholds]
     if changes[-1].low <= EQUAL_QUALITY:

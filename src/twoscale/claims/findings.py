@@ -64,26 +64,18 @@ def between(least: float, most: float) -> Bounds:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a claim is about, before it is measured.
+    """A number that a claim is about, before it is measured."""
 
-    Attributes:
-        scope: The group, boundary, reference state or exit criterion that it belongs to.
-        name: The measured quantity.
-        measure: Measures it; may raise InconclusiveError.
-        bounds: The values that it may have; `None` for a number for comparison, without a verdict.
-        counts: Whether the verdict on the claim depends on it.
-    """
-
-    scope: str
+    scope: str  # group, boundary, reference state or exit criterion
     name: str
-    measure: Callable[[], Estimate]
-    bounds: Bounds | None
-    counts: bool
+    measure: Callable[[], Estimate]  # may raise InconclusiveError
+    bounds: Bounds | None  # None for a number for comparison, without a verdict
+    counts: bool  # whether the verdict on the claim depends on it
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One measured number of a claim. Without bounds it is given for comparison and has no verdict."""
+    """One measured number of a claim. Without bounds it has no verdict."""
 
     scope: str
     quantity: str
@@ -132,11 +124,10 @@ def find(quantity: Quantity, findings: int) -> Finding:
     text = bounds.text if bounds else ""
     try:
         estimate = quantity.measure()
+        verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
+        reason = "; ".join(part for part in (reason, estimate.remark) if part)
     except InconclusiveError as error:
-        verdict = OPEN if bounds else ""
-        return Finding(quantity.scope, quantity.name, Estimate(), text, verdict, str(error), quantity.counts)
-    verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
-    reason = "; ".join(part for part in (reason, estimate.remark) if part)
+        estimate, verdict, reason = Estimate(), OPEN if bounds else "", str(error)
     return Finding(quantity.scope, quantity.name, estimate, text, verdict, reason, quantity.counts)
 
 

@@ -68,9 +68,9 @@ def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int
 
 
 def decay_time(norms: np.ndarray) -> np.ndarray:
-    """First k ≥ 2 with at most a tenth of the mean step norm at k = 1, interpolated linearly in the log norm.
+    """First k ≥ 2 with at most a tenth of the norm at k = 1, interpolated in logarithms; infinite if there is none.
 
-    (..., K) -> (...); infinite if there is none.
+    Mean step norms (..., K) -> (...).
     """
     reached = norms[..., 2:] <= TENTH * norms[..., 1:2]
     after = 2 + reached.argmax(axis=-1, keepdims=True)
@@ -139,7 +139,7 @@ def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     name = "variance of the mean cosine over k = 10 … 29"
     for group in evidence.groups:
         yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
-        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2, smallest=0), _late_variance, evidence, group)
+        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2, smallest=0), _last_variance, evidence, group)
         arguments = (evidence, late_variance, late_cosines, group)
         yield judged(group, TREND.format(name), at_most(MOST_UNSETTLING), _trend, *arguments, True)
         yield reference(group, ENDS, _change, *arguments)
@@ -152,16 +152,13 @@ def _rise(evidence: Evidence, group: str) -> Estimate:
     return evidence.estimate(lambda totals: mean(totals)[:, 1] - late_mean(totals), units)
 
 
-def _late_variance(evidence: Evidence, group: str) -> Estimate:
+def _last_variance(evidence: Evidence, group: str) -> Estimate:
     units = late_cosines(evidence, group, [evidence.last()])[:, 0]
     return evidence.estimate(late_variance, units, unbias=True)
 
 
 def late_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
-    """Units of cosines (documents, iterations, K, 2), sums and counts.
-
-    Raises InconclusiveError if the loop steps LATE_STEPS of a checkpoint are rounding.
-    """
+    """Units of cosines (documents, iterations, K, 2); raises InconclusiveError if LATE_STEPS are rounding."""
     units = evidence.curves("cosine", group, iterations, until=LATE_STEPS[-1])
     for iteration in iterations:
         evidence.check_angles(group, [iteration], LATE_STEPS)
@@ -174,10 +171,7 @@ def late_mean(totals: np.ndarray) -> np.ndarray:
 
 
 def late_variance(totals: np.ndarray) -> np.ndarray:
-    """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …).
-
-    Noise in the means adds to it, so an estimate has to be unbiased.
-    """
+    """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …). Noise adds to it: `unbias` estimates."""
     return mean(totals[..., LATE_STEPS, :]).var(axis=-1)
 
 
@@ -189,7 +183,7 @@ def angles_match(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def late_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
-    """Late cosine of a group at a checkpoint, by default the last one; claim 4 judges it."""
+    """Late cosine of a group at a checkpoint, by default the last one."""
     iteration = evidence.last() if iteration is None else iteration
     return evidence.estimate(late_mean, late_cosines(evidence, group, [iteration])[:, 0])
 
@@ -198,39 +192,29 @@ def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
     name = "|late cosine|"
     not_anti_parallel = Bounds(f"≥ {ANTI_PARALLEL} (not anti-parallel)", ANTI_PARALLEL)
     for group in evidence.groups:
-        arguments = (evidence, late_modulus, late_cosines, group)
+        arguments = (evidence, lambda totals: np.abs(late_mean(totals)), late_cosines, group)
         yield judged(group, TREND.format(name), at_most(-LEAST_TURN), _trend, *arguments)
         yield judged(group, "late cosine, last", not_anti_parallel, late_cosine, evidence, group)
         yield reference(group, f"{name}, last − first after warm-up", _change, *arguments)
-
-
-def late_modulus(totals: np.ndarray) -> np.ndarray:
-    """Modulus of the late cosine: (R, …, K, 2) -> (R, …)."""
-    return np.abs(late_mean(totals))
 
 
 # --- claim 6: jumps between groups -----------------------------------------------------------------------------
 
 
 def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
-    for reference_state in evidence.reference_states:
-        for boundary in evidence.boundaries:
-            yield from _drift_quantities(evidence, boundary, reference_state)
+    for boundary, state in evidence.jumps:
+        scope, point = f"{boundary}, {state}", (evidence, boundary, state)
+        counts = state not in UNCOUNTED_STATES
+        for iteration in evidence.trained:
+            name = f"DLR, iteration {iteration}"
+            yield judged(scope, name, above(1), _drift_ratio, *point, iteration, counts=counts)
+        yield judged(scope, "DLR, last", at_least(LEAST_DRIFT), _drift_ratio, *point, None, counts=counts)
+        if not evidence.published:
+            yield reference(scope, "DLR, untrained", _drift_ratio, *point, 0)
+        yield reference(scope, "jump over the path of the loop, last", _drift_ratio, *point, None, "jump_over_path")
     leap = "leap from x⁰ (k = 0) over the path of the loop"
     for group in evidence.groups:
         yield reference(group, leap, _norm_ratio, evidence, group, 0, lambda norms: norms[:, 0] / norms.sum(axis=1))
-
-
-def _drift_quantities(evidence: Evidence, boundary: str, reference_state: str) -> Iterator[Quantity]:
-    scope, point = f"{boundary}, {reference_state}", (evidence, boundary, reference_state)
-    counts = reference_state not in UNCOUNTED_STATES
-    for iteration in evidence.trained:
-        name = f"DLR, iteration {iteration}"
-        yield judged(scope, name, above(1), _drift_ratio, *point, iteration, counts=counts)
-    yield judged(scope, "DLR, last", at_least(LEAST_DRIFT), _drift_ratio, *point, None, counts=counts)
-    if not evidence.published:
-        yield reference(scope, "DLR, untrained", _drift_ratio, *point, 0)
-    yield reference(scope, "jump over the path of the loop, last", _drift_ratio, *point, None, "jump_over_path")
 
 
 def _drift_ratio(
@@ -249,10 +233,8 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
         yield judged(group, f"mean norm {ranges}", at_least(PLATEAU), _spiral_ratio, evidence, group, late_over_early)
         yield judged(group, f"mean turn {ranges}", between(PLATEAU, 1 / PLATEAU), _turn_ratio, evidence, group)
         yield reference(group, f"mean curvature {ranges}", _curvature_ratio, evidence, group)
-        late = "the norm over k = 20 … 29 over that at k = 1"
-        yield reference(
-            group, late, _spiral_ratio, evidence, group, lambda norms: norms[:, LATE].mean(axis=1) / norms[:, 1]
-        )
+        late, remains = "the norm over k = 20 … 29 over that at k = 1", lambda x: x[:, LATE].mean(axis=1) / x[:, 1]
+        yield reference(group, late, _spiral_ratio, evidence, group, remains)
 
 
 def _spiral_ratio(evidence: Evidence, group: str, statistic: Statistic) -> Estimate:
@@ -268,10 +250,7 @@ def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
 
 
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
-    """Ratio of curvatures a / s², of the mean acceleration a and the mean step norm s at each loop step.
-
-    At a constant turn a is proportional to s, so this is the inverse of the ratio of the norms.
-    """
+    """Ratio of curvatures a / s², of the mean acceleration a and the mean step norm s at each loop step."""
     evidence.check_angles(group, [evidence.last()], range(10, 30))
     units = np.stack([_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=1)
     return evidence.ratio(lambda totals: late_over_early(mean(totals[:, 0]) / mean(totals[:, 1]) ** 2), units)

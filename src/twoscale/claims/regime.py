@@ -65,33 +65,20 @@ class Exponent(NamedTuple):
 
 @dataclass(frozen=True)
 class Regime:
-    """The regime of a loop and its evidence.
+    """The regime of a loop and its evidence."""
 
-    Attributes:
-        name: One of `REGIMES`; "undetermined" if there are too few loop steps, or states that are not finite.
-        first: First loop step of the fits.
-        last: Last loop step.
-        step_exponent: p; NaN if fewer than `FEWEST` steps exceed the rounding floor.
-        norm_exponent: q.
-        direction_exponent: r; NaN also if no directions were given.
-        last_step: Norm of the last step over the norm of its state, the median over sequences.
-        at_floor: Whether the last step is at the rounding floor in at least half of the sequences.
-        freezes: Whether the steps of the direction have a finite sum too, or are rounding; `None` if not known.
-    """
-
-    name: str
-    first: int
+    name: str  # one of `REGIMES`; undetermined for too few loop steps, or states that are not finite
+    first: int  # loop step of the fits
     last: int
-    step_exponent: Exponent
-    norm_exponent: Exponent
-    direction_exponent: Exponent
-    last_step: float
-    at_floor: bool = False
-    freezes: bool | None = None
+    step_exponent: Exponent  # p; NaN, like the others, if fewer than `FEWEST` steps exceed the rounding floor
+    norm_exponent: Exponent  # q
+    direction_exponent: Exponent  # r; NaN also if no directions were given
+    last_step: float  # norm of the last step over the norm of its state, the median over sequences
+    at_floor: bool = False  # whether the last step is at the rounding floor in at least half of the sequences
+    freezes: bool | None = None  # whether the steps of the direction have a finite sum, or are rounding
 
     @property
     def has_fixed_point(self) -> bool:
-        """Whether the path ends at a fixed point."""
         return self.name == SETTLING
 
     def row(self) -> dict[str, object]:
@@ -155,7 +142,7 @@ def regime(
 
 
 def table(sequences: pd.DataFrame) -> pd.DataFrame:
-    """The table "regime" from the table "loop_sequences"; checkpoints and groups keep its order."""
+    """The table "regime" from the table "loop_sequences", in its order."""
     keys = ["run", "iteration", "group"]
     by_key = sequences.groupby(keys, sort=False)
     rows = [dict(zip(keys, labels, strict=True)) | of_sequences(part).row() for labels, part in by_key]
@@ -166,7 +153,6 @@ def of_sequences(rows: pd.DataFrame) -> Regime:
     """The regime of one group at one checkpoint, from its rows of the table "loop_sequences"; units are documents."""
 
     def sums(measure: str) -> pd.DataFrame:
-        """Sums over the tokens of each document at every k: sum, count, nulls."""
         of = rows[rows["measure"] == measure]
         return of.assign(sum=of["mean"] * of["count"]).groupby(["document", "k"])[["sum", "count", "nulls"]].sum()
 

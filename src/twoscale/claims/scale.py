@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from twoscale import config
 from twoscale.model.flops import parameters
-
-if TYPE_CHECKING:
-    from twoscale.config import Config
 
 SMALL_SCALE = "small scale"
 LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
@@ -28,15 +25,9 @@ than half of its tokens."""
 
 @dataclass(frozen=True)
 class Scale:
-    """Size of a model, and of its training and measurement.
+    """Size of a model, and of its training and measurement; see `LABELS`.
 
-    Attributes:
-        tokens: Tokens of training, repeated ones included; None if unknown, as for published models.
-        parameters: Number of parameters.
-        mean_loops: Mean loops r of training.
-        loops: Loop steps of the trajectories.
-        seeds: Number of trainings, each under another seed.
-        hardware: The device, as far as it is known.
+    `tokens` is None if unknown, as for published models; `seeds` is the number of trainings.
     """
 
     tokens: int | None
@@ -54,18 +45,15 @@ class Scale:
 
 @dataclass(frozen=True)
 class Scales:
-    """The scale of a run, and the paper's."""
-
     run: Scale
     paper: Scale
 
     @classmethod
     def of(cls, values: Mapping[str, Mapping[str, Any]]) -> Self:
-        """The scales in the plain values that `plain` gives."""
+        """The inverse of `plain`."""
         return cls(*(Scale(**values[name]) for name in ("run", "paper")))
 
     def of_seeds(self, seeds: int) -> Self:
-        """The scale of the run under so many seeds."""
         return replace(self, run=replace(self.run, seeds=seeds))
 
     @property
@@ -80,15 +68,20 @@ class Scales:
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Rows of a table with the `HEADER`."""
-        return [_row(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
+        rows = []
+        for name, label in LABELS.items():
+            ours, theirs = getattr(self.run, name), getattr(self.paper, name)
+            share = f"{ours / theirs:.2g}" if isinstance(ours, int) and isinstance(theirs, int) else ""
+            rows.append((label, text(ours), text(theirs), share))
+        return rows
 
 
-def scales(run: "Config") -> Scales:
+def scales(run: "config.Config") -> Scales:
     """The scale of a run, with the kind of its device as hardware, and the paper's, the defaults of the config."""
     return Scales(_scale(run), replace(_scale(config.Config()), hardware="not stated"))
 
 
-def _scale(run: "Config") -> Scale:
+def _scale(run: "config.Config") -> Scale:
     tokens = run.train.iterations * run.train.batch_size * run.model.context_length
     return Scale(
         None if run.model.source == "published" else tokens,
@@ -97,11 +90,6 @@ def _scale(run: "Config") -> Scale:
         run.trajectories.loops,
         hardware={"cuda": "GPU", "cpu": "CPU"}[run.compute.device],
     )
-
-
-def _row(label: str, ours: float | str | None, theirs: float | str | None) -> tuple[str, str, str, str]:
-    share = f"{ours / theirs:.2g}" if isinstance(ours, int) and isinstance(theirs, int) else ""
-    return label, text(ours), text(theirs), share
 
 
 def text(value: float | str | None) -> str:

@@ -14,7 +14,8 @@ That one is of no use for few seeds: resamples of three have two thirds of their
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -30,15 +31,11 @@ MEAN = "mean"  # in the place of a seed: the mean over seeds
 PER_RUN = "per run"  # the verdict over seeds on times, which depend on the machine
 
 
-# --- the mean over seeds -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SeedMean(Estimate):
     """A mean over seeds, the geometric one of ratios, whose interval has the spread of seeds and of documents.
 
-    Attributes:
-        parts: The same number with its interval over documents and with that over seeds; the logarithm of a ratio.
+    `parts` are the same number with its interval over documents and with that over seeds; the logarithm of a ratio.
     """
 
     parts: tuple[Estimate, ...] = ()
@@ -96,19 +93,9 @@ def document_error(estimates: Sequence[Estimate]) -> float:
     return float(np.sqrt(np.mean(variances)))
 
 
-# --- findings and verdicts -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SeedFinding:
-    """One quantity of a claim under every seed.
-
-    Attributes:
-        of_seeds: The finding under each seed.
-        mean: The finding about the mean over seeds.
-        deviation: Standard deviation between seeds; NaN if it is not measured.
-        document_error: Standard error within one seed, due to the choice of documents; NaN likewise.
-    """
+    """One quantity of a claim under every seed; the spreads are NaN where they are not measured."""
 
     of_seeds: tuple[Finding, ...]
     mean: Finding
@@ -128,33 +115,25 @@ class SeedVerdict:
 
 
 def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
-    """The verdict on one claim.
-
-    Args:
-        claim: The claim.
-        evidence: Seed -> the tables of its run, for two seeds or more. Their bootstraps have the same seed.
-    """
+    """The verdict on one claim, from the tables of two seeds or more, whose bootstraps have the same seed."""
     of_seeds = tuple(claims.examine(claim, found) for found in evidence.values())
     asked = all(verdict.findings for verdict in of_seeds)
     quantities = list(claim.quantities(next(iter(evidence.values())))) if asked else []
     rows = list(zip(*(verdict.findings for verdict in of_seeds), strict=True))
     counted = sum(quantity.counts for quantity in quantities)
-    findings = tuple(
-        _per_run(quantity, row) if claim.timed else _compare(quantity, row, list(evidence), counted)
-        for quantity, row in zip(quantities, rows, strict=True)
-    )
     if not asked:
-        return SeedVerdict(claim, of_seeds, findings, NOT_ASKED, of_seeds[0].reason)
+        return SeedVerdict(claim, of_seeds, (), NOT_ASKED, of_seeds[0].reason)
     if claim.timed:
+        means = (
+            Finding(q.scope, q.name, Estimate(), q.bounds.text if q.bounds else "", counts=q.counts) for q in quantities
+        )
+        findings = tuple(map(SeedFinding, rows, means))
         return SeedVerdict(claim, of_seeds, findings, PER_RUN, "times depend on the machine and its load")
+    findings = tuple(map(partial(_compare, list(evidence), counted), quantities, rows))
     return SeedVerdict(claim, of_seeds, findings, *combine(finding.mean for finding in findings))
 
 
-def _per_run(quantity: Quantity, row: tuple[Finding, ...]) -> SeedFinding:
-    return SeedFinding(row, Finding(quantity.scope, quantity.name, Estimate(), row[0].bounds, counts=quantity.counts))
-
-
-def _compare(quantity: Quantity, row: tuple[Finding, ...], seeds: list[int], counted: int) -> SeedFinding:
+def _compare(seeds: list[int], counted: int, quantity: Quantity, row: tuple[Finding, ...]) -> SeedFinding:
     """The finding about the mean over seeds with the findings of each seed, one of so many that count."""
     missing = [f"seed {seed}: {f.reason}" for seed, f in zip(seeds, row, strict=True) if np.isnan(f.estimate.value)]
     estimates = [finding.estimate for finding in row]
@@ -164,7 +143,7 @@ def _compare(quantity: Quantity, row: tuple[Finding, ...], seeds: list[int], cou
             raise InconclusiveError("; ".join(missing))
         return mean_over_seeds(estimates)
 
-    mean = find(Quantity(quantity.scope, quantity.name, measure, quantity.bounds, quantity.counts), counted)
+    mean = find(replace(quantity, measure=measure), counted)
     if np.isnan(mean.estimate.value):
         return SeedFinding(row, mean)
     return SeedFinding(row, mean, deviation(estimates), document_error(estimates))
@@ -175,14 +154,8 @@ def verdicts(evidence: Mapping[int, Evidence], examined: Iterable[Claim] = CLAIM
     return [examine(claim, evidence) for claim in examined]
 
 
-# --- the table -----------------------------------------------------------------------------------------------------
-
-
 def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int], mark: str = "") -> pd.DataFrame:
-    """The table "seeds": one row per finding and seed and one for the mean, then the verdicts with the scope "all".
-
-    `mark` is the mark of the runs' scale, see `twoscale.claims.scale`.
-    """
+    """The table "seeds": a row per finding and seed and one for the mean, then the verdicts; `mark` of the scale."""
     rows = []
     for verdict in judged:
         for finding in verdict.findings:

@@ -25,19 +25,12 @@ LATE_LOOPS = int(geometry.LATE_STEPS[-1]) + 1
 
 @dataclass(frozen=True)
 class Needs:
-    """Requirements of a claim on the run that it is about.
+    """Requirements of a claim on the run that it is about."""
 
-    Attributes:
-        loops: Loop steps of the trajectories, at least.
-        groups: Looped groups, at least.
-        training: Several checkpoints of one training.
-        max_loops: Most loop steps that a token may take under an exit criterion, exactly; `None` for any.
-    """
-
-    loops: int = 0
-    groups: int = 1
-    training: bool = False
-    max_loops: int | None = None
+    loops: int = 0  # of the trajectories, at least
+    groups: int = 1  # at least
+    training: bool = False  # several checkpoints of one training
+    max_loops: int | None = None  # of a token under an exit criterion, exactly; None for any
 
     def lacking(self, groups: int, loop_steps: int, max_loops: int, published: bool) -> str | None:
         """Missing requirement of a run of which these are known, as half a sentence; `None` if there is none."""
@@ -54,36 +47,22 @@ class Needs:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of the paper.
+    """One claim of the paper."""
 
-    Attributes:
-        number: Its number, which does not change when claims are added.
-        title: The claim in short.
-        statement: The claim in our words.
-        where: Its place in the paper.
-        quantities: The numbers that it is judged on.
-        needs: Requirements on the run.
-        timed: Whether it rests on times, which other work on the machine changes.
-        documents: Held-out documents of equal length below which it is never upheld in simulated runs with the noise of
-            the demo (docs/judging.md).
-        presumes_fixed_point: Whether it is about step norms near a fixed point, which a drifting loop does not have.
-    """
-
-    number: int
+    number: int  # does not change when claims are added
     title: str
-    statement: str
-    where: str
+    statement: str  # in our words
+    where: str  # place in the paper
     quantities: Callable[[Evidence], Iterator[Quantity]]
     needs: Needs = Needs()
-    timed: bool = False
+    timed: bool = False  # whether it rests on times, which other work on the machine changes
+    # held-out documents of equal length below which it is never upheld in simulations of the demo (docs/judging.md)
     documents: int = 2
-    presumes_fixed_point: bool = False
+    presumes_fixed_point: bool = False  # whether it is about step norms near one, which a drifting loop does not have
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a claim, with the findings that it follows from."""
-
     claim: Claim
     findings: tuple[Finding, ...]
     verdict: str
@@ -235,7 +214,6 @@ CLAIMS = (
     ),
 )
 
-
 # Those that need the tables of trajectories and of drift only.
 GEOMETRY = tuple(claim for claim in CLAIMS if claim.number in (1, 2, 3, 4, 5, 6, 12, 13))
 
@@ -261,10 +239,7 @@ def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdi
 
 
 def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
-    """The table "claims": one row per finding, then the verdict on the claim with the scope "all".
-
-    `mark` is the mark of the run's scale, see `twoscale.claims.scale`.
-    """
+    """The table "claims": one row per finding, then the verdict with the scope "all"; `mark` of the run's scale."""
     rows = []
     for verdict in judged:
         rows += [row(verdict.claim, finding) for finding in (*verdict.findings, whole(verdict))]
