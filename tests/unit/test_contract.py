@@ -13,7 +13,7 @@ from twoscale.base import InputError
 from twoscale.exits import benchmark
 from twoscale.exits.benchmark import TRIAL_TOKENS, try_criteria
 from twoscale.exits.contract import Decisions, GivenStates, configured_criteria, first_exit, load_criterion
-from twoscale.exits.criteria import CRITERIA, KL, Acceleration, ExitCriterion, make_criterion
+from twoscale.exits.criteria import CRITERIA, KL, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise
@@ -51,23 +51,46 @@ def criterion_that(update=None, start=None):
     return Faulty(1.0)
 
 
+def weighted_that(update):
+    criterion = criterion_that(update)
+    type(criterion).keeps = "weighted"
+    return criterion
+
+
+# what update returns for (step, x_new), what is found and what expected; {0} is the number of tokens
+FAULTS = {
+    "one number": (
+        lambda step, x: (step.norm() < 1, {}),
+        r"should_exit a bool tensor of shape \(\)",
+        r"shape \({0},\)",
+    ),
+    "statistic": (lambda step, x: (step, {}), "should_exit a float64 tensor", r"a bool tensor of shape \({0},\)"),
+    "column": (lambda step, x: ((step < 1)[:, None], {}), r"shape \({0}, 1\)", r"a bool tensor of shape \({0},\)"),
+    "python bool": (lambda step, x: (True, {}), "should_exit a value of type bool", "a bool tensor"),
+    "nothing": (lambda step, x: None, "nothing", "a pair"),
+    "a dict": (lambda step, x: {"x": x, "y": x, "z": x}, "a value of type dict", "a pair"),
+    "a weight": (lambda step, x: (step < 1, {}, step), "a value of type tuple", r"a pair \(should_exit, state\)"),
+}
+FAULTY_WEIGHTS = {
+    "pair": (lambda step, x: (step < 1, {}), "a value of type tuple", r"a triple \(should_exit, state, weight\)"),
+    "nothing": (lambda step, x: (step < 1, {}, None), "as weight nothing", r"a float64 tensor of shape \({0},\)"),
+    "column": (lambda step, x: (step < 1, {}, step[:, None]), r"as weight .*\({0}, 1\)", r".* of shape \({0},\)"),
+    "float32": (lambda step, x: (step < 1, {}, step.float()), "as weight a float32 tensor", "a float64 tensor"),
+}
+
+
 @ENGINES
 @pytest.mark.parametrize(
-    ("update", "found", "expected"),
-    [
-        (lambda step, x: (step.norm() < 1, {"x": x}), r"as should_exit a bool tensor of shape \(\)", r"shape \({0},\)"),
-        (lambda step, x: (step, {"x": x}), "as should_exit a float64 tensor", r"a bool tensor of shape \({0},\)"),
-        (lambda step, x: ((step < 1)[:, None], {"x": x}), r"shape \({0}, 1\)", r"a bool tensor of shape \({0},\)"),
-        (lambda step, x: (True, {"x": x}), "as should_exit a value of type bool", "a bool tensor"),
-        (lambda step, x: None, "nothing", "a pair"),
-        (lambda step, x: {"x": x, "y": x, "z": x}, "a value of type dict", "a pair"),
-    ],
-    ids=["one number", "statistic", "column", "python bool", "nothing", "a dict"],
+    ("make", "fault"),
+    [(criterion_that, fault) for fault in FAULTS.values()]
+    + [(weighted_that, fault) for fault in FAULTY_WEIGHTS.values()],
+    ids=[*FAULTS, *(f"weight: {name}" for name in FAULTY_WEIGHTS)],
 )
-def test_what_update_returns_is_refused_with_what_was_expected(run, tokens, update, found, expected):
+def test_what_update_returns_is_refused_with_what_was_expected(run, tokens, make, fault):
+    update, found, expected = fault
     sentence = rf"^exit criterion Faulty\.update returned .*{found}.*, expected .*{expected}.*\.$"
     with pytest.raises(InputError, match=sentence.replace("{0}", f"{tokens}")):
-        run(criterion_that(update))
+        run(make(update))
 
 
 @pytest.mark.parametrize(
@@ -79,36 +102,6 @@ def test_a_state_without_one_entry_per_token_is_refused_where_rows_are_dropped(s
     decisions.update(x)
     with pytest.raises(InputError, match=r"Faulty\.update returned a state .*, expected a dict of tensors whose first"):
         decisions.keep(torch.tensor([0, 2]))
-
-
-def weighted_that(update):
-    criterion = criterion_that(update)
-    type(criterion).keeps = "weighted"
-    return criterion
-
-
-@ENGINES
-@pytest.mark.parametrize(
-    ("update", "found", "expected"),
-    [
-        (lambda step, x: (step < 1, {"x": x}), "a value of type tuple", r"a triple \(should_exit, state, weight\)"),
-        (lambda step, x: (step < 1, {"x": x}, None), "as weight nothing", r"a float64 tensor of shape \({0},\)"),
-        (lambda step, x: (step < 1, {"x": x}, step[:, None]), r"as weight .*\({0}, 1\)", r".* of shape \({0},\)"),
-        (lambda step, x: (step < 1, {"x": x}, step.float()), "as weight a float32 tensor", "a float64 tensor"),
-        (lambda step, x: (step < 1, {"x": x}, step < 1), "as weight a bool tensor", "a float64 tensor"),
-    ],
-    ids=["pair", "nothing", "column", "float32", "bool"],
-)
-def test_the_weight_of_a_weighted_exit_is_one_number_per_token(run, tokens, update, found, expected):
-    sentence = rf"^exit criterion Faulty\.update returned {found}.*, expected {expected}.*\.$"
-    with pytest.raises(InputError, match=sentence.replace("{0}", f"{tokens}")):
-        run(weighted_that(update))
-
-
-@ENGINES
-def test_a_weight_of_a_criterion_that_keeps_one_state_is_refused(run, tokens):
-    with pytest.raises(InputError, match=r"expected a pair \(should_exit, state\)\.$"):
-        run(criterion_that(lambda step, x: (step < 1, {"x": x}, step)))
 
 
 def test_weights_of_a_mean_are_limited_to_what_is_left_of_one():
@@ -167,14 +160,6 @@ def test_exits_on_given_states_are_those_of_the_definition(name):
         assert (loop_steps[token], evaluations[token]) == (found.loop_steps, found.evaluations)
 
 
-def test_after_rows_are_dropped_the_decision_has_as_many_as_are_left():
-    x = torch.zeros(3, 2)
-    decisions = Decisions(Acceleration(1.0), x, None)
-    decisions.update(x)
-    decisions.keep(torch.tensor([0, 2]))
-    assert decisions.update(x[:2]).shape == (2,)
-
-
 CRASH = """from twoscale.exits.criteria import ExitCriterion
 
 
@@ -197,13 +182,6 @@ def test_an_exception_of_a_users_criterion_is_one_sentence_with_its_line(run, to
         run(load_criterion(str(tmp_path / "crash.py"), "Crash")(1.0))
     where = f"exit criterion file {tmp_path}/crash.py, line 12"
     assert str(caught.value) == f"{where}: Crash.update raised KeyError: 'missing', expected no exception."
-
-
-@ENGINES
-def test_a_fault_in_a_users_file_names_the_file(run, tokens, tmp_path):
-    (tmp_path / "crash.py").write_text(CRASH.replace('{}["missing"]', "x_new.norm() < 1"))
-    with pytest.raises(InputError, match=r"^exit criterion file .*/crash\.py: Crash\.update returned as should_exit"):
-        run(load_criterion(str(tmp_path / "crash.py"), "Crash")(1.0))
 
 
 @ENGINES
@@ -240,49 +218,28 @@ def try_mine(tmp_path, decision, thresholds=(1.0, 3.0)):
     try_criteria(CHECKPOINT, TEXT, config.ExitsConfig(max_loops=6, criteria={"mine": mine}))
 
 
-def test_a_criterion_that_decides_on_each_token_alone_passes(tmp_path):
+# decision of a user's criterion -> what the trial says
+TRIED_DECISIONS = {
+    "(step.mean() < self.threshold).expand(len(step))": r"found \d evaluations of token \d in group [23] in "
+    r"parallel and \d in decoding, expected no difference: the decision for a token may depend only on its own row",
+    "step < self.threshold * step.max() / 2": r"found \d evaluations of token \d in group [23] in parallel",
+    "step < self.threshold * (1 if self.threshold < 2 else len(step))": "at 3: found",  # at one threshold only
+    "(x_new.add_(1) if len(x_new) == 1 else x_new)[:, 0] > 1e9": "the same exits in parallel and in decoding but",
+    "x_new.mul_(0.5)[:, 0] > 1e9": r"Mine changed x0 or x_new in place, expected them unchanged",
+    "state['x'].zero_()[:, 0] > 1e9": r"Mine changed x0 or x_new in place, expected them unchanged",
+    "step.norm() < 1": r"Mine\.update returned as should_exit",
+    "1 / 0": r"Mine\.update raised ZeroDivisionError",
+}
+
+
+@pytest.mark.parametrize(("decision", "sentence"), TRIED_DECISIONS.items())
+def test_a_faulty_criterion_is_refused_before_it_is_measured(tmp_path, decision, sentence):
+    with pytest.raises(InputError, match=rf"^exit criterion .*file .*mine\.py.*{sentence}"):
+        try_mine(tmp_path, decision)
+
+
+def test_the_built_in_criteria_and_one_that_decides_on_each_token_alone_pass(tmp_path):
     try_mine(tmp_path, "step < self.threshold")
-
-
-@pytest.mark.parametrize(
-    "decision",
-    ["(step.mean() < self.threshold).expand(len(step))", "step < self.threshold * step.max() / 2"],
-    ids=["mean of the batch", "relative to the batch"],
-)
-def test_a_criterion_that_looks_at_other_tokens_is_refused(tmp_path, decision):
-    sentence = (
-        r"^exit criterion 'mine' of the file .*mine\.py at \d\S*: found \d evaluations of token \d in group [23] in "
-        r"parallel and \d in decoding, expected no difference: the decision for a token may depend only on its own row"
-    )
-    with pytest.raises(InputError, match=sentence):
-        try_mine(tmp_path, decision)
-
-
-def test_a_criterion_that_disagrees_at_one_threshold_only_is_refused(tmp_path):
-    decision = "step < self.threshold * (1 if self.threshold < 2 else len(step))"
-    try_mine(tmp_path, decision, [1.0])
-    with pytest.raises(InputError, match="at 3: found"):
-        try_mine(tmp_path, decision)
-
-
-def test_different_logits_behind_the_same_exits_are_refused(tmp_path):
-    with pytest.raises(InputError, match="the same exits in parallel and in decoding but different logits"):
-        try_mine(tmp_path, "(x_new.add_(1) if len(x_new) == 1 else x_new)[:, 0] > 1e9")
-
-
-@pytest.mark.parametrize("decision", ["x_new.mul_(0.5)[:, 0] > 1e9", "state['x'].zero_()[:, 0] > 1e9"])
-def test_a_criterion_that_writes_into_the_states_of_the_model_is_refused(tmp_path, decision):
-    with pytest.raises(InputError, match=r"mine\.py: Mine changed x0 or x_new in place, expected them unchanged"):
-        try_mine(tmp_path, decision)
-
-
-@pytest.mark.parametrize("decision", ["step.norm() < 1", "1 / 0"], ids=["faulty", "crashing"])
-def test_what_the_engines_refuse_ends_the_trial(tmp_path, decision):
-    with pytest.raises(InputError, match=r"exit criterion file .*mine\.py.* Mine\.update r"):
-        try_mine(tmp_path, decision)
-
-
-def test_the_built_in_criteria_pass():
     criteria = {name: {"thresholds": [2]} for name in CRITERIA}
     gated = {"hidden_size": 16, "context_length": 12, "exit_gate": True}
     for changes in (gated, {"groups": ()}):
@@ -291,16 +248,8 @@ def test_the_built_in_criteria_pass():
 
 
 def test_a_difference_that_float64_does_not_have_is_rounding(tmp_path, monkeypatch):
-    """A criterion cannot help a threshold within rounding of its statistic."""
-    dtypes = []
-
-    def difference(checkpoint, tokens, criterion, max_loops):
-        dtypes.append(next(checkpoint.model.parameters()).dtype)
-        return "some" if dtypes[-1] == torch.float32 else None
-
-    monkeypatch.setattr(benchmark, "_difference", difference)
+    monkeypatch.setattr(benchmark, "_difference", lambda checkpoint, *_: checkpoint.model is TRIED or None)
     try_mine(tmp_path, "step < self.threshold", [1.0])
-    assert dtypes == [torch.float32, torch.float64]
     assert next(TRIED.parameters()).dtype == torch.float32
 
 
@@ -332,6 +281,42 @@ class Patience(ExitCriterion):
 """
 
 
+def changed(old, new):
+    return USERS_CRITERION.replace(old, new), "Patience"
+
+
+# source and class -> what the sentence says
+FILES = {
+    (USERS_CRITERION, "Patients"): "found no subclass of ExitCriterion named 'Patients'",
+    ("class Patience(ExitCriterion): pass", "Patience"): "cannot be imported .NameError: name 'ExitCriterion'",
+    ("def broken(:", "Patience"): "cannot be imported .SyntaxError: ",
+    ("Patience = 3", "Patience"): "found no subclass of ExitCriterion named 'Patience'",
+    changed("def start", "def begin"): "lacks the method start",
+    changed("def update", "def next"): "lacks the method update",
+    changed('"previous"', '"best"'): "keeps = 'best', expected one of previous, new",
+    changed("keeps =", "patience = 0  #"): "patience = 0, expected a whole number of loop steps, at least 1",
+    changed(
+        "x_new, readout", "x_new"
+    ): r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
+    changed(
+        "def start", "def __init__(self, threshold, decode): 0\n\n    def start"
+    ): r"has __init__\(self, threshold, decode",
+    changed(
+        "def start", "def __init__(self, threshold): 1 / 0\n\n    def start"
+    ): r"line 8: Patience\.__init__ raised ZeroDiv",
+}
+
+
+@pytest.mark.parametrize(("written", "sentence"), FILES.items())
+def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(written, sentence, tmp_path):
+    with pytest.raises(InputError, match=sentence) as refusal:
+        make_criterion("mine", 1.0, configured(tmp_path, *written))
+    message = str(refusal.value)
+    assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}")
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
 def configured(tmp_path, source, name="Patience"):
     """The criteria of a config that adds the class `name` of a file with this source as `mine`."""
     file = tmp_path / "mine.py"
@@ -353,56 +338,6 @@ def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
     assert criterion.keeps == "previous"
 
 
-@pytest.mark.parametrize(
-    ("source", "name", "sentence"),
-    [
-        (USERS_CRITERION, "Patients", "found no subclass of ExitCriterion named 'Patients'"),
-        ("class Patience(ExitCriterion): pass", "Patience", "cannot be imported .NameError: name 'ExitCriterion'"),
-        ("def broken(:", "Patience", "cannot be imported .SyntaxError: "),
-        ("class Patience: pass", "Patience", "found no subclass of ExitCriterion named 'Patience'"),
-        ("Patience = 3", "Patience", "found no subclass of ExitCriterion named 'Patience'"),
-        (USERS_CRITERION.replace("def start", "def begin"), "Patience", "lacks the method start"),
-        (USERS_CRITERION.replace("def update", "def next"), "Patience", "lacks the method update"),
-        (USERS_CRITERION.replace('"previous"', '"best"'), "Patience", "keeps = 'best', expected one of previous, new"),
-        (
-            USERS_CRITERION.replace("keeps =", "patience = 0  #"),
-            "Patience",
-            "patience = 0, expected a whole number of loop steps, at least 1",
-        ),
-        (
-            USERS_CRITERION.replace("x_new, readout", "x_new"),
-            "Patience",
-            r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
-        ),
-        (
-            USERS_CRITERION.replace("start(self, x0)", "start(self)"),
-            "Patience",
-            r"has start\(self\), expected start\(self, x0\)",
-        ),
-        (
-            USERS_CRITERION.replace(
-                "def start", "def __init__(self, threshold, decode):\n        pass\n\n    def start"
-            ),
-            "Patience",
-            r"has __init__\(self, threshold, decode\), expected __init__\(self, threshold\)",
-        ),
-    ],
-)
-def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name, sentence, tmp_path):
-    with pytest.raises(InputError, match=sentence) as refusal:
-        configured(tmp_path, source, name)
-    message = str(refusal.value)
-    assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}")
-    assert message.endswith(".")
-    assert "\n" not in message
-
-
-def test_a_constructor_that_raises_is_one_sentence_with_its_line(tmp_path):
-    crash = USERS_CRITERION.replace("def start", "def __init__(self, threshold):\n        1 / 0\n\n    def start")
-    with pytest.raises(InputError, match=r"mine\.py, line 9: Patience\.__init__ raised ZeroDivisionError: division"):
-        make_criterion("mine", 1.0, configured(tmp_path, crash))
-
-
 def test_a_users_criterion_may_write_to_what_below_returns(tmp_path):
     criterion = make_criterion("mine", 2.0, configured(tmp_path, USERS_CRITERION))
     for _ in range(2):
@@ -414,8 +349,3 @@ def test_a_users_criterion_may_write_to_what_below_returns(tmp_path):
 def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp_path):
     configured(tmp_path, "from twoscale.exits.criteria import StepNorm", "StepNorm")
     assert CRITERIA["step_norm"].file is None
-
-
-def test_a_criterion_file_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"exit criterion file .*nowhere\.py: no such file"):
-        load_criterion(str(tmp_path / "nowhere.py"), "Mine")

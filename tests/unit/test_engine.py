@@ -44,7 +44,6 @@ SIZES = {
 PUBLISHED = {name: ARCHITECTURES[name] | sizes for name, sizes in SIZES.items()}
 OF_ONE_STATE = ("confidence", "margin", "entropy")
 SEVERAL = ["fixed", "step_norm", "kl", "acceleration", "exit_gate"]  # one of each kind of state
-ADAPTIVE = [name for name in CRITERIA if name != "fixed"]
 
 
 def small_model(seed=0, **variants):
@@ -84,9 +83,11 @@ def statistic(name, model, x, x_new, x_before):
         case "kl":
             return kl_divergence(*(model.readout(state).log_softmax(-1) for state in (x_new, x)))
         case "minp_kl":
-            return kl_divergence(*(criterion.filtered(model.readout(state)) for state in (x, x_new)))
+            p = torch.stack([model.readout(state).softmax(-1) for state in (x, x_new)])
+            q = p.masked_fill(p < 0.1 * p.amax(-1, keepdim=True), 1 / p.shape[-1])
+            return kl_divergence(*(q / q.sum(-1, keepdim=True)).log())
         case "entropy_diff":
-            before, after = (criterion.entropy(model.readout(state)) for state in (x, x_new))
+            before, after = (torch.distributions.Categorical(logits=model.readout(s)).entropy() for s in (x, x_new))
             return (after - before).abs()
         case "confidence":
             return model.readout(x_new).softmax(-1).amax(-1)
@@ -172,7 +173,7 @@ def rows_through_step(model, run):
 
 
 CASES = [("default", criterion) for criterion in CRITERIA]
-CASES += [(name, criterion) for name in VARIANTS | PUBLISHED for criterion in SEVERAL]
+CASES += [(name, criterion) for name in VARIANTS | PUBLISHED for criterion in ("kl", "acceleration", "exit_gate")]
 
 
 def assert_as_reference(model, tokens, name, threshold, found, **options):
@@ -202,15 +203,14 @@ def test_parallel_decoding_and_reference_are_the_same_function_however_a_text_is
     if name != "fixed":
         assert len(counts.evaluations.unique()) > 2, "the thresholds have to make the exits ragged"
     expected, evaluations = assert_as_reference(model, tokens, name, threshold, (logits, counts))
-    for sizes in ([9], [3, 0, 4, 0], [0, 0, 1, 6]):
+    for sizes in ([3, 0, 4, 0], [0, 0, 1, 6]):
         found, taken = feed_in_pieces(make_decoder(model, criterion, sequence=1), tokens[1], sizes)
         assert_close(found, expected)
         assert torch.equal(taken, evaluations)
 
 
-@pytest.mark.parametrize("name", SEVERAL)
-def test_a_plain_gpt_needs_no_exit(name):
-    model, tokens = small_model(groups=[]), text(2, 9)
+def test_a_plain_gpt_needs_no_exit():
+    name, model, tokens = "kl", small_model(groups=[]), text(2, 9)
     criterion = make_criterion(name, 3)
     logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
     assert counts.loop_steps.shape == counts.evaluations.shape == (0, 2, 9)
@@ -259,84 +259,45 @@ def test_a_criterion_of_the_user_runs_alike_in_parallel_and_decoding(batch, leng
         )
 
 
-@pytest.mark.parametrize("name", SEVERAL)
-@pytest.mark.parametrize("variants", [{}, {"loop_noise": 0.3}], ids=["start noise", "loop noise"])
-def test_the_batch_size_changes_nothing(variants, name):
-    model, sequences, tokens = small_model(**variants), (8, 0, 5), text(3, 10)
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(*sequences)))
-    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(*sequences))
-    for rows in (slice(0, 1), slice(1, 3)):
-        part, part_counts = evaluate(model, tokens[rows], criterion, MAX_LOOPS, noise_of(*sequences[rows]))
-        assert_close(part, logits[rows])
-        for kind in ("loop_steps", "evaluations"):
-            assert torch.equal(getattr(part_counts, kind), getattr(counts, kind)[:, rows])
+def both_limits(name):
+    """A threshold of the criterion that no token meets, and one that every token meets."""
+    later = CRITERIA[name].larger_is_later
+    return (MAX_LOOPS + 1 if later else 1e-300), (1e-300 if later else 1e300)
 
 
-@pytest.mark.parametrize("name", SEVERAL)
-def test_later_tokens_change_neither_earlier_logits_nor_earlier_exits(name):
-    model, tokens, seen = small_model(), text(2, 10), 6
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1)))
-    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
-    changed = tokens.clone()
-    changed[:, seen:] = (changed[:, seen:] + 1) % 11
-    for other in (changed, tokens[:, :seen]):
-        other_logits, other_counts = evaluate(model, other, criterion, MAX_LOOPS, noise_of(0, 1))
-        assert_close(other_logits[:, :seen], logits[:, :seen])
-        assert torch.equal(other_counts.loop_steps[..., :seen], counts.loop_steps[..., :seen])
-        assert torch.equal(other_counts.evaluations[..., :seen], counts.evaluations[..., :seen])
-    assert not torch.allclose(
-        logits[:, seen:], evaluate(model, changed, criterion, MAX_LOOPS, noise_of(0, 1))[0][:, seen:]
-    )
-
-
-@pytest.mark.parametrize("loops", [1, 4, MAX_LOOPS])
 @pytest.mark.parametrize("variants", (VARIANTS | PUBLISHED).values(), ids=VARIANTS | PUBLISHED)
-def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants, loops):
+def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants):
     model, tokens = small_model(**variants), text(2, 9)
-    logits, counts = evaluate(model, tokens, make_criterion("fixed", loops), MAX_LOOPS, noise_of(2, 6))
-    assert_close(logits, model(tokens, [loops] * len(model.config.groups), noise_of(2, 6)))
-    assert (counts.loop_steps == loops).all()
-    assert (counts.evaluations == loops).all()
+    for loops in (1, 4):
+        logits, counts = evaluate(model, tokens, make_criterion("fixed", loops), MAX_LOOPS, noise_of(2, 6))
+        assert_close(logits, model(tokens, [loops] * len(model.config.groups), noise_of(2, 6)))
+        assert (counts.loop_steps == loops).all()
+        assert (counts.evaluations == loops).all()
 
 
-@pytest.mark.parametrize("name", ADAPTIVE)
-def test_a_threshold_that_is_never_met_runs_all_loops(name):
+@pytest.mark.parametrize("name", [name for name in CRITERIA if name != "fixed"])
+def test_a_threshold_never_met_runs_all_loops_and_one_always_met_exits_at_the_first_chance(name):
     model, tokens = small_model(), text(2, 9)
-    never = MAX_LOOPS + 1 if CRITERIA[name].larger_is_later else 1e-300
-    logits, counts = evaluate(model, tokens, make_criterion(name, never), MAX_LOOPS, noise_of(0, 1))
-    assert_close(logits, model(tokens, [MAX_LOOPS] * len(model.config.groups), noise_of(0, 1)))
-    assert (counts.loop_steps == MAX_LOOPS).all()
-    assert (counts.evaluations == MAX_LOOPS).all()
+    first = (2, 3) if name.startswith("acceleration") else (1, 1)  # loop steps and evaluations
+    for threshold, (steps, evaluations) in zip(both_limits(name), ((MAX_LOOPS, MAX_LOOPS), first), strict=True):
+        if name == "argmax_stability" and steps != MAX_LOOPS:
+            continue  # which tokens repeat their prediction depends on the model
+        logits, counts = evaluate(model, tokens, make_criterion(name, threshold), MAX_LOOPS, noise_of(0, 1))
+        assert (counts.loop_steps == steps).all()
+        assert (counts.evaluations == evaluations).all()
+        if steps == evaluations:  # otherwise later tokens attend to a step that was discarded
+            assert_close(logits, model(tokens, [steps] * len(model.config.groups), noise_of(0, 1)))
 
 
-ALWAYS_MEETABLE = [name for name in ADAPTIVE if name != "argmax_stability"]
-
-
-@pytest.mark.parametrize("name", ALWAYS_MEETABLE)
-def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(name):
-    steps, evaluations = (2, 3) if name.startswith("acceleration") else (1, 1)
-    model, tokens = small_model(), text(2, 9)
-    always = 1e-300 if CRITERIA[name].larger_is_later else 1e300
-    logits, counts = evaluate(model, tokens, make_criterion(name, always), MAX_LOOPS, noise_of(0, 1))
-    assert (counts.loop_steps == steps).all()
-    assert (counts.evaluations == evaluations).all()
-    assert logits.isfinite().all()
-    if steps == evaluations:  # later tokens still attend to a step that was thrown away
-        assert_close(logits, model(tokens, [1] * len(model.config.groups), noise_of(0, 1)))
-
-
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("replay", [False, True])
 @pytest.mark.parametrize("max_loops", [2, 3])
-def test_an_exit_at_the_last_of_max_loops_still_discards_that_step(max_loops, ahead):
+def test_an_exit_at_the_last_of_max_loops_still_discards_that_step(max_loops, replay):
     model, tokens, criterion = small_model(), text(1, 9), make_criterion("acceleration", 1e300)
     expected, counts = evaluate(model, tokens, criterion, max_loops, noise_of(0))
     assert (counts.evaluations == max_loops).all()
     assert (counts.loop_steps == 2).all()
-    logits, evaluations = decode_text(
-        Decoder(model, criterion, max_loops, SEED, DecoderOptions(replay=ahead)), tokens[0]
-    )
-    assert_close(logits, expected[0])
-    assert torch.equal(evaluations, counts.evaluations[:, 0])
+    decoder = Decoder(model, criterion, max_loops, SEED, DecoderOptions(replay=replay))
+    assert_decodes(decoder, tokens[0], expected[0], counts.evaluations[:, 0])
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -370,7 +331,7 @@ def test_the_baseline_runs_the_evaluations_it_is_given_and_calls_no_criterion():
     assert rows == [sum(of_group) for of_group in zip(*wanted, strict=True)]
 
 
-@pytest.mark.parametrize("name", [name for name, criterion in CRITERIA.items() if criterion.keeps == "new"])
+@pytest.mark.parametrize("name", [name for name in SEVERAL if CRITERIA[name].keeps == "new"])
 def test_the_baseline_of_a_criterion_that_keeps_the_new_state_gives_its_logits(name):
     model, tokens = small_model(loop_noise=0.3), text(1, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(0))
@@ -379,19 +340,6 @@ def test_the_baseline_of_a_criterion_that_keeps_the_new_state_gives_its_logits(n
     decoder.reset()
     replayed = [decoder.feed(*fed)[0] for fed in zip(tokens[0].tolist(), evaluations.T.tolist(), strict=True)]
     assert_close(torch.stack(replayed), logits)
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_a_decoder_that_was_reset_has_forgotten_the_text_before(name):
-    model, (first, second) = small_model(), text(2, CONTEXT_LENGTH)
-    criterion = make_criterion(name, ragged_threshold(name, model, second[None], noise_of(0)))
-    used = make_decoder(model, criterion)
-    decode_text(used, first)
-    used.reset()
-    logits, evaluations = decode_text(used, second)
-    fresh, expected = decode_text(make_decoder(model, criterion), second)
-    assert torch.equal(logits, fresh)
-    assert torch.equal(evaluations, expected)
 
 
 def feed_in_pieces(decoder, tokens, sizes):
@@ -426,7 +374,7 @@ def random_model(draw):
     )
 
 
-@pytest.mark.parametrize("case", range(12))
+@pytest.mark.parametrize("case", range(10))
 def test_random_models_agree_in_parallel_in_pieces_and_with_the_reference(case):
     draw = random.Random(case)
     model, tokens = random_model(draw), text(1, CONTEXT_LENGTH, case)
@@ -446,11 +394,13 @@ def test_random_models_agree_in_parallel_in_pieces_and_with_the_reference(case):
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
-    model, tokens, other = small_model(), text(1, 9)[0], text(1, 6, seed=1)[0].tolist()
+def test_a_text_that_was_reset_or_rewound_is_forgotten(name):
+    model, tokens, other = small_model(), text(1, 9)[0], text(1, 7, seed=1)[0].tolist()
     criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
     expected, taken = decode_text(make_decoder(model, criterion), tokens)
     decoder = make_decoder(model, criterion)
+    decoder.feed_parallel(other[:6])
+    decoder.reset()
     decode_text(decoder, tokens[:4])
     decoder.feed_parallel(other[:3])
     decoder.feed(other[3])
@@ -458,29 +408,8 @@ def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
     assert_decodes(decoder, tokens[4:], expected[4:], taken[:, 4:])
 
 
-def test_a_decoder_rewinds_only_to_where_it_has_been():
-    decoder = Decoder(small_model(), Uncalled(1.0), MAX_LOOPS, SEED)
-    for position in (-1, 1):
-        with pytest.raises(ValueError, match="not a position"):
-            decoder.rewind(position)
-    decoder.rewind(0)
-    assert decoder.position == 0
-
-
-def test_more_tokens_than_the_context_are_refused():
-    model = small_model()
-    decoder = make_decoder(model, make_criterion("fixed", 1))
-    with pytest.raises(InputError, match="found 13 tokens, expected at most model"):
-        decoder.feed_parallel([0] * (CONTEXT_LENGTH + 1))
-    decoder.feed_parallel([0] * CONTEXT_LENGTH)
-    with pytest.raises(InputError, match="found 13 tokens, expected at most model"):
-        decoder.feed(0)
-
-
-@pytest.mark.parametrize(
-    ("slots", "policy"), [*((slots, "last") for slots in (1, 2, 3, MAX_LOOPS, 2 * MAX_LOOPS)), (3, "absent")]
-)
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize(("slots", "policy"), [(1, "last"), (3, "last"), (2 * MAX_LOOPS, "last"), (3, "absent")])
+@pytest.mark.parametrize("name", ["fixed", "kl", "acceleration"])
 def test_shared_slots_are_those_of_the_explicit_reference(name, slots, policy):
     model, tokens = small_model(), text(2, 9)
     model.kv_policy = policy
@@ -501,25 +430,6 @@ def test_published_architectures_share_slots_and_start_warm_as_the_reference_doe
     assert_decodes(decoder, tokens, expected, evaluations)
 
 
-def test_a_model_without_a_gate_has_no_exit_by_gate():
-    model = initialise(model_config(context_length=CONTEXT_LENGTH), 0)
-    for run in (lambda c: evaluate(model, text(1, 3), c, 3, noise_of(0)), lambda c: make_decoder(model, c).feed(1)):
-        with pytest.raises(InputError, match=r"expected a model with model\.exit_gate: true"):
-            run(make_criterion("exit_gate", 0.5))
-
-
-def test_slots_that_are_shared_change_the_function_and_slots_enough_do_not():
-    model, tokens = small_model(), text(1, 9)
-    criterion = make_criterion("fixed", MAX_LOOPS)
-    expected, _ = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0))
-    own, shared = (
-        evaluate_by_position(make_decoder(model, criterion, kv_slots=slots), tokens, criterion, [0])[0]
-        for slots in (MAX_LOOPS, 2)
-    )
-    assert_close(own, expected)
-    assert not torch.allclose(shared, expected)
-
-
 def test_fewer_slots_take_less_memory():
     model = small_model()
     sizes = [
@@ -530,20 +440,8 @@ def test_fewer_slots_take_less_memory():
     assert sizes == [of_slot * (2 + 4 * slots) for slots in (1, 2, MAX_LOOPS)]
 
 
-def test_positions_that_share_slots_are_not_computed_together():
-    model = small_model()
-    decoder = make_decoder(model, make_criterion("fixed", 3), kv_slots=2)
-    with pytest.raises(InputError, match="kv_slots: found 2 slots for 7 loops"):
-        decoder.feed_parallel([1, 2])
-    with pytest.raises(InputError, match="kv_slots: found 0, expected at least 1"):
-        make_decoder(model, None, kv_slots=0)
-    with pytest.raises(InputError, match="steps_per_graph: found 0, expected at least 1"):
-        make_decoder(model, None, steps_per_graph=0)
-
-
-@pytest.mark.parametrize("slots", [None, 2])
-@pytest.mark.parametrize("prompt", [1, 4])
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize(("slots", "prompt"), [(None, 1), (None, 4), (2, 4)])
+@pytest.mark.parametrize("name", ["fixed", "kl", "acceleration"])
 def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt, slots):
     model, tokens = small_model(exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
@@ -562,9 +460,12 @@ def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt,
     assert not torch.allclose(cold[prompt:], expected[prompt:])
 
 
-@pytest.mark.parametrize("variant", ["default", "noise at every step, final norm", "Ouro", "retrofitted Llama"])
-@pytest.mark.parametrize("name", SEVERAL)
-def test_absent_keys_and_values_are_those_of_the_reference(name, variant):
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [("default", name) for name in SEVERAL]
+    + [(variant, "kl") for variant in ("noise at every step, final norm", "Ouro", "retrofitted Llama")],
+)
+def test_absent_keys_and_values_are_those_of_the_reference(variant, name):
     """Also behind a text that was decoded and rewound, whose tokens were present at other loop steps."""
     model, tokens = small_model(**(VARIANTS | PUBLISHED)[variant]), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(0, 1))
@@ -614,15 +515,14 @@ def test_a_token_that_loops_alone_sees_only_itself():
     assert_close(seen[1], alone)
 
 
-READING_OUT = [name for name, criterion in CRITERIA.items() if criterion.needs_readout]
-
-
 def through_layers(model, criterion):
     return make_decoder(model, criterion, readout="remaining_layers")
 
 
 @pytest.mark.parametrize(
-    ("variant", "name"), [("default", name) for name in READING_OUT] + [(variant, "kl") for variant in [*VARIANTS][1:]]
+    ("variant", "name"),
+    [("default", name) for name in ("kl", "entropy_diff", "argmax_stability", "margin")]
+    + [(variant, "kl") for variant in [*VARIANTS][1:]],
 )
 def test_predictions_through_the_remaining_layers_are_those_of_the_reference(variant, name):
     model, tokens = small_model(**VARIANTS[variant]), text(2, 9)
@@ -632,42 +532,47 @@ def test_predictions_through_the_remaining_layers_are_those_of_the_reference(var
     assert_as_reference(model, tokens, name, threshold, found, readout="remaining_layers")
 
 
-def test_the_remaining_layers_decide_otherwise_than_the_head():
-    model, tokens = small_model(), text(6, 9)
-    criterion = make_criterion("kl", ragged_threshold("kl", model, tokens, noise_of(*range(6))))
-    decoders = make_decoder(model, criterion), through_layers(model, criterion)
-    by_head, by_layers = (
-        evaluate_by_position(decoder, tokens, criterion, range(6))[1].evaluations for decoder in decoders
+class Undeclared(LeaveBySign):
+    def update(self, state, x_new, readout):
+        readout(x_new)
+        return super().update(state, x_new, readout)
+
+
+def engines(model, criterion, readout="head", **options):
+    """The calls of both engines on a short text."""
+    decoder = make_decoder(model, criterion, readout=readout, **options)
+    return (
+        lambda: evaluate(model, text(1, 3), criterion, MAX_LOOPS, noise_of(0), readout),
+        lambda: decoder.feed_parallel([1, 2]),
+        lambda: decoder.feed(1),
     )
-    assert torch.equal(by_head[:2], by_layers[:2])  # no state of an earlier group has only layers behind it
-    assert not torch.equal(by_head[2], by_layers[2])
 
 
-def test_positions_are_not_computed_in_parallel_through_the_remaining_layers():
-    model, tokens = small_model(), text(1, 3)
-    criterion = make_criterion("kl", 1.0)
-    with pytest.raises(InputError, match=r"exits\.readout: found remaining_layers, expected head"):
-        evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0), "remaining_layers")
-    with pytest.raises(InputError, match=r"exits\.readout: found remaining_layers, expected head"):
-        through_layers(model, criterion).feed_parallel([1, 2])
-    norm = make_criterion("step_norm", 1.0)  # sees no prediction
-    evaluate(model, tokens, norm, MAX_LOOPS, noise_of(0), "remaining_layers")
+def test_wrong_calls_of_the_engines_are_refused():
+    model, ungated = small_model(), initialise(model_config(context_length=CONTEXT_LENGTH), 0)
+    fixed, kl = make_criterion("fixed", 1), make_criterion("kl", 1.0)
+    full, rewound = make_decoder(model, fixed), make_decoder(model, fixed)
+    full.feed_parallel([0] * CONTEXT_LENGTH)
+    parallel, pieces, alone = engines(model, Undeclared(1.0), "remaining_layers")
+    refused = [
+        (r"exits\.readout: found remaining_layers, expected head", engines(model, kl, "remaining_layers")[:2]),
+        ("expected needs_readout = True", (parallel, pieces, alone)),
+        (r"expected a model with model\.exit_gate: true", engines(ungated, make_criterion("exit_gate", 0.5))),
+        ("kv_slots: found 2 slots for 7 loops", engines(model, fixed, kv_slots=2)[1:2]),
+        ("kv_slots: found 0, expected at least 1", [lambda: make_decoder(model, None, kv_slots=0)]),
+        ("steps_per_graph: found 0, expected at least 1", [lambda: make_decoder(model, None, steps_per_graph=0)]),
+        ("found 13 tokens, expected at most model", [lambda: full.feed(0), lambda: rewound.feed_parallel([0] * 13)]),
+    ]
+    for sentence, calls in refused:
+        for call in calls:
+            with pytest.raises(InputError, match=sentence):
+                call()
+    with pytest.raises(ValueError, match="not a position"):
+        rewound.rewind(1)
+    evaluate(model, text(1, 3), make_criterion("step_norm", 1.0), MAX_LOOPS, noise_of(0), "remaining_layers")
 
 
-def test_a_criterion_that_reads_out_has_to_declare_it():
-    class Undeclared(LeaveBySign):
-        def update(self, state, x_new, readout):
-            readout(x_new)
-            return super().update(state, x_new, readout)
-
-    model = small_model()
-    with pytest.raises(InputError, match="expected needs_readout = True"):
-        evaluate(model, text(1, 3), Undeclared(1.0), MAX_LOOPS, noise_of(0), "remaining_layers")
-    with pytest.raises(InputError, match="expected needs_readout = True"):
-        through_layers(model, Undeclared(1.0)).feed(1)
-
-
-REPLAYED = [(name, {}) for name in CRITERIA] + [
+REPLAYED = [(name, {}) for name in ("fixed", "argmax_stability", "minp_kl", "exit_gate", "acceleration_relative")] + [
     (name, {"readout": readout} | options)
     for name in ("kl", "acceleration")
     for readout in ("head", "remaining_layers")
@@ -681,12 +586,15 @@ def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, options):
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
     criterion = make_criterion(name, threshold)
     plain, replayed = (make_decoder(model, criterion, replay=replay, **options) for replay in (False, True))
+    for stored in replayed.cache.stored.values():  # a text before has overflowed
+        stored.fill_(torch.inf)
+    replayed.reset()
     assert_decodes(replayed, tokens, *decode_text(plain, tokens))
     for layer, stored in plain.cache.stored.items():  # what was run ahead is overwritten
         assert_close(replayed.cache.stored[layer], stored)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, MAX_LOOPS])
+@pytest.mark.parametrize("size", [1, 3, MAX_LOOPS])
 def test_a_replaying_decoder_computes_at_most_the_graph_of_the_exit_and_the_next(size):
     model, tokens = small_model(), text(1, 9)[0]
     criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)))
@@ -696,18 +604,6 @@ def test_a_replaying_decoder_computes_at_most_the_graph_of_the_exit_and_the_next
     assert (taken[0] < MAX_LOOPS).any()
     graphs = (taken[0] + size - 1) // size + 1
     assert rows == (graphs * size).clamp(max=MAX_LOOPS).sum(1).tolist()
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_a_replaying_decoder_has_forgotten_what_overflowed(name):
-    model, tokens = small_model(), text(1, 9)[0]
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
-    expected, _ = decode_text(make_decoder(model, criterion), tokens)
-    decoder = make_decoder(model, criterion, replay=True)
-    for stored in decoder.cache.stored.values():
-        stored.fill_(torch.inf)
-    decoder.reset()
-    assert_close(decode_text(decoder, tokens)[0], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -734,7 +630,7 @@ NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
 @pytest.mark.parametrize("name", ["step_norm", "kl", "acceleration"])
 def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
     agreed = left_out = 0
-    for seed in range(8):
+    for seed in range(5):
         model, tokens = small_model(seed), text(1, CONTEXT_LENGTH, seed)
         threshold = ragged_threshold(name, model, tokens, noise_of(0))
         model = model.float()
@@ -765,21 +661,3 @@ def watched(criterion, closest):
         return ExitCriterion.below(criterion, statistic)
 
     return below
-
-
-def test_any_criterion_can_have_a_patience_of_several_steps():
-    """Exits at the first of two loop steps in a row at which the criterion says exit."""
-
-    class Twice(CRITERIA["step_norm"]):
-        patience = 2
-
-    model, tokens = small_model(), text(2, 9)
-    threshold = ragged_threshold("step_norm", model, tokens, noise_of(0, 1), share=0.6)
-    criterion = Twice(threshold)
-    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
-    once = evaluate(model, tokens, make_criterion("step_norm", threshold), MAX_LOOPS, noise_of(0, 1))[1]
-    assert (counts.evaluations[0] >= 2).all()  # the first group, where both have seen the same
-    assert (counts.evaluations[0] > once.evaluations[0]).any()
-    for row in range(2):
-        decoder = make_decoder(model, criterion, sequence=row)
-        assert_decodes(decoder, tokens[row], logits[row], counts.evaluations[:, row])

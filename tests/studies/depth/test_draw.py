@@ -7,8 +7,8 @@ import pytest
 from tests import configs, small
 from tests.figures import legend_texts, render_caption
 from tests.studies.depth.samples import LOSSES, card, draw_card, draw_lens, lens_table, quality, scaling, scaling_table
+from tests.unit.test_benchmark import scaling as measured_scaling
 from tests.unit.test_benchmark import small_model
-from tests.unit.test_fixed_loops import scaling as measured_scaling
 from twoscale import config, tables
 from twoscale.base import InputError
 from twoscale.config.definitions import loop_counts
