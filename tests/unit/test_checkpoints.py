@@ -1,5 +1,6 @@
 """checkpoints: a file says what it is, and is refused where it does not belong."""
 
+import pickle
 import resource
 
 import pytest
