@@ -41,11 +41,7 @@ def test_random_exits_have_the_histogram_of_the_criterion_in_every_group(evaluat
     assert plan.shape == evaluations.shape
     for planned, found in zip(plan, evaluations, strict=True):
         assert sorted(planned.ravel()) == sorted(found.ravel())
-
-
-@given(counts)
-def test_every_sequence_of_a_random_plan_costs_nearly_as_much_as_the_others(evaluations):
-    costs = random_plan(evaluations, SEQUENCES, (1,)).sum(axis=2)  # (G, N)
+    costs = plan.sum(axis=2)  # (G, N), nearly the same for every sequence
     spread = evaluations.max(axis=(1, 2)) - evaluations.min(axis=(1, 2))
     assert (costs.max(axis=1) - costs.min(axis=1) <= spread).all()
 
@@ -70,9 +66,9 @@ def test_draws_differ_and_are_a_function_of_their_key():
 def test_every_token_of_a_random_plan_is_equally_likely_to_get_the_most():
     evaluations = np.ones((1, 2, 4), dtype=np.int64)
     evaluations[0, 1, 3] = 9
-    drawn = sum(random_plan(evaluations, (0, 1), (draw,)) == 9 for draw in range(800))
-    assert drawn.sum() == 800
-    assert (abs(drawn - 100) < 40).all()  # four standard deviations
+    drawn = sum(random_plan(evaluations, (0, 1), (draw,)) == 9 for draw in range(400))
+    assert drawn.sum() == 400
+    assert (abs(drawn - 50) < 28).all()  # four standard deviations
 
 
 @pytest.mark.parametrize("name", ["step_norm", "fixed"])
@@ -95,12 +91,6 @@ def test_a_plan_is_the_same_function_in_decoding():
     torch.testing.assert_close(evaluate_planned(decoder, TEXT.inputs, plan, range(3)), parallel)
 
 
-def test_a_plan_of_another_text_is_refused():
-    plan = torch.ones(2, 3, BLOCK + 1, dtype=torch.int64)
-    with pytest.raises(ValueError, match=f"found {3 * BLOCK + 3} tokens, expected {3 * BLOCK} as in the text"):
-        evaluate(small_model(), TEXT.inputs, Planned(plan), MAX_LOOPS, NOISE)
-
-
 @pytest.mark.parametrize("changes", [{}, {"kv_slots": 2}, {"readout": "remaining_layers"}], ids=str)
 def test_controls_cost_what_their_criterion_costs(changes, tmp_path):
     found = measured(**changes)
@@ -113,14 +103,10 @@ def test_controls_cost_what_their_criterion_costs(changes, tmp_path):
         assert rows["sequence"].tolist() == 3 * [0, 1, 2]
 
 
-def test_where_no_token_exits_early_the_controls_are_the_criterion():
+def test_where_no_token_exits_early_the_controls_are_the_criterion_and_elsewhere_every_draw_is_evaluated():
     found = measured()
+    some = found["exit_cost_matched"].query("criterion == 'kl' and sequence == 0")
+    assert some["ce"].nunique() == 3  # two random ones, and fixed loops
     of = {name: frame[frame["threshold"] == 1e-300] for name, frame in found.items()}
     for _, rows in of["exit_cost_matched"].groupby(["reference", "draw"]):
         assert rows["ce"].tolist() == pytest.approx(of["exit_quality"]["ce"].tolist(), rel=1e-12)
-
-
-def test_every_draw_is_evaluated():
-    cost_matched = measured()["exit_cost_matched"]
-    first = cost_matched[(cost_matched["criterion"] == "kl") & (cost_matched["sequence"] == 0)]
-    assert first["ce"].nunique() == 3  # two random ones, and fixed loops

@@ -62,6 +62,16 @@ def test_the_exit_distribution_is_that_of_the_products():
             stays *= 1 - gates[k][token]
         assert found[4, token].item() == pytest.approx(stays)
     torch.testing.assert_close(found.sum(0), torch.ones(3, dtype=torch.float64))
+    assert exit_log_probabilities(logits[:1]).tolist() == [[0, 0, 0]]  # one loop step has all of the probability
+    cumulated = found.cumsum(0)[:-1, 0]
+    for k in range(4):  # the criterion compares this sum
+        criterion = make_criterion("exit_gate", cumulated[k].item() * (1 + 1e-9))
+        state = criterion.start(torch.zeros(1, 2, dtype=torch.float64))
+        exits = []
+        for logit in logits[:-1, :1]:
+            left, state = criterion.update(state, torch.zeros(1, 2), lambda x, logit=logit: logit.sigmoid())
+            exits.append(left.item())
+        assert exits == [step > k for step in range(len(exits))]
 
 
 @pytest.mark.parametrize(("logit", "leaves_at"), [(1e3, 0), (-1e3, 3)])
@@ -75,19 +85,6 @@ def test_a_gate_that_is_open_or_shut_leaves_at_the_first_or_the_last_step(logit,
     entropy.backward()
     assert entropy.item() == 0
     assert logits.grad.isfinite().all()
-
-
-def test_the_criterion_compares_the_sum_of_the_trained_distribution():
-    """Below and above the cumulated probability of each loop step but the last, which takes the rest."""
-    logits = torch.randn(5, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    cumulated = exit_log_probabilities(logits).exp().cumsum(0)[:-1, 0].tolist()
-    for k, value in enumerate(cumulated):
-        for threshold, leaves in ((value * (1 - 1e-9), k), (value * (1 + 1e-9), k + 1)):
-            criterion = make_criterion("exit_gate", threshold)
-            state, x = criterion.start(torch.zeros(1, 2, dtype=torch.float64)), torch.zeros(1, 2)
-            for step in range(4):
-                exits, state = criterion.update(state, x, lambda x, step=step: logits[step].sigmoid())
-                assert exits.item() is (step >= leaves)
 
 
 @pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])
@@ -133,15 +130,6 @@ def test_loss_and_gradients_are_those_of_plain_loops(changes, entropy_weight):
     for name, (ours, theirs) in zip(parameters, gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
         assert ours.abs().max() > 0
-
-
-def test_an_open_and_a_shut_gate_give_the_loss_of_one_and_of_all_loop_steps():
-    model, train = gated(0.5)
-    tokens, targets, noise = batch(model)
-    for bias, loops in ((1e4, 1), (-1e4, LOOPS)):
-        torch.nn.init.constant_(model.gate.bias, bias)
-        expected = model.loss(model.hidden_states(tokens, [loops], noise), targets)
-        torch.testing.assert_close(loss_of(model, train, tokens, targets, noise), expected)
 
 
 def test_truncation_and_recomputation_change_no_loss_and_recomputation_no_gradient():

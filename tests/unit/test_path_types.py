@@ -89,13 +89,10 @@ def test_a_path_of_known_type_is_called_so(path, path_type, period):
 
 
 def test_a_path_that_arrived_converges_whatever_its_rounding_does():
+    assert type_of(torch.zeros(STEPS + 1, WIDTH, dtype=torch.float64)) == ("converging", 0)
     arrived = 1 + 1e-16 * noise(1.0)
     assert type_of(arrived) == ("converging", 0)
     assert type_of(arrived + 1e-12 * noise(1.0)) == ("undecided", 0)
-
-
-def test_a_path_that_rests_where_all_is_zero_converges():
-    assert type_of(torch.zeros(STEPS + 1, WIDTH, dtype=torch.float64)) == ("converging", 0)
 
 
 def test_the_last_step_decides_whether_a_path_has_arrived():
@@ -104,15 +101,6 @@ def test_the_last_step_decides_whether_a_path_has_arrived():
     left[:-7] = left[-8]  # the window of eight steps begins with a rest
     assert type_of(arrived, window=8) == ("converging", 0)
     assert type_of(left, window=8) == ("sliding", 0)
-
-
-def test_steps_at_the_rounding_floor_do_not_enter_a_rate():
-    steps = torch.tensor([8.0, 4.0, 2.0, 1.0, 0.25, 0.25], dtype=torch.float64)
-    states = torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)])[:, None]
-    floors = torch.full((7,), 0.25, dtype=torch.float64)
-    path = LoopPath(measures.path_distances(states), steps, floors, criteria(window=5, max_period=2))
-    assert path.convergence_rate.item() == pytest.approx(0.5)
-    assert path_types.contraction_rate(path).item() == pytest.approx(0.5)
 
 
 def test_each_step_is_compared_with_the_floor_of_the_state_it_starts_from():
@@ -183,9 +171,3 @@ def test_the_window_is_the_last_steps_of_a_path(window, steps):
     found = loop_path(path, window=window, max_period=2)
     assert found.window.shape == (steps + 1, steps + 1)
     torch.testing.assert_close(found.window_steps, vectors.norm(path.diff(dim=0))[-steps:])
-
-
-def test_the_floor_at_the_end_is_that_of_the_last_state():
-    path = drift()  # its states grow
-    floor = vectors.rounding_floor(vectors.norm(path[-1]))
-    assert loop_path(path).last_floor == floor > vectors.rounding_floor(vectors.norm(path[0]))
