@@ -28,7 +28,7 @@ def browser() -> Iterator:
         executable = own if os.path.exists(own) else next(filter(None, map(shutil.which, SYSTEM)), None)
         if executable is None:
             pytest.skip(
-                f"needs a browser, found neither Playwright's nor one of {', '.join(SYSTEM)}: make test-tools SUITE=browser"
+                f"needs a browser, found none of Playwright and {', '.join(SYSTEM)}: make test-tools SUITE=browser"
             )
         # the sandbox of Chromium refuses to run as root, which is usual in containers
         started = playwright.chromium.launch(
