@@ -20,44 +20,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, drawn by the rule plot_<name> and shown as results/<name>.pdf.
+    """One figure, drawn by the rule plot_<name> and shown as results/<name>.pdf."""
 
-    Attributes:
-        name: Name of the figure, its function and its caption.
-        inputs: Name of a table -> file of a run with this table.
-        loops: Loop steps K named in the figure.
-        values: Further arguments of the function.
-        target: Target rule that the figure belongs to: "all", "supplementary" or the name of a study.
-        title: Name of the figure in the report; by default from `name`.
-        claims: Numbers of the claims (`twoscale.claims.verdicts`) that the figure is about.
-        groups: Least number of looped groups that the figure needs.
-        training, noise, projection: Whether it needs a model that is trained here, draws noise, or has a projection of
-            state and input.
-        study: Study whose runs are shown instead of the selected run. Config is then that of the first of them.
-        seeds: Whether it needs the run under further seeds.
-        seed_band: Whether it shows the range over seeds where `figures.seed_band` asks for it.
-        compared: Whether the inputs are tables of the selected run that compare the runs of the study.
-        sentence: Dotted path of a function: table of the figure's name -> its results in a sentence, for the report.
-        room: Folder of the study that the figure belongs to, filled in by `figures`; empty for those of the paper.
-    """
-
-    name: str
-    inputs: Mapping[str, str]
-    loops: Callable[["Config"], float] = lambda config: config.trajectories.loops
-    values: Callable[["Config"], dict[str, Any]] = lambda config: {}
-    target: str = "supplementary"
-    title: str = ""
-    claims: tuple[int, ...] = ()
-    groups: int = 1
-    training: bool = False
-    noise: bool = False
-    projection: bool = False
-    study: str = ""
-    seeds: bool = False
-    seed_band: bool = False
-    compared: bool = False
-    sentence: str = ""
-    room: str = ""
+    name: str  # of the figure, its function and its caption
+    inputs: Mapping[str, str]  # name of a table -> file of a run with this table
+    loops: Callable[["Config"], float] = lambda config: config.trajectories.loops  # steps K named in the figure
+    values: Callable[["Config"], dict[str, Any]] = lambda config: {}  # further arguments of the function
+    target: str = "supplementary"  # rule that the figure belongs to, also "all" or the name of a study
+    title: str = ""  # in the report; by default from `name`
+    claims: tuple[int, ...] = ()  # numbers of those that the figure is about
+    groups: int = 1  # least number of looped groups that it needs
+    training: bool = False  # needs a model that is trained here
+    noise: bool = False  # needs a model that draws noise
+    projection: bool = False  # needs a model with a projection of state and input
+    study: str = ""  # whose runs are shown instead of the selected run; the config is that of the first of them
+    seeds: bool = False  # needs the run under further seeds
+    seed_band: bool = False  # shows the range over seeds where `figures.seed_band` asks for it
+    compared: bool = False  # the inputs are tables of the selected run that compare the runs of the study
+    sentence: str = ""  # dotted path of a function: table of the figure's name -> its results in a sentence
+    room: str = ""  # folder of the study, filled in by `figures`; empty for those of the paper
 
     @property
     def function(self) -> str:
@@ -71,19 +52,17 @@ class Figure:
 
     @property
     def caption_file(self) -> str:
-        """File of the caption in the project; in the folder of a study its name has that of a further figure."""
+        """File of the caption in the project."""
         further = "" if self.name == self.room else f"_{self.name}"
         of_study = f"src/twoscale/studies/{self.room}/caption{further}.rst"
         return of_study if self.room else f"workflow/report/{self.name}.rst"
 
     @property
     def category(self) -> str:
-        """Category in Snakemake's report."""
         return "Figures of the paper" if self.target == "all" else "Supplementary figures"
 
     @property
     def label(self) -> str:
-        """Name of the figure in the report."""
         return self.title or self.name.replace("_", " ").capitalize()
 
     def problem(self, config: "Config") -> str | None:
@@ -113,7 +92,6 @@ def table(*names: str, **files: str) -> dict[str, str]:
 
 
 def report_values(run: str, config: "Config") -> dict[str, Any]:
-    """Values that every caption may quote."""
     return {"run": run, "text": text_label(config.data), "published": is_published(config)}
 
 

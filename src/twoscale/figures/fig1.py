@@ -50,15 +50,11 @@ SMALL = 6.5  # font size inside the right part
 
 
 class Paths(NamedTuple):
-    """The paths of the tokens of one held-out sequence in the principal plane, from the embedding to the last layer.
+    """The paths of the tokens of one held-out sequence in the principal plane, from the embedding to the last layer."""
 
-    `plane` has the coordinates (P, T, 2), site by token, `shares` the variance in both directions; a site has stage,
-    layer, group, k (None where it has none) and follows, as in the table "state_paths".
-    """
-
-    plane: np.ndarray
-    shares: np.ndarray
-    sites: list[dict]
+    plane: np.ndarray  # coordinates (P, T, 2), site by token
+    shares: np.ndarray  # of the variance, in both directions
+    sites: list[dict]  # stage, layer, group, k (None where it has none) and follows, as in the table "state_paths"
     tokens: list[str]
 
 

@@ -40,7 +40,9 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     if context.published:
         _draw_boundaries(axes, ratios)
     else:
-        _draw_course(axes, every_seed, context)
+        boundaries = every_seed.groupby("boundary", sort=False)
+        for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
+            style.banded_line(axes, rows, "iteration", context, label=style.group_name(boundary), **looks)
         style.scale_iterations(axes, ratios["iteration"].unique(), context)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
@@ -55,13 +57,6 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
         seeds = style.seed_legend(every_seed)
         axes.legend([*handles, *seeds.values()], [*labels, *seeds], title=f"jump to the {name}", alignment="left")
     return figure
-
-
-def _draw_course(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
-    """One line per boundary over the checkpoints."""
-    boundaries = ratios.groupby("boundary", sort=False)
-    for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
-        style.banded_line(axes, rows, "iteration", context, label=style.group_name(boundary), **looks)
 
 
 def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:

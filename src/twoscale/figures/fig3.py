@@ -18,10 +18,8 @@ ROWS = {
 def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: style.FigureContext) -> Figure:
     """Two rows (measures) by one column per group; lines are means over tokens.
 
-    The band is one standard deviation, or the range over seeds, at the last checkpoint.
-
-    `loop_metrics` is the table of this name; it may have the run of the context under further seeds, too. Raises
-    InputError for a model without looped groups. `reading` is "state", or "direction" for steps of x / ||x||.
+    The band is one standard deviation, or the range over seeds, at the last checkpoint. `loop_metrics` may have the run
+    of the context under further seeds, too. `reading` is "state", or "direction" for steps of x / ||x||.
     """
     groups = style.looped_groups(loop_metrics, "Figure 3")
     styles = style.checkpoint_palette(loop_metrics["iteration"], context)

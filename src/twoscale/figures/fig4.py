@@ -55,11 +55,17 @@ def draw(
         table = times if column == "latency_ms" else scores
         _draw_criteria(axes, table, column, styles)
         full = table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]
-        _draw_all_loops(axes, full)
-        _name_panel(axes, number, *PANELS[column])
+        if not full.empty:
+            axes.axhline(full.item(), zorder=1, **ALL_LOOPS)
+        axes.set_xscale("log")
+        style.label_powers(axes.xaxis, MOST_TICKS)
+        axes.set_xlabel(r"exit threshold $\tau$")
+        style.name_panel(axes, number, *PANELS[column])
         axes.axvspan(PAPER_GRID[0], PAPER_GRID[-1], **PAPER_RANGE)
     random = random_exits(exit_cost_matched)
-    _draw_random_exits(panels[1], random, styles)
+    for criterion, rows in random.groupby("criterion"):
+        rows = rows.sort_values("threshold")
+        panels[1].plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **style.RANDOM_EXITS)
     _limit_quality(panels[1], scores, random)
     panels[1].secondary_yaxis("right", functions=(np.exp, _log)).set_ylabel("perplexity")
     panels[0].set_ylim(bottom=0)
@@ -72,20 +78,6 @@ def _log(perplexity: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(perplexity, np.finfo(float).tiny))
 
 
-def _draw_all_loops(axes: Axes, full: pd.Series) -> None:
-    """The value without exits, which a table without the criterion `fixed` does not have."""
-    if not full.empty:
-        axes.axhline(full.item(), zorder=1, **ALL_LOOPS)
-
-
-def _name_panel(axes: Axes, number: int, title: str, label: str) -> None:
-    axes.set_xscale("log")
-    style.label_powers(axes.xaxis, MOST_TICKS)
-    axes.set_xlabel(r"exit threshold $\tau$")
-    axes.set_ylabel(label)
-    axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
-
-
 def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:
     for criterion, looks in styles.items():
         rows = table[table["criterion"] == criterion].sort_values("threshold")
@@ -94,12 +86,6 @@ def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: dict[st
         axes.errorbar(rows["threshold"], rows[column], yerr=bars, elinewidth=0.8, capsize=1.5, **looks, **MARKER)
         if column == "latency_ms":
             axes.plot(rows["threshold"], rows["baseline_ms"], color=looks["color"], zorder=1, **BASELINE)
-
-
-def _draw_random_exits(axes: Axes, random: pd.DataFrame, styles: dict[str, dict]) -> None:
-    for criterion, rows in random.groupby("criterion"):
-        rows = rows.sort_values("threshold")
-        axes.plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **style.RANDOM_EXITS)
 
 
 def _limit_quality(axes: Axes, scores: pd.DataFrame, random: pd.DataFrame) -> None:

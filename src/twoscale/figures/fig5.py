@@ -13,11 +13,8 @@ COSINE = {"cosine": r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"}
 def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: style.FigureContext) -> Figure:
     """One panel per group; lines are means over tokens.
 
-    The band is one standard deviation, or the range over seeds, at the last checkpoint. The band of the
-    paper, which is about late loop steps, is left out for a model without these.
-
-    `loop_metrics` is the table of this name; it may have the run of the context under further seeds, too. Raises
-    InputError for a model without looped groups. `reading` is "state", or "direction" for steps of x / ||x||.
+    Bands, `loop_metrics` and `reading` are as in Figure 3. The range in the paper, which is about late loop steps, is
+    left out for a model without these.
     """
     groups = style.looped_groups(loop_metrics, "Figure 5")
     styles = style.checkpoint_palette(loop_metrics["iteration"], context)

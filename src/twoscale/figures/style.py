@@ -101,17 +101,13 @@ OTHERS = "0.55"  # colour of built-in exit criteria that are not of the paper, w
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a figure says about its data: name of the run, its text, and the loop steps K.
-
-    `fewest_loops` is set if groups have fewer loop steps than `loops`.
-    `published` marks a model that was published: its one checkpoint is not an iteration of a training.
-    """
+    """What a figure says about its data."""
 
     run: str
     text: str
-    loops: int
-    published: bool = False
-    fewest_loops: int | None = None
+    loops: int  # K
+    published: bool = False  # its one checkpoint is not an iteration of a training
+    fewest_loops: int | None = None  # where groups have fewer loop steps
 
     @property
     def loops_label(self) -> str:
@@ -139,12 +135,7 @@ def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure as .pdf, .svg or .png, by the suffix of `path`; the same figure gives the same bytes.
-
-    The title of the file is the footer of the figure.
-
-    Raises InputError for another suffix.
-    """
+    """Write the figure as .pdf, .svg or .png; the same figure gives the same bytes. The title is its footer."""
     suffix = Path(path).suffix.removeprefix(".")
     if suffix not in DATE:
         raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf, .svg or .png.")
@@ -161,13 +152,7 @@ def inputs_of(function: Callable[..., Figure]) -> list[str]:
 def draw_files(
     function: Callable[..., Figure], inputs: Mapping[str, Sequence[Path]], runs: Sequence[str], **values: Any
 ) -> Figure:
-    """The figure that a function draws of the files of its tables.
-
-    Args:
-        function: It takes tables, then `values`, such as `context`, as keyword-only arguments.
-        inputs: Table -> its files, one per run; each row gets the name of its run.
-        runs: The runs.
-    """
+    """The figure that a function draws of the files of its tables, one per run, and of `values`, such as `context`."""
     content = {}
     for table, paths in inputs.items():
         frames = [tables.read(table, path).assign(run=run) for path, run in zip(paths, runs, strict=True)]
@@ -176,10 +161,7 @@ def draw_files(
 
 
 def measures_read(table: pd.DataFrame, measures: Mapping[str, str], reading: str) -> Mapping[str, str]:
-    """Measures of "loop_metrics" with labels, of states, in a reading, "state" or "direction".
-
-    Raises InputError if `table` has no directions, because its trajectories were measured before there were any.
-    """
+    """Measures of "loop_metrics" with labels in a reading, "state" or "direction". InputError if there are none."""
     if reading == "state":
         return measures
     read = {f"{reading}_{name}": label.replace(r"\Delta", r"\Delta\hat{x}") for name, label in measures.items()}
@@ -200,7 +182,6 @@ def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:
 
 
 def check_rows(name: str, table: pd.DataFrame) -> None:
-    """Raise InputError for a table of this name without rows."""
     if table.empty:
         raise InputError(f"table {name}: found no rows, expected at least one for the figure.")
 
@@ -211,7 +192,6 @@ def group_styles(groups: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def group_handles(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, Artist]:
-    """Entries of a legend for the groups."""
     return {f"group {group_name(group)}": Line2D([], [], **look) for group, look in styles.items()}
 
 
@@ -255,7 +235,7 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
 
 
 def scale_loops(axes: Axes, loops: pd.Series) -> None:
-    """A logarithmic axis labelled at the powers of two."""
+    """An axis of loop counts, logarithmic and labelled at the powers of two."""
     axes.set_xscale("log", base=2)
     powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
     axes.xaxis.set_major_locator(FixedLocator(powers))
@@ -329,11 +309,9 @@ def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def line_with_band(axes: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, **style: Any) -> Line2D:
-    """Draw `mean` against `x` with a band of one standard deviation on either side; return the line.
-
-    On a logarithmic axis the band does not extend below a tenth of the mean.
-    """
+    """Draw `mean` against `x` with a band of one standard deviation on either side; return the line."""
     (line,) = axes.plot(x, mean, **style)
+    # on a logarithmic axis the band does not extend below a tenth of the mean
     low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
     band(axes, x, low, mean + std, color=line.get_color(), alpha=0.15)
     return line
@@ -354,10 +332,7 @@ def limit_cosine(axes: Axes) -> None:
 
 
 def points_above_rounding(metrics: pd.DataFrame) -> pd.DataFrame:
-    """The rows in which at least half of the tokens have a value.
-
-    In the other rows the mean is that of the few tokens whose steps are still above the rounding floor.
-    """
+    """The rows in which at least half of the tokens have a value; in others it is above the rounding floor for few."""
     return metrics[(metrics["count"] >= metrics["nulls"]) & (metrics["count"] > 0)]
 
 
@@ -385,10 +360,7 @@ def seed_legend(table: pd.DataFrame) -> dict[str, Artist]:
 
 
 def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any) -> None:
-    """The column `mean` of the figure's run against the column `x`.
-
-    The band is one standard deviation over tokens, or the range over seeds if there are rows of several.
-    """
+    """The column `mean` of the figure's run against `x`, with its deviation over tokens or the range over seeds."""
     own = of_run(rows, context)
     places, mean, std = (own[name].to_numpy() for name in (x, "mean", "std"))
     if _several_runs(rows):
@@ -401,7 +373,7 @@ def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, 
 def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Look], context: FigureContext) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
-    Only the last checkpoint has a band: those of all of them would hide the lines.
+    Only the last has a band: those of all would hide the lines.
     """
     for iteration, rows in points_above_rounding(metrics).groupby("iteration"):
         if iteration == max(styles):
@@ -417,10 +389,7 @@ def checkpoint_legend(
     context: FigureContext,
     further: Mapping[str, Artist] = MappingProxyType({}),
 ) -> None:
-    """A legend above all panels: iterations in ascending order, row by row, then `further` labelled artists.
-
-    The one line of a published model needs no entry: the footer names the run.
-    """
+    """A legend above all panels: iterations row by row, unless the model is published, then `further` artists."""
     entries: dict[str, Artist] = dict(further)
     if not context.published:
         names = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
@@ -438,13 +407,12 @@ def legend_columns(names: Sequence[str], width: float) -> int:
     """The most columns of a legend with entries of these names that fit into `width` inches."""
     size = LOOK["legend.fontsize"]
     handle = (LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8) * size  # with the gap to its text
-
-    def needed(columns: int) -> float:
+    for columns in range(len(names), 1, -1):
         # a letter is about 0.6 of the font size wide
         widest = (max(len(name) for name in names[column::columns]) for column in range(columns))
-        return sum(handle + 0.6 * size * letters for letters in widest) / 72
-
-    return max((n for n in range(1, len(names) + 1) if needed(n) <= width), default=1)
+        if sum(handle + 0.6 * size * letters for letters in widest) / 72 <= width:
+            return columns
+    return 1
 
 
 def label_powers(axis: Axis, most: int = 6) -> None:

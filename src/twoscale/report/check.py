@@ -28,17 +28,11 @@ ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of numbers, and how far they may be from the released ones.
-
-    Attributes:
-        name: Name of the kind.
-        tolerance: Largest difference.
-        scale: Kind of difference: absolute, relative to the larger one, or between the natural logarithms.
-    """
+    """A kind of numbers, and how far they may be from the released ones."""
 
     name: str
     tolerance: float
-    scale: str = ABSOLUTE
+    scale: str = ABSOLUTE  # of the difference; RELATIVE to the larger number
 
 
 SCHEDULE = Kind("schedule", 0.0)
@@ -61,7 +55,7 @@ KINDS = (
 )
 SAME_ARITHMETIC = Kind("every number but times", 1e-6, RELATIVE)
 
-# Claim -> kind of its numbers; claims that rest on times have none.
+# claim -> kind of its numbers; claims that rest on times have none
 CLAIM_KINDS = {
     **{1: DECAY, 2: RATE, 6: JUMP, 12: LENGTH, 13: LATE, 14: RESPONSE},
     **dict.fromkeys((3, 4, 5), COSINE),
@@ -86,25 +80,18 @@ KEYS = {
     "claims": ("claim", "scope", "quantity"),
 }
 TIMED_COLUMNS = frozenset({"tokens_per_s", "tflops", "utilisation"})
-
 Frames = Mapping[str, pd.DataFrame]  # the tables of `KEYS` by name
 
 
 @dataclass(frozen=True)
 class Check:
-    """The numbers of a run compared with a release.
+    """The numbers of a run compared with a release."""
 
-    Attributes:
-        numbers: One row per number: kind, number, found, released, difference, tolerance, outside.
-        verdicts: One row per claim with another verdict: claim, found, released.
-    """
-
-    numbers: pd.DataFrame
-    verdicts: pd.DataFrame
+    numbers: pd.DataFrame  # one row each: kind, number, found, released, difference, tolerance, outside
+    verdicts: pd.DataFrame  # one row per claim with another verdict: claim, found, released
 
     @property
     def outside(self) -> pd.DataFrame:
-        """The numbers that left their tolerance."""
         return self.numbers[self.numbers["outside"]]
 
     def kinds(self) -> pd.DataFrame:
@@ -118,19 +105,13 @@ class Check:
         return found.reset_index()
 
 
-# --- the run and the release -----------------------------------------------------------------------------------
-
-
 def segments(folder: Path) -> list[Path]:
     """The logs of the segments of a run in its folder, in order."""
     return sorted((folder / "training").glob("iteration_??????.parquet"))
 
 
 def tables_of_run(folder: Path) -> Frames:
-    """The tables of a finished run in its folder; the logs of its segments are joined, as for the figure of training.
-
-    Raises InputError for a table that is missing or damaged.
-    """
+    """The tables of a finished run in its folder; the logs of its segments are joined. Raises InputError."""
     logs = segments(folder)
     loops = [path.with_suffix(".loops.parquet") for path in logs]
     joined = {"training": aggregate.training(logs), "training_loops": aggregate.training_loops(loops)}
@@ -138,7 +119,7 @@ def tables_of_run(folder: Path) -> Frames:
 
 
 def tables_of_release(release: Release) -> Frames:
-    """The same tables of the run of a release. Raises InputError as `Release.read` does."""
+    """The same tables of the run of a release. Raises InputError."""
     frames = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in KEYS:
@@ -160,17 +141,12 @@ def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None
 
 
 def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
-    """Differences from the release on which rounding depends, one text each.
-
-    `segments`: logs of the run's segments in order, which name their environments. The processor is this machine's.
-    """
+    """Differences of machine and environments of training from the release, on which rounding depends."""
     here, there = machine.description(), manifest.machine
     names = [name for name in ("processor", "cpus") if here[name] != there.get(name)]
     found = [f"{name}: {there.get(name)!r} in the release, {here[name]!r} here" for name in names]
-    released, ours = (
-        machine.valid_environments(manifest.training.get("environments")),
-        machine.distinct_environments(segments),
-    )
+    ours = machine.distinct_environments(segments)
+    released = machine.valid_environments(manifest.training.get("environments"))
     if len(released) != len(ours):
         return [*found, f"environments of training: {len(released)} in the release, {len(ours)} here"]
     changes = (machine.differences(*pair, ("in the release", "here")) for pair in zip(released, ours, strict=True))
@@ -194,15 +170,14 @@ def _differing(ours: Any, theirs: Any, name: str = "") -> list[str]:
     return [found for key in keys for found in _differing(ours.get(key), theirs.get(key), dotted[key])]
 
 
-# --- numbers ---------------------------------------------------------------------------------------------------
-
-
 def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
     """Compare the tables of a run with the tables of a release."""
     numbers = every_number if same_arithmetic else summary
     ours, theirs, none = numbers(found), numbers(released), pd.Series(dtype=np.float64)
     rows = [_compared(kind, ours.get(kind, none), theirs.get(kind, none)) for kind in ours | theirs]
-    return Check(pd.concat(rows, ignore_index=True), _verdicts(found["claims"], released["claims"]))
+    judged = [frames["claims"].set_index("claim").query("scope == @ALL")["verdict"] for frames in (found, released)]
+    verdicts = pd.concat(dict(zip(("found", "released"), judged, strict=True)), axis="columns").reset_index()
+    return Check(pd.concat(rows, ignore_index=True), verdicts[verdicts["found"] != verdicts["released"]])
 
 
 def every_number(frames: Frames) -> dict[Kind, pd.Series]:
@@ -254,7 +229,6 @@ def _kind_of_claim(row: Any) -> Kind:
 
 
 def _columns(name: str, frame: pd.DataFrame) -> list[pd.Series]:
-    """The numbers of a table, column by column."""
     keys = [key for key in KEYS[name] if key in frame]
     columns = [column for column in frame.select_dtypes("number") if column not in keys]
     return [_labelled(f"{name}.{column}", frame[column], frame[keys]) for column in columns]
@@ -286,18 +260,8 @@ def _compared(kind: Kind, found: pd.Series, released: pd.Series) -> pd.DataFrame
     return frame.assign(kind=kind.name, difference=difference, tolerance=kind.tolerance, outside=outside)
 
 
-def _verdicts(found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
-    """The claims whose verdicts differ."""
-    ours, theirs = (frame[frame["scope"] == ALL].set_index("claim")["verdict"] for frame in (found, released))
-    verdicts = pd.concat({"found": ours, "released": theirs}, axis="columns").reset_index()
-    return verdicts[verdicts["found"] != verdicts["released"]]
-
-
-# --- the answer ------------------------------------------------------------------------------------------------
-
-
 def lines(result: Check, changes: Sequence[str], most: int = 20) -> list[str]:
-    """The answer as text: what differs in the machine, a row per kind, and the numbers that left their tolerance."""
+    """The answer: what differs in the machine, a row per kind, and the numbers that left their tolerance."""
     text = ["arithmetic: as in the release" if not changes else f"another arithmetic: {'; '.join(changes)}", ""]
     text.append(f"{'kind':<40}{'numbers':>9}{'outside':>9}{'largest':>12}{'tolerance':>11}")
     for row in result.kinds().itertuples():

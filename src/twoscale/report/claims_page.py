@@ -26,15 +26,9 @@ def claims_markdown(
     scales: Scales | None = None,
     recorded: bool = False,
 ) -> str:
-    """Markdown of the verdicts.
+    """Markdown of the verdicts, one per claim, on a run on the text of this name.
 
-    Args:
-        verdicts: One per claim.
-        run: Name of the run.
-        text: Name of its text.
-        evidence: The tables of the run.
-        scales: Those of the run and of the paper, if they are known.
-        recorded: Whether the sequences were recorded, so that nothing is known of documents.
+    `recorded`: whether the sequences were recorded, so that nothing is known of documents.
     """
     mark, loops, quality = scales.mark if scales else "", evidence.loops, evidence.quality
     documents, sequences, regimes = loops["document"].nunique(), loops["sequence"].nunique(), evidence.regimes
@@ -78,7 +72,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 
 def judge_claims(job: "StudyJob") -> None:
-    """The job of the workflow: a verdict on each claim of the paper, as a table and as a page."""
+    """Write a verdict on each claim of the paper, as a table and as a page."""
     config = job.config
     values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}
     files = {name: job.file(name) for name in tables.CLAIM_TABLES}

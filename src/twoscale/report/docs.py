@@ -42,23 +42,15 @@ MARKS = {HOLDS: "✓", FAILS: "✗", OPEN: "?", "": ""}  # verdict on a number -
 
 @dataclass(frozen=True)
 class Paper:
-    """The paper's number for a claim, and the run that would overturn our verdict.
-
-    Attributes:
-        command: The command of the run.
-        why: Half a sentence: what this run has that ours have not.
-        reported: Range of the number in the paper; None if it gives none in our unit.
-        words: The number where it has another unit or no value.
-    """
+    """The paper's number for a claim, and the run that would overturn our verdict."""
 
     command: str
-    why: str
-    reported: tuple[float, float] | None = None
-    words: str = "no number"
+    why: str  # half a sentence: what this run has that ours have not
+    reported: tuple[float, float] | None = None  # range of the number in the paper; None if it gives none in our unit
+    words: str = "no number"  # where it has another unit or no value
 
     @property
     def number(self) -> str:
-        """The paper's number in print."""
         return "–".join(dict.fromkeys(map(number, self.reported))) if self.reported else self.words
 
     def compared(self, value: float) -> str:
@@ -100,28 +92,16 @@ PAPER = {
 }
 
 
-# --- the runs whose tables are in docs/ ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Column:
-    """Verdicts and numbers of one run, or of its mean over seeds, on each claim.
-
-    Attributes:
-        name: Heading.
-        rows: Table "claims", or the rows of table "seeds" about the mean.
-        each: Rows of table "seeds" about each seed; empty for one run.
-        scales: Of the run and of the paper.
-        reference_state: Of the drift-to-loop ratio in figures.
-        facts: Rows of the first table, besides the scale: label -> value.
-    """
+    """Verdicts and numbers of one run, or of its mean over seeds, on each claim."""
 
     name: str
-    rows: pd.DataFrame
-    each: pd.DataFrame
+    rows: pd.DataFrame  # table "claims", or the rows of table "seeds" about the mean
+    each: pd.DataFrame  # rows of table "seeds" about each seed; empty for one run
     scales: Scales
-    reference_state: str
-    facts: Mapping[str, str]
+    reference_state: str  # of the drift-to-loop ratio in figures
+    facts: Mapping[str, str]  # rows of the first table, besides the scale: label -> value
 
     def of(self, claim: int) -> pd.DataFrame:
         return self.rows[self.rows["claim"] == claim]
@@ -167,7 +147,10 @@ def columns(docs: Path) -> Iterator[Column]:
         config = release.runs({})[run]
         scale, state, facts = scales(config), config.figures.dlr_reference_state, _facts(release.manifest, config)
         claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
-        yield Column(name, claims, claims.iloc[:0], scale, state, facts | {"rules of judging": _rules(claims)})
+        stated = claims.drop_duplicates("claim").set_index("claim")["statement"]
+        as_now = all(stated.get(claim.number) == claim.statement for claim in CLAIMS)
+        rules = {"rules of judging": "present" if as_now else "earlier"}
+        yield Column(name, claims, claims.iloc[:0], scale, state, facts | rules)
         if (file := docs / SEEDS / f"{run}.parquet").is_file():
             frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
@@ -180,12 +163,6 @@ def released_runs(docs: Path) -> dict[str, tuple[str, Path]]:
     folders = [(name, docs / folder) for name, folder in RELEASES.items() if (docs / folder / MANIFEST).is_file()]
     opened = [(Release.open(str(folder), Config().download), name, folder) for name, folder in folders]
     return {release.manifest.run: (name, folder) for release, name, folder in opened}
-
-
-def _rules(judged: pd.DataFrame) -> str:
-    """Whether the claims of the table "claims" were judged as they are stated now."""
-    stated = judged.drop_duplicates("claim").set_index("claim")["statement"]
-    return "present" if all(stated.get(claim.number) == claim.statement for claim in CLAIMS) else "earlier"
 
 
 def _facts(manifest: Manifest, config: Config) -> dict[str, str]:
@@ -207,11 +184,8 @@ def hardware(manifest: Manifest) -> str:
     return markdown(", ".join(gpus) or f"{machine['processor']}, {machine['cpus']} cores")
 
 
-# --- results.md and README -----------------------------------------------------------------------------------------
-
-
 def results(docs: Path) -> str:
-    """The Markdown of results.md, for the tables in a folder `docs`."""
+    """The Markdown of results.md."""
     found = list(columns(docs))
     links = [f"[{name}]({folder.name}/)" for name, folder in released_runs(docs).values()]
     return render(
@@ -256,7 +230,7 @@ def _numbers(claim: int, found: list[Column]) -> list[tuple[str, ...]]:
     return [*rows, ("**verdict**", "", "", *(f"**{run.verdict(claim)}**" for run in found))]
 
 
-# Around the table of verdicts in README.
+# around the table of verdicts in README
 BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdicts -->"
 
 
@@ -269,12 +243,10 @@ def with_verdicts(readme: str, docs: Path) -> str:
 
 
 def _by_verdict(run: Column) -> list[str]:
-    """The name of a run, and the numbers of the claims with each verdict; the scale and counts of seeds are left out."""
+    """The name of a run, and the numbers of the claims with each verdict, without scale and counts of seeds."""
     found = {claim.number: re.split("[,:]", run.verdict(claim.number))[0] for claim in CLAIMS}
     return [run.name, *(", ".join(str(n) for n, verdict in found.items() if verdict == word) for word in MARKS if word)]
 
-
-# --- tables.md -----------------------------------------------------------------------------------------------------
 
 COMMENT = re.compile(r'((?: {4}# .*\n)+) {4}"(\w+)": (?:table|columns)\(')
 
@@ -288,7 +260,7 @@ def tables_page() -> str:
 
 
 def _declared(module: ModuleType, declared: Mapping[str, Mapping[str, tables.Column]]) -> list[tuple]:
-    """Name, comment and columns of the tables that a module declares."""
+    """Name, comment and columns, with the measures, of the tables that a module declares."""
     comments = {
         name: re.sub(r"\s*# ", " ", found).strip() for found, name in COMMENT.findall(inspect.getsource(module))
     }
@@ -299,7 +271,6 @@ def _declared(module: ModuleType, declared: Mapping[str, Mapping[str, tables.Col
 
 
 def _measures(name: str) -> list[tuple[str, str, str]]:
-    """The measures that a table has as columns."""
     if name not in tables.MEASURED:
         return []
     from twoscale.dynamics import measures, path_types  # noqa: F401  the second registers those of whole paths

@@ -28,8 +28,6 @@ from twoscale.report.render import number, render
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
 
-# --- the overview --------------------------------------------------------------------------------------------------
-
 # Text colours with a contrast above 4.5 to white.
 COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}
 
@@ -76,19 +74,17 @@ def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
     Of the numbers that a claim is judged on, those with the verdict of the claim are shown, and of these the last one
     of each scope; of several reference states (Eq. 2), `reference_state`.
     """
-    return [_answer(int(number), rows, reference_state) for number, rows in judged.groupby("claim")]
-
-
-def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
-    title = next((known.title for known in claims.CLAIMS if known.number == claim), "")
-    whole = rows[rows["scope"] == claims.ALL].iloc[-1]
-    judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
-    of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
-    shown = judged if of_state.empty else of_state
-    if (decides := shown["verdict"] == whole["verdict"]).any():
-        shown = shown[decides]
-    measured = _measured(shown.drop_duplicates("scope", keep="last"))
-    return Answer(claim, title, whole["verdict"], measured, whole["scale"])
+    titles, found = {claim.number: claim.title for claim in claims.CLAIMS}, []
+    for claim, rows in judged.groupby("claim"):
+        whole = rows[rows["scope"] == claims.ALL].iloc[-1]
+        shown = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
+        if (of_state := shown["scope"].str.endswith(f", {reference_state}")).any():
+            shown = shown[of_state]
+        if (decides := shown["verdict"] == whole["verdict"]).any():
+            shown = shown[decides]
+        measured = _measured(shown.drop_duplicates("scope", keep="last"))
+        found.append(Answer(int(claim), titles.get(claim, ""), whole["verdict"], measured, whole["scale"]))
+    return found
 
 
 def _measured(rows: pd.DataFrame) -> str:
@@ -128,15 +124,7 @@ def overview(
     figures: Sequence[tuple[Shown, Sequence[str]]],
     scales: Scales | None = None,
 ) -> str:
-    """HTML of the verdicts and then of `figures` with their results.
-
-    Args:
-        run: Name of the run.
-        text: Name of its text.
-        judged: One answer per claim; empty for a run that has no claims.
-        figures: The figures, each with its sentences.
-        scales: Those of the run and of the paper, if verdicts are shown.
-    """
+    """HTML of the verdicts, of which a run may have none, and then of `figures`, each with its sentences."""
     counts = pd.Series([answer.verdict for answer in judged], dtype=object).value_counts()
     pictures = [base64.encodebytes(shown.picture.read_bytes()).decode() for shown, _ in figures]
     return render(
@@ -157,7 +145,7 @@ def overview(
 
 
 def write_overview(job: "StudyJob") -> None:
-    """The job of the workflow: the page, and the results of each figure for its caption."""
+    """Write the page, and the results of each figure for its caption."""
     config = job.config
     judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
     pictures = zip(config.report_figures, job.files["pictures"], strict=True)
@@ -174,15 +162,12 @@ def write_overview(job: "StudyJob") -> None:
     job.write_text("results", json.dumps(results, ensure_ascii=False, indent=1))
 
 
-# --- web pages -----------------------------------------------------------------------------------------------------
-
 NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of the claims has them
 # Above each column: sort, and rows whose value contains, equals, exceeds … what is typed.
 COLUMN_CONTROLS = [{"target": 0, "content": ["order"]}, {"target": 1, "content": ["search"]}]
 
 
 def page(title: str, body: str, styled: bool = False) -> str:
-    """A web page with this title and HTML body."""
     return render("report/templates/page.html.j2", title=title, body=body, styled=styled)
 
 
@@ -195,7 +180,7 @@ def from_markdown(text: str) -> str:
 
 
 def claims_page(job: "StudyJob") -> None:
-    """The job of the workflow: claims.md as a web page for the report."""
+    """Write claims.md as a web page for the report."""
     job.write_text("page", from_markdown(job.file("claims").read_text(encoding="utf-8")))
 
 
@@ -229,7 +214,7 @@ def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = Mapp
 
 
 def table_page(job: "StudyJob") -> None:
-    """The job of the workflow: one table with the meaning of its columns."""
+    """Write the page of one table, with the meaning of its columns."""
     name, run = job.config.table, job.config.run
     frame = job.read(name, "table").drop(columns=NOT_SHOWN, errors="ignore")
     meanings = {column: text for column, text in tables.meanings(name).items() if column in frame}
@@ -237,13 +222,11 @@ def table_page(job: "StudyJob") -> None:
 
 
 def runtimes_page(job: "StudyJob") -> None:
-    """The job of the workflow: time and memory of each rule of a run, from files that no rule declares as outputs."""
+    """Write time and memory of each rule of a run, from files that no rule declares as outputs."""
     run = job.config.run
     files = (job.file("page").parents[1] / run / "benchmarks").glob("*.tsv")
     job.write_text("page", sortable(runtimes(files), f"Runtime and memory per rule of the run {run}"))
 
-
-# --- Snakemake's report.html ---------------------------------------------------------------------------------------
 
 TITLES = ("<title>Snakemake Report</title>", "<title>Two-scale latent dynamics: report</title>")
 DATA = re.compile(r'"data_uri": "data:([^;,"]+)[^,"]*;base64,([^"]*)"')
@@ -256,15 +239,15 @@ def compress_files(report: str) -> str:
     (snakemake/snakemake#1162). A script at the end of the report turns the compressed files into object URLs. A report
     that has the script is returned as it is. Raises InputError for a text that is no report of Snakemake.
     """
+
+    def compressed(found: re.Match[str]) -> str:
+        content = gzip.compress(base64.b64decode(found[2]), mtime=0)
+        return f'"data_uri": "data:{found[1]};gzip;base64,{base64.b64encode(content).decode()}"'
+
     script = render("report/templates/object_urls.html.j2")
     if script in report:
         return report
     before, end, after = report.rpartition("</body>")
     if not end or "var results" not in before:
         raise InputError("report: found no results, or no end of the body, expected the report.html of Snakemake.")
-    return "".join([DATA.sub(_compressed, before.replace(*TITLES)), script, end, after])
-
-
-def _compressed(found: re.Match[str]) -> str:
-    content = gzip.compress(base64.b64decode(found[2]), mtime=0)
-    return f'"data_uri": "data:{found[1]};gzip;base64,{base64.b64encode(content).decode()}"'
+    return "".join([DATA.sub(compressed, before.replace(*TITLES)), script, end, after])

@@ -92,13 +92,12 @@ class Release:
 
     @classmethod
     def open(cls, source: Any, download: DownloadConfig) -> Self:
-        """The release at a source. Raises InputError for a source without a manifest, or one of another form."""
+        """The release at a source. Raises InputError."""
         if not isinstance(source, str) or not source:
             raise InputError(f"config key release: found {source!r}, expected a folder or an http(s) address.")
         if "://" in source and not ADDRESS.fullmatch(source):
             raise InputError(
-                f"config key release: found {source}, expected a folder, or an http:// or https:// address "
-                "without spaces, ?, # or @."
+                f"config key release: found {source}, expected a folder or http(s):// without spaces, ?, # or @."
             )
         source = source.rstrip("/") or source
         try:
@@ -112,7 +111,7 @@ class Release:
 
     @classmethod
     def of(cls, source: str, files: Mapping[str, Mapping[str, Any]], download: DownloadConfig) -> Self:
-        """The release at a source with these files of its manifest, which a job gets as values of JSON."""
+        """The release at a source, of which a job gets the files of the manifest as values of JSON."""
         return cls(source, Manifest("released", {}, {name: File(**facts) for name, facts in files.items()}), download)
 
     @property
@@ -121,10 +120,9 @@ class Release:
         return {name: file for name, file in sorted(self.manifest.files.items()) if TABLE.fullmatch(name)}
 
     def runs(self, user: Mapping[str, Any]) -> dict[str, Config]:
-        """Run name -> Config of the released run, its seeds and its studies (`config.studies`).
+        """Run name -> config of the released run, its seeds and its studies. Raises InputError.
 
         The config is the manifest's, without keys that this checkout does not have, but `OWN_SECTIONS` are the user's.
-        Raises InputError.
         """
         own = {key: user[key] for key in OWN_SECTIONS if key in user}
         layers = configs.merge(_known_keys(self.manifest.config, Config), own)
@@ -169,7 +167,6 @@ def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str
 
 
 def _read(source: str, name: str, download: DownloadConfig) -> bytes:
-    """The content of a file at a source. Raises InputError."""
     try:
         if ADDRESS.fullmatch(source):
             with urlopen(f"{source}/{name}", timeout=download.timeout) as answer:
@@ -183,17 +180,10 @@ def _read(source: str, name: str, download: DownloadConfig) -> bytes:
         ) from error
 
 
-# --- snapshots -----------------------------------------------------------------------------------------------------
-
-
 def write_snapshot(folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]) -> None:
-    """Copy files below the folder `results` into `folder`, where they keep their paths, and write the manifest.
+    """Copy files below the folder `results` into `folder`, and write the manifest: `facts`, then the files.
 
-    Args:
-        folder: Created if it is missing; what is in it already stays.
-        files: Files of the snapshot.
-        results: Folder that their paths are relative to.
-        facts: Further keys of the manifest, before `files`.
+    Files keep their paths; what is in the folder already stays.
     """
     digests = {}
     for file in sorted(files):
@@ -246,10 +236,7 @@ def checkout(project: Path) -> dict[str, Any]:
 
 
 def text_digests(tokens: Path) -> dict[str, str]:
-    """File of tokens -> SHA-256 of its content, from the metadata of the tokens (`data/tokens.json`).
-
-    Raises InputError for a file that is missing or of another form.
-    """
+    """File of tokens -> SHA-256 of its content, from their metadata (`data/tokens.json`). Raises InputError."""
     try:
         parts = json.loads(tokens.read_text(encoding="utf-8"))["parts"]
         return {name: str(part["sha256"]) for name, part in sorted(parts.items())}
@@ -260,7 +247,7 @@ def text_digests(tokens: Path) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages; one that is not installed is left out."""
+    """Versions of Python and of those packages that are installed."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -271,12 +258,7 @@ def versions() -> dict[str, str]:
 
 
 def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
-    """Cost of training: iterations, tokens, hours of its iterations alone, and each change of environment.
-
-    Args:
-        log: Table "training", not empty.
-        segments: Logs of the segments in order, which name their environments.
-    """
+    """Iterations, tokens and hours of training, from the table "training", and the environments of its segments."""
     tokens = log["tokens_seen"].diff().fillna(log["tokens_seen"].iloc[0])
     return {
         "iterations": int(log["iteration"].iloc[-1]),
@@ -296,17 +278,9 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
     jobs = [_job(path) for path in sorted(benchmarks)]
     if not jobs:
         return pd.DataFrame(columns=["rule", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
-    table = (
-        pd.DataFrame(jobs)
-        .groupby("rule")
-        .agg(
-            jobs=("s", "size"),
-            total_s=("s", "sum"),
-            longest_s=("s", "max"),
-            cpu_s=("cpu_time", "sum"),
-            peak_memory_mb=("max_rss", "max"),
-        )
-    )
+    columns = {"total_s": ("s", "sum"), "longest_s": ("s", "max"), "cpu_s": ("cpu_time", "sum")}
+    by_rule = pd.DataFrame(jobs).groupby("rule")
+    table = by_rule.agg(jobs=("s", "size"), **columns, peak_memory_mb=("max_rss", "max"))
     return table.sort_values("total_s", ascending=False).reset_index()
 
 
@@ -325,7 +299,7 @@ def _job(path: Path) -> dict[str, object]:
 
 
 def take_snapshot(job: StudyJob) -> None:
-    """The job of the workflow. The benchmark files of the run are no inputs, because no rule declares them."""
+    """Write the snapshot. The benchmark files of the run are no inputs, because no rule declares them."""
     folder, run = job.file("snapshot"), job.config.run
     jobs = runtimes((folder.parent / run / "benchmarks").glob("*.tsv"))
     facts = {
