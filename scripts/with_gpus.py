@@ -3,11 +3,11 @@
 import sys
 
 from twoscale.base import InputError
-from twoscale.jobs import gpu_lease
+from twoscale.jobs.launch import run_on_gpus
 
 if __name__ == "__main__":
     # no parser, because the options of the command, and a `--` among them, must pass unchanged
     try:
-        gpu_lease.run(int(sys.argv[1]), sys.argv[2:])
+        run_on_gpus(int(sys.argv[1]), sys.argv[2:])
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-"""Which processes train together: those of one torchrun, whatever else the shell exports."""
+"""How processes start: those of one torchrun, whatever else the shell exports, on one node, several, and free GPUs."""
 
 import getpass
 import os
@@ -16,7 +16,8 @@ from tests.segment import Run
 from twoscale.base import InputError
 from twoscale.jobs.launch import Team, checked_team, leave_team, team
 
-WITH_NODES = Path(__file__).parents[2] / "scripts" / "with_nodes.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+WITH_NODES = SCRIPTS / "with_nodes.py"
 OPERATOR = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}
 TORCHRUN = OPERATOR | {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "ROLE_NAME": "default"}
 
@@ -136,3 +137,54 @@ def test_leaving_a_team_removes_its_variables_and_no_other():
     environment = TORCHRUN | {"PET_NNODES": "2", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "4"} | others
     leave_team(environment)
     assert environment == others
+
+
+# --- leases of fictitious GPUs, held by real processes
+
+PRINT_GPUS = "import os, sys; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a command that prints its GPUs and holds them until it ends."""
+    processes = []
+
+    def begin(count: int, gpus: str = "a,b", **environment: str) -> subprocess.Popen:
+        shell = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"} | environment
+        shell |= {"PYTHONPATH": str(SCRIPTS.parent / "src"), "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": gpus}
+        command = [sys.executable, SCRIPTS / "with_gpus.py", str(count), sys.executable, "-c", PRINT_GPUS]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        processes.append(subprocess.Popen(command, env=shell, text=True, **pipes))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def gpus_of(process: subprocess.Popen) -> str:
+    return process.stdout.readline().strip()
+
+
+def test_each_job_gets_other_gpus_and_waits_for_one_that_ends_or_is_killed(start):
+    first, second = start(1), start(1)
+    assert {gpus_of(first), gpus_of(second)} == {"a", "b"}
+    pair = start(2)
+    first.kill()
+    first.wait()
+    assert gpus_of(start(1)) in ("a", "b")  # the pair, which waits, does not hold the free one
+    for process in (first, second):
+        process.kill()
+    assert pair.poll() is None
+
+
+@pytest.mark.parametrize(("gpus", "more"), [("a,b", {"SLURM_JOB_ID": "1"}), ("a", {})], ids=["SLURM", "one GPU"])
+def test_without_a_choice_nothing_is_leased(start, gpus, more):
+    assert [gpus_of(start(1, gpus, **more)) for _ in range(2)] == [gpus, gpus]
+
+
+def test_too_few_gpus_is_one_sentence(start):
+    process = start(3)
+    assert process.wait(30) == 1
+    assert process.stderr.read().startswith("error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3")

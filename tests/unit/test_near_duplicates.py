@@ -5,9 +5,10 @@ import sysconfig
 import numpy as np
 import pytest
 
-from twoscale.data import near_duplicates, text
-from twoscale.data.near_duplicates import HeldOutNgrams, drop_near_duplicates, ngram_hashes
+from twoscale.data import text
+from twoscale.data import tokens as near_duplicates
 from twoscale.data.tokenizer import byte_level
+from twoscale.data.tokens import HeldOutNgrams, drop_near_duplicates, ngram_hashes
 
 END, VOCAB_SIZE = 9, 10
 

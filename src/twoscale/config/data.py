@@ -35,7 +35,6 @@ FILE_SOURCES = ("txt", "jsonl", "parquet")  # values of data.source that read da
 QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens", "held_out_margin")
 TOKEN_KEYS = ("near_duplicate_tokens",)
 
-
 # Characters to collect for one held-out token of a BPE tokenizer, whose tokens cannot be counted before it is trained:
 # twice what GPT-2's tokenizer takes in English.
 CHARACTERS_PER_TOKEN = 9

@@ -15,11 +15,6 @@ from twoscale.base import InputError
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 
 
-def group_label(group: tuple[int, ...]) -> str:
-    """Name of a looped group in tables: "4" or "5-6"."""
-    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-
-
 def boundary_label(left: str, right: str) -> str:
     """Name of the boundary between two successive groups in tables: "4->5-6"."""
     return f"{left}->{right}"
@@ -98,7 +93,7 @@ class ModelSizes:
     @property
     def group_labels(self) -> tuple[str, ...]:
         """Names of the groups in tables: "4", "5-6", "7"."""
-        return tuple(group_label(group) for group in self.groups)
+        return tuple(str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in self.groups)
 
     @property
     def boundary_labels(self) -> tuple[str, ...]:
@@ -137,14 +132,9 @@ THRESHOLD_TYPES: dict[str, type] = {
 
 
 def check_threshold(criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str) -> None:
-    """Refuse a threshold that is not a positive finite number of the criterion's type.
+    """Refuse a threshold that is not a positive finite number of the criterion's type, or `fixed` above `max_loops`.
 
-    Args:
-        criterion: Name of the criterion.
-        threshold: Its threshold.
-        max_loops: Most loop steps of a token, which the threshold of `fixed` must not exceed; None: any.
-        where: What the sentence begins with, such as the key of the threshold.
-        loops_key: What the sentence calls `max_loops`.
+    The sentence begins with `where`, such as the key of the threshold, and calls `max_loops` by its key `loops_key`.
     """
     whole = THRESHOLD_TYPES.get(criterion, float) is int
     good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(threshold, bool)

@@ -5,6 +5,7 @@ The Snakefile passes the config that Snakemake has merged (config.yaml <- --conf
 
 import importlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from pydantic import create_model
 from twoscale.base import STUDIES, InputError, did_you_mean, first_line, study_parts
 from twoscale.config.model import ModelConfig
 from twoscale.config.sections import CoreConfig
-from twoscale.config.types import FILE_NAME, Section, build, complete, expand_home, is_optional, shown, unknown_key
+from twoscale.config.types import FILE_NAME, Section, build, complete, is_optional, shown, unknown_key
 
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
@@ -178,7 +179,7 @@ def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer:
     folder = model.get("folder") if isinstance(model, Mapping) else None
     if folder_layer is None or not isinstance(folder, str):
         return merged
-    return merge(merge(base, folder_layer(expand_home(folder), merged)), overlay)
+    return merge(merge(base, folder_layer(os.path.expanduser(folder), merged)), overlay)
 
 
 # --- checks ---
@@ -237,9 +238,8 @@ def modules_of_model(config: Config) -> list[str]:
 def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
     """Run name -> Config: the run that `run` names, then the same under further seeds, then those of `runs`.
 
-    The run NAME under another seed S is NAME-seedS. `runs` maps names to overrides.
-
-    `folder_layer` reads the folders of published models (`twoscale.model.published.folder.folder_layer`).
+    The run NAME under another seed S is NAME-seedS. `runs` maps names to overrides. `folder_layer` reads the folders of
+    published models (`twoscale.model.published.folder.folder_layer`).
     """
     for key in ("preset", "run"):
         if key in config and not isinstance(config[key], str | int | float) and (key == "run" or config[key] is None):

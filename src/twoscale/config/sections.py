@@ -35,7 +35,6 @@ from twoscale.config.types import (
     key,
     plain,
     require,
-    sort_loops,
 )
 
 
@@ -66,18 +65,12 @@ def _typed(name: str, entry: CriterionConfig) -> tuple[int | float, ...]:
     return tuple(int(value) if value == int(value) else value for value in entry.thresholds)
 
 
+Ascending = AfterValidator(lambda loops: tuple(sorted(set(loops))))
 Criteria = Annotated[dict[str, CriterionConfig], Field(min_length=1), AfterValidator(typed_criteria)]
 
 
-def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops: int | None = None) -> None:
-    """Refuse a criterion that is neither built in nor has a file, and thresholds that do not fit their criterion."""
-    for name, entry in criteria.items():
-        _check_origin(f"{key}.{name}", name, entry)
-        for threshold in entry.thresholds:
-            check_threshold(name, threshold, max_loops, f"config key {key}.{name}.thresholds", "exits.max_loops")
-
-
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
+    """Refuse a criterion that is neither built in nor has a file."""
     named = bool(re.fullmatch(FILE_NAME, name))
     require(named, key, f"the name {name!r}", "letters, digits, '.', '_' and '-'")
     builtin = name in THRESHOLD_TYPES
@@ -95,9 +88,8 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
 
 def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
     """The default of a key `criteria`."""
-    return typed_criteria(
-        {name: CriterionConfig.model_validate({"thresholds": values}) for name, values in thresholds.items()}
-    )
+    criteria = {name: CriterionConfig.model_validate({"thresholds": values}) for name, values in thresholds.items()}
+    return typed_criteria(criteria)
 
 
 STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
@@ -219,7 +211,6 @@ class ProbeConfig(Section):
 
 
 def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
-    """Refuse more timed tokens than the context has."""
     most = config.model.context_length
     require(tokens <= most, f"{section}.latency_tokens", tokens, f"at most model.context_length = {most}")
 
@@ -227,7 +218,7 @@ def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> Non
 class ScalingConfig(InBatches):
     """Quality at fixed loop counts, for every checkpoint (results/scaling.pdf)."""
 
-    loops: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
+    loops: Annotated[tuple[Count, ...], Field(min_length=1), Ascending] = key(
         (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
         "Loop counts, the same in every group. Counts up to exits.max_loops also appear in pareto.pdf as fixed loops.",
     )
@@ -333,12 +324,10 @@ class CoreConfig(Section):
 
     @property
     def trajectory_sequences(self) -> int:
-        """Whole sequences in trajectories.tokens, at least one."""
         return self.sequences("trajectories")
 
     @property
     def quality_sequences(self) -> int:
-        """Whole sequences in exits.quality_tokens, at least one."""
         return self.sequences("exits", "quality_tokens")
 
     @property
@@ -348,7 +337,6 @@ class CoreConfig(Section):
 
     @property
     def sections(self) -> dict[str, Section]:
-        """The sections by name."""
         return {name: getattr(self, name) for name in type(self).model_fields if name not in ("seed", "seeds")}
 
     @property
@@ -370,7 +358,11 @@ class CoreConfig(Section):
             section.check(self)
 
     def _check_criteria(self, key: str, criteria: Mapping[str, CriterionConfig]) -> None:
-        check_criteria(key, criteria, self.exits.max_loops)
+        for name, entry in criteria.items():
+            _check_origin(f"{key}.{name}", name, entry)
+            where = f"config key {key}.{name}.thresholds"
+            for threshold in entry.thresholds:
+                check_threshold(name, threshold, self.exits.max_loops, where, "exits.max_loops")
         gate = self.model.exit_gate or "exit_gate" not in criteria
         require(gate, f"{key}.exit_gate", "the criterion", "a model with model.exit_gate: true")
         trained = self.model.source == "trained" or "probe" not in criteria

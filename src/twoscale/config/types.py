@@ -55,17 +55,8 @@ def check_distinct(values: tuple) -> tuple:
     return values
 
 
-def sort_loops(loops: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(loops)))
-
-
-def expand_home(path: str) -> str:
-    """A path with the home folder in place of a leading ~, which a shell does not expand inside a YAML file."""
-    return os.path.expanduser(path)
-
-
 Number = BeforeValidator(parse_number)
-HomePath = Annotated[str, AfterValidator(expand_home)]
+HomePath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell does not expand ~ inside a YAML file
 Flag = Annotated[StrictBool, BeforeValidator(parse_flag)]
 Natural = Annotated[int, Field(ge=0), Number]
 Count = Annotated[int, Field(ge=1), Number]
@@ -91,8 +82,7 @@ def key(default: Any, description: str, *, source: str = "ours", derived: bool =
     `derived` marks a value that the user cannot set. `optional` marks a key that `plain` leaves out at its default, so
     that runs from before the key keep their identity.
     """
-    marks = {"derived": derived, "optional": optional}
-    extra: dict[str, Any] = {"source": source, **{name: True for name, marked in marks.items() if marked}}
+    extra = {"source": source} | ({"derived": True} if derived else {}) | ({"optional": True} if optional else {})
     return Field(default, description=description, json_schema_extra=extra)
 
 
@@ -100,10 +90,7 @@ option = partial(key, optional=True)
 
 
 class Section(BaseModel):
-    """Base of all sections: immutable, unknown keys refused.
-
-    A section says itself what it needs of the others; by default nothing.
-    """
+    """Base of all sections: immutable, unknown keys refused. A section says itself what it needs of the others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True)
 
@@ -144,7 +131,6 @@ class InBatches(OnHeldOut):
 
 
 def require(holds: Any, key: str, found: object, expected: str) -> None:
-    """Raise InputError on a key unless `holds`."""
     if not holds:
         raise InputError(f"config key {key}: found {found}, expected {expected}.")
 
@@ -216,7 +202,8 @@ def _sentence(section: type[BaseModel], error: ValidationError, name: str) -> st
     prefix = [name] if name else []
     if first["type"] == "extra_forbidden":
         unknown = [str(e["loc"][-1]) for e in errors if e["type"] == first["type"] and e["loc"][:-1] == place]
-        known = user_keys(_section_at(section, path[:-1]))
+        fields = _section_at(section, path[:-1]).model_fields.items()
+        known = [field.alias or name for name, field in fields if not _marked(field, "derived")]
         return unknown_key(".".join([*prefix, *path[:-1]]), sorted(unknown), known)
     found = "nothing" if first["type"] == "missing" else shown(first["input"])
     if indices := ", ".join(str(part) for part in first["loc"] if isinstance(part, int)):
@@ -247,18 +234,10 @@ def _section_at(section: type[BaseModel], path: Sequence[str]) -> type[BaseModel
     return section
 
 
-def user_keys(section: type[BaseModel]) -> list[str]:
-    """Keys of a section that the user can set."""
-    return [field.alias or name for name, field in section.model_fields.items() if not _marked(field, "derived")]
-
-
 def unknown_key(section: str, unknown: Sequence[str], known: Sequence[str]) -> str:
     """The sentence on unknown keys of a section."""
-    suggestion = did_you_mean(unknown[0], known)
-    return (
-        f"config key {section or '(top level)'}: unknown key {', '.join(unknown)}, expected one of {', '.join(known)}"
-        f"{suggestion}."
-    )
+    expected = f"expected one of {', '.join(known)}{did_you_mean(unknown[0], known)}"
+    return f"config key {section or '(top level)'}: unknown key {', '.join(unknown)}, {expected}."
 
 
 def shown(value: Any) -> str:
@@ -278,8 +257,7 @@ JsonCount = Annotated[int, Field(ge=0, lt=2**63)]
 def parse_json(content: str | bytes, form: type[T]) -> T:
     """JSON as a value of the type `form`, such as a dataclass. Nothing is converted: 1.0 is no whole number.
 
-    Raises:
-        ValueError: with one line, for what is no JSON or of another form, or is nested too deeply.
+    Raises ValueError with one line for what is no JSON or of another form, or is nested too deeply.
     """
     try:
         return _adapter(form).validate_json(content, strict=True)
@@ -299,7 +277,6 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def _problem(error: ValidationError) -> str:
-    """The first of pydantic's errors."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{place}: {first['msg']}" if place else first["msg"]

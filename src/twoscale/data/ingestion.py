@@ -1,10 +1,9 @@
 """Collects documents from a source in parts, and writes them as text shards.
 
-A part is a file of consecutive documents of one source file, so an interruption loses at most one part. Parts hold the
-source unchanged. The documents that the quota takes are selected when the shards are written, in one pass over the
-parts in order. So the shards are a function of the source, the quota and the held-out fraction, wherever collecting was
-interrupted. Parts of a data set on the Hub are kept, and another quota continues from them; parts of local files are
-removed.
+A part is a file of consecutive documents of one source file, so an interruption loses at most one part. The quota
+selects documents only when the shards are written, in one pass over the parts in order. So the shards are a function of
+the source, the quota and the held-out fraction, wherever collecting was interrupted. Parts of a data set on the Hub are
+kept, and another quota continues from them; parts of local files are removed.
 """
 
 import json
@@ -50,19 +49,11 @@ def prepare_text(
     """Collect documents until the quota is full or the source ends, and write them as shards of the table `text`.
 
     The shards contain the documents in the order of the source: first shard 0, then shard 1, …, about equally
-    many characters in each. All shards appear together.
+    many characters in each. All shards appear together. `folder` is for the parts; `measure` gives the sizes of
+    documents in the unit of the quota.
 
-    Args:
-        data: The source, and the fraction to hold out.
-        quota: How much text.
-        shards: Files to write.
-        folder: Folder of the parts.
-        download: Size of the parts, and retries.
-        measure: Sizes of documents in the unit of the quota.
-
-    Raises:
-        InputError: if the source is wrong or cannot be reached, or yields no training or no held-out document. Complete
-            parts of a data set on the Hub are kept.
+    Raises InputError if the source is wrong or cannot be reached, or yields no training or no held-out document.
+    Complete parts of a data set on the Hub are kept.
     """
     is_local = data.source != "fineweb"
     keys = ("source", "path") if is_local else ("source", "repository", "subset", "revision")

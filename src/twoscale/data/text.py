@@ -2,7 +2,7 @@
 
 Whether a document is held out is a function of its text alone, so copies of a document are all held out or all used
 for training. For Python's documentation it is a function of the family of pages, because pages of a family quote one
-another. Near-duplicates are dropped later, see `twoscale.data.near_duplicates`.
+another. Near-duplicates are dropped later, see `twoscale.data.tokens`.
 
 Lines are read with `datasets`, as a stream. Parquet files are read with pyarrow, because in `datasets` a stream of
 parquet that is not read to its end can abort the interpreter (huggingface/datasets#7566, apache/arrow#45214). Planning

@@ -1,21 +1,44 @@
-"""From text to tokens: the ids of each text shard, and all of them joined without near-duplicates."""
+"""From text to tokens: the ids of each text shard, and all of them joined without near-duplicates.
+
+Held-out near-duplicates of the training text are found by their n-grams of tokens. The hashes of all held-out n-grams
+are in memory; the training tokens are read in chunks. Every match is verified token by token. A match is missed only if
+two different held-out n-grams have the same 64-bit hash: below 1e-7 for 1.5 million n-grams.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twoscale.base import InputError, canonical_json, meter, replacing, sha256
-from twoscale.data.near_duplicates import DroppedDocuments, drop_near_duplicates
 from twoscale.data.shards import DTYPES, IdMetadata, TokenShard, id_dtype, read_metadata
 from twoscale.data.text import iter_shards
 from twoscale.data.tokenizer import Tokenizer
+from twoscale.rng import stream
 
 CHUNK = 2**20  # training ids in memory when shards are joined
+BASE = 0x9E3779B97F4A7C15  # of the polynomial hash modulo 2**64; odd
+BITMAP_RATIO = 16  # least bits of the prefilter per held-out n-gram
+MAX_BITMAP = 2**26
+
+Chunks = Iterable[np.ndarray]  # consecutive ids, uint16 (tokens,) each
+
+
+@dataclass(frozen=True)
+class DroppedDocuments:
+    """Result of `drop_near_duplicates`, as in the metadata of join_tokens."""
+
+    ngram_tokens: int
+    documents: int  # examined
+    tokens: int
+    dropped_documents: int
+    dropped_tokens: int
+    share_before: float  # of the examined tokens that are inside an n-gram of the training tokens
+    share_after: float  # of the tokens that remain
 
 
 def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShard) -> None:
@@ -56,15 +79,9 @@ def join_tokens(
 ) -> DroppedDocuments:
     """Concatenate the token shards of all text shards, in order, without held-out near-duplicates.
 
-    A held-out document in which `near_duplicate_tokens` tokens in a row occur in the training tokens is dropped. The
-    held-out ids are in memory, the training ids are not. The files appear together.
-
-    Args:
-        shards: One token shard per text shard.
-        joined: The token shard to write.
-        held_out_tokens: Number of held-out ids to write: the first ones that remain.
-        near_duplicate_tokens: Tokens per n-gram of the search for near-duplicates.
-        context_length: Tokens per sequence; None where nothing is trained and there may be no training tokens.
+    A held-out document in which `near_duplicate_tokens` tokens in a row occur in the training tokens is dropped; the
+    first `held_out_tokens` ids that remain are written. `context_length` is None where nothing is trained and there may
+    be no training tokens. The held-out ids are in memory, the training ids are not. The files appear together.
 
     Returns the counts of the dropped documents, which are in the metadata too. Raises InputError if there are too few
     training ids or held-out ids, or the shards are from different tokenizers.
@@ -132,3 +149,129 @@ def _training_digest(id_metadata: dict[str, Any], train_sha256: str) -> str:
     """
     hashed = {"vocabulary" if key == "vocab_size" else key: value for key, value in id_metadata.items()}
     return hashlib.sha256(canonical_json([hashed, train_sha256]).encode()).hexdigest()
+
+
+# --- near-duplicates
+
+
+def drop_near_duplicates(
+    held_out: np.ndarray, end_of_text: int, n: int, training: Callable[[], Chunks]
+) -> tuple[np.ndarray, DroppedDocuments]:
+    """Drop every held-out document with an n-gram that occurs in the training tokens.
+
+    N-grams run across the ends of documents on both sides, as the sequences do that a model reads; one that is in
+    several documents counts for the document of its middle token. Dropping documents creates new neighbours, so the
+    search is repeated until no n-gram is found; the last search gives `share_after`.
+
+    `held_out` has the ids of the held-out documents, each with its end of text: uint16 (tokens,). `n` is at least 2.
+    `training` returns an iterator over the training ids, once per search. Returns the ids of the documents that remain,
+    in order, and the counts.
+    """
+    kept = held_out
+    shares = []
+    while True:
+        found = HeldOutNgrams(kept, n).found_in(training())
+        shares.append(_share_inside(found, len(kept), n))
+        if not found.any():
+            break
+        ends = kept == end_of_text
+        documents = np.cumsum(ends) - ends  # (tokens,); an end of text belongs to its document
+        dropped = np.unique(documents[np.flatnonzero(found) + n // 2])
+        kept = kept[~np.isin(documents, dropped)]
+    counts = [int(np.count_nonzero(ids == end_of_text)) for ids in (held_out, kept)]
+    lost, tokens = counts[0] - counts[1], len(held_out) - len(kept)
+    return kept, DroppedDocuments(n, counts[0], len(held_out), lost, tokens, shares[0], shares[-1])
+
+
+def _share_inside(found: np.ndarray, tokens: int, n: int) -> float:
+    """Share of `tokens` tokens that are inside an n-gram for which `found`, bool (tokens - n + 1,), is true."""
+    begins = np.flatnonzero(found)
+    changes = np.zeros(tokens + 1, dtype=np.int64)  # of the number of n-grams that a token is in
+    changes[begins] += 1
+    changes[begins + n] -= 1
+    return np.count_nonzero(changes[:-1].cumsum()) / max(tokens, 1)
+
+
+class HeldOutNgrams:
+    """The n-grams of the held-out tokens, uint16 (tokens,), prepared for the search in other tokens."""
+
+    def __init__(self, ids: np.ndarray, n: int) -> None:
+        self.ids, self.n = ids, n
+        # distinct hashes ascending, the first position of each, and the index of the hash at each position
+        self.hashes, self.first, self.index = np.unique(ngram_hashes(ids, n), return_index=True, return_inverse=True)
+        bits = min(MAX_BITMAP, BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
+        self.shift = np.uint64(64 - bits)
+        self.bitmap = np.zeros(2**bits, dtype=bool)
+        self.bitmap[self._prefix(self.hashes)] = True
+
+    def found_in(self, chunks: Chunks) -> np.ndarray:
+        """Whether the n-gram that begins at each position occurs in the ids of the chunks: bool (tokens - n + 1,)."""
+        found = np.zeros(len(self.hashes), dtype=bool)
+        for ids in _overlapping(chunks, self.n - 1) if len(self.hashes) else ():
+            found[self._search(ids)] = True
+        return found[self.index]
+
+    def _search(self, ids: np.ndarray) -> np.ndarray:
+        """Indices into `hashes` of the n-grams that occur in `ids`."""
+        hashes = ngram_hashes(ids, self.n)
+        positions = np.flatnonzero(self.bitmap[self._prefix(hashes)])
+        wanted = hashes[positions]
+        index = np.searchsorted(self.hashes, wanted)
+        index[index == len(self.hashes)] = 0
+        equal = self.hashes[index] == wanted
+        index, rows = np.unique(index[equal], return_index=True)
+        positions = positions[equal][rows]
+        return index[(self._windows(ids)[positions] == self._windows(self.ids)[self.first[index]]).all(axis=1)]
+
+    def _prefix(self, hashes: np.ndarray) -> np.ndarray:
+        return (hashes >> self.shift).view(np.int64)  # the highest bits
+
+    def _windows(self, ids: np.ndarray) -> np.ndarray:
+        """View of all n-grams: (tokens - n + 1, n); empty if there are fewer than n tokens."""
+        if len(ids) < self.n:
+            return np.empty((0, self.n), dtype=ids.dtype)
+        return np.lib.stride_tricks.sliding_window_view(ids, self.n)
+
+
+def _overlapping(chunks: Chunks, overlap: int) -> Iterator[np.ndarray]:
+    """The chunks, each with the last `overlap` ids before it."""
+    before = None
+    for ids in chunks:
+        joined = ids if before is None else np.concatenate([before, ids])
+        yield joined
+        before = joined[-overlap:]
+
+
+# Random values of the ids make the hashes of similar n-grams independent.
+_ID_HASHES = stream("n-grams").integers(2**64, size=2**16, dtype=np.uint64)
+
+
+def _id_hashes(ids: np.ndarray) -> np.ndarray:
+    """The hash of each id, whatever its dtype: uint64 (tokens,). Both halves of an id above 65535 are in its hash."""
+    if ids.dtype.itemsize <= 2:
+        return _ID_HASHES[ids]
+    return _ID_HASHES[ids & 0xFFFF] ^ ((_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1))
+
+
+def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
+    """Polynomial hash of every n-gram of ids, uint16 or uint32 (tokens,), modulo 2**64: uint64 (tokens - n + 1,).
+
+    The hash of a longer n-gram is the hash of its first part times BASE to the length of the second, plus the hash of
+    the second part. So log2(n) additions suffice.
+    """
+    single = _id_hashes(ids)
+    hashes, length = single, 1
+    for bit in f"{n:b}"[1:]:
+        hashes = _joined(hashes, hashes, length, length)
+        length *= 2
+        if bit == "1":
+            hashes = _joined(hashes, single, length, 1)
+            length += 1
+    return hashes
+
+
+def _joined(first: np.ndarray, second: np.ndarray, first_length: int, second_length: int) -> np.ndarray:
+    """Hashes of n-grams of both lengths together, from the hashes of the parts at every position."""
+    hashes = first[:-second_length] * np.uint64(pow(BASE, second_length, 2**64))
+    hashes += second[first_length:]
+    return hashes

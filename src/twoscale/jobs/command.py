@@ -28,26 +28,19 @@ def parser(
 ) -> argparse.ArgumentParser:
     """A parser with the script's docstring as help, and the options that the rules of the workflow pass.
 
-    Args:
-        doc: The script's docstring.
-        files: Names of inputs and outputs that are one file each; `arguments.NAME` is a `Path`.
-        lists: Names of inputs and outputs that are one file or several; `arguments.NAME` is a list of `Path`.
-        optional: Names of files that not every job has; `arguments.NAME` is a `Path`, or None.
-        config: Parses the JSON of ``--config``.
-
-    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.params.file_options`.
+    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.params.file_options`:
+    `arguments.NAME` is a `Path` for one of `files`, a list of `Path` for one of `lists`, and a `Path` or None for one
+    of `optional`. `config` parses the JSON of ``--config``.
     """
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
     options.add_argument(
         "--result-cache", type=result_cache.Job.from_json, help="where the result is cached for reruns, as JSON"
     )
-    for name in files:
-        options.add_argument(_option(name), type=Path, required=True)
-    for name in lists:
-        options.add_argument(_option(name), type=Path, nargs="*", required=True)
-    for name in optional:
-        options.add_argument(_option(name), type=Path)
+    forms: tuple[tuple[Sequence[str], dict[str, Any]], ...]
+    forms = ((files, {"required": True}), (lists, {"nargs": "*", "required": True}), (optional, {}))
+    for name, form in [(name, form) for names, form in forms for name in names]:
+        options.add_argument(f"--{name.replace('_', '-')}", type=Path, **form)
     return options
 
 
@@ -69,10 +62,6 @@ def function(path: str) -> Callable[..., Any]:
     return getattr(import_module(module), name)
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Run `main` on the parsed arguments; wrong input or a lack of the machine is one sentence, exit status 1.
 
@@ -87,7 +76,9 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         if job is None:
             main(arguments)
         else:
-            result_cache.run(job.within(_environment(job.device, arguments)), lambda: main(arguments))
+            # what the bits depend on besides code and config: kernels, and threads that are no part of these
+            threads = {"threads": arguments.threads} if job.device == "cpu" and hasattr(arguments, "threads") else {}
+            result_cache.run(job.within(machine.kernels(job.device) | threads), lambda: main(arguments))
         sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -101,12 +92,6 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         if isinstance(error, OSError):
             _discard_output()
         sys.exit(f"error: {problem}")
-
-
-def _environment(device: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the bits of a job depend on besides its code and config: kernels, and threads that are no part of these."""
-    threads = {"threads": arguments.threads} if device == "cpu" and hasattr(arguments, "threads") else {}
-    return machine.kernels(device) | threads
 
 
 def sentence(error: Exception) -> str | None:

@@ -1,9 +1,7 @@
 """Fingerprint of the code of a rule, independent of comments, docstrings, formatting and the names of modules.
 
-It covers the syntax tree of an entry script and of all library modules that it imports, directly or indirectly, and the
-templates of their pages.
-Snakemake tracks it as a param: an edit that can change a result reruns the rules that import it, other edits rerun
-nothing.
+It covers an entry script, all library modules that it imports, directly or indirectly, and the templates of their
+pages. Snakemake tracks it as a param, so only an edit that can change a result reruns the rules that import it.
 """
 
 import ast
@@ -30,14 +28,9 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @cache
 def fingerprint(script: Path, *modules: str) -> str:
-    """Hexadecimal digest of `script`, of further modules, and of all library modules that they import.
+    """Hexadecimal digest of an entry script, of all library modules that it imports, and of further `modules`.
 
-    Args:
-        script: Entry script.
-        modules: Dotted names of library modules that the script imports dynamically, such as "twoscale.figures.fig3".
-
-    Raises:
-        InputError: if a module does not exist.
+    These it imports by their names, such as "twoscale.figures.fig3". Raises InputError if one does not exist.
     """
     roots = [script]
     for module in modules:
@@ -50,8 +43,7 @@ def fingerprint(script: Path, *modules: str) -> str:
 def criterion_file_fingerprint(path: str, name: str) -> str:
     """Hexadecimal digest of a user's file with the exit criterion `name`, and of the library modules that it imports.
 
-    Raises:
-        InputError: if the file is missing, is not Python code or does not define the name.
+    Raises InputError if the file is missing, is not Python code or does not define the name.
     """
     try:
         digest = _digest(covered([Path(path)]))
@@ -61,14 +53,11 @@ def criterion_file_fingerprint(path: str, name: str) -> str:
             f"exit criterion file {path}: cannot be read ({first_line(error)}), expected Python code with the "
             "criterion's class."
         ) from error
-    classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    others = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    imported = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
+    nodes = [*ast.walk(tree)]
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    others = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    aliases = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    imported = {alias.asname or alias.name for alias in aliases}
     if name not in {*classes, *others, *imported} and "*" not in imported:
         raise InputError(
             f"exit criterion file {path}: found no class {name!r}, expected one{did_you_mean(name, classes)}."

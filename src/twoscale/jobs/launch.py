@@ -1,21 +1,27 @@
-"""The processes that torchrun started together, if it started this one, and how they start on one node or several.
+"""How processes start: on free GPUs, on one node or several, and which ones torchrun started together.
 
 Operators of clusters and shells inside another launch export the same variables to processes that train nothing
 together. So these count only beside the one that torchrun alone sets, and the workflow removes all of them from the
 environment of its jobs, in which a torchrun of a rule sets them anew.
 """
 
+import fcntl
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
+import time
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from twoscale.base import InputError
+from twoscale.base import InputError, private_folder
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 SLURM_JOB = "SLURM_JOB_ID"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 STORE = "TWOSCALE_STORE"  # the file in which the processes of one node find each other
 # torchrun's options have defaults in variables PET_*, for example PET_NNODES. Source: torch.distributed.argparse_util.
 PREFIXES = ("TORCHELASTIC_", "PET_")
@@ -115,3 +121,36 @@ def torchrun_line(share: NodeResources, host: str, port: int) -> list[str]:
     sizes = ["--nnodes", str(share.nodes), "--nproc-per-node", str(share.processes)]
     # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
     return ["torchrun", *sizes, "--master-addr", host, "--master-port", str(port), "--"]
+
+
+def run_on_gpus(count: int, command: list[str]) -> None:
+    """Wait for `count` free GPUs, then replace this process by a command to which only these are visible.
+
+    Snakemake counts the GPUs of a machine but does not assign them; SLURM does. A GPU is leased by a lock on a file,
+    which the kernel releases however its holder ends.
+    """
+    query = ["sh", "-c", "nvidia-smi --query-gpu=uuid --format=csv,noheader"]
+    names = os.environ.get(VISIBLE, subprocess.run(query, capture_output=True, text=True, check=False).stdout)
+    gpus = [] if SLURM_JOB in os.environ else names.replace(",", " ").split()
+    if 1 < len(gpus) < count:
+        raise InputError(f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training process.")
+    while len(gpus) > 1:
+        folder = private_folder(Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}", "TMPDIR")
+        files = [os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW) for name in gpus]
+        held = [(name, file) for name, file in zip(gpus, files, strict=True) if _locked(file)][:count]
+        if len(held) == count:  # the locks survive `exec` and end with the process
+            for _, file in held:
+                os.set_inheritable(file, True)
+            os.environ[VISIBLE] = ",".join(name for name, _ in held)
+            break
+        for file in files:
+            os.close(file)
+        time.sleep(0.5)
+    os.execvp(command[0], command)
+
+
+def _locked(file: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -20,7 +20,7 @@ from typing import Any
 from twoscale import tables
 from twoscale.base import InputError
 
-# --- what the machine has; without torch, whose import takes seconds ---
+# --- what the machine has; without torch, whose import takes seconds
 
 
 def description() -> dict[str, Any]:
@@ -56,25 +56,20 @@ def torch_build() -> dict[str, Any]:
 
 
 def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
-    """Refuse CUDA on a machine that cannot offer it. Builds of torch for ROCm are not examined.
+    """Refuse CUDA for `processes` training processes, one per device, on a machine that cannot offer it: InputError.
 
-    Args:
-        origin: What asks for CUDA, such as "config key compute.device".
-        processes: Number of training processes, one per device.
-        installed: Whether the torch that will run is the one of this environment.
-
-    Raises InputError.
+    `origin` asks for it, such as "config key compute.device". `installed`: whether the torch that will run is the one
+    of this environment. Builds of torch for ROCm are not examined.
     """
     build = torch_build() if installed else {}
     if build.get("hip"):
         return
-    problem, devices = None, cuda_devices()
+    devices = cuda_devices()
     if build and build.get("cuda") is None:
-        problem = f"PyTorch {build.get('__version__')} is built without CUDA"
-    elif not devices:
-        problem = "this machine has no CUDA device"
-    if problem is not None:
-        raise InputError(f"{origin}: found cuda, expected cpu, because {problem}.")
+        version = build.get("__version__")
+        raise InputError(f"{origin}: found cuda, expected cpu, because PyTorch {version} is built without CUDA.")
+    if not devices:
+        raise InputError(f"{origin}: found cuda, expected cpu, because this machine has no CUDA device.")
     if processes > devices:
         raise InputError(
             f"config key train.processes: found {processes}, expected at most {devices}, the number of CUDA "

@@ -28,16 +28,14 @@ MANIFEST = "manifest.json"
 class Job:
     """What a job keeps, as the rules describe it with ``--result-cache``.
 
-    folder: where its result is kept. version: digest of its code and config. inputs: files that the result depends on.
-    outputs: files to keep. temporary: outputs that are removed once the next job is done. later: folders of the jobs
-    that depend on the temporary outputs, in order. device: the one that it computes on.
+    `later` are the folders of the jobs that depend on the temporary outputs, in order.
     """
 
-    folder: Path
-    version: str
+    folder: Path  # where its result is kept
+    version: str  # digest of its code and config
     inputs: Sequence[str]
     outputs: Sequence[str]
-    temporary: Sequence[str]
+    temporary: Sequence[str]  # outputs that are removed once the next job is done
     later: Sequence[Path]
     device: str = "cpu"
 
@@ -72,11 +70,9 @@ def run(job: Job, compute: Callable[[], None]) -> None:
     result = find(job, inputs) if inputs is not None and team.nodes == 1 else None
     if result is None:
         compute()
-    if inputs is None or team.rank > 0:
-        return
-    if result is None:
-        keep(job, inputs)
-    else:
+        if inputs is not None and team.rank == 0:
+            keep(job, inputs)
+    elif team.rank == 0:
         restore(job, result)
 
 

@@ -33,7 +33,6 @@ def all_cores(runs: "Runs", cores: int | None) -> int:
 
 
 def module_of(function: str) -> str:
-    """The module of a function with this dotted path."""
     return function.rpartition(".")[0]
 
 
@@ -62,16 +61,14 @@ class Job:
 
     @property
     def log(self) -> str:
-        """The file of its log, with the wildcards of its outputs."""
         return self._file("logs", "log")
 
     @property
     def benchmark(self) -> str:
-        """The file of its run time, with the wildcards of its outputs."""
         return self._file("benchmarks", "tsv")
 
     def _file(self, folder: str, suffix: str) -> str:
-        """As `twoscale.report.release.runtimes` reads it: the iteration after "_", other wildcards after "."."""
+        """With the wildcards of its outputs, for `twoscale.report.release.runtimes`: the iteration after "_"."""
         wildcards = re.findall(r"\{(\w+)\}", next(iter(self.outputs.values())).replace("{selected}", ""))
         run = "{run}/" if "run" in wildcards else ""
         further = "".join(f"{'_' if name == 'iteration' else '.'}{{{name}}}" for name in wildcards if name != "run")
@@ -132,7 +129,6 @@ class LocalJob(Job):
 
     @property
     def caption(self) -> str:
-        """The file of the caption in the project."""
         room = module_of(module_of(self.function)).replace(".", "/")
         return self.caption_file or f"src/{room}/caption.rst"
 
