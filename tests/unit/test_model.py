@@ -125,13 +125,6 @@ def test_a_layer_normalises_where_its_variant_says(sandwich):
     torch.testing.assert_close(model.unlooped_layer(1, x, CAUSAL), layer_formula(x, model.unlooped["1"], sandwich))
 
 
-def test_the_two_halves_of_the_adapter_are_the_projection_of_state_and_input_side_by_side():
-    model = random_model()
-    state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
-    projected = model.project_state(1, state, model.project_input(1, entered))
-    torch.testing.assert_close(projected, torch.cat([state, entered], dim=-1) @ model.groups[1].adapter.weight.T)
-
-
 def test_a_step_runs_all_layers_of_its_group_on_the_projection():
     model = random_model(groups=[[2, 3]])
     state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
@@ -243,16 +236,6 @@ def test_the_trace_has_every_stage_in_the_order_of_the_layers():
     for before, after in itertools.pairwise(trace):
         assert after.entered is before.output
     torch.testing.assert_close(model.readout(trace[-1].output), model(TOKENS, [2, 1], noise))
-
-
-@pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
-def test_the_output_of_a_group_is_its_last_state_under_the_exit_norm(exit_norm):
-    model = random_model(exit_norm=exit_norm)
-    for part in model.trace(TOKENS, LOOPS, noise):
-        if part.stage is not None and part.stage.is_group:
-            last = part.states[-1]
-            expected = last if exit_norm == "none" else rms_norm(last, model.final_norm.weight)
-            torch.testing.assert_close(part.output, expected)
 
 
 def test_the_trace_has_the_states_without_the_noise_of_the_loop_steps():

@@ -51,12 +51,6 @@ def test_the_noise_of_a_held_out_sequence_is_the_stream_of_its_purpose(group, k)
     assert torch.equal(evaluation(group=group, k=k), torch.from_numpy(expected).double())
 
 
-def test_the_noise_is_the_same_in_every_precision_up_to_rounding():
-    single = EvaluationNoise(1, [3], CONTEXT_LENGTH)(0, 0, like(1, dtype=torch.float32))
-    assert single.dtype == torch.float32
-    assert torch.equal(single[0], evaluation().float())
-
-
 def test_kept_noise_is_the_noise_and_is_drawn_once():
     kept = DrawnNoise()
     for sequences in ([3, 4], [4, 5]):

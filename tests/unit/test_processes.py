@@ -87,12 +87,6 @@ def test_a_divided_model_trains_like_a_whole_one_and_is_continued_by_one_process
     assert_same_run(run.succeed(3, ITERATIONS), alone)
 
 
-@pytest.mark.runs
-def test_two_processes_divide_a_model_that_one_has_trained(alone, tmp_path):
-    run = Run(tmp_path, NOISY).succeed(0, 3)
-    assert_same_run(run.succeed(3, ITERATIONS, processes=2, shard=True), alone)
-
-
 @pytest.fixture
 def two_alike():
     """A process group of two whose sums are those of one."""

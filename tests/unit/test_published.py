@@ -12,12 +12,10 @@ from tests.published import write_folder
 from tests.small import ROOT
 from twoscale import config
 from twoscale.base import InputError
-from twoscale.config import Config, ConfigSlice, plain, user_values
+from twoscale.config import Config, user_values
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
-from twoscale.model.checkpoints import open_checkpoint
-from twoscale.model.interface import CausalAttention
 from twoscale.model.published.folder import PublishedFolder, folder_layer
 from twoscale.model.published.weights import open_published
 
@@ -91,16 +89,6 @@ def test_greedy_decoding_through_the_cache_is_the_full_forward_pass(name):
         logits.append(decoder.feed(tokens[-1])[0])
     whole = model(torch.tensor([tokens]), [3], decoder.noise)[0]
     torch.testing.assert_close(torch.stack(logits), whole, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_rotary_attention_depends_on_distances_only(name):
-    model, values = golden(name)
-    layer = model.groups[0].layers[0]
-    x = values["states"][1]
-    here = CausalAttention.of(values["tokens"])
-    there = CausalAttention(here.positions + 11)
-    torch.testing.assert_close(layer(x, here), layer(x, there))
 
 
 @pytest.fixture
@@ -180,13 +168,6 @@ def test_weights_in_bf16_give_the_same_model_up_to_their_rounding(folder):
     for name, tensor in exact.items():
         assert rounded[name].dtype == torch.float32
         assert torch.equal(rounded[name], tensor.bfloat16().float()), name
-
-
-def test_a_folder_opens_as_a_checkpoint(folder):
-    config = PublishedFolder(folder).model_config(context_length=8)
-    job = ConfigSlice({"seed": 3, "device": "cpu", "model": plain(config)})
-    checkpoint = open_checkpoint(folder / "config.json", job, "float64")
-    assert (checkpoint.iteration, checkpoint.seed, checkpoint.model.config) == (0, 3, config)
 
 
 def copied(name, tmp_path):

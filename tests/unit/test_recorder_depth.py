@@ -17,7 +17,7 @@ from twoscale.base import InputError
 from twoscale.exits.criteria import ExitGate, StepNorm
 from twoscale.recorder.card import write_card
 from twoscale.recorder.recorded import table_path
-from twoscale.recorder.recorder import Input, Loop, Output, Recorder
+from twoscale.recorder.recorder import Output, Recorder
 from twoscale.recorder.spectrum import record_spectrum
 
 SIZE, TRAINED = 4, 3
@@ -145,15 +145,6 @@ def test_a_spectrum_that_cannot_be_had_is_one_sentence(model, loops, message, tm
     with pytest.raises(InputError, match=message):
         spectrum(model, tmp_path, loops, given)
     assert not any(tmp_path.rglob("*.parquet"))
-
-
-def test_no_hook_is_left_after_a_spectrum(tmp_path):
-    model = Looped(Affine(TURN))
-    spectrum(model, tmp_path)
-    assert not model.step._forward_hooks
-    with pytest.raises(InputError, match="found an earlier recording of iteration 7"):
-        spectrum(model, tmp_path)
-    spectrum(model, tmp_path, replace=True)
 
 
 # --- predictions, exits, cards ----------------------------------------------------------------------------------
@@ -364,27 +355,3 @@ def test_the_command_writes_a_card_or_one_sentence(tmp_path):
     empty = subprocess.run([*command, tmp_path / "none"], capture_output=True, text=True, cwd=ROOT)
     assert empty.returncode == 1
     assert "none: found no depth/iteration_*.parquet, expected a recording with decode." in empty.stderr
-
-
-def test_the_argument_of_an_adapter_with_two_is_the_initial_state(tmp_path):
-    class Adapter(nn.Module):
-        def forward(self, x, e):
-            return x + e
-
-    class Injected(Overthinking):
-        def __init__(self):
-            super().__init__()
-            self.adapter = Adapter()
-
-        def forward(self, tokens):
-            e = nn.functional.pad(nn.functional.one_hot(tokens, 5).double(), (1, 0))
-            x = torch.full_like(e, 2.0)
-            for _ in range(self.loops):
-                x = self.step(self.adapter(x, e))
-            return x
-
-    model = Injected()
-    with Recorder(model, {"core": Loop("step", Input("adapter", 0))}, tmp_path, iteration=9):
-        model(TOKENS)
-    rows = tables.read("trajectories", table_path(tmp_path, "trajectories", 9))
-    np.testing.assert_allclose(rows[rows["k"] == 0]["state_norm"], np.sqrt(6 * 4), rtol=1e-6)

@@ -236,11 +236,6 @@ def test_reading_batches_ahead_changes_no_bit(uninterrupted, tmp_path):
     assert untimed(alone.log) == untimed(uninterrupted.log)
 
 
-def test_recomputing_changes_no_loss_beyond_rounding(uninterrupted, tmp_path):
-    again = trained(6, tmp_path / "none", recompute=True)
-    assert [row["loss"] for row in again.log] == pytest.approx([row["loss"] for row in uninterrupted.log], rel=1e-5)
-
-
 def test_a_loss_that_is_not_finite_stops_with_the_iteration_and_both_numbers(tmp_path):
     state = trained(2, tmp_path / "none")
     with torch.no_grad():
@@ -289,12 +284,6 @@ def test_the_log_is_the_tables_training_and_training_loops(tmp_path):
     ]
 
 
-def test_the_log_of_a_model_without_groups_has_no_loops(tmp_path):
-    model = model_config(hidden_size=16, groups=[])
-    write_log(trained(1, tmp_path / "none", model), tmp_path / "log", tmp_path / "loops")
-    assert tables.read("training_loops", tmp_path / "loops").empty
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> TrainingState:
     return trained(6, tmp_path_factory.mktemp("uninterrupted") / "none")
@@ -327,13 +316,6 @@ def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
     assert_same_bits(second, uninterrupted)
     losses = [row["loss"] for row in [*first.log, *second.log]]
     assert losses == [row["loss"] for row in uninterrupted.log]
-
-
-def test_no_partial_state_is_saved_before_its_time(tmp_path):
-    partial = tmp_path / "partial.safetensors"
-    with pytest.raises(KeyboardInterrupt):
-        run_segment(Interrupted(segment(), DATA), start(), 6, partial, IDENTITY)
-    assert not partial.exists()
 
 
 def segment_paths(folder: Path, first: int, until: int) -> SegmentPaths:
@@ -397,11 +379,6 @@ def test_another_environment_than_the_last_one_is_said_once(tmp_path, capsys):
     assert "(threads: 3 before, 1 now)" in capsys.readouterr().err
 
 
-def test_a_finished_segment_saves_no_partial_state(tmp_path):
-    trained(1, tmp_path / "none", save_seconds=1e-9)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture(scope="module")
 def two_iterations(tmp_path_factory) -> TrainingState:
     return trained(2, tmp_path_factory.mktemp("two") / "none")
@@ -451,19 +428,6 @@ def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, pa
     assert loaded(partial, first, until) is None
 
 
-def test_the_partial_state_alone_is_read_where_there_is_one(untrained, two_iterations):
-    """A start of which nothing but the header is read: the states of both would be in memory at a time."""
-    paths = segment_paths(untrained, 0, 6)
-    start = paths.start[0]
-    save_partial(paths.partial, two_iterations, Segment(6, WHOLE).unfinished(start).identity)
-    damaged = start.read_bytes()
-    start.write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
-    assert load_state(segment(), Segment(6, WHOLE), paths).iteration == 2
-    paths.partial.unlink()
-    with pytest.raises(InputError, match="the file is damaged"):
-        load_state(segment(), Segment(6, WHOLE), paths)
-
-
 @pytest.mark.parametrize("changed", ["nothing", "code", "start"])
 def test_a_partial_state_is_continued_by_the_same_code_from_the_same_start_alone(
     untrained, two_iterations, changed, capsys
@@ -479,19 +443,6 @@ def test_a_partial_state_is_continued_by_the_same_code_from_the_same_start_alone
     said = capsys.readouterr().err
     assert ("restarting the segment" in said) == (changed != "nothing")
     assert changed == "nothing" or f"belongs to another configuration: {changed} is" in said
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
-def test_a_state_goes_on_on_the_second_gpu(tmp_path):
-    with torch.cuda.device(1):
-        config = job_config(seed=SEED, device="cuda", model=MODEL, train=train_config())
-        state = restore(config, initialise(MODEL, SEED).state_dict(), {}, HEADER)
-        run_segment(Trainer(config, DATA), state, 2, tmp_path / "none", IDENTITY)
-        save_partial(tmp_path / "partial", state, IDENTITY)
-        again = restore(config, *load_partial(tmp_path / "partial", 0, Segment(6, IDENTITY), config))
-        run_segment(Trainer(config, DATA), again, 3, tmp_path / "none", IDENTITY)
-    assert {str(parameter.device) for parameter in again.model.parameters()} == {"cuda:1"}
 
 
 def test_moments_of_another_iteration_are_refused(tmp_path):

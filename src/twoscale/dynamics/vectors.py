@@ -31,18 +31,13 @@ def acceleration(update: Tensor, previous: Tensor) -> Tensor:
 
 
 def acceleration_normalized(update: Tensor, previous: Tensor) -> Tensor:
-    """a^k over the sum of both step norms (Eq. 6): (..., C) twice -> (...).
-
-    The paper bounds it by 2; by the triangle inequality it never exceeds 1.
-    """
+    """a^k over the sum of both step norms (Eq. 6), at most 1 by the triangle inequality: (..., C) twice -> (...)."""
     return over_both(acceleration(update, previous), norm(update), norm(previous))
 
 
 def over_both(acceleration: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
-    """The ratio of Eq. 6 from norms: (...) each; 0 for two steps of length zero.
-
-    The ε of Eq. 6 is the smallest normal number of the dtype. An absolute one would decide the ratio of shorter steps.
-    """
+    """The ratio of Eq. 6 from norms: (...) each; 0 for two steps of length zero."""
+    # an absolute ε would decide the ratio of shorter steps
     return acceleration / (update_norm + previous_norm + torch.finfo(acceleration.dtype).tiny)
 
 

@@ -59,12 +59,8 @@ def linear_cross_entropy(
     and the gradient of a chunk is computed while its probabilities are at hand. `F.linear_cross_entropy` of PyTorch
     2.13 has chunks, too, but takes five times as long on CPU (tests/benchmarks/bench_kernels.py).
 
-    Args:
-        hidden: Hidden states of N tokens (N, C).
-        weight: The head (R, C); rows from `vocab_size` on are padding and have probability 0.
-        targets: Token ids (N,).
-        vocab_size: Number of token ids.
-        shares: Factor of each token's loss (N,), which has a gradient too; None: 1. The sum is divided by N.
+    hidden: states of N tokens (N, C). weight: the head (R, C), whose rows from `vocab_size` on are padding and have
+    probability 0. targets: ids (N,). shares: factor of each token's loss (N,), which has a gradient too.
     """
     return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, shares, torch.is_grad_enabled())
 
@@ -82,9 +78,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shares: Tensor | None,
         with_gradient: bool,
     ) -> Tensor:
-        size = max(
-            MULTIPLE, CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight) // MULTIPLE * MULTIPLE
-        )
+        most = CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight)  # rows
+        size = max(MULTIPLE, most // MULTIPLE * MULTIPLE)
         of_hidden = torch.empty_like(hidden) if with_gradient else hidden
         of_weight = torch.zeros_like(weight) if with_gradient else weight
         chunks = (hidden.split(size), targets[:, None].split(size), of_hidden.split(size))

@@ -43,11 +43,9 @@ class DrawnNoise:
 
 
 class EvaluationNoise:
-    """Noise of held-out sequences; an instance is the `Noise` of one batch.
+    """Noise of held-out sequences with these numbers, the `Noise` of one batch; other text uses sequence 0.
 
-    sequences: numbers of the B sequences in the held-out text; decoding of other text uses sequence 0.
-    std: standard deviation before truncation, the model's `state_std`.
-    drawn: where arrays are kept, for noise that is read repeatedly.
+    std: standard deviation before truncation, the model's `state_std`. drawn: arrays that are kept to be read again.
     """
 
     def __init__(

@@ -21,20 +21,14 @@ Loss = Callable[[LoopedModel, Tensor, Tensor, Sequence[int], Noise, TrainConfig]
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture: how to configure, build and initialise it.
+    """An architecture: how to configure, build and initialise it."""
 
-    Attributes:
-        config: The class of its section `model`.
-        build: A model with weights that are still to be loaded.
-        initialise: An untrained model as a function of config and seed.
-        flops: FLOPs per token of a training pass (config, loops of each group, backprop_depth).
-        loss: Training loss. None: the mean cross-entropy, or with train.exit_gate the loss of the exit distribution.
-    """
-
-    config: type[ModelConfig]
-    build: Callable[[ModelConfig], LoopedModel]
-    initialise: Callable[[ModelConfig, int], LoopedModel]
+    config: type[ModelConfig]  # class of its section `model`
+    build: Callable[[ModelConfig], LoopedModel]  # a model with weights that are still to be loaded
+    initialise: Callable[[ModelConfig, int], LoopedModel]  # (config, seed) -> an untrained model
+    # FLOPs per token of a training pass: (config, loops of each group, backprop_depth)
     flops: Callable[[ModelConfig, Sequence[float], int | None], Flops]
+    # None: the mean cross-entropy, or with train.exit_gate the loss of the exit distribution
     loss: Loss | None = None
 
 

@@ -44,11 +44,8 @@ def exit_rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at each loop count.
 
-    Args:
-        exits: (criterion, threshold) -> exits of B T tokens, after the last loop step.
-        losses: Nats (K + 1, B, T - 1) of each next token after k loop steps.
-        predicted: Which of them count, bool (B, T - 1).
-        keys: Key columns of each sequence.
+    `exits` are those of B T tokens, after the last loop step; `losses` the nats (K + 1, B, T - 1) of each next token
+    after k loop steps, of which `predicted` (B, T - 1) count; `keys` the key columns of each sequence.
     """
     shape = (predicted.shape[0], predicted.shape[1] + 1)
     counts = torch.arange(1, len(losses))

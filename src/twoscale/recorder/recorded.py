@@ -240,18 +240,7 @@ def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4,
     are `tokens` (S, T), token ids; `mask` (S, T), nonzero for tokens that are measured; `documents` (S,), the document
     of each sequence; and the metadata `groups`, a JSON list of the groups in the order in which they run, each after
     the last loop step of the one before. Without it the groups are in the order of their names, and no drift is
-    measured.
-
-    Args:
-        path: The safetensors file.
-        folder: Folder of the run, such as results/mine.
-        iteration: Training iteration of the weights; figures call 0 untrained.
-        batch_size: Sequences at a time; limits the memory.
-        replace: Whether an earlier recording of the same iteration is replaced.
-
-    Raises:
-        InputError: There is an earlier recording, the file cannot be read, or its tensors do not have these names and
-            shapes.
+    measured. `batch_size` sequences are read at a time. Raises InputError for another file or an earlier recording.
     """
     try:
         writer = StateTables(Path(folder), iteration, facts={"states": path.name}, replace=replace)

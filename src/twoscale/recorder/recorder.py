@@ -36,12 +36,9 @@ Module = str | nn.Module  # a dotted path in the model, or the module itself
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that a module returns.
+    """A tensor that a module returns; `pick` is an index or key of what it returns, or a function of it.
 
-    Attributes:
-        module: Dotted path in the model, or the module.
-        pick: Which one: an index or key of what it returns, or a function of it. By default the first floating-point
-            tensor.
+    By default the first floating-point tensor.
     """
 
     module: Module
@@ -59,12 +56,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that a module is called with.
+    """A tensor that a module is called with; `pick` is the position or name of an argument, or a function of all.
 
-    Attributes:
-        module: Dotted path in the model, or the module.
-        pick: Which one: the position or name of an argument, or a function of all arguments. By default the first
-            floating-point tensor.
+    By default the first floating-point tensor.
     """
 
     module: Module
@@ -88,12 +82,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Loop:
-    """A looped group, by the sources of its states.
+    """A looped group, by the sources of x^{k+1}, the output of the module that is called once a loop step, and of x^0.
 
-    Attributes:
-        step: Source of x^{k+1}: the output of the module that is called once a loop step.
-        initial: Source of x^0: the first value in a forward pass. By default the first floating-point tensor with which
-            the module is called, which is the state only if nothing is added to it before the call.
+    x^0 is the first value in a forward pass. By default it is the first floating-point tensor with which the module is
+    called, which is the state only if nothing is added to it before the call.
     """
 
     step: Module | Output

@@ -32,17 +32,9 @@ TEXT = "recorded sequences"  # name of a text without one
 def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> list[Path]:
     """Aggregate the tables of a recorded run, draw its figures and judge the claims about geometry.
 
-    Args:
-        folder: Folder of the run, such as results/mine; its name is the name of the run.
-        text: Name of the text, for the foot of the figures.
-        reading: Steps of Fig. 3 and 5: "state" or "direction", as figures.reading.
-
-    Returns:
-        The files of the figures and of the claims. Fig. 1 needs states.safetensors, Fig. 2 two groups that run one
-        after the other, scaling a recorder with `decode`.
-
-    Raises:
-        InputError: The folder has no table, or one of other columns.
+    The name of the folder, such as results/mine, is the name of the run. `text` is the name of the text, `reading` that
+    of the steps of Fig. 3 and 5: "state" or "direction". Returns the files of the figures and of the claims. Fig. 1
+    needs states.safetensors, Fig. 2 two groups that run one after the other, scaling a recorder with `decode`.
     """
     folder = Path(folder)
     if not _files(folder, "trajectories"):

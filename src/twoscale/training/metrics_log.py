@@ -30,16 +30,13 @@ Record = Callable[[Row], object]
 
 @dataclass(frozen=True)
 class SegmentView:
-    """A segment to show: its run and last iteration, the finished iterations, and the folder of metrics.csv.
-
-    `log` has the rows of those finished iterations that belong to this segment, as a partial state keeps them.
-    """
+    """A segment to show."""
 
     run: str
-    until: int
-    iteration: int
-    log: Sequence[Row]
-    folder: Path
+    until: int  # its last iteration
+    iteration: int  # finished iterations
+    log: Sequence[Row]  # rows of the finished iterations of this segment, as a partial state keeps them
+    folder: Path  # of metrics.csv
 
 
 @contextmanager
