@@ -10,7 +10,6 @@ from tests.figures import RUN
 from tests.studies.arena.samples import DOCUMENTS, THRESHOLDS, compared, matched_tables, regret_tables
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims import bootstrap
 from twoscale.figures import style
 from twoscale.studies.arena import draw
 
@@ -47,6 +46,10 @@ def test_the_regret_beside_the_oracle_is_what_is_lost_at_the_same_evaluations():
     (row,) = rows_of(compared(), "oracle").itertuples()
     assert row.gain == pytest.approx(-0.05, abs=2e-3)  # prices are discrete
     assert (row.evaluations, row.ce) == pytest.approx((2, 0.55))
+    alone = draw.summarise(*matched_tables(documents=1), *regret_tables(documents=1))
+    assert alone["gain"].notna().all()
+    assert alone["gain_low"].isna().all()
+    assert set(draw.judged(alone)["verdict"]) == {"cannot be judged"}
 
 
 losses = st.lists(st.lists(st.floats(0, 4), min_size=4, max_size=4), min_size=3, max_size=3)
@@ -62,29 +65,6 @@ def test_no_choice_of_exits_has_a_negative_regret(losses, chosen):
     spent = cost[chosen].mean(), losses[tokens, chosen].mean()
     criterion = [np.array([value]) for value in spent]
     assert draw.oracle_gain(*criterion, *(part[None] for part in oracle), prices)[0] <= 1e-9
-
-
-def test_the_regret_of_exits_on_the_frontier_is_zero():
-    prices = 10.0 ** np.arange(-6, 1.25, 0.125)
-    k = np.array([min(range(1, 9), key=lambda k: 1 / k + price * k) for price in prices], dtype=float)
-    for spent in (1.0, 2.0, 5.0):
-        arguments = np.array([spent]), np.array([1 / spent]), k[None], 1 / k[None], prices
-        assert draw.oracle_gain(*arguments)[0] == pytest.approx(0, abs=1e-9)
-
-
-def test_one_document_has_gains_without_an_interval():
-    quality, loops, cost_matched = matched_tables(documents=1)
-    table = draw.summarise(quality, loops, cost_matched, *regret_tables(documents=1))
-    assert table["gain"].notna().all()
-    assert table["gain_low"].isna().all()
-    assert set(draw.judged(table)["verdict"]) == {"cannot be judged"}
-
-
-def test_the_interval_over_documents_of_different_lengths_is_that_of_their_effective_number():
-    tokens = np.array([1.0, 2, 8, 2, 4])
-    units = np.stack([tokens * [0.1, 0.5, 0.2, 0.4, 0.3], tokens], axis=1)
-    (found,) = draw.estimates(lambda sums: sums[:, :1] / sums[:, 1:], units, tokens, seed=0)
-    assert (found.low, found.high) == bootstrap.interval(bootstrap.ratio_of_sums, units, seed=0, weights=tokens)
 
 
 def gains(criterion, *found, reference="random", documents=9):
@@ -150,6 +130,7 @@ def test_page_and_figure_say_whether_a_criterion_beats_its_controls(gain, noise,
 def test_a_verdict_counts_every_threshold_criterion_and_reference_of_the_page(others):
     """A page of verdicts is one statement, so further gains of any kind widen the intervals of all."""
     few = pd.concat([gains("kl", (0.2, 1.0, 1.8)), gains("kl", (-1.0, 0.0, 1.0), reference="fixed")])
+    few = pd.concat([few, gains("kl", (-9.0, -8.0, -7.0), reference="oracle")])  # regrets widen no gain
     for table, verdict in ((few, "better"), (pd.concat([few, others]), "no difference shown")):
         full = table.assign(evaluations=2.0, ce=3.0)
         assert f"| kl | 0 | 2.00 | 1 | 0.2 … 1.8 | random exits | {verdict} |" in draw.page(full, PAGE)
@@ -157,11 +138,6 @@ def test_a_verdict_counts_every_threshold_criterion_and_reference_of_the_page(ot
         filled = [line for line in draw.draw_arena(full, **RUN).axes[0].get_lines() if len(line.get_xdata())]
         filled = [line for line in filled if line.get_markerfacecolor() == style.ORANGE]
         assert bool(filled) == (verdict == "better")
-
-
-def test_the_regrets_of_oracles_widen_no_gain():
-    table = pd.concat([gains("kl", (0.01, 1.0, 1.99)), gains("kl", (-9.0, -8.0, -7.0), reference="oracle")])
-    assert "better with kl" in draw.summary(table)
 
 
 def test_a_row_of_the_figure_is_named_in_the_colour_of_its_points_with_those_of_the_paper_first():
@@ -198,8 +174,5 @@ def test_the_oracle_is_the_last_row_of_the_figure_with_its_gain_over_fixed_loops
     assert gain.tolist() == pytest.approx([0.05], abs=2e-3)
     bottom, top = figure.axes[1].get_ylim()
     assert bottom > top  # the last row is the lowest
-
-
-def test_the_figure_refuses_a_table_without_criteria():
     with pytest.raises(InputError, match="expected at least one exit criterion"):
         draw.draw_arena(compared()[:0], **RUN)

@@ -14,7 +14,6 @@ from twoscale.base import InputError
 from twoscale.exits.cost_matched import random_plan
 from twoscale.exits.oracle import cheapest_exits
 from twoscale.studies.arena import __main__ as gates
-from twoscale.studies.arena.draw import summary
 
 DEPTHS, SEQUENCES, LENGTH = 6, 24, 40
 
@@ -64,13 +63,10 @@ def test_a_gate_that_is_the_oracle_has_no_regret_and_gains(losses):
     assert rows.loc["oracle", "gain"] == pytest.approx(0, abs=1e-9)
     assert rows.loc["random", "gain_low"] > 0.05
     assert rows.loc["fixed", "gain_low"] > 0.05
-
-
-def test_a_gate_that_spends_depth_where_it_helps_least_has_a_regret_and_loses(losses):
     benefit = losses.nats[1] - losses.nats[-1]
-    rows = arena(losses, torch.where(benefit < benefit.median(), DEPTHS, 1))
-    assert rows.loc["oracle", "gain_high"] < -0.1
-    assert rows.loc["random", "gain_high"] < 0
+    worst = arena(losses, torch.where(benefit < benefit.median(), DEPTHS, 1))
+    assert worst.loc["oracle", "gain_high"] < -0.1
+    assert worst.loc["random", "gain_high"] < 0
 
 
 def test_a_gate_that_uses_every_depth_equals_its_cost_matched_exits(losses):
@@ -81,26 +77,12 @@ def test_a_gate_that_uses_every_depth_equals_its_cost_matched_exits(losses):
     assert rows.loc["oracle", "ce"] == pytest.approx(losses.nats[-1].mean().item())
 
 
-def test_random_gates_gain_nothing_within_their_intervals(losses):
-    """The interval of a gain of 0 misses it in about 5 % of 20 gates, and after widening for all in none."""
-    generator = np.random.default_rng(1)
-    random = {
-        ("gate", float(i)): torch.from_numpy(generator.integers(1, DEPTHS + 1, SEQUENCES * LENGTH)) for i in range(20)
-    }
-    rows = gates.compare(losses, random)
-    gains = rows[rows["reference"] == "random"]
-    missed = (gains["gain_low"] > 0) | (gains["gain_high"] < 0)
-    assert missed.sum() <= 4
-    assert (gains["gain_high"] - gains["gain_low"]).between(0.001, 0.2).all()
-    assert "random exits of the same cost: no difference shown with gate." in summary(rows)
-
-
 def test_the_exact_mean_is_that_of_many_draws_of_the_engines_random_exits(losses):
     plan = torch.from_numpy(np.random.default_rng(2).choice([1, 2, 6], SEQUENCES * LENGTH, p=[0.5, 0.3, 0.2]))
     grid = plan.numpy().reshape(1, SEQUENCES, LENGTH)
     draws = [
         losses.nats.gather(0, torch.from_numpy(random_plan(grid, tuple(range(SEQUENCES)), ("draw", i))).view(1, -1))[0]
-        for i in range(400)
+        for i in range(200)
     ]
     expected, drawn = gates.mean_over_draws(losses.nats, plan), torch.stack(draws)
     noise = drawn.std(0) / len(draws) ** 0.5
@@ -126,14 +108,11 @@ FAULTS = {
     "a repeated loss": ("losses", lambda f: pd.concat([f, f[:1]]), "sequence 0, position 0, min 1, size 7"),
     "a loss of NaN": ("losses", lambda f: f.assign(loss=f["loss"].where(f.index != 7)), "column loss"),
     "infinity": ("losses", lambda f: f.assign(loss=f["loss"].where(f.index != 7, np.inf)), "position 7.* loss inf"),
-    "text as position": ("losses", lambda f: f.assign(position="first"), "column position with type"),
     "two documents": ("losses", lambda f: f.assign(document=f["position"]), "sequence 0, min 0, max 39"),
     "no losses": ("losses", lambda f: f[:0], "found no rows"),
     "beyond the depths": ("exits", lambda f: f.assign(depth=f["depth"] + 1), "depth 7, expected a depth of 1 … 6"),
-    "before the first": ("exits", lambda f: f.assign(depth=0), "depth 0, expected a depth of 1 … 6"),
     "a repeated exit": ("exits", lambda f: pd.concat([f, f[:1]]), "961 exits of 960 tokens for gate"),
     "a token without exit": ("exits", lambda f: f[1:], "959 exits of 959 tokens for gate"),
-    "no common tokens": ("exits", lambda f: f.assign(sequence=f["sequence"] + 100), "960 exits of 0 tokens"),
     "a null": ("exits", lambda f: f.assign(threshold=np.nan), "column threshold"),
     "the name of a control": ("exits", lambda f: f.assign(criterion="fixed"), "criterion fixed"),
 }

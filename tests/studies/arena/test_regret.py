@@ -16,7 +16,7 @@ from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.cost_matched import Planned
-from twoscale.exits.criteria import CRITERIA, make_criterion
+from twoscale.exits.criteria import make_criterion
 from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
@@ -44,7 +44,7 @@ def engine_losses(model, plan, text):
     return cross_entropies(evaluate(model, text.inputs, Planned(plan), LOOPS, noise)[0], text.targets)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", ["default", "loops at both ends", "Ouro", "Parcae"])
 def test_a_token_that_leaves_early_alone_loses_what_it_loses_in_the_causal_engine(structure):
     model, text = small_model(**STRUCTURES[structure]), TEXT[:2]
     full = torch.full((len(model.config.groups), 2, LENGTH), LOOPS)
@@ -57,7 +57,7 @@ def test_a_token_that_leaves_early_alone_loses_what_it_loses_in_the_causal_engin
             torch.testing.assert_close(losses[k, :, token], engine_losses(model, plan, text)[:, token])
 
 
-@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("name", ["fixed", "argmax_stability", "exit_gate", "step_norm", "acceleration"])
 def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
     model = small_model()
     criterion = make_criterion(name, THRESHOLDS.get(name, 0.02))
@@ -72,17 +72,6 @@ def test_a_weighted_mean_is_no_state_of_a_trajectory_and_has_no_regret():
     criteria = {"fixed": {"thresholds": [2]}, "act": {"thresholds": [0.5], "file": act.__file__, "class": "ACT"}}
     tables_of = measure_regret(checkpoint(small_model()), TEXT, exits(criteria, max_loops=LOOPS), 2)
     assert {row["criterion"] for row in tables_of["exit_regret"]} == {"fixed"}
-
-
-def test_a_criterion_decides_on_the_states_of_all_loop_steps():
-    frozen = frozen_of(small_model(), loops=6)[1]
-    steps = (frozen.states[1:] - frozen.states[:-1]).norm(dim=-1)  # (6, B, T)
-    threshold = steps[3].median().item()
-    _, evaluations = frozen.exits(make_criterion("step_norm", threshold), "head")
-    for (sequence, token), found in zip(itertools.product(range(4), range(LENGTH)), evaluations.flatten(), strict=True):
-        below = [k + 1 for k in range(6) if steps[k, sequence, token] < threshold]
-        assert found == (below[0] if below else 6)
-    assert len(evaluations.unique()) > 2, "the case has to have different exits"
 
 
 def test_the_remaining_layers_are_read_out_as_the_run_continues():
@@ -110,10 +99,11 @@ def test_no_assignment_of_exits_beats_the_budget_oracle():
             assert least <= (losses[other, tokens] + price * costs[other]).sum() + 1e-12
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_criterion_beats_an_oracle_on_the_same_trajectories(seed, tmp_path):
-    """Every token of every sequence, so every row of the tables: at every price."""
-    model = small_model(seed)
+def test_no_criterion_beats_an_oracle_on_the_same_trajectories(tmp_path):
+    """Every row of the tables, at every price."""
+    for rows in measure_regret(CHECKPOINT, CHOSEN, exits_of_chosen(), 2).values():
+        assert_numbered(rows)
+    model = small_model()
     criteria = {name: {"thresholds": [threshold]} for name, threshold in THRESHOLDS.items() if name != "fixed"}
     config = exits(criteria | {"kl": {"thresholds": [1e-4, 0.1]}}, max_loops=6)
     rows = measure_regret(checkpoint(model), TEXT, config, 3)
@@ -125,15 +115,6 @@ def test_no_criterion_beats_an_oracle_on_the_same_trajectories(seed, tmp_path):
     bought = both["ce_least"] + prices * both["evaluations_least"]
     assert (both["ce"] + prices * both["evaluations"] - bought >= -1e-9).all()
     assert set(regret.loc[regret["criterion"] == "fixed", "threshold"]) == {1, 2, 3, 4, 5, 6}
-
-
-def test_a_batch_changes_nothing():
-    model, config = small_model(), exits({"acceleration": {"thresholds": [3.0]}}, max_loops=4)
-    one, all_at_once = (measure_regret(checkpoint(model), TEXT, config, size) for size in (1, 4))
-    for name in one:
-        keys = [key for key in ("group", "criterion", "threshold", "price", "sequence") if key in one[name][0]]
-        frames = [pd.DataFrame(rows[name]).sort_values(keys, ignore_index=True) for rows in (one, all_at_once)]
-        pd.testing.assert_frame_equal(*frames, rtol=1e-9)
 
 
 def test_what_is_measured_makes_an_arena_without_negative_regrets():
@@ -156,8 +137,3 @@ def test_what_is_measured_makes_an_arena_without_negative_regrets():
         assert cost_matched.loc[(*point, "fixed"), "gain"] == pytest.approx(fixed[point] - own[point])
     values = {"run": "trial", "text": "books", "draws": 2, "tokens": 20, "loops": 6, "groups": "2, 3-4"}
     assert "| acceleration | 3 | " in draw.page(table, values | {"oracle_tokens": 20})
-
-
-def test_both_tables_have_the_numbers_of_the_sequences_and_of_their_documents():
-    for rows in measure_regret(CHECKPOINT, CHOSEN, exits_of_chosen(), 2).values():
-        assert_numbered(rows)

@@ -3,8 +3,6 @@
 import pandas as pd
 import pytest
 
-from tests.workflow.test_cluster_plan import CALLS, resources
-
 
 @pytest.mark.runs
 def test_the_arena_has_every_criterion_of_the_dense_grids(editable):
@@ -25,13 +23,3 @@ def test_the_arena_has_every_criterion_of_the_dense_grids(editable):
     assert editable.plan(page, figure) == {}
     editable.configure(pareto={"criteria": {"confidence": {"thresholds": [0.01, 0.1]}}}, oracle={"tolerance": 0.5})
     assert editable.plan(page) == beside_oracles
-
-
-def test_the_pareto_benchmark_asks_for_what_the_exit_benchmark_asks_for(fresh):
-    fresh.configure(preset="paper")
-    asked = resources(fresh.succeed("-n", *CALLS[0], "all", "supplementary").stdout)
-    exits, pareto = asked["benchmark_exits"], asked["benchmark_pareto"]
-    assert exits["cpus_per_task"] == pareto["cpus_per_task"] == "4"
-    assert {key: exits[key] for key in ("mem_mb", "gpu", "gpu_slot")} == {
-        key: pareto[key] for key in ("mem_mb", "gpu", "gpu_slot")
-    }

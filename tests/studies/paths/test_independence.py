@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from tests.configs import assert_refused
-from tests.figures import ITERATIONS, render_caption
+from tests.figures import ITERATIONS
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.small import checkpoint, held_out, model_config
 from tests.studies.paths.samples import draw_independence
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.config import checked, preset
-from twoscale.dynamics.aggregate import statistics
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -45,10 +43,8 @@ def test_there_is_one_row_for_every_token_group_and_draw():
     assert frame["group"].unique().tolist() == ["2", "3", "all"]
     assert sorted(frame["draw"].unique()) == [1, 2]
     assert set(frame["iteration"]) == {ITERATION}
-
-
-def test_the_only_group_is_not_varied_a_second_time_as_all_groups():
-    assert measured(float64_model(groups=[[2, 3]]))["group"].unique().tolist() == ["2-3"]
+    assert measured(float64_model(groups=[[2, 3]]))["group"].unique().tolist() == ["2-3"]  # not again as "all"
+    assert list(measure.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)) == []
 
 
 def test_all_groups_varied_is_a_pass_under_the_noise_of_another_seed():
@@ -63,14 +59,6 @@ def test_all_groups_varied_is_a_pass_under_the_noise_of_another_seed():
     assert rows["agreement"].tolist() == (log_p.argmax(-1) == log_q.argmax(-1)).flatten().tolist()
 
 
-def test_the_noise_of_one_group_leaves_the_groups_before_it_alone():
-    model, own, other = float64_model(), EvaluationNoise(SEED, [0], 8), EvaluationNoise(SEED + 1, [0], 8)
-    states, _ = measure.final_states(model, TOKENS[:1], LOOPS, own)
-    varied, _ = measure.final_states(model, TOKENS[:1], LOOPS, measure.mixed(own, other, [1]))
-    assert torch.equal(varied[0], states[0])
-    assert not torch.equal(varied[1], states[1])
-
-
 def test_a_loop_that_forgets_its_start_is_path_independent_and_one_that_keeps_it_is_not():
     forgetful, keeping = float64_model(), float64_model(sandwich="branch")
     for model in (forgetful, keeping):
@@ -82,16 +70,7 @@ def test_a_loop_that_forgets_its_start_is_path_independent_and_one_that_keeps_it
     assert forgotten["agreement"].min() == 1
     assert kept["distance_relative"].median() > 0.1
     assert kept["kl"].max() > 1e-3
-
-
-@pytest.mark.parametrize("start", ["input", "zero"])
-def test_a_start_without_noise_has_nothing_to_vary(start):
-    frame = measured(float64_model(state_init=start))
-    assert frame["distance"].max() == 0
-
-
-def test_a_model_without_groups_has_no_rows():
-    assert list(measure.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)) == []
+    assert measured(float64_model(state_init="input"))["distance"].max() == 0  # nothing to vary
 
 
 def written(loaded_checkpoint, text, path, batch_size=2, draws=1):
@@ -113,9 +92,6 @@ def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
         for size in (1, 2)
     ]
     pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)
-
-
-def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents(tmp_path):
     assert_numbered(written(CHECKPOINT, CHOSEN, tmp_path / "table.parquet"))
 
 
@@ -130,21 +106,6 @@ def test_more_tokens_than_are_held_out_are_refused():
     assert_refused("data.held_out_tokens", "path_independence.tokens", path_independence={"tokens": 1_000_448})
 
 
-def test_path_independence_is_over_tokens_and_draws(tmp_path):
-    values = {name: [0.0, 1.0, 1.0, 0.0] for name in ("distance", "distance_relative", "kl", "agreement")}
-    keys = {
-        "iteration": 20,
-        "sequence": 0,
-        "document": 0,
-        "position": [0, 1, 0, 1],
-        "group": "all",
-        "draw": [1, 1, 2, 2],
-    }
-    tables.write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
-    metrics = statistics([tmp_path / "a.parquet"], "demo", "token_independence", "path_independence")
-    assert metrics.set_index("measure").loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]
-
-
 def test_there_is_a_line_per_varied_group_and_the_share_of_changed_predictions():
     figure = draw_independence()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["group 4", "group 5–6", "all groups"]
@@ -152,6 +113,8 @@ def test_there_is_a_line_per_varied_group_and_the_share_of_changed_predictions()
     assert distance.get_yscale() == divergence.get_yscale() == "log"
     assert list(distance.get_lines()[0].get_ydata()) == [3.0] * len(ITERATIONS)
     assert list(changed.get_lines()[0].get_ydata()) == [0.25] * len(ITERATIONS)
+    with pytest.raises(InputError, match="expected at least one"):
+        draw_independence(groups=())
 
 
 def test_rounding_errors_are_drawn_at_the_edge_of_a_marked_range():
@@ -165,14 +128,3 @@ def test_rounding_errors_are_drawn_at_the_edge_of_a_marked_range():
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
     assert entries[-1] == "rounding errors, below 4e-15"
     assert not draw_independence().axes[0].patches
-
-
-def test_a_model_without_groups_is_refused_in_one_sentence():
-    with pytest.raises(InputError, match="expected at least one"):
-        draw_independence(groups=())
-
-
-def test_the_caption_has_the_values_of_the_config():
-    config = checked(preset("demo"))
-    tokens = config.sequences("path_independence") * config.model.context_length
-    assert f"The same {tokens} held-out tokens" in render_caption("path_independence")

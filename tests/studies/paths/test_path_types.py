@@ -10,7 +10,6 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.dynamics import measures
 from twoscale.dynamics.aggregate import statistics
-from twoscale.dynamics.path_types import PATH_TYPES as PATH_TYPE_NAMES
 from twoscale.studies.paths import draw
 
 MEASURES = ("contraction_rate", "effective_dimension", "bending")
@@ -55,11 +54,7 @@ def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that
         ["4", "sliding", 0, 4, 1.0],
     ]
     tables.write("path_types", shares, tmp_path / "path_types.parquet")
-
-
-def test_a_model_without_groups_has_no_path_types(tmp_path):
-    path = write(path_rows(0, {"4": []}), tmp_path / "empty.parquet")
-    assert draw.path_types([path], "demo").empty
+    assert draw.path_types([write(path_rows(0, {"4": []}), tmp_path / "empty.parquet")], "demo").empty
 
 
 def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
@@ -74,10 +69,6 @@ def test_every_registered_measure_of_a_path_has_statistics(further_measures, tmp
     metrics = path_metrics(write_tables(tmp_path)["token_paths"])
     assert metrics["measure"].unique().tolist() == list(measures.PATH_MEASURES)
     assert "length" in measures.PATH_MEASURES
-
-
-def test_every_path_type_but_converging_has_a_line():
-    assert {path_type for path_type, _, _ in draw.OTHER_TYPES.values()} == set(PATH_TYPE_NAMES) - {"converging"}
 
 
 def test_shares_of_other_types_add_up_orbits_by_period_without_types_that_do_not_occur():
@@ -97,6 +88,8 @@ def test_there_is_a_column_per_group_with_medians_and_the_share_that_converges()
         assert list(axes.get_lines()[0].get_ydata()) == [3.0] * len(ITERATIONS)
     assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["0", "50", "600"]
     assert figure.axes[-1].get_xlabel() == "iteration (0, then log scale)"
+    with pytest.raises(InputError, match="expected at least one"):
+        draw_types(types_table(()), quantile_table(draw.PATH_ROWS, ()))
 
 
 def test_there_is_no_panel_of_types_where_all_tokens_converge():
@@ -108,11 +101,6 @@ def test_there_is_no_panel_of_types_where_all_tokens_converge():
         "(i)  group 4, all converge",
         "(ii)  group 5–6, all converge",
     ]
-
-
-def test_a_model_without_groups_is_refused_in_one_sentence():
-    with pytest.raises(InputError, match="expected at least one"):
-        draw_types(types_table(()), quantile_table(draw.PATH_ROWS, ()))
 
 
 def test_one_checkpoint_has_a_visible_band_and_one_group_a_legend_within_the_page():

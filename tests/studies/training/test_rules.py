@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from tests.workflow.test_planning import append_code
 from tests.workflow.test_run import embedded
 
 
@@ -20,6 +19,7 @@ def test_a_supplementary_figure_is_drawn_on_demand_redrawn_alone_and_in_the_repo
     assert '"Supplementary figures"' in page
     assert embedded(page, "workflow-desc").count("data:image/svg+xml") == 1
     assert "Held-out loss" in embedded(page, "results")["results/tiny/figures/training.svg"]["caption"]
-    append_code(editable, "src/twoscale/studies/training/draw.py")
+    drawing = editable.root / "src/twoscale/studies/training/draw.py"
+    drawing.write_text(drawing.read_text() + "\nADDED = 1\n")
     assert editable.plan("results/training.pdf") == {"plot_training": 1}
     assert editable.plan() == {}

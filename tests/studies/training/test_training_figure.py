@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures import assert_the_same_bytes, draw_elsewhere, legend_texts, one_sentence, render_caption
+from tests.figures import legend_texts, one_sentence, render_caption
 from tests.studies.training.samples import draw, loops_table
 from twoscale.base import InputError
 from twoscale.figures import style
@@ -12,18 +12,14 @@ from twoscale.studies.training import draw as drawing
 from twoscale.studies.training.draw import sentence
 
 
-def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(tmp_path_factory):
-    elsewhere, here = tmp_path_factory.mktemp("elsewhere"), tmp_path_factory.mktemp("here")
-    assert draw_elsewhere(elsewhere, "training") is False, "torch was imported"
-    assert_the_same_bytes("training", here, elsewhere)
-
-
-def test_the_foot_has_the_mean_loops_of_training():
-    assert draw().get_supxlabel() == "run demo · text python_docs · r = 2 mean loop steps"
-
-
 def test_shows_every_iteration_its_running_mean_and_the_held_out_loss():
-    each, mean, held_out = draw().axes[0].get_lines()
+    figure = draw()
+    assert figure.get_supxlabel() == "run demo · text python_docs · r = 2 mean loop steps"
+    figure.draw_without_rendering()
+    (top,) = figure.axes[0].child_axes
+    assert top.get_xlabel() == "tokens seen"
+    assert top.get_xlim() == pytest.approx((0, 2000))
+    each, mean, held_out = figure.axes[0].get_lines()
     assert list(each.get_ydata()) == list(6 - 0.01 * np.arange(1, 101))
     known = np.isfinite(mean.get_ydata())
     assert 0 < known.sum() < 100  # no mean where the window reaches over an end
@@ -37,14 +33,6 @@ def test_smooths_over_a_fiftieth_of_the_run_and_no_fewer_than_five_iterations(it
     assert drawing.window(iterations) == width
     figure = draw(iterations=iterations)
     assert f"mean of {style.grouped(width)} iterations" in legend_texts(figure)
-
-
-def test_has_a_second_axis_of_tokens_seen():
-    figure = draw()
-    figure.draw_without_rendering()
-    (top,) = figure.axes[0].child_axes
-    assert top.get_xlabel() == "tokens seen"
-    assert top.get_xlim() == pytest.approx((0, 2000))
 
 
 def test_shows_all_loop_counts_of_each_group_around_their_expectation():
@@ -74,7 +62,11 @@ def test_of_a_plain_model_says_nothing_of_loops():
         "(ii)  learning rate",
         "(iii)  gradient norm",
     ]
-    assert not any("loop" in words for words in (*legend_texts(figure), figure.get_supxlabel()))
+    caption = render_caption("training", {"model": {"groups": []}})
+    assert not any("loop" in words for words in (*legend_texts(figure), figure.get_supxlabel(), caption))
+    with pytest.raises(InputError, match=r"table training: .*expected at least") as error:
+        draw(iterations=0)
+    assert one_sentence(error)
 
 
 @pytest.mark.parametrize(("first", "scale"), [(0.6, "linear"), (50.0, "log")])
@@ -84,16 +76,6 @@ def test_gradient_norm_is_logarithmic_only_where_it_spans_more_than_a_decade(fir
     assert axes.get_yscale() == scale
     low, high = axes.get_ylim()
     assert low < 1.0 < high  # where gradients are cut
-
-
-def test_without_an_iteration_is_refused_in_one_sentence():
-    with pytest.raises(InputError, match=r"table training: .*expected at least") as error:
-        draw(iterations=0)
-    assert one_sentence(error)
-
-
-def test_caption_of_a_plain_model_says_nothing_of_loops():
-    assert "loop" not in render_caption("training", {"model": {"groups": []}})
 
 
 def test_the_report_has_the_last_held_out_loss():
