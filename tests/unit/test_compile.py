@@ -126,3 +126,10 @@ def test_compiled_steps_compute_what_the_model_does(depth, compiler):
     for name, compiled in gradient_of(model, 4, depth).items():
         torch.testing.assert_close(compiled, eager[name], msg=name)
     assert compiler.frame_count
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 18), (64, 64)])
+def test_the_limit_of_recompilations_is_raised_and_never_lowered(before, after, compiler):
+    with torch._dynamo.config.patch(recompile_limit=before):
+        compile_blocks(initialise(model_config(**PAPER_GROUPS), SEED), backend=compiler)
+        assert torch._dynamo.config.recompile_limit == after

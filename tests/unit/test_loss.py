@@ -101,3 +101,17 @@ def test_entropy_is_that_of_the_definition_and_of_known_distributions():
     uniform, certain = torch.zeros(1, 8), torch.tensor([[0.0, -1e4]])
     assert entropies(uniform).item() == pytest.approx(np.log(8))
     assert entropies(certain).item() == 0
+
+
+def test_a_chunk_has_as_many_whole_multiples_of_rows_as_fit(monkeypatch):
+    monkeypatch.setitem(loss.CHUNK_LOGITS, "cpu", 3 * MULTIPLE * PADDED + PADDED)
+    chunks = []
+
+    def linear(x: Tensor, weight: Tensor) -> Tensor:
+        chunks.append(len(x))
+        return F.linear(x, weight)
+
+    monkeypatch.setattr(loss, "linear", linear)
+    with torch.no_grad():
+        linear_cross_entropy(*operands(7 * MULTIPLE + 1), VOCAB_SIZE)
+    assert chunks == [3 * MULTIPLE, 3 * MULTIPLE, MULTIPLE + 1]

@@ -310,3 +310,12 @@ def test_the_rounding_floor_is_16_units_of_rounding_of_the_state():
     norms = torch.tensor([0.0, 1.0, 3.0])
     assert vectors.rounding_floor(norms).tolist() == [0.0, 16 * 2.0**-23, 48 * 2.0**-23]
     assert vectors.rounding_floor(norms, torch.bfloat16).tolist() == [0.0, 16 * 2.0**-7, 48 * 2.0**-7]
+
+
+def test_steps_of_direction_have_the_rounding_floor_of_the_dtype_of_the_states():
+    turn = torch.tensor([[1.0, 0.0], [1.0, 0.05], [1.0, 0.1]], dtype=torch.float32)
+    exact, rounded = (
+        measures.measure_steps(list(turn), vectors.norm(turn - turn[-1]), dtype) for dtype in (None, torch.bfloat16)
+    )
+    assert exact["direction_cosine"][1].isfinite()
+    assert rounded["direction_cosine"].isnan().all()

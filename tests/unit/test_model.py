@@ -364,3 +364,11 @@ def test_initial_weights_are_a_function_of_the_seed():
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["token_embedding.weight"], other["token_embedding.weight"])
     assert not torch.equal(one["unlooped.1.qkv.weight"], one["unlooped.4.qkv.weight"])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("variant", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
+def test_steps_without_gradient_take_no_memory(variant, recompute):
+    model = random_model(**variant)
+    held = bytes_for_backward(model, backprop_depth=2, recompute=recompute)
+    assert len(set(held)) == 1

@@ -196,3 +196,12 @@ def test_training_on_cuda_draws_every_sample_on_the_device_under_its_own_key():
         expected = torch.empty_like(states[:1])
         draw_on_device(expected, [(1, "training", 5, 7 + row, 1, 2)], math.sqrt(2 / 5))
         assert torch.equal(drawn[row], expected[0])
+
+
+def test_no_more_noise_is_kept_than_its_limit(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(module, "MOST_KEPT", 2 * CONTEXT_LENGTH * HIDDEN_SIZE * 8)  # bytes of two arrays
+    monkeypatch.setattr(module, "truncated_normal", lambda *key: (drawn.append(key), rng.truncated_normal(*key))[1])
+    noise = EvaluationNoise(1, [0, 1, 2], CONTEXT_LENGTH, drawn=DrawnNoise())
+    assert torch.equal(noise(0, 0, like(3)), noise(0, 0, like(3)))
+    assert len(drawn) == 3 + 1

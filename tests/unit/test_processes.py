@@ -72,6 +72,7 @@ def test_the_parts_of_a_batch_are_each_sample_once_in_order_and_of_nearly_one_si
             parts = [range(samples)[part] for turn in turns for part in turn]
             assert [sample for part in parts for sample in part] == list(range(samples))
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
+            assert [*map(len, parts)] == sorted(map(len, parts), reverse=True)
 
 
 @pytest.mark.runs

@@ -12,10 +12,11 @@ from tests.published import write_folder
 from tests.small import ROOT
 from twoscale import config
 from twoscale.base import InputError
-from twoscale.config import Config, user_values
+from twoscale.config import Config, ConfigSlice, plain, user_values
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
+from twoscale.model.checkpoints import open_checkpoint
 from twoscale.model.published.folder import PublishedFolder, folder_layer
 from twoscale.model.published.weights import open_published
 
@@ -334,3 +335,19 @@ def test_a_model_published_with_one_loop_is_measured_at_one_and_at_two(tmp_path)
     assert (layer["trajectories"]["loops"], layer["exits"]["max_loops"]) == (2, 2)
     assert layer["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2]}}
     assert layer["exits"]["readout"] == "remaining_layers"
+
+
+def test_positions_of_a_float64_model_are_not_rounded_to_float32():
+    model, _ = golden("ouro")
+    rotary = next(module for module in model.modules() if hasattr(module, "cos"))
+    frequency = 1000.0 ** -torch.tensor([0.0, 0.5], dtype=torch.float64)
+    torch.testing.assert_close(
+        rotary.cos[:, 0], torch.outer(torch.arange(32.0).double(), frequency).cos(), rtol=0, atol=1e-15
+    )
+
+
+def test_a_folder_opens_as_a_checkpoint(folder):
+    config = PublishedFolder(folder).model_config(context_length=8)
+    job = ConfigSlice({"seed": 3, "device": "cpu", "model": plain(config)})
+    checkpoint = open_checkpoint(folder / "config.json", job, "float64")
+    assert (checkpoint.iteration, checkpoint.seed, checkpoint.model.config) == (0, 3, config)
