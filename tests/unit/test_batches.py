@@ -90,12 +90,6 @@ def test_permutation_visits_every_sequence_once_per_epoch(shard):
         assert sorted(seen) == [CONTEXT * number for number in range(10)]
 
 
-def test_a_batch_may_span_two_epochs(shard):
-    batches = Batches(shard, CONTEXT, 4, "permutation", seed=1)  # the third batch has 2 sequences of each epoch
-    row = starts(batches, range(5))
-    assert sorted(row[:10]) == sorted(row[10:]) == [CONTEXT * number for number in range(10)]
-
-
 def test_a_batch_may_be_larger_than_an_epoch(shard):
     batches = Batches(shard, CONTEXT, 25, "permutation", seed=1)
     first, second = batches.indices(0), batches.indices(1)

@@ -47,7 +47,7 @@ def test_a_caption_shows_what_it_quotes(text):
     assert html.unescape(re.sub("</?p>", "", page)).strip() == f"Run {one_line(text)} on."
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(st.sampled_from("ab_*`|:<>.-[]\\\"'&!#$+1(){}^=~,;@/? \n\té…"), max_size=12))
 def test_reStructuredText_shows_any_text_as_it_is(text):
     # a reference that is not resolved would be an error of docutils
@@ -57,7 +57,7 @@ def test_reStructuredText_shows_any_text_as_it_is(text):
     assert all(child.tagname == "#text" for child in document[0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(st.sampled_from("ab_*`|:<>.-[]\\\"'&!#+1(){}=~ \n\té"), max_size=12))
 def test_markdown_shows_any_text_as_it_is(text):
     page = renderer.markdown(f"Run **{markdown(text)}** on.", extensions=["tables"])

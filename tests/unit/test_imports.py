@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests import size
 
 # Lowest first. A module imports from its own floor and from those before it.
@@ -26,7 +24,7 @@ FLOORS = [
     {"export"},
     {"workflow"},
 ]
-WITHOUT_TORCH = ["claims", "figures", "report", "workflow"]
+WITHOUT_TORCH = ("claims", "figures", "report")  # nor the drawings of studies
 # Planning needs Snakemake with its requirements only.
 HEAVY = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "tokenizers", "datasets", "matplotlib", "tqdm")
 LIGHT = ["base", "rng", "tables", "config", "jobs", "workflow"]
@@ -76,10 +74,6 @@ def test_planning_imports_no_heavy_library():
     importing([*without_session, "model.published.folder"], *HEAVY)
 
 
-@pytest.mark.parametrize("package", WITHOUT_TORCH)
-def test_a_package_without_torch_imports_none(package):
-    importing([name for name in KNOWN if name == package or name.startswith(f"{package}.")], "torch")
-
-
-def test_the_drawings_of_studies_import_no_torch():
-    importing([name for name in KNOWN if room(name) and name.endswith(".draw")], "torch")
+def test_what_judges_and_draws_imports_no_torch():
+    light = [name for name in KNOWN if name.partition(".")[0] in WITHOUT_TORCH]
+    importing([*light, *(name for name in KNOWN if room(name) and name.endswith(".draw"))], "torch")

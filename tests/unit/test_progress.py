@@ -19,15 +19,6 @@ def counts(line: str) -> tuple[float, str]:
     return float(done), total
 
 
-def test_a_log_gets_whole_lines_without_carriage_returns(capsys):
-    with base.meter("train", 3, "it") as bar:
-        for _ in range(3):
-            bar.update()
-    printed = capsys.readouterr().err
-    assert "\r" not in printed
-    assert printed.endswith("\n")
-
-
 def test_quick_work_prints_one_line_with_the_total(log):
     with base.meter("train 0 -> 200", 200, "it") as bar:
         for _ in range(200):

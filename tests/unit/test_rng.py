@@ -2,10 +2,6 @@
 
 import hashlib
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,41 +16,12 @@ from twoscale.model.noise import EvaluationNoise, training_noise
 from twoscale.model.transformer import initialise
 from twoscale.training.recipe import draw_loops
 
-SOURCE = Path(__file__).parents[2] / "src"
-
-
-def test_a_stream_always_starts_at_the_same_place():
-    np.testing.assert_array_equal(rng.stream(1, "loops", 3).random(5), rng.stream(1, "loops", 3).random(5))
-
 
 @pytest.mark.parametrize("other", [(2, "loops", 3), (1, "batch", 3), (1, "loops", 4), (1, "loops"), (1, "loops", "3")])
 def test_every_part_of_the_name_selects_another_stream(other):
     assert not np.any(rng.stream(1, "loops", 3).random(5) == rng.stream(*other).random(5))
     assert rng.integer_key(1, "loops", 3) != rng.integer_key(*other)
-
-
-def test_parts_are_not_run_together():
-    assert rng.integer_key("ab", "c") != rng.integer_key("a", "bc")
     assert rng.integer_key(1, 23) != rng.integer_key(12, 3)
-
-
-def test_keys_are_the_same_in_every_process():
-    code = "from twoscale import rng; print(rng.integer_key(1, 'loops', 3), rng.stream(1, 'x').random())"
-    printed = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert printed == f"{rng.integer_key(1, 'loops', 3)} {rng.stream(1, 'x').random()}\n"
-
-
-def test_integer_keys_seed_a_torch_generator():
-    keys = [rng.integer_key(number) for number in range(200)]
-    assert all(0 <= key < 2**64 for key in keys)
-    assert max(keys) >= 2**63  # the upper half is used as well
-    torch.Generator().manual_seed(max(keys))
 
 
 def test_names_that_json_cannot_represent_exactly_are_refused():

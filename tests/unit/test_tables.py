@@ -49,20 +49,6 @@ def fail_after_a_batch(path) -> None:
         raise RuntimeError("the machine stops")
 
 
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        ("training_loops", ["iteration", "group", "loops"]),
-        ("exit_loops", ["run", "criterion", "threshold", "sequence", "document", "group", "loop_steps", "evaluations"]),
-        ("exit_latency_loops", ["run", "criterion", "threshold", "repeat", "group", "evaluations"]),
-    ],
-)
-def test_groups_are_rows_and_never_part_of_a_column_name(table, expected):
-    assert list(tables.columns(table)) == expected
-    for columns in tables.declared().values():
-        assert not any("*" in name or "_g" in name for name in columns if name != "gradient_norm")
-
-
 @pytest.mark.parametrize("table", tables.declared())
 def test_every_table_comes_back_as_it_was_written(table, tmp_path):
     path = tmp_path / f"{table}.parquet"
@@ -184,13 +170,6 @@ def test_a_missing_or_broken_file_is_refused_in_one_sentence(content, tmp_path):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_mistyped_table_is_refused_with_the_name_that_was_meant(tmp_path):
-    with pytest.raises(
-        InputError, match=r"table: found 'loop_metrcs', expected one of .* \(did you mean loop_metrics\?\)"
-    ):
-        tables.read("loop_metrcs", tmp_path / "table.parquet")
-
-
 REPORT = PROJECT / "workflow" / "rules" / "report.smk"
 SHOWN = re.findall(r'"(\w+)"', re.search(r"REPORT_TABLES = \[(.*?)\]", REPORT.read_text(), re.DOTALL).group(1))
 
@@ -203,7 +182,3 @@ def test_every_column_of_a_table_in_the_report_has_a_meaning(table):
 def test_a_column_has_the_meaning_of_its_own_table_before_the_shared_one():
     assert tables.meanings("training_loops")["iteration"] == tables.meanings("drift")["iteration"]
     assert tables.meanings("state_paths")["k"] != tables.meanings("loop_metrics")["k"] == "loop step"
-
-
-def test_a_column_without_a_meaning_is_left_out():
-    assert list(tables.meanings("training_loops")) == ["iteration", "group"]

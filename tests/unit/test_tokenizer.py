@@ -80,15 +80,6 @@ def test_too_few_pairs_for_the_vocab_size_is_refused():
         train_bpe(["a text of few words, a text"], 1000)
 
 
-def test_an_error_of_the_text_is_not_swallowed_by_the_trainer():
-    def broken():
-        yield CORPUS[0]
-        raise InputError("shard 1 is broken.")
-
-    with pytest.raises(InputError, match="shard 1 is broken"):
-        train_bpe(broken(), 260)
-
-
 def test_counting_gives_the_length_in_a_shard(trained):
     tokenizer = load_bpe(trained)
     texts = ["", *CORPUS, *strange_texts(50), END_OF_TEXT]
