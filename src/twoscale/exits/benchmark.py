@@ -4,7 +4,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -124,6 +124,7 @@ def measure_latency(
     decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     latency: list[Row] = []
     loops: list[Row] = []
     with meter("latency", len(order), "points") as bar:
@@ -138,17 +139,12 @@ def measure_latency(
             *seconds, evaluations = times
             tokens = len(evaluations)
             ms = {kind: 1e3 * t / tokens for kind, t in zip(("latency_ms", "baseline_ms"), seconds, strict=True)}
-            machine = {"load_average": os.getloadavg()[0], "cpus": available_cpus()}
+            machine = {"load_average": os.getloadavg()[0], "cpus": cpus}
             latency.append(key | {"tokens": tokens} | ms | machine)
             means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()  # per group
             groups = zip(checkpoint.model.config.group_labels, means, strict=True)
             loops += [key | {"group": group, "evaluations": mean} for group, mean in groups]
     return latency, loops
-
-
-def available_cpus() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @torch.inference_mode()
@@ -157,6 +153,8 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
 
     One token, as in decoding, the first of each of the R prompts; one thread on CPU.
     """
+    from torch.utils.benchmark import Timer  # imports setuptools, so only where a call is timed
+
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
@@ -168,22 +166,15 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
         for group, label in enumerate(model.config.group_labels):
             x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]
             calls = {"check_ms": loops.check(criterion, group, x), "loop_step_ms": loops.step(group, entered[0], x)}
-            times = {name: _median_ms(call) for name, call in calls.items()}
-            yield {"group": label, "repeat": repeat} | times
-
-
-def _median_ms(call: Callable[[], object]) -> float:
-    from torch.utils.benchmark import Timer  # imports setuptools, so only where a call is timed
-
-    return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
+            timers = {name: Timer("call()", globals={"call": call}) for name, call in calls.items()}
+            found = {name: timer.blocked_autorange(min_run_time=MIN_TIMING_SECONDS) for name, timer in timers.items()}
+            yield {"group": label, "repeat": repeat} | {name: 1e3 * timed.median for name, timed in found.items()}
 
 
 def time_segments(
     decoder: Decoder, tokens: Sequence[int], segments: Sequence[slice]
 ) -> tuple[float, float, list[list[int]]]:
-    """Seconds of the tokens of the segments, one by one, under the criterion of the decoder and in the baseline.
-
-    Also the evaluations of each timed token in each group.
+    """Seconds of the tokens of the segments under the criterion and in the baseline, and their evaluations per group.
 
     Both start from the same cache: what was read before the segment under the criterion. That text is read once:
     segments are timed from the last to the first, which needs only a part of what the next one needs.
@@ -206,7 +197,7 @@ def time_tokens(
 ) -> tuple[float, list[list[int]]]:
     """Seconds to feed the tokens one by one, and the evaluations of each token in each group.
 
-    With the `evaluations` of an earlier call the same loop steps run without the criterion.
+    With the `evaluations` of an earlier call, the same loop steps run without the criterion.
     """
     synchronise = torch.cuda.synchronize if any_weight(decoder.model).is_cuda else lambda: None
     synchronise()
@@ -233,10 +224,9 @@ def run(job: "CheckpointJob") -> None:
 def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfig) -> None:
     """Run every operating point of `exits` on the first tokens of held-out sequence 0, `tokens` (T,), in both engines.
 
-    Raises InputError where the exits or the logits differ, where a criterion writes into the states that it is given,
-    and what the engines raise about the criterion.
-    Rounding can move an exit whose statistic is within a few units of the threshold, so a difference counts
-    only if it is there in float64 too.
+    Raises InputError where the exits or the logits differ, and where a criterion writes into the states that it is
+    given. Rounding can move an exit whose statistic is within a few units of the threshold, so a difference counts only
+    if it is there in float64 too.
     """
     classes = configured_criteria(exits.criteria)
     tokens = tokens[:TRIAL_TOKENS]

@@ -25,8 +25,6 @@ from twoscale.base import InputError, first_line
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, State, place_in, raise_failure
 from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
 
-READOUTS = ("head", "remaining_layers")
-
 # --- readouts --------------------------------------------------------------------------------------------------------
 
 
@@ -65,7 +63,6 @@ def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend | N
 
 
 def stages_behind(model: LoopedModel, group: int) -> Sequence[Stage]:
-    """The stages after a group, in the order of the model."""
     return model.stages[[stage.group for stage in model.stages].index(group) + 1 :]
 
 
@@ -115,7 +112,7 @@ class Decisions:
         return self._weighted.get("mean", x_new)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all tokens but `rows`, int64."""
+        """Drop all tokens but `rows`."""
         try:
             wrong = [key for key, values in self.state.items() if values.shape[:1] != self._shape]
         except AttributeError:
@@ -148,10 +145,9 @@ def _described(value: object) -> str:
 
 
 class GivenStates:
-    """Exits of N tokens under a criterion while their states arrive: all tokens take all loop steps.
+    """Exits of N tokens whose states arrive one loop step after another; all of them take all loop steps.
 
-    Attributes:
-        evaluations: Evaluations with which each token would have left (N,); 0 while it still loops.
+    `evaluations` (N,) are those with which each token would have left; 0 while it still loops.
     """
 
     def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
@@ -160,7 +156,6 @@ class GivenStates:
         self._streak = torch.zeros_like(self.evaluations)
 
     def update(self, x_new: Tensor) -> None:
-        """One more loop step, to the states x_new (N, C)."""
         self._steps += 1
         self._streak = (self._streak + 1) * self._decisions.update(x_new)
         self.evaluations[(self._streak == self._criterion.patience) & (self.evaluations == 0)] = self._steps
@@ -201,11 +196,7 @@ def first_exit(steps: Iterable[Decided], criterion: ExitCriterion, x: Tensor, ma
 # --- a user's file ---------------------------------------------------------------------------------------------------
 
 KEEPS = ("previous", "new", "weighted")
-METHODS = {  # name -> arguments
-    "__init__": "(self, threshold)",
-    "start": "(self, x0)",
-    "update": "(self, state, x_new, readout)",
-}
+METHODS = {"__init__": "(self, threshold)", "start": "(self, x0)", "update": "(self, state, x_new, readout)"}
 _USERS_MODULE = "users_exit_criterion"
 
 

@@ -24,8 +24,7 @@ from twoscale.model.loss import cross_entropies
 
 RANDOM, FIXED = "random", "fixed"
 Row = dict[str, object]
-# (plan (G, B, T), B held-out sequences) -> logits (B, T, V)
-EvaluatePlanned = Callable[[Tensor, HeldOut], Tensor]
+EvaluatePlanned = Callable[[Tensor, HeldOut], Tensor]  # plan (G, B, T), B held-out sequences -> logits (B, T, V)
 
 
 class Planned(ExitCriterion):
@@ -55,23 +54,18 @@ def random_plan(evaluations: np.ndarray, sequences: tuple[int, ...], key: tuple)
     """The same evaluations for other tokens, (G, N, T) -> (G, N, T).
 
     Within each group they are sorted and cut into T strata of N values; each sequence gets one value of every stratum
-    and gives them to its tokens in random order. So the histogram over the text is exactly the same, and every
-    sequence has nearly the histogram, and the cost, of the whole text.
-
-    Args:
-        evaluations: Of each token of N sequences, per group.
-        sequences: Numbers of the sequences, which determine the order within them.
-        key: Name of the random stream.
+    and gives them to its tokens in random order, which depends on the number of the sequence. So the histogram over the
+    text is exactly the same, and every sequence has nearly the histogram, and the cost, of the whole text. `key` names
+    the random stream.
     """
-    return np.stack([_deal(values, sequences, (*key, group)) for group, values in enumerate(evaluations)])
-
-
-def _deal(values: np.ndarray, sequences: tuple[int, ...], key: tuple) -> np.ndarray:
-    """`random_plan` of one group, (N, T) -> (N, T)."""
-    number, length = values.shape
-    strata = np.sort(values, axis=None).reshape(length, number)
-    dealt = rng.stream(*key, "strata").permuted(strata, axis=1).T
-    return np.stack([rng.stream(*key, s).permutation(row) for s, row in zip(sequences, dealt, strict=True)])
+    _, number, length = evaluations.shape
+    plan = np.empty_like(evaluations)
+    for group, values in enumerate(evaluations):
+        strata = np.sort(values, axis=None).reshape(length, number)
+        dealt = rng.stream(*key, group, "strata").permuted(strata, axis=1).T
+        for row, sequence in enumerate(sequences):
+            plan[group, row] = rng.stream(*key, group, sequence).permutation(dealt[row])
+    return plan
 
 
 def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
@@ -86,7 +80,7 @@ def plans(
 ) -> Iterator[tuple[str, int, np.ndarray]]:
     """(reference, draw, plan (G, N, T)) of a criterion that took `evaluations` (G, N, T).
 
-    draws: of `random`; `fixed`, whose tokens differ by at most one evaluation, is drawn once.
+    `fixed`, whose tokens differ by at most one evaluation, is drawn once.
     """
     for draw in range(draws):
         yield RANDOM, draw, random_plan(evaluations, sequences, (*key, RANDOM, draw))
@@ -98,13 +92,8 @@ def measure_cost_matched(
 ) -> Iterator[list[Row]]:
     """Rows of the table "exit_cost_matched" of one operating point, without its key; one list for each draw.
 
-    Args:
-        evaluate: Evaluates a plan on a batch of the text.
-        evaluations: Evaluations of the criterion for each token of the N sequences, int64 (G, N, T), G >= 1.
-        text: The N sequences.
-        batch_size: Sequences at a time.
-        draws: Draws of the random exits.
-        key: Name of the random streams.
+    `evaluations`, int64 (G, N, T) with G >= 1, are those of the criterion on the N sequences of `text`; `key` names the
+    random streams.
     """
     measured: dict[bytes, Tensor] = {}  # plans that agree are evaluated once, such as those at full depth
     for reference, draw, plan in plans(evaluations.cpu().numpy(), text.sequences, draws, key):

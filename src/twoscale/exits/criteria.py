@@ -44,8 +44,7 @@ ANSWERS = torch.tensor([False]), torch.tensor([True])  # of one token on the CPU
 
 
 @cache
-def in_precision(value: float, dtype: torch.dtype) -> float:
-    """A number rounded to a dtype."""
+def rounded_to(dtype: torch.dtype, value: float) -> float:
     return torch.tensor(value, dtype=dtype, device="cpu").item()
 
 
@@ -69,7 +68,7 @@ class ExitCriterion:
         """
         # One token is decided on the host, without a kernel. A user's code may write to the result nevertheless.
         if statistic.is_cpu and statistic.shape == (1,) and self.file is None:
-            return ANSWERS[statistic.item() < in_precision(self.threshold, statistic.dtype)]
+            return ANSWERS[statistic.item() < rounded_to(statistic.dtype, self.threshold)]
         return statistic < self.threshold
 
     def of_group(self, group: int) -> "ExitCriterion":
@@ -106,7 +105,7 @@ def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
 class Fixed(ExitCriterion):
     """Exits after a fixed number of loop steps, its threshold; at `max_loops` it is the full-compute reference.
 
-    O(1) per token and loop step; remembers the number of loop steps.
+    O(1) per token and loop step.
     """
 
     larger_is_later = True
@@ -121,7 +120,7 @@ class Fixed(ExitCriterion):
 
 @register("step_norm")
 class StepNorm(ExitCriterion):
-    """||x^{k+1} - x^k|| < tau (Eq. 3). O(C) per token and loop step; remembers the last state."""
+    """||x^{k+1} - x^k|| < tau (Eq. 3). O(C) per token and loop step."""
 
     def start(self, x0: Tensor) -> State:
         return {"x": x0}
@@ -160,9 +159,8 @@ class Cosine(StepNorm):
 class KL(ExitCriterion):
     """KL(p^k || p^{k-1}) < tau with p^k read out from x^k (Eq. 4), from k = 1 on; p^0 is read out from x^0.
 
-    O(V C) per token and loop step for the head; remembers the last log-probabilities, without the padded
-    vocabulary. The equation is the paper's; Geiping's code takes the other direction and starts from the
-    uniform distribution (default 1e-3).
+    O(V C) per token and loop step for the head. Geiping's code takes the other direction and starts from the uniform
+    distribution (default 1e-3).
     """
 
     needs_readout = True
@@ -181,7 +179,7 @@ class MinPKL(ExitCriterion):
     """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k (Geiping's code, default 1e-5).
 
     Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is uniform.
-    O(V C) per token and loop step; remembers log q.
+    O(V C) per token and loop step.
     """
 
     needs_readout = True
@@ -191,23 +189,19 @@ class MinPKL(ExitCriterion):
         return {}  # q^0 needs V, which the first readout tells
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
-        log_q = self.filtered(readout(x_new))
+        p = readout(x_new).softmax(-1)
+        q = p.masked_fill(p < self.MIN_P * p.amax(-1, keepdim=True), 1 / p.shape[-1])
+        log_q = (q / q.sum(-1, keepdim=True)).log()
         previous = state["log_q"] if state else torch.full_like(log_q, -math.log(log_q.shape[-1]))
         return self.below(kl_divergence(previous, log_q)), {"log_q": log_q}
-
-    def filtered(self, logits: Tensor) -> Tensor:
-        """Logits (N, V) -> log-probabilities (N, V) after the filter."""
-        p = logits.softmax(-1)
-        q = p.masked_fill(p < self.MIN_P * p.amax(-1, keepdim=True), 1 / p.shape[-1])
-        return (q / q.sum(-1, keepdim=True)).log()
 
 
 @register("entropy_diff")
 class EntropyDiff(ExitCriterion):
     """|H(p^k) - H(p^{k-1})| < tau, entropies in nats (Geiping's code, default 1e-3).
 
-    O(V C) per token and loop step; remembers the last entropy. It starts from 100, an entropy that no
-    distribution over a vocabulary has, so at an ordinary threshold the earliest exit is after the second step.
+    O(V C) per token and loop step. It starts from 100, an entropy that no distribution over a vocabulary has, so at an
+    ordinary threshold the earliest exit is after the second step.
     """
 
     needs_readout = True
@@ -218,21 +212,16 @@ class EntropyDiff(ExitCriterion):
         return {"entropy": x0.new_full((len(x0),), self.START)}
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
-        entropy = self.entropy(readout(x_new))
+        p = readout(x_new).softmax(-1)
+        entropy = -torch.linalg.vecdot(p, (p + self.EPSILON).log())
         return self.below((entropy - state["entropy"]).abs()), {"entropy": entropy}
-
-    def entropy(self, logits: Tensor) -> Tensor:
-        """Entropy in nats of the prediction: logits (N, V) -> (N,)."""
-        p = logits.softmax(-1)
-        return -torch.linalg.vecdot(p, (p + self.EPSILON).log())
 
 
 @register("argmax_stability")
 class ArgmaxStability(ExitCriterion):
     """The predicted token is the same at tau loop steps in a row, tau an integer (Geiping's code, default 5).
 
-    O(V C) per token and loop step; remembers the last prediction and the number of its repeats. The first
-    step has nothing to repeat, so the earliest exit is after tau + 1 steps.
+    O(V C) per token and loop step. The first step has nothing to repeat, so the earliest exit is after tau + 1 steps.
     """
 
     needs_readout = True
@@ -249,7 +238,7 @@ class ArgmaxStability(ExitCriterion):
 
 
 class _Prediction(ExitCriterion):
-    """Decides on the prediction of the new state alone, from the first loop step on; remembers nothing."""
+    """Decides on the prediction of the new state alone; O(V C) per token and loop step for the head."""
 
     needs_readout = True
 
@@ -266,12 +255,7 @@ class _Prediction(ExitCriterion):
 
 @register("confidence")
 class Confidence(_Prediction):
-    """max p^k >= tau, the largest probability of the prediction.
-
-    By this number Geifman and El-Yaniv (arXiv 1705.08500) decide which predictions to trust.
-
-    O(V C) per token and loop step for the head.
-    """
+    """max p^k >= tau, by which Geifman and El-Yaniv (arXiv 1705.08500) decide which predictions to trust."""
 
     larger_is_later = True
 
@@ -281,10 +265,7 @@ class Confidence(_Prediction):
 
 @register("margin")
 class Margin(_Prediction):
-    """p^k of the likeliest token minus p^k of the second >= tau (the softmax measure of CALM, arXiv 2207.07061).
-
-    O(V C) per token and loop step for the head.
-    """
+    """p^k of the likeliest token minus p^k of the second >= tau (the softmax measure of CALM, arXiv 2207.07061)."""
 
     larger_is_later = True
 
@@ -295,10 +276,7 @@ class Margin(_Prediction):
 
 @register("entropy")
 class Entropy(_Prediction):
-    """H(p^k) < tau in nats (BranchyNet, arXiv 1709.01686; DeeBERT, arXiv 2004.12993).
-
-    O(V C) per token and loop step for the head. `entropy_diff` compares entropies of successive loop steps instead.
-    """
+    """H(p^k) < tau in nats (BranchyNet, arXiv 1709.01686; DeeBERT, arXiv 2004.12993)."""
 
     def is_sure(self, logits: Tensor) -> Tensor:
         return self.below(entropies(logits))
@@ -308,9 +286,8 @@ class Entropy(_Prediction):
 class Acceleration(ExitCriterion):
     """a^k = ||update^k - update^{k-1}|| < tau at two successive steps (Eq. 5, Algorithm 1).
 
-    O(C) per token and loop step; remembers the last state and the last update. The first a^k exists at k = 1,
-    so the earliest exit is at k = 2, after three evaluations. As in Algorithm 1 the step that triggers the exit
-    is discarded: the token keeps x^k.
+    O(C) per token and loop step. The first a^k exists at k = 1, so the earliest exit is at k = 2, after three
+    evaluations. As in Algorithm 1 the step that triggers the exit is discarded: the token keeps x^k.
     """
 
     keeps = "previous"
@@ -331,7 +308,7 @@ class Acceleration(ExitCriterion):
 
 @register("acceleration_normalized")
 class AccelerationNormalized(Acceleration):
-    """a^k over the sum of both step norms < tau at two successive steps (Eq. 6). Otherwise as `acceleration`.
+    """a^k over the sum of both step norms < tau at two successive steps (Eq. 6).
 
     It measures how straight and even the steps are, not how small: under a geometric contraction by c it is
     constant at (1 - c) / (1 + c).
@@ -343,10 +320,7 @@ class AccelerationNormalized(Acceleration):
 
 @register("acceleration_relative")
 class AccelerationRelative(Acceleration):
-    """a^k / (||x^k|| + eps) < tau at two successive steps (the other denominator named below Eq. 6).
-
-    Otherwise as `acceleration`.
-    """
+    """a^k / (||x^k|| + eps) < tau at two successive steps (the other denominator named below Eq. 6)."""
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
         return relative(super().statistic(x, update, previous), x)
@@ -358,7 +332,7 @@ class ExitGate(ExitCriterion):
 
     The gate reads lambda^k, the probability of exit at x^k given that the token has looped so far, from the states
     after a loop step; p^k = lambda^k prod_{j<k} (1 - lambda^j). Ouro gives the rest to the last step, where a token
-    exits anyway. O(C) per token and loop step; remembers the product and the sum.
+    exits anyway. O(C) per token and loop step.
     """
 
     needs_gate = True

@@ -91,7 +91,6 @@ class Decoder:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether positions have to be computed one after another."""
         return self.shares_slots or is_sequential(self.criterion, self.options.readout)
 
     @torch.inference_mode()
@@ -128,7 +127,7 @@ class Decoder:
 
     @torch.inference_mode()
     def feed_parallel(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
-        """Logits (N, V) after each of N more tokens, computed in parallel, and their counts (G, 1, N)."""
+        """Logits (N, V) after each of N more tokens, computed in parallel, and their counts."""
         if self.shares_slots:
             raise InputError(
                 f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected one slot per loop "
@@ -147,11 +146,7 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
-        """Read a prompt of N tokens: logits (N, V) after each and their counts (G, 1, N).
-
-        In parallel where every loop step has its own slot and the criterion allows it, otherwise position by
-        position.
-        """
+        """Read a prompt of N tokens, in parallel where possible: logits (N, V) after each and counts (G, 1, N)."""
         if not self.is_sequential:
             return self.feed_parallel(tokens)
         logits, exits = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
@@ -163,7 +158,6 @@ class Decoder:
     def _feed_one(
         self, token: int, warm: bool, evaluations: Sequence[int] | None = None
     ) -> tuple[Tensor, list[TokenExit]]:
-        """Logits (V,) after one more token, and its exit from each group."""
         self._check_room(1)
         # the model of `loops` computes the same as `self.model`, on the CPU with less host work for one row
         loops, model, exits = self._loops, self._loops.model, []
@@ -174,7 +168,14 @@ class Decoder:
                 x = self._exit_states[index][self.position - 1, None]
             else:
                 x = model.init_state(index, entered, self._noise_rows)
-            exits.append(self._loop(index, entered, x, evaluations[index] if evaluations else None))
+            if evaluations:  # nothing is decided
+                loops_of = evaluations[index]
+                exits.append(TokenExit(loops.fixed(index, entered, x, loops_of), loops_of, loops_of))
+            else:
+                # k, x^{k+1} and the decision on it, for k = 0, 1, …; eager loops compute a step when it is taken from
+                # here, captured ones are ahead of it, and `cache.fill` overwrites what these wrote
+                decided = loops.decided(self.criterion, index, entered, x)
+                exits.append(first_exit(decided, self.criterion.of_group(index), x, self.max_loops))
             # at the loop steps that this token did not take, later tokens find its last evaluation, or nothing
             self.cache.fill(model.config.groups[index], 0, self.position, exits[-1].evaluations)
             if self.options.warm_start:  # a copy, because captured loops give the next state in the same memory
@@ -185,19 +186,6 @@ class Decoder:
         hidden = run_stages(model, hidden, loops.layer, group)
         self.position += 1
         return model.readout(hidden)[0], exits
-
-    def _loop(self, group: int, entered: Tensor, x: Tensor, evaluations: int | None) -> TokenExit:
-        """Loop the token from the state x (1, C) until its criterion fires or `max_loops` is reached.
-
-        With `evaluations` it takes that many loop steps instead.
-        """
-        if evaluations is not None:  # nothing is decided
-            return TokenExit(self._loops.fixed(group, entered, x, evaluations), evaluations, evaluations)
-        # k, x^{k+1} and the criterion's decision on it, for k = 0, 1, …; eager loops compute a step when it is taken
-        # from here, captured ones are ahead of it, and `cache.fill` overwrites what these wrote
-        decided = self._loops.decided(self.criterion, group, entered, x)
-        # the first step at which the decisions in a row are as many as the criterion's patience
-        return first_exit(decided, self.criterion.of_group(group), x, self.max_loops)
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are drawn once."""
@@ -213,8 +201,7 @@ class Decoder:
             )
 
     def _as_tensor(self, tokens: Sequence[int]) -> Tensor:
-        """(1, N), without a wait for the device."""
-        host = torch.tensor(tokens, dtype=torch.int64)[None]
+        host = torch.tensor(tokens, dtype=torch.int64)[None]  # (1, N), copied without a wait for the device
         return host.pin_memory().to(self._positions.device, non_blocking=True) if self._positions.is_cuda else host
 
 
@@ -252,12 +239,8 @@ def evaluate_planned(decoder: Decoder, tokens: Tensor, plan: Tensor, sequences: 
 class EagerLoops:
     """The layers of one token: the host starts each loop step and decides before the next.
 
-    `CapturedLoops` has the same methods.
-
-    Attributes:
-        model: The model for everything else that decoding computes of one token.
-        masks: Whether attention covers the whole context under a mask, so that the cache has to be finite.
-        positions: Position of the token (1,).
+    `CapturedLoops` has the same methods and attributes: the model for everything else that decoding computes of one
+    token, the position of the token (1,), and whether attention `masks` the context, so the cache has to be finite.
     """
 
     masks = False
@@ -267,7 +250,7 @@ class EagerLoops:
         self._cache, self._max_loops, self._readout = cache, max_loops, readout
 
     def prepare(self, criterion: ExitCriterion) -> None:
-        """Captured loops capture here what tokens need under a criterion."""
+        """Here `CapturedLoops` captures what tokens need under a criterion."""
 
     def start(self, position: int, noise: Noise) -> None:
         """Begin with the token at `position`, whose rows of the noise `noise` gives."""
@@ -276,7 +259,6 @@ class EagerLoops:
         self.positions = self._attend.positions
 
     def layer(self, number: int, hidden: Tensor) -> Tensor:
-        """Layer `number`, outside all groups: (1, C) -> (1, C)."""
         return self.model.unlooped_layer(number, hidden, self._attend)
 
     def decided(self, criterion: ExitCriterion, group: int, entered: Tensor, x: Tensor) -> Iterator[Decided]:
@@ -292,12 +274,12 @@ class EagerLoops:
         return last(self._states(group, entered, x, loops))
 
     def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
-        """A call that computes one loop step and nothing else."""
+        """A call that computes one loop step only."""
         injected = self.model.project_input(group, entered)
         return lambda: self.model.recur(group, 0, x, injected, self._cache.attend(0, self._position))
 
     def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
-        """A call that decides on the state x (1, C) once more and nothing else."""
+        """A call that decides on the state x (1, C) once more."""
         return one_check(criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend))
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[Tensor]:
@@ -333,8 +315,17 @@ def by_columns(model: LoopedModel) -> LoopedModel:
     """
     if not isinstance(model, nn.Module) or not any_weight(model).is_cpu:
         return model
-    copied = sum(module.weight.nbytes for module in model.modules() if _is_faster_by_columns(module))
-    return _copied(model, _store_by_columns, {}) if copied <= MAX_COPIED_BYTES else model
+
+    def is_faster(module: nn.Module) -> TypeGuard[nn.Linear]:
+        # measured at hidden sizes 64 to 768: 10 to 40 % faster, but slower for the projection from 4C to C
+        return isinstance(module, nn.Linear) and module.in_features <= 2 * module.out_features
+
+    def store(module: nn.Module) -> None:
+        if is_faster(module):
+            module.weight = nn.Parameter(module.weight.detach().t().contiguous().t(), requires_grad=False)
+
+    copied = sum(module.weight.nbytes for module in model.modules() if is_faster(module))
+    return _copied(model, store, {}) if copied <= MAX_COPIED_BYTES else model
 
 
 def with_method(model: LoopedModel, method: str) -> LoopedModel:
@@ -368,13 +359,3 @@ def _copied(module: M, change: Callable[[nn.Module], None], copies: dict[nn.Modu
         new.__dict__ |= {"_modules": children, "_parameters": dict(module._parameters)}
         change(new)
     return copies[module]
-
-
-def _is_faster_by_columns(module: nn.Module) -> TypeGuard[nn.Linear]:
-    # measured at hidden sizes 64 to 768: 10 to 40 % faster, but slower for the projection from 4C to C
-    return isinstance(module, nn.Linear) and module.in_features <= 2 * module.out_features
-
-
-def _store_by_columns(module: nn.Module) -> None:
-    if _is_faster_by_columns(module):
-        module.weight = nn.Parameter(module.weight.detach().t().contiguous().t(), requires_grad=False)

@@ -38,22 +38,13 @@ OperatingPoint = tuple[str, float]  # criterion, threshold
 
 
 def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
-    """Every (criterion, threshold) of the config."""
     return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
-def criterion_classes(exits: ExitsConfig, probe: Probe | None = None) -> dict[str, type[ExitCriterion]]:
-    """The classes of criteria by name, with the user's; the criterion `probe` needs one."""
-    return configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
-
-
 def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point; see `criterion_classes`."""
-    classes = criterion_classes(exits, probe)
-    return {
-        (name, threshold): criteria.make_criterion(name, threshold, classes)
-        for name, threshold in operating_points(exits)
-    }
+    """The criterion of every operating point; the criterion `probe` needs the fitted one."""
+    classes = configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
+    return {point: criteria.make_criterion(*point, classes) for point in operating_points(exits)}
 
 
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
@@ -63,7 +54,6 @@ def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
 
 
 def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
-    """How tokens that are fed one by one are decoded."""
     replay = exits.cuda_graphs and any_weight(model).is_cuda
     return DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile)
 
@@ -76,7 +66,7 @@ class TextEvaluator:
 
     @cached_property
     def _decoder(self) -> Decoder:
-        """Created on first use: it allocates a cache and, on CUDA, captures every loop step."""
+        """Made on first use: it allocates a cache and, on CUDA, captures every loop step."""
         return make_decoder(self.checkpoint, self.exits)
 
     def is_parallel(self, criterion: ExitCriterion) -> bool:
@@ -84,7 +74,6 @@ class TextEvaluator:
         return not (shares_slots or is_sequential(criterion, self.exits.readout))
 
     def batch_size(self, criterion: ExitCriterion) -> int:
-        """Sequences to evaluate at a time."""
         return self.exits.quality_batch_size if self.is_parallel(criterion) else 1
 
     def evaluate(self, criterion: ExitCriterion, text: HeldOut) -> tuple[Tensor, LoopCounts]:

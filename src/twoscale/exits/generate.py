@@ -92,11 +92,7 @@ class Speculation:
     The decoder then reads all of them again under its own criterion in one parallel pass, and keeps the drafts that it
     would have chosen itself. The draft shares weights and cache with the full model, because a token with few loops
     reads the keys and values that earlier tokens had after as few. The text is the one without drafts, token for token,
-    up to rounding.
-
-    Attributes:
-        drafted, accepted: Drafts so far, and how many of them were kept.
-        passes: Parallel passes that verified drafts; each yields its accepted drafts and one more token.
+    up to rounding. Counted are drafts, those of them that were kept, and parallel passes.
     """
 
     criterion: ExitCriterion
@@ -108,11 +104,6 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.length < 1:
             raise InputError(f"drafts: found {self.length}, expected at least 1 drafted token.")
-
-    @property
-    def acceptance(self) -> float:
-        """Share of the drafted tokens that were accepted."""
-        return self.accepted / self.drafted if self.drafted else 0.0
 
     def next_tokens(self, decoder: Decoder, pending: int, most: int, sampling: Sampling) -> list[NewToken]:
         """From 1 to `most` tokens that follow `pending`, which is not fed yet."""
@@ -233,15 +224,19 @@ def print_text(
     new_tokens = generate(decoder, ids, arguments.tokens, sampling, end, speculation)
     utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")  # an incomplete character waits for its last byte
     tokens, times = [], []
-    _print(prompt)
+
+    def show(text: str) -> None:
+        print(neutralise(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+    show(prompt)
     for token in new_tokens:
         times.append(time.perf_counter() - started)
         tokens.append(token)
         if token.id != end:
-            _print(utf8.decode(run.tokenizer.bytes_of(token.id)))
+            show(utf8.decode(run.tokenizer.bytes_of(token.id)))
             if arguments.show_loops:
-                _print(f"[{','.join(map(str, token.evaluations))}]")
-    _print(utf8.decode(b"", final=True) + "\n")
+                show(f"[{','.join(map(str, token.evaluations))}]")
+    show(utf8.decode(b"", final=True) + "\n")
 
     facts = {"stopped": stop_reason(tokens, run, arguments.tokens)}
     facts["prompt"] = f"{len(ids)} tokens read in {times[0]:.2f} s"
@@ -252,14 +247,10 @@ def print_text(
         per_group = (f"{mean:.2f} in {label}" for label, mean in zip(labels, means, strict=True))
         facts["evaluations per token"] = ", ".join(per_group)
     if speculation is not None:
-        accepted = f"{speculation.accepted} of {speculation.drafted} accepted"
-        facts["drafts"] = f"{accepted} ({speculation.acceptance:.0%})"
+        share = speculation.accepted / max(1, speculation.drafted)
+        facts["drafts"] = f"{speculation.accepted} of {speculation.drafted} accepted ({share:.0%})"
     for name, value in facts.items():
         print(f"{name}: {value}", file=sys.stderr)
-
-
-def _print(text: str) -> None:
-    print(neutralise(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def open_model(arguments: argparse.Namespace, prompts: Sequence[str]) -> TrainedRun:
@@ -291,7 +282,6 @@ def parse_criterion(arguments: argparse.Namespace, run: TrainedRun) -> ExitCrite
 
 
 def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int) -> str:
-    """Why the text ends."""
     if tokens[-1].id == run.tokenizer.end_of_text:
         return "at the end-of-text token, which the model chose"
     if len(tokens) < max_new_tokens:

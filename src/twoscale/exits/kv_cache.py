@@ -31,9 +31,8 @@ class KVCache:
         config: The model's.
         slots: Slots of a looped layer.
         like: A tensor of the dtype and on the device of the cache.
-        policy: What later tokens see of a token at the slots that it did not reach, see `KVPolicy`.
-        texts: B.
-        room: Positions of each text; None: the whole context of the model.
+        policy: What later tokens see of a token at the slots that it did not reach.
+        texts, room: B, and the positions of each text; None: the whole context of the model.
 
     Attributes:
         stored: Layer -> keys and values (slots, 2, B, G, T, D); all heads of a position are contiguous in memory.
@@ -69,7 +68,7 @@ class KVCache:
             stored.zero_()
 
     def copy_from(self, other: "KVCache") -> None:
-        """Take over the keys and values of a cache of the same texts with less room."""
+        """Take over a cache of the same texts with less room."""
         for number, stored in other.stored.items():
             self.stored[number][..., : stored.shape[-2], :] = stored
         for number, present in other.present.items():

@@ -78,21 +78,12 @@ def measure_tokens(model: LoopedModel, hidden: Tensor, targets: Tensor) -> dict[
     return {name: torch.cat([part[name] for part in parts]).unflatten(0, targets.shape) for name in parts[0]}
 
 
-def converged_from(predictions: Tensor) -> Tensor:
-    """First index along the first axis from which a value equals the last one: (L, …) -> (…) int64."""
-    return _agrees_from(predictions == predictions[-1])
-
-
 def converged_within(losses: Tensor, tolerance: float) -> Tensor:
     """First index along the first axis from which a loss stays at most `tolerance` above the last: (L, …) -> (…) int64.
 
     A loss below the last one counts as converged.
     """
-    return _agrees_from(losses <= losses[-1] + tolerance)
-
-
-def _agrees_from(agrees: Tensor) -> Tensor:
-    """First index from which `agrees` is true to the end; true at the end: (L, …) -> (…) int64."""
+    agrees = losses <= losses[-1] + tolerance
     return len(agrees) - agrees.to(torch.int64).flip(0).cumprod(0).sum(0)
 
 

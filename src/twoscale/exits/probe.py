@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,21 +52,14 @@ class Probe:
     bias: Tensor
 
     def logits(self, group: int, features: Tensor) -> Tensor:
-        """Logit of the probability: features (N, F) -> (N,)."""
+        """Of the probability: features (N, F) -> (N,)."""
         return torch.mv(features, self.weight[group]) + self.bias[group]
 
 
 def features(x: Tensor, x_new: Tensor, k: Tensor) -> Tensor:
-    """Features of a token after loop step k, from its states only.
+    """Features (N, C + 2) of tokens from their states (N, C) before and after loop step k (N,), counted from 0.
 
-    The new state over its root mean square, the logarithm of the relative step norm, and the logarithm of the number of
-    loop steps taken, k + 1.
-
-    Args:
-        x, x_new: States before and after loop step k (N, C).
-        k: Number of the loop step (N,), counted from 0.
-
-    Returns (N, C + 2).
+    The new state over its root mean square, the logarithm of the relative step norm, and that of the loop steps taken.
     """
     root_mean_square = vectors.norm(x_new) / math.sqrt(x_new.shape[-1])
     direction = x_new / root_mean_square.clamp_min(torch.finfo(x_new.dtype).tiny)[:, None]
@@ -78,8 +70,7 @@ def features(x: Tensor, x_new: Tensor, k: Tensor) -> Tensor:
 class ProbeCriterion(ExitCriterion):
     """Probability of being converged >= tau, read by the part of `probe` for the group.
 
-    O(C) per token and loop step; remembers the last state and the number of loop steps. `criterion_of` makes the class
-    with a probe.
+    O(C) per token and loop step. `criterion_of` makes the class with a probe.
     """
 
     larger_is_later = True
@@ -101,7 +92,6 @@ class ProbeCriterion(ExitCriterion):
 
 
 def criterion_of(probe: Probe) -> type[ProbeCriterion]:
-    """The exit criterion that reads this probe."""
     return type(ProbeCriterion.__name__, (ProbeCriterion,), {"probe": probe})
 
 
@@ -157,8 +147,7 @@ def trajectory_samples(
         passing = Pass.of(checkpoint, tokens, batch.sequences, config.max_loops)
         entered = dict(passing.entering(tokens))[group]
         states = torch.stack(list(passing.states(group, entered, config.max_loops))).flatten(1, 2)  # (K + 1, N, C)
-        decode = partial(_losses, passing, group, batch)
-        losses = torch.stack([decode(state) for state in states])  # (K + 1, N)
+        losses = torch.stack([_losses(passing, group, batch, state) for state in states])  # (K + 1, N)
         first = converged_within(losses, config.probe.tolerance)
         for k in range(config.max_loops):
             seen.append(features(states[k], states[k + 1], torch.full_like(first, k)).double().cpu())
@@ -207,20 +196,12 @@ def fit_probe(checkpoint: LoadedCheckpoint, text: HeldOut, config: ConfigSlice) 
         for group, label in enumerate(labels):
             seen, converged = trajectory_samples(checkpoint, text, group, config)
             weight[group], bias[group] = fit(seen, converged, config.probe.penalty)
-            print(f"probe {label}: {quality(seen, converged, weight[group], bias[group])}")
+            loss = F.binary_cross_entropy_with_logits(seen @ weight[group] + bias[group], converged.to(seen))
+            share = converged.double().mean()
+            base = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
+            print(f"probe {label}: log loss {loss:.4f} nats, {base:.4f} of the share of converged tokens, {share:.1%}")
             bar.update(1)
     return Probe(weight, bias)
-
-
-def quality(seen: Tensor, converged: Tensor, weight: Tensor, bias: Tensor) -> str:
-    """The log loss of a fit in a sentence, with the log loss of the share of converged tokens alone."""
-    found = F.binary_cross_entropy_with_logits(seen @ weight + bias, converged.to(seen))
-    share = converged.double().mean()
-    base = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
-    return (
-        f"log loss {found:.4f} nats, compared with {base:.4f} if only the share of converged tokens, {share:.1%}, "
-        "is known"
-    )
 
 
 def run(job: CheckpointJob) -> None:
