@@ -76,17 +76,6 @@ def test_the_slow_state_after_k_steps_and_its_loss_are_those_of_a_model_of_k_cyc
     assert np.average(quality["ce"], weights=quality["tokens"]) == pytest.approx(output.loss.item(), rel=1e-6)
 
 
-def test_the_fast_loop_starts_from_its_initial_state_and_continues_over_the_cycles(folder):
-    hrm, steps = model(), []
-    hrm.model.L_module.register_forward_hook(lambda *call: steps.append(call[-1]))
-    hrm(input_ids=TOKENS)
-    states = [torch.zeros_like(steps[0]), *steps]
-    rows = read(folder, "trajectories").query("group == 'low'")
-    for k in range(HIGH * LOW):
-        norms = (states[k + 1] - states[k]).norm(dim=-1).flatten()
-        np.testing.assert_allclose(rows.query("k == @k")["step_norm"], norms, rtol=1e-6)
-
-
 def test_its_figures_and_claims_are_drawn(folder):
     names = [path.name for path in draw_run(folder, text="random ids")]
     assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "path_types.pdf", "scaling.pdf", "claims.md"]

@@ -70,13 +70,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 
 def _by_head(x: Tensor) -> Tensor:
-    """(B, T, H, D) -> (B * H, T, D)."""
-    return x.transpose(1, 2).flatten(0, 1)
+    return x.transpose(1, 2).flatten(0, 1)  # (B, T, H, D) -> (B * H, T, D)
 
 
 def _by_position(x: Tensor, batch: int) -> Tensor:
-    """(B * H, T, D) -> (B, T, H, D)."""
-    return x.unflatten(0, (batch, -1)).transpose(1, 2)
+    return x.unflatten(0, (batch, -1)).transpose(1, 2)  # and back
 
 
 class _ShortAttention(torch.autograd.Function):

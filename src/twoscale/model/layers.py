@@ -40,8 +40,12 @@ class RotaryEmbedding(nn.Module):
 
     def make_tables(self, like: Tensor) -> None:
         """Compute the tables in the dtype and on the device of `like`."""
+        exponents = torch.arange(0, self.rotated, 2, dtype=torch.float64, device="cpu") / self.rotated
+        frequencies = self.config.rotary_base**-exponents  # radians per position of each pair (R/2,)
+        if self.config.rotary_scaling is not None:
+            frequencies = _stretched(frequencies, self.config.rotary_scaling)
         # without values on "meta", where a model is only compared with the tensors of a file
-        frequencies = rotary_frequencies(self.config).to("meta" if like.is_meta else "cpu")
+        frequencies = frequencies.to("meta" if like.is_meta else "cpu")
         positions = torch.arange(self.config.context_length, dtype=torch.float64, device=frequencies.device)
         angles = torch.outer(positions, frequencies)[:, None]  # (T, 1, R/2), the same for all heads
         for name, function in (("cos", torch.cos), ("sin", torch.sin)):
@@ -67,14 +71,6 @@ class RotaryEmbedding(nn.Module):
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         first, second = self.pairs(x)
         return self.join(first * cos - second * sin, second * cos + first * sin)
-
-
-def rotary_frequencies(config: ModelConfig) -> Tensor:
-    """Radians per position of each pair of channels, float64 (R/2,) on the CPU."""
-    rotated = config.rotated_channels
-    exponents = torch.arange(0, rotated, 2, dtype=torch.float64, device="cpu") / rotated
-    frequencies = config.rotary_base**-exponents
-    return frequencies if config.rotary_scaling is None else _stretched(frequencies, config.rotary_scaling)
 
 
 def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:

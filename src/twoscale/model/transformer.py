@@ -269,8 +269,9 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
         if parameter.dim() < 2:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
-        shape = tuple(parameter.shape)
-        values = truncated_normal((seed, "init", _stream_name(name)), shape, initial_std(config, name))
+        # the streams of unlooped layers keep the name of their first version, so that a seed keeps its weights
+        stream = (seed, "init", name.replace("unlooped.", "single.", 1))
+        values = truncated_normal(stream, tuple(parameter.shape), initial_std(config, name))
         parameter.copy_(torch.from_numpy(values))
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
             parameter[len(parameter) // 2 :] *= _output_factor(config)
@@ -287,8 +288,3 @@ def _blend(adapter: Tensor, share: float) -> None:
     size = len(adapter)
     for block, part in zip(adapter.split(size, dim=1), (share, 1 - share), strict=True):
         block.mul_(BLEND_NOISE * part).add_(torch.eye(size) * part)
-
-
-def _stream_name(parameter: str) -> str:
-    # the streams of unlooped layers keep the name of their first version, so that a seed keeps its weights
-    return parameter.replace("unlooped.", "single.", 1)

@@ -79,8 +79,7 @@ class SegmentConfig(Protocol):
 def draw_loops(model: ModelConfig, seed: int, iteration: int) -> tuple[int, ...]:
     """Loop counts of `iteration`, one per group (log-normal Poisson of Geiping et al., App. B).
 
-    rate ~ LogNormal(ln r - sigma^2 / 2, sigma), so that its mean is r; K ~ Poisson(rate) + 1. One draw per
-    group and iteration, shared by all micro-batches and processes; a group of several layers has one.
+    rate ~ LogNormal(ln r - sigma^2 / 2, sigma), so that its mean is r; K ~ Poisson(rate) + 1.
     """
     center = math.log(model.mean_loops) - model.loops_sigma**2 / 2
     counts = []
@@ -91,10 +90,7 @@ def draw_loops(model: ModelConfig, seed: int, iteration: int) -> tuple[int, ...]
 
 
 def learning_rate(train: TrainConfig, iteration: int) -> float:
-    """Rate of `iteration`, counted from 0: linear warm-up, then a cosine to the minimum, as in nanoGPT.
-
-    With lr_decay_iterations null it stays at its peak after the warm-up (Geiping et al.).
-    """
+    """Rate of `iteration`, counted from 0: linear warm-up, then the peak, or a cosine to the minimum as in nanoGPT."""
     if iteration < train.warmup_iterations:
         return train.learning_rate * (iteration + 1) / (train.warmup_iterations + 1)
     if train.lr_decay_iterations is None:
@@ -131,10 +127,8 @@ def held_out_loss(
     precision: str = "float32",
     drawn: DrawnNoise | None = None,
 ) -> float:
-    """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count.
-
-    Always eager: rare evaluation shapes would trigger recompilation. `drawn` keeps the noise for the next measurement.
-    """
+    """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count; `drawn` keeps the noise."""
+    # always eager: rare evaluation shapes would trigger recompilation
     device = next(model.parameters()).device
     total = 0.0
     with torch.no_grad(), autocast(device.type, precision), torch.compiler.set_stance("force_eager"):
