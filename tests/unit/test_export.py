@@ -25,7 +25,6 @@ from twoscale.data import tokenizer as tokenizers
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE
 from twoscale.export import folder, sources
 from twoscale.export.folder import write_export
-from twoscale.export.sources import check_exported
 from twoscale.model.noise import EvaluationNoise
 
 pytestmark = pytest.mark.runs
@@ -158,17 +157,12 @@ def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
         ),
     ],
 )
-def test_a_model_whose_code_or_weights_are_not_the_librarys_is_refused(changes, sentence):
+def test_a_model_whose_code_or_weights_are_not_the_librarys_is_refused(changes, sentence, tmp_path):
+    config = exported.job()
+    config.model = exported.job().model.model_copy(update=changes)
     with pytest.raises(InputError, match=f"^results/small/export: {sentence}"):
-        check_exported("small", exported.job().model.model_copy(update=changes))
-
-
-def test_a_model_that_cannot_be_exported_leaves_no_folder(tmp_path):
-    published = {"model": plain(exported.job().model) | {"source": "published", "folder": "/x"}}
-    config = ConfigSlice(dict(exported.job()._values) | published)
-    with pytest.raises(InputError, match="found a published model"):
-        write_export(tmp_path / "release", [tmp_path / "none"], tokenizers.byte_level(), None, config, {})
-    assert not (tmp_path / "release").exists()
+        write_export(tmp_path / "export", [tmp_path / "none"], tokenizers.byte_level(), None, config, {})
+    assert not (tmp_path / "export").exists()
 
 
 def rows(columns, *values) -> pd.DataFrame:
@@ -199,10 +193,21 @@ def card(model=None, data=None, **further) -> str:
     return folder.card(config, paths, tokens, log, environments, citation, **further)
 
 
+def front_matter(text):
+    return yaml.safe_load(text.removeprefix("---\n").partition("---\n")[0])
+
+
 def test_a_card_has_claims_data_seed_checkpoints_licence_and_citation():
     text = card(claims=CLAIMS)
-    front, _, _ = text.removeprefix("---\n").partition("---\n")
-    assert yaml.safe_load(front)["library_name"] == "transformers"
+    assert front_matter(text)["library_name"] == "transformers"
+    assert "datasets" not in front_matter(text)
+    data = plain(configs.DataConfig(source="fineweb"))
+    assert front_matter(card(data=data))["datasets"] == [data["repository"]]
+    without_loops = card(exported.job(groups=()).model)
+    assert "4 layers without loops." in without_loops
+    assert not [
+        words for words in ("exit_criterion", "loop step", "## The claims", "draw noise") if words in without_loops
+    ]
     for part in (
         "| 1 | Steps shrink within ten | **holds, small scale** |",
         "| 2 | Training makes them shrink faster | **not asked** |",
@@ -219,19 +224,3 @@ def test_a_card_has_claims_data_seed_checkpoints_licence_and_citation():
         "author = {Geiping, Jonas and McLeish, Sean and Jain, Neel and ",
     ):
         assert part in text
-
-
-def test_a_card_of_a_model_trained_on_fineweb_names_the_dataset():
-    data = plain(configs.DataConfig(source="fineweb"))
-    front, _, _ = card(data=data).removeprefix("---\n").partition("---\n")
-    assert yaml.safe_load(front)["datasets"] == [data["repository"]]
-    assert "datasets" not in card().partition("\n---\n")[0]
-
-
-def test_a_card_of_a_model_without_loops_says_nothing_about_loops():
-    text = card(exported.job(groups=()).model)
-    assert "4 layers without loops." in text
-    assert "exit_criterion" not in text
-    assert "loop step" not in text
-    assert "## The claims" not in text
-    assert "draw noise" not in text

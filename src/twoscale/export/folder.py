@@ -57,13 +57,11 @@ def write_export(
     Args:
         folder: Created if it is missing.
         checkpoints: All checkpoints of the run, the last one last.
-        tokenizer: Its tokenizer.
-        tokenizer_file: The file of the tokenizer, if it has one.
+        tokenizer, tokenizer_file: Its tokenizer, and the file of that, if it has one.
         config: The slice with `run`, `seed`, `model` and `max_loops`.
         texts: Further files, name -> content.
 
-    Raises:
-        InputError: for a model that cannot be exported, and for checkpoints of another run or damaged ones.
+    Raises InputError for a model that cannot be exported, and for checkpoints of another run or damaged ones.
     """
     check_exported(config.run, config.model)
     common = code_files() | {
@@ -144,16 +142,17 @@ def _write(path: Path, text: str) -> None:
 
 
 def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
-    """The file `path` of a tokenizer that was trained here, made from the ranks of the other ones.
-
-    In tiktoken's engine the id of a token is the rank of its merge.
-    """
+    """The file `path` of a tokenizer that was trained here; of others from the ranks of their merges, which are ids."""
     if tokenizer.name == "bpe":
         assert path is not None
         return path.read_text(encoding="utf-8")
+
+    def characters(token: bytes) -> str:
+        return "".join(BYTE_TO_CHARACTER[byte] for byte in token)
+
     ranks = tokenizer.encoding._mergeable_ranks
-    vocab = {_characters(token): rank for token, rank in ranks.items()}
-    engine = Engine(models.BPE(vocab=vocab, merges=[(_characters(a), _characters(b)) for a, b in merges(ranks)]))
+    vocab = {characters(token): rank for token, rank in ranks.items()}
+    engine = Engine(models.BPE(vocab=vocab, merges=[(characters(a), characters(b)) for a, b in merges(ranks)]))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     engine.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
@@ -175,10 +174,6 @@ def merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
 
 
-def _characters(token: bytes) -> str:
-    return "".join(BYTE_TO_CHARACTER[byte] for byte in token)
-
-
 # --- README.md -------------------------------------------------------------------------------------------------------
 
 
@@ -196,11 +191,9 @@ def card(
     Args:
         config: The slice with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`.
         checkpoints: All checkpoints of the run, the last one last.
-        tokens: Content of the run's tokens.json.
-        log: Table "training".
+        tokens, citation: Contents of the run's tokens.json and of CITATION.cff.
+        log, claims: Tables "training" and "claims"; no claims for a model without loops.
         environments: Environments of all segments, on which the bits of training depend besides config and code.
-        citation: Content of CITATION.cff.
-        claims: Table "claims"; None for a model without loops.
     """
     front = {
         "license": "mit",
@@ -210,7 +203,8 @@ def card(
     } | ({"datasets": [config.data.repository]} if config.data.source == "fineweb" else {})
     ours, paper = _section(config.model), _section(ModelConfig())
     at = log.set_index("iteration")
-    iterations = [int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints]  # type: ignore[index]
+    numbers = (int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints)  # type: ignore[index]
+    rows = [(i, at["tokens_seen"].get(i, 0), at["held_out_loss"].get(i, float("nan"))) for i in numbers]
     whole = {} if claims is None else claims[claims["scope"] == ALL].set_index("claim").to_dict("index")
     shown = [", ".join(f"{name} {one[name]}" for name in one if name != FIRST) for one in environments]
     return render(
@@ -228,14 +222,7 @@ def card(
         tokens=tokens,
         trained=log.iloc[-1],
         environment=markdown("; then ".join(dict.fromkeys(shown))),
-        iterations=[
-            (
-                f"`iteration_{i:06d}`",
-                f"{at['tokens_seen'].get(i, 0):,}",
-                number(at["held_out_loss"].get(i, float("nan"))),
-            )
-            for i in iterations
-        ],
+        iterations=[(f"`iteration_{i:06d}`", f"{seen:,}", number(loss)) for i, seen, loss in rows],
         claims=[
             (claim.number, claim.title, f"**{marked(found['verdict'], found['scale'])}**")
             for claim in CLAIMS

@@ -44,9 +44,7 @@ class TwoscaleConfig(PreTrainedConfig):
         exit_threshold: Its threshold.
         noise_seed: Seed of the noise of the loops: the seed of the run. Every text has the noise of held-out sequence
             0, so its logits are the same in every call, in any batch, read at once or token by token.
-        run: Name of the run.
-        iteration: Optimizer updates that the weights have had.
-        tokens_seen: Tokens that they were trained on.
+        run, iteration, tokens_seen: Name of the run, and optimizer updates and tokens that the weights have had.
         eos_token_id, padding_id: End of text, and padding, which is read as the end of text.
     """
 
@@ -98,7 +96,6 @@ class LoopCache:
         self._room = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens read so far, with padding."""
         return self.columns
 
     def extend(self, mask: Tensor | None, count: int) -> Tensor:
@@ -152,13 +149,9 @@ def check_length(length: int, config: ModelConfig) -> None:
 
 @dataclass
 class LoopedOutput(CausalLMOutputWithPast):
-    """Logits (B, N, V), and with `labels` their mean cross-entropy in nats.
+    """Logits (B, N, V), and with `labels` their mean cross-entropy in nats."""
 
-    Attributes:
-        evaluations: Loop steps that each token was computed for, in each looped group: int64 (G, B, N).
-    """
-
-    evaluations: Tensor | None = None
+    evaluations: Tensor | None = None  # loop steps that each token was computed for, int64 (G, B, N)
 
 
 class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
@@ -214,9 +207,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **further: Any,
     ) -> LoopedOutput | tuple[Tensor, ...]:
-        """Logits of the tokens that follow.
-
-        Without a cache and without a criterion gradients flow, through all loop steps.
+        """Logits of the tokens that follow. Without a cache and a criterion gradients flow, through all loop steps.
 
         Args:
             input_ids: Token ids (B, N).
