@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from twoscale import tables
-from twoscale.analysis import aggregate
 from twoscale.base import InputError
+from twoscale.dynamics import aggregate
 
 # "turning" is no measure of ours: aggregation takes the measures from the file
 LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration", "turning")

@@ -30,19 +30,12 @@ DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
 
 
-# --- tables of statistics --------------------------------------------------------------------------------------
-
-
 def loop_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Statistics over tokens of every measure per loop step, per (iteration, group, k).
 
-    The mean and the 1-sigma deviation are as in section 2 of the paper. Iterations rise, groups and measures
-    keep the order of the file, k rises. A measure that no token has (the step norm at the last state) keeps its
-    row: count 0, statistics null.
-
-    Args:
-        paths: Tables "trajectories", one per checkpoint.
-        run: Name of the run.
+    `paths` are tables "trajectories", one per checkpoint. The mean and the 1-sigma deviation are as in section 2 of the
+    paper. Iterations rise, groups and measures keep the order of the file, k rises. A measure that no token has (the
+    step norm at the last state) keeps its row: count 0, statistics null.
 
     Raises:
         InputError: A file is not such a table, holds two checkpoints, or repeats one.
@@ -51,30 +44,26 @@ def loop_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 
 
 def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Statistics over tokens of the jumps between groups, per (iteration, boundary, reference state).
+    """Statistics of the tables "token_drift" per (iteration, boundary, reference state), as in `loop_metrics`.
 
-    `paths` are tables "token_drift"; Equation 2 of the paper is the measure `dlr`. Order and errors as in
-    `loop_metrics`.
+    Equation 2 of the paper is the measure `dlr`.
     """
     return _aggregate(paths, run, "token_drift", "drift", ("boundary", "reference_state"), _statistics)
 
 
 def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Means of `LOOP_SEQUENCE_MEASURES` over the tokens of each sequence, per (iteration, group, k, sequence).
+    """Means of `LOOP_SEQUENCE_MEASURES` per (iteration, group, k, sequence), of the tables "trajectories".
 
-    `paths` are tables "trajectories". Each row names the document of its sequence, because the tokens of one
-    document are not independent. Order and errors as in `loop_metrics`.
+    Each row names the document of its sequence, because the tokens of one document are not independent.
     """
     keys = ("group", "k", "sequence")
-    measures, constants = LOOP_SEQUENCE_MEASURES, ("document",)
-    return _aggregate(paths, run, "trajectories", "loop_sequences", keys, _mean, measures, constants)
+    return _aggregate(paths, run, "trajectories", "loop_sequences", keys, _mean, LOOP_SEQUENCE_MEASURES, ("document",))
 
 
 def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Means of `DRIFT_SEQUENCE_MEASURES` per (iteration, boundary, reference state, sequence), of "token_drift"."""
     keys = ("boundary", "reference_state", "sequence")
-    measures, constants = DRIFT_SEQUENCE_MEASURES, ("document",)
-    return _aggregate(paths, run, "token_drift", "drift_sequences", keys, _mean, measures, constants)
+    return _aggregate(paths, run, "token_drift", "drift_sequences", keys, _mean, DRIFT_SEQUENCE_MEASURES, ("document",))
 
 
 def statistics(paths: Iterable[str | Path], run: str, source: str, table: str) -> pd.DataFrame:
@@ -132,9 +121,6 @@ def _joined(segments: list[tuple[str | Path, pd.DataFrame]], rows_per_iteration:
     return pd.concat([segment for _, segment in segments], ignore_index=True)
 
 
-# --- aggregation -----------------------------------------------------------------------------------------------
-
-
 def _aggregate(
     paths: Iterable[str | Path],
     run: str,
@@ -148,9 +134,9 @@ def _aggregate(
     """A table of statistics from tables with one row per token.
 
     Args:
-        paths: The tables with one row per token; one file per checkpoint.
+        paths: One file per checkpoint.
         run: Name of the run.
-        source: Name of these tables.
+        source: Name of the tables with one row per token.
         table: Name of the table of statistics.
         keys: Columns whose combinations are the cells; a cell is one row per measure.
         reduce: Turns the values of one cell into the columns of its row.
@@ -162,7 +148,10 @@ def _aggregate(
         file = tables.open_file(source, path)
         if file.metadata.num_rows == 0:  # a model without groups or boundaries
             continue
-        iteration = _only_iteration(file, path)
+        iteration, *others = _column(file, "iteration").unique().to_pylist()
+        if others:
+            found = sorted([iteration, *others])
+            raise InputError(f"{path}: found the iterations {found}, expected a single iteration.")
         if iteration in by_iteration:
             raise InputError(f"{path}: found a second file for iteration {iteration}, expected one per checkpoint.")
         by_iteration[iteration] = _summarise(file, keys, reduce, measures, constants)
@@ -200,7 +189,12 @@ def _summarise(
 
 def _cells(file: pq.ParquetFile, keys: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
     """The combinations of keys that occur, one per row, and the number of its combination for each row of the file."""
-    codes, levels = zip(*(_encode(_column(file, key)) for key in keys), strict=True)
+    codes, levels = [], []
+    for column in (_column(file, key) for key in keys):
+        # labels in order of appearance, numbers rising
+        found, labels = pd.factorize(column.to_pandas(), sort=pa.types.is_integer(column.type))
+        codes.append(found.astype(np.min_scalar_type(len(labels))))
+        levels.append(np.asarray(labels))
     sizes = [len(level) for level in levels]
     # Number all possible combinations, as positions in an array with one axis per key.
     cells = np.ravel_multi_index(codes, sizes)
@@ -210,14 +204,8 @@ def _cells(file: pq.ParquetFile, keys: Sequence[str]) -> tuple[pd.DataFrame, np.
     compact[present] = np.arange(len(present))
     # Back from the number of a combination to one label per key.
     codes_present = np.unravel_index(present, sizes)
-    labels = {key: level[code] for key, level, code in zip(keys, levels, codes_present, strict=True)}
-    return pd.DataFrame(labels), compact[cells]
-
-
-def _encode(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of the rows and their levels: labels in order of appearance, numbers rising."""
-    codes, levels = pd.factorize(column.to_pandas(), sort=pa.types.is_integer(column.type))
-    return codes.astype(np.min_scalar_type(len(levels))), np.asarray(levels)
+    cell_labels = {key: level[code] for key, level, code in zip(keys, levels, codes_present, strict=True)}
+    return pd.DataFrame(cell_labels), compact[cells]
 
 
 def _statistics(values: np.ndarray) -> dict[str, float]:
@@ -239,16 +227,6 @@ def _mean(values: np.ndarray) -> dict[str, float]:
 
 def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
     return file.read(columns=[name]).column(name)
-
-
-def _only_iteration(file: pq.ParquetFile, path: str | Path) -> int:
-    iterations = _column(file, "iteration").unique().to_pylist()
-    if len(iterations) > 1:
-        raise InputError(f"{path}: found the iterations {sorted(iterations)}, expected a single iteration.")
-    return iterations[0]
-
-
-# --- jobs of the workflow ----------------------------------------------------------------------------------------
 
 
 def metrics(job: "StudyJob") -> None:

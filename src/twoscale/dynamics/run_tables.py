@@ -83,15 +83,12 @@ def compare(
     """The table `table` of two runs as one frame, with the name of the run in the first column, `run`.
 
     Args:
-        run_a: Folder of a run, or what `open_run` returned.
-        run_b: Folder of another run, or what `open_run` returned.
-        table: Name of the table, as for `read_table`.
-        iteration: Only the rows of this checkpoint.
+        run_a, run_b: Folders of two runs, or what `open_run` returned.
+        table, iteration: As for `read_table`.
 
     Returns:
         The rows of run_a, then the rows of run_b. The name of a run is the name of its folder, "demo" for results/demo,
-            or the whole path if both folders have the same name. `frame.attrs["columns"]` has the meanings of the
-            columns.
+            or the whole path if both folders have the same name. `frame.attrs` is as for `read_table`.
 
     Raises:
         InputError: as for `read_table`, and if both runs are the same folder.
@@ -126,7 +123,6 @@ def _folder(run: str | PathLike[str] | HasFolder) -> Path:
 
 
 def _at(frame: pd.DataFrame, iteration: int, where: str) -> pd.DataFrame:
-    """The rows of one iteration."""
     if "iteration" not in frame:
         raise InputError(f"{where}: found no column `iteration`, expected a call without an iteration.")
     rows = frame[frame["iteration"] == iteration].reset_index(drop=True)

@@ -29,28 +29,19 @@ COORDINATES = ("pc1", "pc2")
 class States:
     """All hidden states of one held-out sequence, from the embedding to the last layer.
 
-    Attributes:
-        values: (P, T, C), site by token by channel.
-        sites: One entry per site, in the order of the model: {"stage": "embedding" | "layer" | "loop", "layer": int
-            or None, "group": "5-6" or None, "k": int or None}; k = 0 is the initial state of a group. Optional:
-            "follows": false for a group that does not start from where the sites before it end.
-        tokens: T strings.
-        iteration: Iteration of the checkpoint.
-        sequence: Number of the held-out sequence.
+    A site is {"stage": "embedding" | "layer" | "loop", "layer": int or None, "group": "5-6" or None, "k": int or None};
+    k = 0 is the initial state of a group. "follows": false marks a group that starts elsewhere than the sites before end.
     """
 
-    values: np.ndarray
-    sites: list[dict]
-    tokens: list[str]
+    values: np.ndarray  # (P, T, C), site by token by channel
+    sites: list[dict]  # P, in the order of the model
+    tokens: list[str]  # T
     iteration: int
     sequence: int
 
 
 def read_states(path: str | Path) -> States:
-    """Read saved states: the tensor "states" and the JSON of the metadata key "twoscale".
-
-    Raises InputError for a file without them, or whose parts do not match.
-    """
+    """Read the tensor "states" and the JSON of the metadata key "twoscale". Raises InputError if they do not match."""
     try:
         with safe_open(path, framework="numpy") as file:
             if "states" not in file.keys():  # noqa: SIM118  (a safetensors file is no mapping)
@@ -95,9 +86,6 @@ def state_paths(states: States, run: str) -> pd.DataFrame:
         frame[name] = plane[..., axis].ravel()
         frame[f"{name}_share"] = shares[axis]
     return frame[list(tables.columns("state_paths"))]
-
-
-# --- jobs of the workflow ----------------------------------------------------------------------------------------
 
 
 def extract_states(job: "CheckpointJob") -> None:

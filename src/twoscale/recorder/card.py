@@ -137,10 +137,9 @@ def _spectrum(folder: Path, iteration: int) -> list[tuple[object, ...]]:
     if not path.exists():
         return []
     rows = tables.read("recorded_spectrum", path)
-    rows["residual"] = rows["error"] / rows["radius"]
     cells = []
     for point, own in rows.groupby(["group", "reading", "k"], sort=False):
-        radius, residual = own["radius"], f"{own['residual'].max():.1g}"
+        radius, residual = own["radius"], f"{(own['error'] / own['radius']).max():.1g}"
         spread = f"{radius.min():.4f} … {radius.max():.4f}"
         cells.append((*point, f"{radius.median():.4f}", spread, residual, len(own)))
     return cells

@@ -12,7 +12,7 @@ from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from twoscale import tables
 from twoscale.dynamics import vectors
 from twoscale.exits import oracle
-from twoscale.exits.oracle import Pass, measure_tokens
+from twoscale.exits.oracle import Pass
 from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.model.noise import EvaluationNoise
@@ -127,12 +127,6 @@ def test_the_states_of_a_group_are_those_of_the_trace():
     for (group, entered), stage in zip(passing.entering(TEXT.inputs), traced, strict=True):
         assert torch.equal(entered, stage.entered)
         torch.testing.assert_close(list(passing.states(group, entered, 5)), stage.states)
-
-
-def test_measured_tokens_have_the_shape_of_the_targets():
-    measured = measure_tokens(checkpoint().model, torch.randn(3, LENGTH, 8, dtype=torch.float64), TEXT.targets)
-    shapes = {name: tuple(values.shape) for name, values in measured.items()}
-    assert shapes == dict.fromkeys(("ce", "entropy", "rank", "predicted"), (3, LENGTH))
 
 
 def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents():

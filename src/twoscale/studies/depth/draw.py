@@ -19,11 +19,12 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import with_bounds
-from twoscale.claims.regime import Exponent, regime
+from twoscale.claims.regime import regime
 from twoscale.config import PROJECT
 from twoscale.figures import style
 from twoscale.report import release
 from twoscale.report.render import render
+from twoscale.studies.depth.study import STATE_MEASURES
 
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
@@ -38,23 +39,19 @@ CROPPED = 2  # the untrained model is left out of panel (i) if its perplexity is
 
 
 def run_scaling(job: "StudyJob") -> None:
-    """Write the table "scaling"."""
     job.write("scaling", summarise_scaling(job.files["quality"], job.config.run, job.config.seed))
 
 
 def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
-    """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise.
-
-    `excess` is the cost of fewer loops against the largest loop count; its interval, over the same documents, is
-    far narrower than the cross-entropy's own.
-    """
+    """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise."""
     rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
     full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
     rows = rows.join(full.rename("full"), on=["iteration", "sequence"])
     point = ["iteration", "loops"]
     rows = rows.assign(excess=rows["ce"] - rows["full"]).sort_values(point, kind="stable")
     columns = {"tokens": rows.groupby(point)["tokens"].sum()}
-    columns |= with_bounds(rows, point, "ce", "ce", seed) | with_bounds(rows, point, "excess", "excess", seed)
+    for name in ("ce", "excess"):
+        columns |= with_bounds(rows, point, name, name, seed)
     columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
     scaling = pd.DataFrame(columns).reset_index().assign(run=run)
     return scaling[list(tables.columns("scaling"))]
@@ -174,49 +171,38 @@ def draw_lens(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, cont
         for group, look in looks.items():
             known = summary[summary["group"] == group].dropna(subset=column)
             axes.plot(known["k"], known[column], **look)
-            style.band(
-                axes, known["k"], known[f"{column}_low"], known[f"{column}_high"], color=look["color"], alpha=0.12
-            )
+            bounds = (known[f"{column}_low"], known[f"{column}_high"])
+            style.band(axes, known["k"], *bounds, color=look["color"], alpha=0.12)
         at = ""
         if column.endswith("_change"):  # the value that the changes start from, of each group where they differ
             values = summary.loc[summary["k"] == typical_loops, column.removesuffix("_change")]
             at = f", {', '.join(dict.fromkeys(f'{value:.2f}' for value in values))} at $k = {typical_loops}$"
         style.name_panel(axes, number, f"{title}{at}", label.format(typical_loops))
     for axes in panels[0]:
-        _scale_change(axes)
+        axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
+        low, high = axes.dataLim.intervaly
+        axes.set_yscale("symlog", linthresh=LINEAR)
+        axes.set_ylim(min(2 * low, -LINEAR), max(2 * high, LINEAR))
+        axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
     panels[1, 0].set_yscale("log")
     style.label_powers(panels[1, 0].yaxis)
     panels[1, 1].yaxis.set_major_formatter(PercentFormatter(1))
     panels[1, 1].set_ylim(bottom=-0.04 * panels[1, 1].get_ylim()[1])  # lines at zero are above the axis
-    for axes in panels[1]:
-        _scale_steps(axes, lens["k"])
+    for axes in panels[1]:  # with room for k = 0
+        axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.7)
+        axes.xaxis.set_major_locator(FixedLocator([0, *(2**n for n in range(int(lens["k"].max()).bit_length()))]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlim(-0.1, 1.06 * lens["k"].max())
+        axes.set_xlabel("loop step $k$ of the decoded state (log scale)")
     style.legend_above(figure, style.group_handles(looks) | trained)
     return figure
-
-
-def _scale_change(axes: Axes) -> None:
-    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-    low, high = axes.dataLim.intervaly
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.set_ylim(min(2 * low, -LINEAR), max(2 * high, LINEAR))
-    axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
-
-
-def _scale_steps(axes: Axes, steps: pd.Series) -> None:
-    """A logarithmic axis with room for k = 0, labelled there and at the powers of two."""
-    axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.7)
-    axes.xaxis.set_major_locator(FixedLocator([0, *(2**n for n in range(int(steps.max()).bit_length()))]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(-0.1, 1.06 * steps.max())
-    axes.set_xlabel("loop step $k$ of the decoded state (log scale)")
 
 
 # --- depth card: means and findings ---------------------------------------------------------------------------------
 
 NO_GROUP = ""  # in the column `group`: what the prediction has
-STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step_norm")  # columns of "depth_states"
 ALIKE = ["sequence", "document", "tokens"]
 
 
@@ -297,9 +283,7 @@ def _depths(quality: pd.DataFrame, trained: int, tolerance: float, seed: int) ->
         value = counts[_places(losses, tolerance)[i]]
         yield {"quantity": name, "value": value, "low": low[i], "high": high[i], "statement": statements[i]}
     differences = sums[:, list(counts).index(trained)] - sums[:, losses.argmin()]
-    yield _ratio("trained_excess", differences, tokens, seed) | {
-        "statement": "loss at the trained loops minus the lowest one"
-    }
+    yield _ratio("trained_excess", "loss at the trained loops minus the lowest one", differences, tokens, seed)
 
 
 def _places(losses: np.ndarray, tolerance: float) -> tuple[int, int, int]:
@@ -330,16 +314,15 @@ def _gain(quality: pd.DataFrame, trained: int, unlooped: pd.DataFrame | None, se
         raise InputError("unlooped model: the table depth_quality has other sequences than the looped model.")
     difference = (other["ce"] - own["ce"]) * own["tokens"]
     units = pd.DataFrame({"sum": difference, "tokens": own["tokens"]}).groupby(own["document"]).sum()
-    gain = _ratio("loop_gain", units["sum"].to_numpy(), units["tokens"].to_numpy(np.float64), seed)
-    return gain | {"statement": "loss without loops minus that at the trained loops"}
+    statement, tokens = "loss without loops minus that at the trained loops", units["tokens"].to_numpy(np.float64)
+    return _ratio("loop_gain", statement, units["sum"].to_numpy(), tokens, seed)
 
 
-def _ratio(quantity: str, sums: np.ndarray, tokens: np.ndarray, seed: int) -> dict[str, Any]:
+def _ratio(quantity: str, statement: str, sums: np.ndarray, tokens: np.ndarray, seed: int) -> dict[str, Any]:
     """The mean over tokens with its interval, from sums and tokens of the documents (D,)."""
-    low, high = np.nan, np.nan
-    if len(tokens) > 1:
-        low, high = bootstrap.interval(bootstrap.ratio_of_sums, np.column_stack([sums, tokens]), seed, tokens)
-    return {"quantity": quantity, "value": sums.sum() / tokens.sum(), "low": low, "high": high}
+    low, high = bootstrap.interval(bootstrap.ratio_of_sums, np.column_stack([sums, tokens]), seed, tokens)
+    value = sums.sum() / tokens.sum()
+    return {"quantity": quantity, "value": value, "low": low, "high": high, "statement": statement}
 
 
 def _regime(group: str, states: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -349,12 +332,10 @@ def _regime(group: str, states: pd.DataFrame) -> Iterator[dict[str, Any]]:
         for name in ("step_norm", "state_norm", "direction_step_norm")
     )
     found = regime(steps[:, :-1], norms, directions[:, :-1])
-    last = Exponent(found.last_step, np.nan, np.nan)
-    evidence = {"step_exponent": found.step_exponent, "norm_exponent": found.norm_exponent}
-    evidence |= {"direction_exponent": found.direction_exponent, "last_step": last}
     yield {"group": group, "quantity": "regime", "statement": found.sentence}
-    for name, exponent in evidence.items():
-        yield {"group": group, "quantity": name, "statement": found.name} | exponent._asdict()
+    for name in ("step_exponent", "norm_exponent", "direction_exponent"):
+        yield {"group": group, "quantity": name, "statement": found.name} | getattr(found, name)._asdict()
+    yield {"group": group, "quantity": "last_step", "statement": found.name, "value": found.last_step}
 
 
 def card_sentence(table: pd.DataFrame) -> str:
@@ -439,7 +420,6 @@ def _draw(axes: Axes, card: pd.DataFrame, group: str, quantity: str, look: dict)
 
 
 def write_card(job: "StudyJob") -> None:
-    """Write results/depth-card.md."""
     card, findings = job.read("depth_card", "card"), job.read("depth_findings", "findings")
     identity = dict(job.config.identity) | {"checkpoint": int(card["iteration"].iloc[0])}
     job.write_text("page", card_page(card, findings, job.config.run, identity, job.file("picture").name))
@@ -450,8 +430,8 @@ def card_page(
 ) -> str:
     """Markdown of the tables "depth_card" and "depth_findings" of one run.
 
-    `identity` describes the model and the text of the measurement, name -> value; `picture` is the file of the figure,
-    relative to the page. For a recorded run: `gains` and `spectrum`, cells of further tables, which may be empty.
+    `identity` describes model and text, name -> value; `picture` is the file of the figure, relative to the page. For a
+    recorded run: `gains` and `spectrum`, cells of further tables, which may be empty.
     """
     found = release.checkout(PROJECT)
     changed = ", with changes" if found["modified"] else ""

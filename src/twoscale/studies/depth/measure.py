@@ -24,19 +24,18 @@ from twoscale.dynamics.states import batches, exact
 from twoscale.exits.oracle import Pass, measure_tokens
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import run_stages
+from twoscale.studies.depth.study import STATE_MEASURES
 
 if TYPE_CHECKING:
     from twoscale.model.checkpoints import CheckpointJob
 
 Row = dict[str, object]
-STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step_norm")  # columns of "depth_states"
 
 
 # --- lens -----------------------------------------------------------------------------------------------------------
 
 
 def run_lens(job: "CheckpointJob") -> None:
-    """Write the table "lens"."""
     config = job.config
     checkpoint, text = job.checkpoint(config.lens.dtype), job.held_out(config.sequences)
     job.write("lens", measure_lens(checkpoint, text, config.steps, config.other_loops, config.lens.batch_size))
@@ -95,7 +94,6 @@ def _from(first: int, values: Tensor) -> Tensor:
 
 
 def run_card(job: "CheckpointJob") -> None:
-    """Write the tables "depth_quality" and "depth_states"."""
     config = job.config
     checkpoint, text = job.checkpoint(config.dtype), job.held_out(config.sequences)
     found: dict[str, list[Row]] = {"quality": [], "states": []}
@@ -136,7 +134,10 @@ class _Walk:
         states = self.passing.states(index, entered, loops + 1)  # one more, for the step after the last row
         steps = loop_steps(self._decoding(states) if index == 0 else states)
         for k, step in zip(range(loops + 1), steps, strict=False):
-            medians = {name: _medians(values) for name, values in measure_state(step).items()}
+            # over the tokens of each sequence, without NaN
+            medians = {
+                name: values.double().nanquantile(0.5, dim=-1).tolist() for name, values in measure_state(step).items()
+            }
             self.states += ({"group": label, "k": k} | row for row in self.batch.rows(**medians))
         return self.passing.model.finish(index, step.state.to(entered.dtype))
 
@@ -155,9 +156,9 @@ class _Walk:
         previous = None
         for loops, found in zip(self.counts, self.decoded, strict=True):
             flips = torch.full_like(found["ce"], torch.nan) if previous is None else found["predicted"] != previous
-            means = {"ce": found["ce"], "entropy": found["entropy"], "flips": flips}
-            averages = {name: values.double().mean(-1).tolist() for name, values in means.items()}
-            yield from ({"loops": loops, **row} for row in self.batch.rows(**averages))
+            columns = {"ce": found["ce"], "entropy": found["entropy"], "flips": flips}
+            means = {name: values.double().mean(-1).tolist() for name, values in columns.items()}
+            yield from ({"loops": loops, **row} for row in self.batch.rows(**means))
             previous = found["predicted"]
 
 
@@ -182,8 +183,3 @@ def measure_state(step: LoopStep) -> dict[str, Tensor]:
     measures = [LOOP_MEASURES[name] for name in STATE_MEASURES]
     read = [(each, of_direction if each.of_direction else step) for each in measures]
     return {each.name: each.compute(found) if each.defined(found) else undefined for each, found in read}
-
-
-def _medians(values: Tensor) -> list[float]:
-    """Medians over the tokens of each sequence, without NaN: (B, T) -> B numbers."""
-    return values.double().nanquantile(0.5, dim=-1).tolist()

@@ -62,11 +62,6 @@ def lens_steps(config: "Config") -> list[int]:
     return sorted({0, 1, config.model.typical_loops, last, *(k for k in grid if k < last)})
 
 
-def other_loops(config: "Config") -> int:
-    """Loop steps of the groups before and after the one that the lens decodes."""
-    return config.lens.other_loops or config.model.typical_loops
-
-
 def card_loops(config: "Config") -> list[int]:
     """Loop counts of the depth card, ascending; 1 for a model without groups, which has no other."""
     return list(loop_counts(config.model.mean_loops, config.depth_card.multiples)) if config.model.groups else [1]
@@ -78,6 +73,7 @@ def trained_loops(config: "Config") -> int:
 
 # --- tables and figures ---------------------------------------------------------------------------------------------
 
+STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step_norm")  # columns of "depth_states"
 ENDS = {"low": "lower", "high": "upper"}
 INTERVAL = {end: ("float64", f"{word} end of the 95 % interval") for end, word in ENDS.items()}
 OF_GROUP = ("string", "looped group; empty for quantities of the prediction")
@@ -229,7 +225,7 @@ JOBS = (
         config=lambda runs: runs.params.slice(
             *("run", *MODEL, "lens"),
             steps=lens_steps,
-            other_loops=other_loops,
+            other_loops=lambda config: config.lens.other_loops or config.model.typical_loops,
             sequences=lambda config: config.sequences("lens"),
         ),
         dtype="lens",
