@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from tests.figures import LOOPS, legend_texts, ranges, render_caption
+from tests.figures import LOOPS, legend_texts, ranges
 from tests.studies.sweeps.samples import (
     DOCUMENTS,
     ITERATIONS,
@@ -140,12 +140,6 @@ def test_intervals_and_single_seeds_are_those_of_the_last_checkpoint():
     assert lines(draw_starts(seeds=("1", "all")).axes[0], "_") == []
 
 
-def test_every_norm_and_first_state_has_a_row_that_names_it():
-    figure = draw_starts(cases=(("noise", "branch"), ("input_plus_noise", "branch")))
-    assert len(figure.axes) == 6
-    assert figure.axes[3].get_ylabel() == "branch, input plus noise\nlate cosine"
-
-
 # --- variants -------------------------------------------------------------------------------------------------------
 
 
@@ -176,10 +170,6 @@ def test_variants_under_several_seeds_are_means_with_the_range_and_a_mark_of_eac
     seeds_of_ratio = [line for line in figure.axes[4].get_lines() if line.get_marker() == "_"]
     assert [list(line.get_ydata()) for line in seeds_of_ratio] == [[3.0, 3.0]]
     assert legend_texts(figure) == ["post-residual, random, noise", style.REPORTED_LABEL]
-
-
-def test_the_caption_counts_the_variants():
-    assert "trained 8 times" in render_caption("variants")
 
 
 @pytest.mark.parametrize("drawn", [draw_starts, draw_variants])

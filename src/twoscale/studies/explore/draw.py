@@ -22,7 +22,6 @@ PATH = {"xaxis": "pc1", "yaxis": "pc2"}
 
 
 def run(job: "StudyJob") -> None:
-    """Write results/explore.html."""
     states, exits = (job.read(f"explore_{name}", name) for name in ("states", "exits"))
     job.write_text("page", page(figure(states, exits, job.config.text)))
 
@@ -95,7 +94,6 @@ def _traces(states: pd.DataFrame, exits: pd.DataFrame, groups: list[str]) -> lis
 
 
 def _range(values: pd.Series) -> list[float]:
-    """Both ends of an axis for these values."""
     margin = 0.06 * (values.max() - values.min()) + 1e-6
     return [values.min() - margin, values.max() + margin]
 

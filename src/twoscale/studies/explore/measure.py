@@ -6,6 +6,7 @@ table "exit_quality", so after an earlier exit states differ from the full loops
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +36,9 @@ MEASURES = ("step_norm", "cosine")
 
 
 def run(job: "CheckpointJob") -> None:
-    """Write the tables of the page."""
     config, site = job.config, job.config.explore.sequence
-    sequence = beginning(job.held_out(config.sequences)[site : site + 1], config.explore.tokens)
+    whole, tokens = job.held_out(config.sequences)[site : site + 1], config.explore.tokens
+    sequence = replace(whole, inputs=whole.inputs[:, :tokens], targets=whole.targets[:, :tokens])
     tokenizer = load_tokenizer(config.tokenizer, job.optional("tokenizer"))
     # one model at a time: the geometry in the dtype of trajectories, the exits in that of the exit tables
     states = trace_states(job.checkpoint(config.trajectories.dtype), sequence, config.exits.max_loops, tokenizer)
@@ -45,11 +46,6 @@ def run(job: "CheckpointJob") -> None:
     checkpoint = job.checkpoint(config.exits.dtype)
     probe = open_probe(job.optional("probe"), checkpoint)
     job.write("explore_exits", exit_rows(checkpoint, sequence, config.exits, probe), "exits")
-
-
-def beginning(sequence: HeldOut, tokens: int) -> HeldOut:
-    """The first tokens of each sequence, which depend on no later ones."""
-    return HeldOut(sequence.inputs[:, :tokens], sequence.targets[:, :tokens], sequence.sequences, sequence.documents)
 
 
 def text_of(tokenizer: Tokenizer, token: int) -> str:
@@ -85,7 +81,7 @@ def trace_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, loops: int, to
 def _stage_frame(
     checkpoint: LoadedCheckpoint, sequence: HeldOut, stage: StageTrace, tokenizer: Tokenizer
 ) -> pd.DataFrame:
-    """The columns of "explore_states" that belong to one stage, state by state."""
+    """The columns of "explore_states" of one stage, state by state."""
     length, sites = sequence.inputs.shape[1], describe(stage, checkpoint.model.config.group_labels)
     columns: dict[str, Any] = {name: np.repeat([site[name] for site in sites], length) for name in sites[0]}
     columns |= dict.fromkeys(("prediction", *MEASURES, "probability"))

@@ -1,16 +1,13 @@
 """Comparisons and figures of the sweeps.
 
-Adapter initialisations: the late cosine is as in claim 4, and each is judged by the bounds of claim 4; means over seeds
-and their intervals are from `twoscale.claims.seeds`.
+Adapter initialisations: the late cosine is as in claim 4, and each is judged by the bounds of claim 4.
 
-Baselines: every difference is between two models with the same seed, on the same documents. The interval of the mean
-over seeds joins the bootstrap over documents, as if the seeds were fixed, and Student's t over seeds, as if the
-documents were, by the root of the sum of their squared lengths on either side (Zou and Donner 2008, "Construction of
-confidence limits about effect measures"). Variation with both is counted twice, which is conservative.
+Baselines: every difference is between two models with the same seed, on the same documents. The interval of a mean over
+seeds is as in `twoscale.claims.seeds`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,9 +44,9 @@ BELOW = "all steps below\nthe rounding floor"
 
 
 class InitRun(NamedTuple):
-    """A run: share of the state at the start (None for random weights), first state, norm, seed, and its tables."""
+    """A run with its start and its tables."""
 
-    share: float | None
+    share: float | None  # of the state at the start; None for random weights
     state_init: str
     sandwich: str
     seed: int
@@ -58,14 +55,12 @@ class InitRun(NamedTuple):
 
 
 def run_adapter_init(job: "StudyJob") -> None:
-    """Write the table "adapter_init"."""
     config = job.config
-    absent = [
-        pd.DataFrame(columns=list(tables.columns(n))) for n in tables.CLAIM_TABLES.values() if n != "loop_sequences"
-    ]
+    absent = {name: pd.DataFrame(columns=list(tables.columns(n))) for name, n in tables.CLAIM_TABLES.items()}
     runs = []
     for run, loops, training in zip(config.runs, job.files["loops"], job.files["training"], strict=True):
-        evidence = Evidence(tables.read("loop_sequences", loops), *absent, max_loops=0, seed=config.seed)  # type: ignore[misc]
+        found = absent | {"loops": tables.read("loop_sequences", loops)}
+        evidence = Evidence(**found, max_loops=0, seed=config.seed)
         runs.append(InitRun(**run, evidence=evidence, training=tables.read("training", training)))
     job.write("adapter_init", compare_starts(runs))
 
@@ -75,19 +70,16 @@ def compare_starts(runs: Sequence[InitRun]) -> pd.DataFrame:
     by_start: dict[tuple, list[InitRun]] = {}
     for run in runs:
         by_start.setdefault(run[:3], []).append(run)
-    rows = [row for same in by_start.values() for row in _rows(same)]
+    rows = []
+    for start, same in by_start.items():
+        evidence = same[0].evidence
+        sets = [(str(run.seed), [run]) for run in same] + [(ALL, same)]
+        for measure, iteration, (seed, chosen) in product((COSINE, LOSS), evidence.iterations, sets):
+            if measure == LOSS and iteration == 0:  # training has measured none
+                continue
+            for group in evidence.groups if measure == COSINE else [ALL]:
+                rows.append((*start, seed, iteration, group, measure, *_measured(measure, chosen, group, iteration)))
     return pd.DataFrame(rows, columns=list(tables.columns("adapter_init"))).astype({"share": "float64"})
-
-
-def _rows(runs: Sequence[InitRun]) -> Iterator[tuple]:
-    """Rows of one start."""
-    first = runs[0]
-    sets = [(str(run.seed), [run]) for run in runs] + [(ALL, list(runs))]
-    for measure, iteration, (seed, chosen) in product((COSINE, LOSS), first.evidence.iterations, sets):
-        if measure == LOSS and iteration == 0:  # training has measured none
-            continue
-        for group in first.evidence.groups if measure == COSINE else [ALL]:
-            yield (*first[:3], seed, iteration, group, measure, *_measured(measure, chosen, group, iteration))
 
 
 def _measured(measure: str, runs: Sequence[InitRun], group: str, iteration: int) -> tuple:
@@ -207,14 +199,17 @@ def draw_variants(
     looks = variant_styles(loop_metrics["variant"].unique())
     figure = style.new_figure(style.DOUBLE, 6.4, context)
     panels = figure.subplots(1 + len(MEASURES), len(groups), squeeze=False)
-    last = _last_checkpoint(loop_metrics)
+    loop_metrics, drift = (
+        table[table["iteration"] == table.groupby("run")["iteration"].transform("max")]
+        for table in (loop_metrics, drift)
+    )
     measures = style.measures_read(loop_metrics, MEASURES, reading)
     for row, (measure, label) in zip(panels[:-1], measures.items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
             if axes is not row[0]:  # one y axis, labelled at the left
                 axes.sharey(row[0])
                 axes.tick_params(labelleft=False)
-            rows = last[(last["group"] == group) & (last["measure"] == measure)]
+            rows = loop_metrics[(loop_metrics["group"] == group) & (loop_metrics["measure"] == measure)]
             _draw_curves(axes, style.points_above_rounding(rows), "k", looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
@@ -223,7 +218,7 @@ def draw_variants(
     style.title_groups(panels[0], groups)
     panels[1, 0].set_yscale("log", nonpositive="mask")
     style.label_powers(panels[1, 0].yaxis)
-    ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reference_state"] == reference_state)])
+    ratios = drift[(drift["measure"] == "dlr") & (drift["reference_state"] == reference_state)]
     for axes, (boundary, rows) in zip(panels[-1], ratios.groupby("boundary", sort=False), strict=False):
         _draw_ratios(axes, rows, looks)
         axes.set_title(f"boundary {style.group_name(boundary)}")
@@ -256,10 +251,6 @@ def variant_styles(variants: Iterable[str]) -> Styles:
         name: by_start[starts.index(start)] | {"color": style.COLOURS[pairs.index(pair) % len(style.COLOURS)]}
         for name, (pair, _, start) in choices.items()
     }
-
-
-def _last_checkpoint(metrics: pd.DataFrame) -> pd.DataFrame:
-    return metrics[metrics["iteration"] == metrics.groupby("run")["iteration"].transform("max")]
 
 
 def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: Styles) -> None:
@@ -301,7 +292,6 @@ SPREAD = 0.12  # between the points of two seeds, in units of the axis
 
 
 def run_baselines(job: "StudyJob") -> None:
-    """Write the table "baselines" and results/baselines.md."""
     table = compare_baselines(job.config.compared, job.files["quality"], job.config.run, job.config.seed)
     job.write("baselines", table)
     job.write_text("page", baselines_page(table, job.config.page))
@@ -311,13 +301,11 @@ def compare_baselines(
     models: Sequence[Mapping[str, Any]], paths: Iterable[str | Path], run: str, seed: int
 ) -> pd.DataFrame:
     """The table "baselines" from model, seed, iteration, layers, parameters, flops of each model and its quality."""
-    rows = pd.concat(
-        [
-            tables.read("scaling_quality", path).assign(model=model["model"], of_seed=model["seed"])
-            for model, path in zip(models, paths, strict=True)
-        ],
-        ignore_index=True,
-    )
+    frames = [
+        tables.read("scaling_quality", path).assign(model=model["model"], of_seed=model["seed"])
+        for model, path in zip(models, paths, strict=True)
+    ]
+    rows = pd.concat(frames, ignore_index=True)
     keys = ["of_seed", "sequence"]
     looped = rows[rows["model"] == LOOPED].set_index(keys)["ce"]
     rows["difference"] = rows["ce"] - rows.join(looped.rename("looped"), on=keys)["looped"]

@@ -47,14 +47,18 @@ def _trained(iterations: int, early: list[int]) -> dict[str, Any]:
     return {"train": train | {"lr_decay_iterations": iterations}}
 
 
+SANDWICH = key(("post_residual", "branch"), "Values of model.sandwich.")
+STATE_INIT = key(("noise", "input"), "Values of model.state_init.")
+
+
 class VariantsConfig(Section):
     """Choices that the paper leaves open. `snakemake variants` trains the model with every combination of them."""
 
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
     adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
         ("random", "blend"), "Values of model.adapter_init."
     )
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
     overrides: dict[str, Any] = key(
         _trained(5000, []), "Config sections for these runs, which override all other layers."
     )
@@ -69,8 +73,8 @@ class AdapterInitConfig(Section):
         (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
     )
     random: Flag = key(True, "Whether to include adapter_init: random.")
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
     # early checkpoints: the question is also when the angles are where the paper has them
     overrides: dict[str, Any] = key(
         _trained(5000, [500, 1000, 2000]), "Config sections for these runs, which override all other layers."
@@ -97,19 +101,12 @@ class BaselinesConfig(Section):
 SECTIONS = {"adapter_init": AdapterInitConfig, "baselines": BaselinesConfig, "variants": VariantsConfig}
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
-
-
 def runs(selected: "Config") -> dict[str, dict[str, Any]]:
     """Sweep -> name of a run -> overrides."""
-    return {"adapter_init": _starts(selected), "baselines": _baselines(selected), "variants": _variants(selected)}
-
-
-def _variants(selected: "Config") -> dict[str, Any]:
-    """Name <sandwich>-<adapter_init>-<state_init> -> overrides."""
-    keys = ("sandwich", "adapter_init", "state_init")
+    keys = ("sandwich", "adapter_init", "state_init")  # a variant has the name <sandwich>-<adapter_init>-<state_init>
     combinations = product(*(getattr(selected.variants, key) for key in keys))
-    return {"-".join(values): {"model": model_keys(keys, values)} for values in combinations}
+    variants = {"-".join(values): {"model": model_keys(keys, values)} for values in combinations}
+    return {"adapter_init": _starts(selected), "baselines": _baselines(selected), "variants": variants}
 
 
 def _starts(selected: "Config") -> dict[str, Any]:
@@ -125,10 +122,7 @@ def _starts(selected: "Config") -> dict[str, Any]:
 
 
 def _baselines(selected: "Config") -> dict[str, Any]:
-    """Name -> overrides, also of the looped model if the sweep has overrides; none for a run without looped groups.
-
-    Raises InputError for a model that is too large to be counted.
-    """
+    """Name -> overrides, also of the looped model if the sweep has overrides; none for a run without looped groups."""
     from twoscale.config.loading import checked, merge
 
     values = complete(selected)
@@ -137,34 +131,21 @@ def _baselines(selected: "Config") -> dict[str, Any]:
     if not config.model.groups:
         return {}
     unlooped = {"groups": [], "loop_norm": False}  # loop_norm is the final norm of a looped last layer
-    try:
-        found = {
-            "parameters": unlooped | {"mlp_size": _mlp_size(config, unlooped)},
-            "flops": unlooped | {"num_layers": _num_layers(config, unlooped)},
-        }
-    except (OverflowError, ValueError) as error:  # infinite FLOPs
-        raise InputError("config key model: found infinite FLOPs per token, expected a smaller model.") from error
-    train = {} if config.train.exit_gate is None else {"train": {"exit_gate": None}}  # no loops to leave
-    looped: dict[str, Any] = {LOOPED: {}} if selected.baselines.overrides else {}
-    return looped | {name: {"model": keys} | train for name, keys in found.items()}
-
-
-def _mlp_size(config: "Config", unlooped: dict[str, Any]) -> int:
-    """The width of the MLP without loops at which the parameters are nearest."""
-    model = config.model.model_copy(update=unlooped)
+    model, train = config.model.model_copy(update=unlooped), config.train.model_copy(update={"exit_gate": None})
+    # the width of the MLP and the number of layers at which parameters and training FLOPs per token are nearest
     each = parameters(model.model_copy(update={"mlp_size": model.mlp_width + 1})) - parameters(model)
-    return model.mlp_width + round((parameters(config.model) - parameters(model)) / each)
-
-
-def _num_layers(config: "Config", unlooped: dict[str, Any]) -> int:
-    """The number of layers without loops at which the training FLOPs per token are nearest."""
-    train = config.train.model_copy(update={"exit_gate": None})
-    one, two = (
-        mean_flops_per_token(config.model.model_copy(update=unlooped | {"num_layers": layers}), train).total
-        for layers in (1, 2)
-    )
-    looped = mean_flops_per_token(config.model, config.train).total
-    return max(1, 1 + round((looped - one) / (two - one)))
+    width = model.mlp_width + round((parameters(config.model) - parameters(model)) / each)
+    try:
+        one, two = (
+            mean_flops_per_token(model.model_copy(update={"num_layers": layers}), train).total for layers in (1, 2)
+        )
+        layers = max(1, 1 + round((mean_flops_per_token(config.model, config.train).total - one) / (two - one)))
+    except (OverflowError, ValueError) as error:
+        raise InputError("config key model: found infinite FLOPs per token, expected a smaller model.") from error
+    found = {"parameters": unlooped | {"mlp_size": width}, "flops": unlooped | {"num_layers": layers}}
+    gate = {} if config.train.exit_gate is None else {"train": {"exit_gate": None}}  # no loops to leave
+    looped: dict[str, Any] = {LOOPED: {}} if selected.baselines.overrides else {}
+    return looped | {name: {"model": keys} | gate for name, keys in found.items()}
 
 
 # --- tables and figures ---------------------------------------------------------------------------------------------
@@ -252,10 +233,7 @@ def _labels(runs: "Runs") -> list[dict[str, Any]]:
 
 
 def compared(runs: "Runs") -> list[dict[str, Any]]:
-    """The baselines and the looped model with run, seed, iteration, layers, parameters and FLOPs per token.
-
-    The looped model is the selected run under every seed, unless the sweep has overrides.
-    """
+    """The compared models; the looped one is the selected run under every seed, unless the sweep has overrides."""
     names = {run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")}
     if LOOPED not in names.values():
         names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
@@ -269,21 +247,16 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     ]
 
 
-def _files(runs: "Runs") -> Any:
-    """Input function: the quality of each compared model. InputError for a run without baselines."""
-
-    def files(wildcards: Any) -> list[str]:
-        if not runs.study("baselines"):
-            raise InputError(
-                f"results/baselines.md: run {runs.selected} has no baselines, expected a looped model trained here."
-            )
-        return [QUALITY.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in compared(runs)]
-
-    return files
+def _files(runs: "Runs") -> list[str]:
+    """The quality of each compared model. InputError for a run without baselines."""
+    if not runs.study("baselines"):
+        raise InputError(
+            f"results/baselines.md: run {runs.selected} has no baselines, expected a looped model trained here."
+        )
+    return [QUALITY.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in compared(runs)]
 
 
 def _page(runs: "Runs") -> dict[str, Any]:
-    """Text and sizes that results/baselines.md mentions."""
     config = runs[compared(runs)[0]["run"]]
     train, model = config.train, config.model
     sizes = {"loops": train.held_out_loops, "mean_loops": f"{model.mean_loops + 1:g}", "iterations": train.iterations}
@@ -317,7 +290,7 @@ JOBS = (
     LocalJob(
         name="compare_baselines",
         function="twoscale.studies.sweeps.draw.run_baselines",
-        inputs=lambda runs: {"quality": _files(runs)},
+        inputs=lambda runs: {"quality": lambda wildcards: _files(runs)},
         outputs={
             "baselines": "results/{selected}/tables/baselines.parquet",
             "page": "results/{selected}/figures/baselines.md",
