@@ -363,32 +363,6 @@ def test_an_estimate_without_width_is_not_widened_and_one_on_its_edge_is():
     )
 
 
-def test_what_each_claim_needs_of_a_run_is_fixed():
-    needs = {
-        claim.number: (claim.needs.loops, claim.needs.groups, claim.needs.training, claim.needs.max_loops, claim.timed)
-        for claim in claims.CLAIMS
-    }
-    usual, course = (0, 1, False, None, False), (0, 1, True, None, False)
-    settles, late = (30, 1, True, None, False), (30, 1, False, None, False)
-    assert needs == {
-        1: (11, 1, False, None, False),
-        2: course,
-        3: settles,
-        4: late,
-        5: settles,
-        6: (0, 2, False, None, False),
-        7: (0, 1, False, 30, True),
-        8: usual,
-        9: usual,
-        10: (0, 1, False, None, True),
-        11: (0, 1, False, None, True),
-        12: course,
-        13: late,
-        14: usual,
-        15: usual,
-    }
-
-
 def test_the_claims_on_geometry_are_those_that_exit_tables_do_not_change():
     whole = synthetic()
     tables_of_exits = ("quality", "exit_loops", "latency", "checks")
@@ -418,21 +392,6 @@ def test_three_loop_steps_are_enough_for_the_course_of_step_norms():
         )
 
 
-def test_the_scale_of_a_threshold_needs_one_loop_step():
-    rows = usual_tables()["loops"]
-    for k, missing in ((1, True), (2, False)):
-        reasons = [
-            f.reason for f in examine(8, synthetic(loops=rows[rows["k"] <= k])).findings if f.scope == "all groups"
-        ]
-        assert [reason == "rows missing: loop steps up to k = 1, found k ≤ 0" for reason in reasons] == [missing] * 2
-
-
-def test_an_estimate_and_a_run_are_by_default_without_knowledge():
-    unknown, run = evidence.Estimate(), evidence.Evidence(*[usual_tables()["loops"]] * 6, max_loops=30)
-    assert (unknown.freedom, unknown.is_ratio, unknown.remark) == (1, False, "")
-    assert (run.warmup, run.seed, run.published) == (0, 0, False)
-
-
 def test_a_run_with_just_enough_loop_steps_is_asked():
     enough = usual_tables()["loops"]
     for number, loop_steps in ((1, 11), (4, 30)):
@@ -445,3 +404,29 @@ def test_a_run_with_just_enough_loop_steps_is_asked():
 def test_an_interval_without_width_stays_as_it_is(is_ratio):
     exact = evidence.Estimate(0.0, 0.0, 0.0, freedom=3, is_ratio=is_ratio)
     assert exact.widened(7) == exact
+
+
+def test_what_each_claim_needs_of_a_run_is_fixed():
+    needs = {
+        claim.number: (claim.needs.loops, claim.needs.groups, claim.needs.training, claim.needs.max_loops, claim.timed)
+        for claim in claims.CLAIMS
+    }
+    usual, course = (0, 1, False, None, False), (0, 1, True, None, False)
+    settles, late = (30, 1, True, None, False), (30, 1, False, None, False)
+    assert needs == {
+        1: (11, 1, False, None, False),
+        2: course,
+        3: settles,
+        4: late,
+        5: settles,
+        6: (0, 2, False, None, False),
+        7: (0, 1, False, 30, True),
+        8: usual,
+        9: usual,
+        10: (0, 1, False, None, True),
+        11: (0, 1, False, None, True),
+        12: course,
+        13: late,
+        14: usual,
+        15: usual,
+    }

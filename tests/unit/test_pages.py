@@ -139,16 +139,6 @@ def test_a_figure_with_a_sentence_has_a_function_for_it_and_a_table_of_its_name(
     assert figure.inputs[figure.name] == f"tables/{figure.name}.parquet"
 
 
-def test_the_lines_of_the_overview_are_short_enough_for_the_first_page_of_the_report(tmp_path):
-    """docutils, which reads them, refuses lines of more than 10 000 characters."""
-    body = pages.overview("a", "text", pages.answers(JUDGED, STATE), [(picture(tmp_path), [])])
-    assert max(map(len, body.splitlines())) < 10_000
-
-
-def test_a_run_without_claims_has_an_overview_of_its_figures(tmp_path):
-    assert "<table>" not in pages.overview("a", "text", [], [(picture(tmp_path), [])])
-
-
 # --- web pages -----------------------------------------------------------------------------------------------------
 
 FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})

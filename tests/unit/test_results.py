@@ -12,7 +12,6 @@ from twoscale.claims import verdicts as claims
 from twoscale.claims.findings import HOLDS
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.report import docs as pages
-from twoscale.report.release import Manifest
 from twoscale.report.render import number
 
 DOCS = config.PROJECT / "docs"
@@ -126,15 +125,6 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     assert "in the paper's range" in row[4]
     assert cells(section(page, 7).splitlines()[-3])[-1] == "**holds: 2, small scale**"
     assert "| seeds | 1 | 1 | 2 |" in page
-
-
-@pytest.mark.parametrize(
-    ("environments", "hardware"), [([{"threads": 2}], "A CPU, 2 cores"), ([{"gpu": "A GPU"}] * 2, "A GPU")]
-)
-def test_hardware_is_the_gpu_that_training_recorded_or_the_processor(environments, hardware):
-    machine = {"processor": "A CPU", "cpus": 2}
-    found = Manifest("demo", {}, {}, machine=machine, training={"environments": environments})
-    assert pages.hardware(found) == hardware
 
 
 def test_the_table_of_readme_is_that_of_the_page():

@@ -210,13 +210,6 @@ def test_the_table_has_a_row_for_each_seed_and_for_the_mean_and_the_verdicts_las
     assert whole[whole["seed"] == "mean"]["verdict"].tolist() == [verdict.verdict for verdict in usual()]
 
 
-def test_every_quantity_of_the_claims_is_in_the_table():
-    single = claims.table(claims.verdicts(test_claims.synthetic()), "trial")
-    keys = ["claim", "scope", "quantity"]
-    frame = seeds.table(usual(), "trial", SEEDS)
-    assert set(map(tuple, frame[keys].to_numpy())) == set(map(tuple, single[keys].to_numpy()))
-
-
 def test_the_page_has_each_seed_its_spread_and_what_so_many_seeds_can_say():
     text = seeds_page.page(usual(), "trial_", "Python <i>", SEEDS)
     assert "on the run trial\\_ under 3 seeds" in text
@@ -231,9 +224,3 @@ def test_the_page_has_each_seed_its_spread_and_what_so_many_seeds_can_say():
     assert cells[5] == "0.03"
     assert cells[7].startswith("0.58 (")
     assert cells[9] == usual()[3].findings[0].mean.verdict
-
-
-def test_every_row_of_a_table_of_the_page_has_the_cells_of_its_header():
-    lines = seeds_page.page(usual(), "trial", "text", SEEDS).splitlines()
-    widths = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
-    assert widths == {7, 11}
