@@ -38,17 +38,11 @@ Exits = dict[tuple[str, float], Tensor]  # (criterion, threshold) -> the depth i
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses of M tokens at the depths 1 … K.
-
-    Attributes:
-        path: Where they are from.
-        tokens: document, sequence and position of each token, ordered by the last two.
-        nats: float64 (K + 1, M); infinite at depth 0, where no token can leave.
-    """
+    """Losses of M tokens at the depths 1 … K."""
 
     path: Path
-    tokens: pd.DataFrame
-    nats: Tensor
+    tokens: pd.DataFrame  # document, sequence and position of each, ordered by the last two
+    nats: Tensor  # float64 (K + 1, M); infinite at depth 0, where no token can leave
 
     @property
     def depths(self) -> int:
@@ -81,9 +75,7 @@ def read_losses(path: Path) -> Losses:
 
 
 def read_exits(path: Path, losses: Losses) -> Exits:
-    """Read the table "gate_exits". Raises InputError unless every criterion has, at each of its thresholds, one exit
-    within the depths of each token.
-    """
+    """Read the table "gate_exits". Raises InputError unless each criterion and threshold has one exit of each token."""
     frame = _read("gate_exits", path)
     _refuse(path, frame[~frame["depth"].between(1, losses.depths)], f"expected a depth of 1 … {losses.depths}")
     _refuse(path, frame[frame["criterion"] == FIXED], "expected another criterion than fixed loops")
@@ -100,7 +92,6 @@ def read_exits(path: Path, losses: Losses) -> Exits:
 
 
 def _read(table: str, path: Path) -> pd.DataFrame:
-    """A table that another program wrote. Raises InputError for no row, for nulls, and for another type of a column."""
     frame = tables.read(table, path)
     if frame.empty:
         raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
@@ -113,7 +104,6 @@ def _read(table: str, path: Path) -> pd.DataFrame:
 
 
 def _refuse(path: Path, wrong: pd.DataFrame, expected: str) -> None:
-    """Raise InputError with the first of the wrong rows, if there are any."""
     if len(wrong):
         found = ", ".join(f"{name} {value}" for name, value in wrong[:1].to_dict("records")[0].items())
         raise InputError(f"{path}: found {found}, {expected}.")
@@ -140,8 +130,7 @@ def compare(losses: Losses, exits: Exits, seed: int = 0) -> pd.DataFrame:
     costs = exit_costs(len(losses.nats), losses.nats.device)
     chosen = {price: costs[cheapest_exits(losses.nats, price)] for price in PRICES}
     frontier = [losses.at(depths, group=GROUP, price=price) for price, depths in chosen.items()]
-    frames = (pd.concat(quality), pd.concat(loops), pd.concat(cost_matched), pd.concat(regret), pd.concat(frontier))
-    return summarise(*frames, seed)
+    return summarise(*map(pd.concat, (quality, loops, cost_matched, regret, frontier)), seed=seed)
 
 
 def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from twoscale.report.render import interval, number, render
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
 
+INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
 ORACLE = "oracle"
 COST_MATCHED = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"
@@ -39,10 +40,8 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 
 def run(job: "StudyJob") -> None:
     """Write the table "arena" and results/arena.md."""
-    names = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
     config = job.config
-    quality, exit_loops, cost_matched, regret, frontier = map(job.read, names)
-    arena = summarise(quality, exit_loops, cost_matched, regret, frontier, config.seed)
+    arena = summarise(*map(job.read, INPUTS), seed=config.seed)
     job.write("arena", arena)
     sizes = {name: getattr(config, name) for name in ("run", "text", "draws", "loops", "groups", "tokens")}
     job.write_text("page", page(arena, sizes | {"oracle_tokens": config.oracle_tokens}))
@@ -51,25 +50,16 @@ def run(job: "StudyJob") -> None:
 # --- gains and regrets -------------------------------------------------------------------------------------------
 
 
-def summarise(
-    quality: pd.DataFrame,
-    exit_loops: pd.DataFrame,
-    cost_matched: pd.DataFrame,
-    regret: pd.DataFrame,
-    frontier: pd.DataFrame,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """The table "arena" without its column `run`, from the tables "exit_quality", "exit_loops", "exit_cost_matched" (of
-    the same text), "exit_regret" and "oracle_frontier"; `seed` of the bootstrap.
-    """
-    rows = [*_gains(quality, exit_loops, cost_matched, seed), *_regrets(regret, frontier, seed)]
+def summarise(*inputs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """The table "arena" without its column `run`, from the tables `INPUTS`; `seed` of the bootstrap."""
+    rows = [*_gains(*inputs[:3], seed), *_regrets(*inputs[3:], seed)]
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
 def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndarray:
     """Sums of columns over the tokens of each document, and the tokens: (documents, values of `by` …, columns + 1).
 
-    `by`: name of a key -> its values in their order; `rows` have every combination in every document.
+    `by` names keys with their values in order; `rows` have every combination in every document.
     """
     sums = rows[columns].mul(rows["tokens"], axis="index").assign(tokens=rows["tokens"])
     keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
@@ -78,10 +68,7 @@ def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndar
 
 
 def estimates(statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int) -> list[Estimate]:
-    """Statistics of the sums over documents, with their intervals: units (documents, ...) with `tokens` (documents,).
-
-    Without intervals where there is one document.
-    """
+    """Statistics of the sums over documents, units (documents, ...), with intervals if there are two documents."""
     values = statistic(units.sum(axis=0)[None])[0]
     if len(units) < 2:
         return list(map(Estimate, values))
@@ -165,16 +152,18 @@ def oracle_gain(
 def judged(arena: pd.DataFrame) -> pd.DataFrame:
     """The gains over cost-matched exits with a column `verdict` for each; intervals are widened for all of them."""
     gains = arena[arena["reference"] != ORACLE]
-    return gains.assign(verdict=_verdicts(gains, len(gains)))
+    return with_verdicts(gains, len(gains))
 
 
-def _verdicts(rows: pd.DataFrame, findings: int) -> list[str]:
-    """Of each row of the table "arena", of `findings` that are judged together."""
+def with_verdicts(rows: pd.DataFrame, findings: int) -> pd.DataFrame:
+    """Rows of the table "arena" with the verdict of each, of `findings` that are judged together."""
     widened = [_estimate(row).widened(findings) for row in rows.itertuples()]
-    return [
-        UNKNOWN if np.isnan(gain.low) else BETTER if gain.low > 0 else WORSE if gain.high < 0 else NO_DIFFERENCE
-        for gain in widened
-    ]
+    return rows.assign(
+        verdict=[
+            UNKNOWN if np.isnan(gain.low) else BETTER if gain.low > 0 else WORSE if gain.high < 0 else NO_DIFFERENCE
+            for gain in widened
+        ]
+    )
 
 
 def _estimate(row: Any) -> Estimate:
@@ -200,18 +189,19 @@ def summary(arena: pd.DataFrame) -> str:
 
 
 def page(arena: pd.DataFrame, values: Mapping[str, Any]) -> str:
-    """Markdown of the table "arena"; `values` are run, text, draws, tokens, loops, and of a model groups and
-    oracle_tokens.
-    """
+    """Markdown of the table "arena"; `values` name the run, the text and their sizes."""
     gains, regret = judged(arena), arena[arena["reference"] == ORACLE]
-    # 0 - x, because a regret of zero has no sign
-    turned = regret.assign(gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"])
     rows = {
         "gains": [(*_cells(row), COST_MATCHED[row.reference], row.verdict) for row in gains.itertuples()],
-        "regrets": list(map(_cells, turned.itertuples())),
+        "regrets": list(map(_cells, _turned(regret).itertuples())),
     }
     documents = gains["documents"].max() if len(gains) else 0
     return render("studies/arena/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena))
+
+
+def _turned(rows: pd.DataFrame) -> pd.DataFrame:
+    """The gains with the other sign; 0 - x, because a regret of zero has no sign."""
+    return rows.assign(gain=0 - rows["gain"], gain_low=0 - rows["gain_high"], gain_high=0 - rows["gain_low"])
 
 
 def _cells(row: Any) -> tuple[str, ...]:
@@ -246,8 +236,7 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
         raise InputError("table arena: found no rows, expected at least one exit criterion and its cost-matched exits.")
     # the gain of fixed loops over the oracle with the other sign
     fixed = shown[(shown["reference"] == ORACLE) & (shown["criterion"] == "fixed")]
-    oracle = fixed.assign(gain=-fixed["gain"], gain_low=-fixed["gain_high"], gain_high=-fixed["gain_low"])
-    oracle = oracle.assign(verdict=_verdicts(oracle, len(gains)))
+    oracle = with_verdicts(_turned(fixed), len(gains))
     last = len(colours) - 1 + (ORACLE_GAP + 1) * (not oracle.empty)
     figure = style.new_figure(style.DOUBLE, 1.1 + 0.22 * (last + 1), context)
     panels = figure.subplots(1, len(COST_MATCHED), sharex=True, sharey=True)
@@ -307,10 +296,9 @@ def draw_pareto(
     """Two panels, quality over (i) latency and (ii) mean loops: one line per exit criterion along its thresholds.
 
     The criteria of the paper and those of the user are in colour, with 95 % intervals over documents. The broad grey
-    line is the frontier of all other criteria: their points that no other of them beats in both quantities.
-
-    Quality is the cross-entropy minus that at all `context.loops` loop steps, which the criterion `fixed` has to
-    contain. Fixed loop counts are the dashed line. Raises InputError for a table without rows.
+    line is the frontier of all other criteria: their points that no other of them beats in both quantities. Quality is
+    the cross-entropy minus that of `fixed` at all `context.loops` loop steps. Raises InputError for a table without
+    rows.
     """
     for name, table in {"exit_latency": exit_latency, "exit_quality": exit_quality}.items():
         if table.empty:

@@ -64,17 +64,11 @@ class FrozenAttention:
 
 @dataclass(frozen=True)
 class FrozenGroup:
-    """One group of the run at full depth.
-
-    Attributes:
-        passing: The run.
-        group: Index of the group.
-        states: x^0 … x^K of all tokens, (K + 1, B, T, C).
-    """
+    """One group of the run at full depth."""
 
     passing: Pass
     group: int
-    states: Tensor
+    states: Tensor  # x^0 … x^K of all tokens, (K + 1, B, T, C)
 
     def behind(self, exits: Tensor) -> Tensor:
         """The head's input if tokens leave one at a time, with the states `exits`: (S, B, T, C) -> (S, B, T, C)."""
@@ -121,15 +115,8 @@ def measure_regret(
 ) -> dict[str, list[Row]]:
     """Rows of the tables "exit_regret" and "oracle_frontier" without their column `run`, by name.
 
-    Every operating point of `exits`, and fixed loops at every count. A weighted mean is no state of a trajectory, so
-    criteria that keep one are left out.
-
-    Args:
-        checkpoint: The model and the seed of its noise.
-        text: Held-out sequences.
-        exits: Criteria, most loop steps and readout. Every loop step has its own keys and values.
-        batch_size: Sequences at a time.
-        probe: Fitted probe, for its criterion.
+    Every operating point of `exits`, and fixed loops at every count; every loop step has its own keys and values. A
+    weighted mean is no state of a trajectory, so criteria that keep one are left out.
     """
     criteria = make_criteria(exits, probe) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
     criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
