@@ -91,7 +91,7 @@ suite-pack: env $(filter suite-pythons,$(MAKECMDGOALS))
 test-slurm: suite-slurm
 
 docs: env $(VENV)/tools/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(if $(PORT),$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory site)
 
 # every script in seconds: python tests/benchmarks/run.py --smoke
@@ -103,7 +103,7 @@ gpu-check:
 
 # CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
 gpu-pack: env
-	$(BIN)/python scripts/gpu_pack.py make plan --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
+	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
 		$(addprefix --python ,$(PYTHON_THERE))
 
 check-demo: env

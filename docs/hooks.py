@@ -26,6 +26,11 @@ def on_files(files, config):
     """Add the pages that are no Markdown files of docs/."""
     present = {file.src_uri for file in files}
     waiting = [ROOT / "README.md", *DOCS.glob("*.ipynb"), *(Path(f.abs_src_path) for f in files.documentation_pages())]
+    for place, page in (("config.md", config_page), ("tables.md", tables_page)):
+        if place not in present and place in str(config["nav"]):  # `make generated` has not written it
+            text = page()
+            files.append(File.generated(config, place, content=text))
+            waiting += linked(text, DOCS)
     while waiting:
         path = waiting.pop()
         place = site_path(path)
@@ -34,10 +39,8 @@ def on_files(files, config):
             GENERATED[place] = path
             files.append(File.generated(config, place, content=content(path)))
         if path.suffix == ".md":
-            waiting += [target for target in linked(path) if site_path(target) not in present]
-    for place, page in (("config.md", config_page), ("tables.md", tables_page)):
-        if place not in present:  # `make generated` writes it
-            files.append(File.generated(config, place, content=page()))
+            targets = linked(path.read_text(encoding="utf-8"), path.parent)
+            waiting += [target for target in targets if site_path(target) not in present]
     return files
 
 
@@ -68,9 +71,9 @@ def site_path(path):
     return f"files/{relative}.md"
 
 
-def linked(page):
-    """The files and folders that a page links to."""
-    targets = ((page.parent / link).resolve() for link in LINK.findall(page.read_text(encoding="utf-8")))
+def linked(text, folder):
+    """The files and folders that a page in a folder links to."""
+    targets = ((folder / link).resolve() for link in LINK.findall(text))
     return [target for target in targets if target.exists()]
 
 
