@@ -76,10 +76,7 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(found: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The name in `known` that a mistyped name is closest to, as " (did you mean X?)"; empty if none is close.
-
-    `cutoff` is the least similarity, as in `difflib.get_close_matches`.
-    """
+    """The name in `known` that a mistyped name is closest to, as " (did you mean X?)"; empty if none is close."""
     close = get_close_matches(str(found), list(known), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
 
@@ -128,7 +125,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    start = f".{path.name}.{os.uname().nodename}.{_process_namespace()}."
+    # containers on one host may share its name, but not the namespace of their process ids
+    namespace = Path("/proc/self/ns/pid")
+    number = namespace.stat().st_ino if namespace.exists() else 0  # none where it is not Linux
+    start = f".{path.name}.{os.uname().nodename}.{number}."
     _remove_orphans(path.parent, start)
     temporary = path.with_name(f"{start}{os.getpid()}.{secrets.token_hex(8)}.tmp")
     try:
@@ -137,10 +137,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         _finish(temporary)
         os.replace(temporary, path)
     except Exception as error:
-        number = _system_error(error, temporary)
-        if number is None:
+        found = _system_error(error, temporary)
+        if found is None:
             raise
-        raise OSError(number, os.strerror(number), str(path)) from error
+        raise OSError(found, os.strerror(found), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -152,14 +152,6 @@ def _remove_orphans(folder: Path, start: str) -> None:
         for name in os.listdir(folder):
             if (found := pattern.fullmatch(name)) and not _is_running(int(found[1])):
                 (folder / name).unlink()
-
-
-def _process_namespace() -> int:
-    """Where process ids are those of this process: containers on one host may share its name, not this number."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:  # not Linux
-        return 0
 
 
 def _is_running(process: int) -> bool:
@@ -262,12 +254,8 @@ class _LogLines:
 def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: bool = True) -> Iterator:
     """Yield an object with `update(amount)` and `set_postfix_str(note)` that prints progress on standard error.
 
-    Args:
-        label: Name of the work.
-        total: Amount of work in `unit`; None if unknown.
-        unit: Unit of `total` and of rates.
-        initial: Amount that an earlier process completed.
-        visible: False prints nothing, for all but one of several processes that work together.
+    `total` is the amount of work in `unit`, None if unknown, of which an earlier process completed `initial`. All but
+    one of several processes that work together are not `visible` and print nothing.
     """
     if not visible or sys.stderr.isatty():
         from tqdm import tqdm

@@ -1,12 +1,11 @@
 """Columns, types and units of every parquet table, and the only functions that read or write one.
 
-The columns are plain data, and pandas and pyarrow are imported inside the functions, because the Snakefile
-imports this module: a rule that writes a table has the table's columns in its params, so a new column reruns
-only the rules that write it.
+Planning imports this module, so pandas and pyarrow are imported inside the functions: a rule that writes a table has
+its columns in its params, so a new column reruns only the rules that write it.
 
-Tables are long: quantities per looped group have one row per group, with its label in the column `group`, and
-groups are never part of a column's name. The tables in `MEASURED` declare only their key columns. Their further
-columns are measures, float32 each, and follow from the registries in `twoscale.dynamics.measures`.
+Tables are long: quantities per looped group have one row per group, with its label in the column `group`. The tables in
+`MEASURED` declare only their key columns. Their further columns are measures, float32 each, and follow from the
+registries in `twoscale.dynamics.measures`.
 """
 
 from __future__ import annotations
@@ -302,15 +301,9 @@ def writing(
     Batches are written as they arrive, so memory does not grow with the table. The file appears under its
     name only if the block ends without an exception.
 
-    Args:
-        table: Name of the table.
-        path: The parquet file.
-        units: For the tables in `MEASURED`, the measures in the order of their columns: name -> unit. The unit
-            is stored in the metadata of the parquet field, unless it is empty.
-        metadata: Further keys and values of the metadata of the file.
-
-    Raises:
-        ValueError: A batch has other columns, or measures are missing or not possible for the table.
+    `units` are the measures of a table in `MEASURED` in the order of their columns: name -> unit, which is in the
+    metadata of the parquet field unless it is empty. `metadata` is added to that of the file. Raises ValueError if a
+    batch has other columns, or measures are missing or not possible for the table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

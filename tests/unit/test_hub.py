@@ -48,22 +48,21 @@ class Run(NamedTuple):
     def start(self) -> subprocess.Popen:
         return subprocess.Popen(self.command, env=self.environment, stderr=subprocess.PIPE, text=True)
 
+    def end(self, status: int) -> str:
+        options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        done = subprocess.run(self.command, env=self.environment, **options)
+        assert done.returncode == status, done.stderr
+        return done.stderr
+
     def succeed(self) -> str:
         """What was written to standard error."""
-        done = subprocess.run(
-            self.command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stderr
+        return self.end(0)
 
     def fail(self) -> str:
         """The last line of standard error: one sentence and no traceback."""
-        done = subprocess.run(
-            self.command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 1, done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stderr.splitlines()[-1]
+        said = self.end(1)
+        assert "Traceback" not in said
+        return said.splitlines()[-1]
 
 
 @pytest.fixture
@@ -233,10 +232,6 @@ def test_a_model_is_fetched_once_without_code_and_pickles(fetch, models, tmp_pat
     fetch().succeed()
     assert_fetched(tmp_path / "model")
     assert len(models.content_requests()) == asked
-
-
-def test_a_revision_that_does_not_exist_is_named(fetch):
-    assert fetch("f" * 40).fail().startswith(f"error: {loopback.REPOSITORY}, revision {'f' * 40}: could not be read")
 
 
 def test_a_repository_without_weights_is_refused(fetch, models):

@@ -44,8 +44,6 @@ def loaded_by(code: str) -> set[str]:
 
 def test_the_import_of_the_package_loads_none_of_its_modules():
     """So that no result depends on the package itself: the fingerprint of a job leaves it out."""
-    new = loaded_by("import twoscale, twoscale.base") - loaded_by("import twoscale.base")
-    assert new == set()
     assert {name for name in loaded_by("import twoscale") if name.startswith("twoscale")} == {"twoscale"}
 
 

@@ -211,26 +211,21 @@ def test_reading_from_a_row_on_gives_the_rest_and_reads_no_row_group_before_it(t
 BROKEN_GZIP = gzip.compress(random.Random(0).randbytes(1000).hex().encode())[:-30]
 WRONG_FILES = {
     "byte": ("a.txt", b"x" * 100 + b"\xff", "a byte that is not UTF-8"),
-    "late byte": ("a.txt", (b"x" * 10**6 + b"\n") * 12 + b"\xc3(", "a byte that is not UTF-8"),
-    "cut character": ("a.txt", b"x\xe4\xb8", "a byte that is not UTF-8"),
+    "late byte": ("a.txt", (b"x" * 10**6 + b"\n") * 12 + b"\xe4\xb8", "a byte that is not UTF-8"),
     "cut gzip": ("a.txt.gz", BROKEN_GZIP, "cannot be read"),
-    "no gzip": ("a.jsonl.gz", b"plain", "cannot be read"),
     "fields": ("a.jsonl", b'{"content": "x"}', "line 1: found no text"),
     "null": ("a.jsonl", b'\n{"text": null}', "line 2: found no text"),
     "number": ("a.jsonl", b'{"text": 3}', "line 1: found int as text"),
-    "list": ("a.jsonl", b'["text"]', "line 1: found no text"),
     "no json": ("a.jsonl", b'{"text": "fine"}\n\n{"text": "x"\n', "line 3: found Expecting ',' delimiter"),
     "surrogate": ("a.jsonl", b'{"text": "\\ud800"}', "line 1: found 'utf-8' codec can't encode"),
     "no column": ("a.parquet", {"content": ["one"], "id": ["1"]}, "found the columns content, id"),
     "binary": ("a.parquet", {"text": pa.array([b"one"], pa.binary())}, "found the type binary in the column text"),
-    "numbers": ("a.parquet", {"text": [1, 2]}, "found the type int64 in the column text"),
     "not UTF-8": (
         "a.parquet",
         {"text": pa.StringArray.from_buffers(1, *pa.array([b"\xff"]).buffers()[1:])},
         "a byte that is not UTF-8",
     ),
     "empty": ("a.parquet", b"", "cannot be read"),
-    "no parquet": ("a.parquet", b"PAR1 neither PAR1", "cannot be read"),
 }
 
 

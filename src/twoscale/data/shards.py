@@ -74,7 +74,6 @@ def read_digest(metadata_path: Path) -> str:
 
 
 def read_end_of_text(metadata_path: Path) -> int:
-    """Id of the end of text in the token shards that the metadata describes."""
     return read_metadata(metadata_path, TokenMetadata).end_of_text
 
 

@@ -60,8 +60,7 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
         return
     assert data.path is not None
     for file, name in find_files(Path(data.path), data.source):
-        # each document with consecutive parts of its text
-        documents: Iterable[tuple[Document, Iterable[str]]]
+        documents: Iterable[tuple[Document, Iterable[str]]]  # each with consecutive parts of its text
         if data.source == "txt":
             documents = [(Document(name, ""), lines(file, cache))]
         else:
@@ -188,9 +187,8 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
                 identifiers = batch["id"].to_pylist() if "id" in columns else [None] * len(texts)
                 for number, (identifier, text) in enumerate(zip(identifiers, texts, strict=True), start=row):
                     if text and number >= first:
-                        yield Document(
-                            f"{short_name}:{number}" if identifier is None else str(identifier), text, number
-                        )
+                        name = f"{short_name}:{number}" if identifier is None else str(identifier)
+                        yield Document(name, text, number)
                 row += len(texts)
 
 
@@ -201,9 +199,8 @@ def _text_columns(schema: Any, file: str) -> list[str]:
         raise InputError(f"{file}: found the columns {', '.join(schema.names)}; expected a column named text.")
     kind = schema.field("text").type
     values = kind.value_type if types.is_dictionary(kind) else kind
-    if not any(
-        is_kind(values) for is_kind in (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
-    ):
+    good = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    if not any(is_kind(values) for is_kind in good):
         raise InputError(f"{file}: found the type {kind} in the column text, expected strings.")
     return [name for name in ("id", "text") if name in schema.names and not types.is_nested(schema.field(name).type)]
 
@@ -223,9 +220,8 @@ def lines(file: Path, cache: Path) -> Iterator[str]:
     # without DataFilesDict, a name such as "a[1].txt" is a pattern
     files = DataFilesDict({"train": DataFilesList([str(file.resolve())], [()])})
     before = BYTE_ORDER_MARK  # what the next line may begin with
-    stream = IterableDataset.from_text(
-        files, split="train", cache_dir=str(cache), keep_linebreaks=True, encoding="utf-8"
-    )
+    options = {"cache_dir": str(cache), "keep_linebreaks": True, "encoding": "utf-8"}
+    stream = IterableDataset.from_text(files, split="train", **options)
     for batch in stream.with_format("arrow").iter(LINES):
         for line in batch["text"].to_pylist():
             yield line.removeprefix(before) if before else line
@@ -287,12 +283,8 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
 
 def _boundary(pending: str, begin: int, size: int) -> int:
     """End of the piece that begins at `begin`."""
-    middle, end = begin + size // 2, begin + size
-    for boundary in BOUNDARIES:
-        at = pending.rfind(boundary, middle, end)
-        if at >= 0:
-            return at + len(boundary)
-    return end
+    found = ((pending.rfind(boundary, begin + size // 2, begin + size), boundary) for boundary in BOUNDARIES)
+    return next((at + len(boundary) for at, boundary in found if at >= 0), begin + size)
 
 
 # --- held-out documents, and the shards of text

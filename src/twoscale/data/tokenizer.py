@@ -60,7 +60,6 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, including the end of text."""
         return self.encoding.n_vocab
 
     def encode(self, text: str) -> list[int]:
@@ -147,7 +146,7 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
 
 
 def byte_level() -> Tokenizer:
-    """The tokenizer with one id per byte and one for the end of text."""
+    """One id per byte, and one for the end of text."""
     return Tokenizer("bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(BYTES_VOCAB_SIZE - 1)}))
 
 
