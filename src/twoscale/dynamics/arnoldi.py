@@ -36,15 +36,10 @@ def check_precision(tensor: Tensor) -> None:
 
 @dataclass(frozen=True)
 class LoopStepMap:
-    """The Jacobians of a loop step at N states, of the study and of recorded modules.
+    """The Jacobians of a loop step at N states, of the study and of recorded modules."""
 
-    Attributes:
-        step: Leads from the states (N, ...) to the next ones; a state does not act on another one.
-        state: The states, in float64.
-    """
-
-    step: Callable[[Tensor], Tensor]
-    state: Tensor
+    step: Callable[[Tensor], Tensor]  # from the states (N, ...) to the next ones; a state does not act on another one
+    state: Tensor  # in float64
 
     def product(self, vectors: Tensor) -> Tensor:
         """J v by forward differentiation: (N, C) -> (N, C), with C entries of a state."""
@@ -72,17 +67,11 @@ def start_vectors(like: Tensor) -> Tensor:
 def arnoldi(
     product: Product, start: Tensor, subspace: int = SUBSPACE, cycles: int | None = None, tolerance: float = TOLERANCE
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Leading eigenvalues of N operators by Arnoldi's method with restarts.
+    """Leading eigenvalues (N,) of N operators by Arnoldi's method with restarts, eigenvectors (N, C), both complex, and
+    the norms of their residuals (N,).
 
-    Args:
-        product: The operators, applied to one vector each.
-        start: Unit vectors (N, C).
-        subspace: Vectors of one cycle.
-        cycles: Most cycles, by default `RESTARTS`.
-        tolerance: Norm of the residual at which it ends, over the modulus of the eigenvalue.
-
-    Returns:
-        Eigenvalues (N,) and eigenvectors (N, C), complex, and the norms of the residuals (N,).
+    It starts with unit vectors (N, C), and ends at residuals of `tolerance` times the modulus, or after `cycles`
+    (default: `RESTARTS`) of `subspace` vectors.
     """
     for _ in range(cycles or RESTARTS):
         basis, projected, last = krylov(product, start, min(subspace, start.shape[-1]))

@@ -20,25 +20,15 @@ PATH_TYPES = ("converging", "orbiting", "sliding", "undecided")
 
 @dataclass(frozen=True)
 class LoopPath:
-    """The path x^0 … x^K of tokens through one group, as distances and norms.
+    """The path x^0 … x^K of tokens through one group; quantities that several measures need are computed once."""
 
-    Quantities that several measures need are computed once and kept.
-
-    Attributes:
-        distances: `measures.path_distances`, (..., K + 1, K + 1).
-        step_norms: Norms of the updates, (..., K).
-        rounding_floor: Step norm up to which a step from each state is rounding, (..., K + 1).
-        config: Window and criteria of the path types.
-    """
-
-    distances: Tensor
-    step_norms: Tensor
-    rounding_floor: Tensor
+    distances: Tensor  # `measures.path_distances`, (..., K + 1, K + 1)
+    step_norms: Tensor  # of the updates, (..., K)
+    rounding_floor: Tensor  # step norm up to which a step from each state is rounding, (..., K + 1)
     config: PathTypesConfig
 
     @property
     def last_floor(self) -> Tensor:
-        """The rounding floor at the final state, (...)."""
         return self.rounding_floor[..., -1]
 
     @cached_property

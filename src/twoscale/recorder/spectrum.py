@@ -62,8 +62,7 @@ def record_spectrum(
         call: One forward pass on B sequences. It is repeated for each product, so B should be small.
         replace: Whether an earlier spectrum of the iteration is replaced.
 
-    Raises:
-        InputError: The model is not in float64 or has no forward derivatives, or a loop is not found.
+    Raises InputError if the model is not in float64 or has no forward derivatives, or a loop is not found.
     """
     path = table_path(folder, "recorded_spectrum", iteration)
     check_absent(path, iteration, replace)
@@ -101,27 +100,16 @@ def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callabl
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """The map from x^k to x^{k+1} of one group, by running the model.
-
-    Attributes:
-        label: Name of the group.
-        module: The looped module.
-        output: Where its state is.
-        call: One forward pass.
-        place: Call of the module, from 0, whose state is replaced by the argument; the next one gives the value.
-        k: The loop step.
-        state: x^k (B, …, C).
-        after: x^{k+1}.
-    """
+    """The map from x^k to x^{k+1} of one group, by running the model."""
 
     label: str
     module: nn.Module
     output: Output
     call: Callable[[], Any]
-    place: int
+    place: int  # call of the module, from 0, whose state is replaced by the argument; the next one gives the value
     k: int
-    state: Tensor
-    after: Tensor
+    state: Tensor  # x^k (B, …, C)
+    after: Tensor  # x^{k+1}
 
     @classmethod
     def of(cls, model: nn.Module, label: str, output: Output, call: Callable[[], Any]) -> "RecordedStep":
@@ -148,9 +136,7 @@ class RecordedStep:
         return early if gap <= SAME else replace(early, place=count - 2)
 
     def __call__(self, state: Tensor) -> Tensor:
-        """x^{k+1} for x^k."""
-        calls = 0
-        reached: Any = None
+        calls, reached = 0, None
 
         def put(_: Any, args: Any, found: Any) -> Any:
             nonlocal calls, reached
@@ -221,7 +207,6 @@ def with_state(found: Any, pick: Any, state: Tensor) -> Any:
 
 
 def _has_state(value: Any) -> bool:
-    """Whether a tensor that `Output` takes by default is in a value."""
     if isinstance(value, Mapping):
         return any(map(_has_state, value.values()))
     if isinstance(value, tuple | list):

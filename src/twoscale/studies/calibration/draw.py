@@ -43,12 +43,8 @@ def betting(losses: np.ndarray, level: float, delta: float) -> float:
     """p-value of the hypothesis that the expected loss is above `level`, by bets against it.
 
     One over the largest wealth of a player who stakes a share of it on every unit in turn (arXiv 2010.09686), with the
-    stakes of arXiv 2101.02703, proposition 5. Super-uniform under the hypothesis for every number of units.
-
-    Args:
-        losses: Losses of independent units (n,), each between 0 and 1, in an order that does not depend on them.
-        level: Between 0 and 1, exclusive.
-        delta: The largest p-value that is of use; stakes are made for it.
+    stakes of arXiv 2101.02703, proposition 5, for p-values up to `delta`. Super-uniform under the hypothesis for every
+    number of units, whose losses (n,) are independent, between 0 and 1, in an order that does not depend on them.
     """
     number, counts = len(losses), np.arange(2, len(losses) + 2)
     means = (0.5 + np.cumsum(losses)) / counts
@@ -62,8 +58,7 @@ def betting(losses: np.ndarray, level: float, delta: float) -> float:
 def fixed_sequence(p_values: Sequence[float], delta: float) -> int:
     """Number of hypotheses rejected by a test in a fixed order, which stops at the first one above `delta`.
 
-    With an order that does not depend on the units, a true hypothesis is rejected with probability `delta` at most,
-    however many there are.
+    If the order does not depend on the units, a true one is rejected with probability `delta` at most.
     """
     return next((number for number, p_value in enumerate(p_values) if p_value > delta), len(p_values))
 
@@ -72,13 +67,8 @@ def calibrate(runs: pd.DataFrame, config: "CalibrationConfig", max_loops: int, s
     """The table "calibration" from the table "calibration_runs".
 
     Of the thresholds that the test accepts, the one with the fewest evaluations on the documents of the calibration is
-    chosen: all of them keep the guarantee together with probability 1 - delta.
-
-    Args:
-        runs: Table of this name.
-        config: Values of epsilon, delta and the unit.
-        max_loops: Evaluations of a token and group at full depth.
-        seed: Seed of the intervals.
+    chosen: all of them keep the guarantee together with probability 1 - delta. `max_loops` are the evaluations at full
+    depth.
     """
     rows = [
         {"run": run, "criterion": criterion} | row
@@ -98,9 +88,7 @@ def unit_losses(runs: pd.DataFrame, unit: str) -> pd.DataFrame:
     return means.assign(tokens=totals["tokens"]).reset_index()
 
 
-def _guaranteed(
-    units: pd.DataFrame, config: "CalibrationConfig", max_loops: int, seed: int
-) -> Iterator[dict[str, object]]:
+def _guaranteed(units: pd.DataFrame, config: "CalibrationConfig", max_loops: int, seed: int) -> Iterator[dict]:
     """One row per guarantee about a criterion."""
     for epsilon in config.nats:
         bound = CLIP * epsilon
@@ -181,7 +169,7 @@ def draw_calibration(calibration: pd.DataFrame, *, context: style.FigureContext)
 
 
 def _draw_lines(axes: Axes, rows: pd.DataFrame, columns: list[str], looks: dict[str, dict]) -> None:
-    """One line per criterion against epsilon; `columns` are the value and both ends of its interval."""
+    """One line per criterion against epsilon, with its interval."""
     for number, (criterion, look) in enumerate(looks.items()):
         of_criterion = rows[rows["criterion"] == criterion].sort_values("epsilon")
         value, low, high = (of_criterion[column].fillna(of_criterion[columns[0]]) for column in columns)

@@ -77,8 +77,7 @@ def measure_text(evaluator: TextEvaluator, text: HeldOut, criterion: ExitCriteri
 def order_points(costs: Mapping[OperatingPoint, tuple[float, float]]) -> list[OperatingPoint]:
     """The thresholds from many evaluations to few, up to the first one that loses more than `PATH_END` nats.
 
-    costs: Nats above full depth and evaluations at each (criterion, threshold). Whether a larger threshold exits
-    earlier or later depends on the criterion.
+    costs: Nats above full depth and evaluations at each (criterion, threshold).
     """
     path = sorted(costs, key=lambda point: costs[point][1], reverse=True)
     past = (number for number, point in enumerate(path, start=1) if costs[point][0] > PATH_END)

@@ -74,9 +74,9 @@ def types_sentence(table: pd.DataFrame) -> str:
 def draw_path_types(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """One column per group over the checkpoints: contraction rate, effective dimension, shares of path types.
 
-    `path_types` and `path_metrics` are the tables of these names; lines are medians over tokens, bands contain half
-    and nine tenths of the tokens. The title of a column has the share of tokens that converge. Those of the other
-    types are a row of panels where there is such a token at all. Raises InputError for a model without looped groups.
+    Lines are medians over tokens, bands contain half and nine tenths of the tokens. The title of a column has the share
+    of tokens that converge; other types are a row of panels where there are any. Raises InputError for a model without
+    looped groups.
     """
     groups = style.looped_groups(path_types, "the path types")
     shares = other_shares(path_types)
@@ -89,9 +89,19 @@ def draw_path_types(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, con
             metrics = path_metrics[(path_metrics["group"] == group) & (path_metrics["measure"] == measure)]
             _draw_spread(axes, metrics, iterations, context)
         if not shares.empty:
-            _draw_shares(column[-1], shares.loc[group], context)
+            places = style.scale_iterations(column[-1], shares.loc[group].index, context)
+            for name, share in shares.loc[group].items():
+                if (share > 0).any():
+                    column[-1].plot(places, share, clip_on=False, **OTHER_TYPES[name][2])
     _title(panels[0], groups, path_types)
-    _name_rows(figure, list(panels[:, 0]))
+    for axes, label in zip(panels[:, 0], [*PATH_ROWS.values(), SHARES], strict=False):
+        axes.set_ylabel(label)
+    figure.align_ylabels(panels[:, 0])
+    panels[0, 0].set_ylim(bottom=0)
+    panels[1, 0].set_ylim(bottom=1)  # that of a straight line
+    for axes in panels[len(PATH_ROWS) :, 0]:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        axes.set_ylim(bottom=0)
     handles: list[Artist] = [Line2D([], [], label="median", **_BLUE)]
     handles += [Patch(color=style.BLUE, alpha=alpha, linewidth=0, label=name) for name, alpha in BANDS.values()]
     handles += [Line2D([], [], label=name, **OTHER_TYPES[name][2]) for name in shares.columns]
@@ -119,24 +129,6 @@ def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> N
     for axes, share in zip(panels, shares.min(axis="columns"), strict=True):
         tokens = "all" if share > 1 - 1e-9 else f"{least}{min(100 * share, 99.9):.3g} %"
         axes.set_title(f"{axes.get_title()}, {tokens} converge")
-
-
-def _name_rows(figure: Figure, panels: list[Axes]) -> None:
-    for axes, label in zip(panels, [*PATH_ROWS.values(), SHARES], strict=False):
-        axes.set_ylabel(label)
-    figure.align_ylabels(panels)
-    panels[0].set_ylim(bottom=0)
-    panels[1].set_ylim(bottom=1)  # that of a straight line
-    for axes in panels[len(PATH_ROWS) :]:
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
-        axes.set_ylim(bottom=0)
-
-
-def _draw_shares(axes: Axes, shares: pd.DataFrame, context: style.FigureContext) -> None:
-    """One line per type that occurs, over the iterations, the index of `shares`."""
-    places = style.scale_iterations(axes, shares.index, context)
-    for name in shares.columns[(shares > 0).any()]:
-        axes.plot(places, shares[name], clip_on=False, **OTHER_TYPES[name][2])
 
 
 def _draw_spread(axes: Axes, metrics: pd.DataFrame, iterations: list[int], context: style.FigureContext) -> None:
@@ -182,14 +174,8 @@ def draw_path_independence(path_independence: pd.DataFrame, *, dtype: str, conte
     """Distance of last states, KL and changed predictions over the checkpoints, one line per varied group.
 
     Lines are medians over tokens and draws with bands of nine tenths, for the predictions shares. The grey range holds
-    rounding errors; smaller values are drawn at its edge.
-
-    Args:
-        path_independence: Table of this name.
-        dtype: Precision of the measurement, "float32" or "float64".
-        context: Its loop steps K are those of the states x^K.
-
-    Raises InputError for a model without looped groups.
+    rounding errors of the measurement's `dtype`; smaller values are drawn at its edge. Raises InputError for a model
+    without looped groups.
     """
     groups = style.looped_groups(path_independence, "path independence")
     floor = FLOOR_EPS * float(np.finfo(dtype).eps)
@@ -203,7 +189,13 @@ def draw_path_independence(path_independence: pd.DataFrame, *, dtype: str, conte
         axes.set_ylabel(label)
     panels[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     panels[-1].set_ylim(bottom=0)
-    _add_legend(figure, panels[0], groups, floor)
+    names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]
+    handles: dict[str, Artist] = dict(zip(names, panels[0].get_lines(), strict=True))
+    if panels[0].get_ylim()[0] < floor:
+        handles[f"rounding errors, below {style.power_name(floor)}"] = Patch(**ROUNDING)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles), title="noise varied in"
+    )
     return figure
 
 
@@ -232,13 +224,3 @@ def _draw_quantiles(axes: Axes, places: np.ndarray, rows: pd.DataFrame, look: di
     if (rows["q05"] < floor).any():
         axes.axhspan(floor / 10, floor, **ROUNDING)
     style.label_powers(axes.yaxis)
-
-
-def _add_legend(figure: Figure, axes: Axes, groups: list[str], floor: float) -> None:
-    names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]
-    handles: dict[str, Artist] = dict(zip(names, axes.get_lines(), strict=True))
-    if axes.get_ylim()[0] < floor:
-        handles[f"rounding errors, below {style.power_name(floor)}"] = Patch(**ROUNDING)
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles), title="noise varied in"
-    )

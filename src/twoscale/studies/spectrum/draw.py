@@ -119,13 +119,17 @@ def difference(samples: np.ndarray) -> np.ndarray:
 
 def summary(spectrum: pd.DataFrame) -> str:
     """Rates and cosines in the table "spectrum" at its last checkpoint, in two sentences per group."""
+
+    def words(row: pd.Series, prediction: str) -> str:
+        return f"{prediction} eigenvalue {row['predicted']:.2f} (correlation over tokens {row['correlation']:.2f})"
+
     last = spectrum[spectrum["iteration"] == spectrum["iteration"].max()]
     sentences = []
     for group, rows in last.groupby("group", sort=False):
         of = rows.set_index(["prediction", "quantity"])
         parts = [
             f"{quantity} {of.loc[('prefix', quantity), 'measured']:.2f}, "
-            + ", ".join(_predicted(of, f"{prediction}", quantity) for prediction in ("prefix", "leading"))
+            + ", ".join(words(of.loc[prediction, quantity], prediction) for prediction in ("prefix", "leading"))
             for quantity in ("rate", "cosine")
         ]
         sentences.append(
@@ -136,22 +140,12 @@ def summary(spectrum: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def _predicted(of: pd.DataFrame, prediction: str, quantity: str) -> str:
-    row = of.loc[(prediction, quantity)]
-    return f"{prediction} eigenvalue {row['predicted']:.2f} (correlation over tokens {row['correlation']:.2f})"
-
-
 # --- figure ----------------------------------------------------------------------------------------------------
 
 
 @style.look()
 def draw_spectrum(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """Eigenvalues, predicted against measured rates and cosines, and the error of predicted rates over training.
-
-    Args:
-        token_spectrum: Table of this name, of the last checkpoint.
-        spectrum: Table of this name.
-        context: Its loop steps K are the most to a fixed point.
 
     Raises InputError for a table without a token that has exact blocks and a fixed point.
     """

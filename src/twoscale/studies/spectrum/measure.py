@@ -55,19 +55,15 @@ class LatePath:
     """Collects the last updates of each token (...) that rounding does not decide, while a loop runs.
 
     A token's window ends for good with its first update under `MARGIN` rounding floors. Only the window is in memory.
-
-    Attributes:
-        updates: The window (W, ..., C); the latest update is last, unused places hold zeros.
-        count: Updates before the end of the window, int64 (...); those beyond W have been dropped.
-        is_open: Whether the window has not ended, bool (...).
-        converged: Whether the latest update is under the rounding floor, bool (...).
     """
 
     def __init__(self, window: int, x0: Tensor) -> None:
+        # the window (W, ..., C); the latest update is last, unused places hold zeros
         self.updates = x0.new_zeros(window, *x0.shape)
+        # updates before the end of the window, (...); those beyond W have been dropped
         self.count = torch.zeros(x0.shape[:-1], dtype=torch.int64, device=x0.device)
-        self.is_open = torch.ones_like(self.count, dtype=torch.bool)
-        self.converged = ~self.is_open
+        self.is_open = torch.ones_like(self.count, dtype=torch.bool)  # whether the window has not ended
+        self.converged = ~self.is_open  # whether the latest update is under the rounding floor
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """One more loop step, from `before` to `after` (..., C)."""
@@ -80,9 +76,7 @@ class LatePath:
         self.converged = step_norm <= floor
 
     def summary(self) -> dict[str, Tensor]:
-        """`rate`, the geometric mean of the ratios of successive step norms, and `cosine`, the mean cosine of
-        successive updates: (...) each; NaN for fewer than `FEWEST` updates.
-        """
+        """`rate` and `cosine` of the table, (...) each; NaN for fewer than `FEWEST` updates."""
         window = len(self.updates)
         # a short path counts from its middle on, but `FEWEST` updates
         valid = (self.count // 2).clamp(FEWEST, window)
@@ -91,52 +85,32 @@ class LatePath:
         cosines = vectors.cosine(self.updates[1:], self.updates[:-1])
         place = torch.arange(window - 1, device=valid.device).view(-1, *[1] * valid.dim())
         cosine = cosines.where(place >= window - valid, torch.nan).nanmean(0)
-        return {
-            name: value.where(self.count >= FEWEST, torch.nan)
-            for name, value in {"rate": rate, "cosine": cosine}.items()
-        }
+        is_long = self.count >= FEWEST
+        return {"rate": rate.where(is_long, torch.nan), "cosine": cosine.where(is_long, torch.nan)}
 
 
 @dataclass(frozen=True)
 class Converged:
-    """A loop that has run to its fixed points.
+    """A loop that has run to its fixed points."""
 
-    Attributes:
-        injected: The input of every loop step (B, T, C).
-        passed: The state that the next stage sees, after trajectories.loops loop steps.
-        state: The last state.
-        last: Index of the last loop step.
-        late: The ends of the paths.
-        steps: Loop steps until the update was under the rounding floor for the token and all earlier ones, int64
-            (B, T); -1 for a token without a fixed point.
-    """
-
-    injected: Tensor
-    passed: Tensor
-    state: Tensor
-    last: int
+    injected: Tensor  # the input of every loop step (B, T, C)
+    passed: Tensor  # the state that the next stage sees, after trajectories.loops loop steps
+    state: Tensor  # the last one, (B, T, C)
+    last: int  # index of the last loop step
     late: LatePath
+    # loop steps until the update was under the rounding floor for the token and all earlier ones, int64 (B, T); or -1
     steps: Tensor
 
 
 class Loops:
-    """Loops of one model that run to their fixed points.
-
-    Args:
-        model: The model, in float64.
-        config: Loop steps, window and the rest.
-        loops: Loop steps after which a group passes its state on (trajectories.loops).
-
-    Raises:
-        InputError: As `arnoldi.check_precision`.
-    """
+    """Loops of one model, in float64, that run to their fixed points; a state is passed on after `loops` loop steps."""
 
     def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
         check_precision(any_weight(model))
         self.model, self.config, self.loops = model, config, loops
 
     def converge(self, group: int, entered: Tensor, start: Tensor) -> Converged:
-        """Run a group for the hidden states (B, T, C) that enter it, from `start`, at least `loops` loop steps."""
+        """Run a group, which (B, T, C) enters, from `start`, at least `loops` loop steps."""
         attend = CausalAttention(torch.arange(entered.shape[1], device=entered.device))
         injected = self.model.project_input(group, entered)
         late, state, passed = LatePath(self.config.window, start), start, start
@@ -153,8 +127,6 @@ class Loops:
 
 
 # --- diagonal blocks -------------------------------------------------------------------------------------------
-
-KV = Mapping[int, tuple[Tensor, Tensor]]  # keys and values of one sequence at one loop step: layer -> (T, G, D) each
 
 
 def diagonal_blocks(model: LoopedModel, group: int, k: int, states: Tensor, injected: Tensor) -> Iterator[LoopStepMap]:
@@ -175,8 +147,8 @@ def diagonal_blocks(model: LoopedModel, group: int, k: int, states: Tensor, inje
         yield LoopStepMap(partial(step, its_input=its_input, attend=attend_held(held, positions)), of_sequence)
 
 
-def attend_held(held: KV, positions: Tensor) -> Attend:
-    """Attention of tokens at `positions` (N,) to the held keys and values before them, and to their own."""
+def attend_held(held: Mapping[int, tuple[Tensor, Tensor]], positions: Tensor) -> Attend:
+    """Attention of tokens at `positions` (N,) to held keys and values (T, G, D) before them, and to their own."""
     length = len(next(iter(held.values()))[0])
     is_hidden = torch.arange(length, device=positions.device) >= positions[:, None, None]  # (N, 1, T)
 
@@ -221,14 +193,8 @@ def inherit(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def measure(checkpoint: LoadedCheckpoint, held_out: HeldOut, exact: Collection[int], loops: Loops, path: Path) -> None:
-    """Write the table "token_spectrum" of one checkpoint, with one batch in memory at a time.
-
-    Args:
-        checkpoint: The model in float64, its iteration and the seed of its noise.
-        held_out: N held-out sequences.
-        exact: Numbers of those whose diagonal blocks are computed.
-        loops: The loops of this model.
-        path: The parquet file.
+    """Write the table "token_spectrum" of a checkpoint, one batch in memory at a time; `exact` numbers the sequences
+    whose diagonal blocks are computed.
     """
     with tables.writing("token_spectrum", path) as append:
         for batch in batches(checkpoint, held_out, loops.config.batch_size, "spectrum"):
