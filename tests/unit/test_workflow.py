@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from inspect import signature
 from pathlib import Path
@@ -61,28 +62,35 @@ def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
         runs().segment_start(of(iteration=iteration))
 
 
-def with_text(path, source="txt"):
-    return runs(data={"source": source, "path": str(path)}).params.source_digest(of())
-
-
 @pytest.mark.parametrize("limit", [text.DIGESTED, 1], ids=["by content", "by size and time"])
-def test_an_edited_added_or_renamed_file_of_text_is_another_source(tmp_path, monkeypatch, limit):
+def test_an_edited_added_or_renamed_file_of_text_is_another_source_and_one_that_is_gone_is_not(
+    tmp_path, monkeypatch, limit
+):
     monkeypatch.setattr(text, "DIGESTED", limit)
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text/a.txt").write_text("one word")
-    (tmp_path / "note.md").write_text("no text")
-    digests = [with_text(tmp_path / "text")]
-    os.utime(tmp_path / "text/a.txt", (1, 1))
-    touched = with_text(tmp_path / "text")
-    assert (touched == digests[0]) == (limit > 1)  # without its content, a file is known by its time
+    monkeypatch.chdir(tmp_path)
+    folder, record = tmp_path / "text", tmp_path / "results/tiny/data/source.digest"
+
+    def digest():
+        return runs(data={"source": "txt", "path": str(folder)}).params.source_digest(of())
+
+    folder.mkdir()
+    (folder / "a.txt").write_text("one word")
+    (folder / "note.md").write_text("no text")
+    digests = [digest()]
+    os.utime(folder / "a.txt", (1, 1))
+    assert (digest() == digests[0]) == (limit > 1)  # without its content, a file is known by its time
     for edit in (
-        lambda: (tmp_path / "text/a.txt").write_text("One word"),
-        lambda: (tmp_path / "text/b.txt").write_text(""),
-        lambda: (tmp_path / "text/b.txt").rename(tmp_path / "text/c.txt"),
+        lambda: (folder / "a.txt").write_text("One word"),
+        lambda: (folder / "b.txt").write_text(""),
+        lambda: (folder / "b.txt").rename(folder / "c.txt"),
     ):
         edit()
-        digests.append(with_text(tmp_path / "text"))
+        digests.append(digest())
     assert len(set(digests)) == 4
+    record.parent.mkdir(parents=True)
+    record.write_text("recorded\n")
+    shutil.rmtree(folder)
+    assert digest() == "recorded"
 
 
 @pytest.fixture
@@ -103,9 +111,8 @@ def test_a_folder_sets_architecture_loops_criteria_and_thresholds_below_the_user
     assert config.exits.criteria["fixed"].thresholds == (4,)
     assert config.exits.criteria["exit_gate"].thresholds[-1] == 1.0  # the published one
     assert "kl" not in config.exits.criteria
-    assert (
-        runs(model=ouro, exits={"max_loops": 3, "criteria": {"fixed": {"thresholds": [3]}}}).config.exits.max_loops == 3
-    )
+    own = {"max_loops": 3, "criteria": {"fixed": {"thresholds": [3]}}}
+    assert runs(model=ouro, exits=own).config.exits.max_loops == 3
 
 
 def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
@@ -135,15 +142,12 @@ def test_runs_of_one_repository_share_its_download():
     assert two.repositories[name]["revision"] == REPOSITORY["revision"]
 
 
-TRAINED = {"model": {"source": "trained", "repository": None, "revision": None}, "tokenizer": {"name": "bytes"}}
-
-
 @pytest.mark.parametrize(
     ("needs", "reason"), [("training", "has a published model"), ("noise", "has a model without noise")]
 )
 def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(ouro, needs, reason):
     mine = runs(model=ouro)
-    mine.figures.append(Figure("mine", table("training"), **{needs: True}))
+    mine.figures.rows.append(Figure("mine", table("training"), **{needs: True}))
     assert "results/mine.pdf" not in mine.figures.of_target("supplementary")
     inputs = mine.figures.inputs(mine.figures.rows[-1])
     with pytest.raises(InputError, match=f"results/mine.pdf: run tiny {reason}"):
@@ -151,7 +155,7 @@ def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentenc
 
 
 def test_a_folder_or_repository_that_cannot_be_planned_is_refused_in_one_sentence(tmp_path, ouro):
-    with pytest.raises(InputError, match=r"config\.json: no such file, expected the config.json of a published model"):
+    with pytest.raises(InputError, match=r"config\.json: .*, expected the config.json of a published model"):
         runs(model={"source": "published", "folder": str(tmp_path / "nowhere")})
     Path(ouro["folder"], "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"model\.safetensors: no such file"):
@@ -188,45 +192,39 @@ def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights
     assert of_published(of(), attempt=2) == 2 * (8000 + 8000)  # float64
 
 
-def users_criterion(file):
-    criteria = {"mine": {"thresholds": [1.0], "file": str(file), "class": "Mine"}}
-    return runs(exits={"criteria": criteria}).params.exit_slice("exit")
+def in_file(file, name="Mine"):
+    return {"criteria": {"mine": {"thresholds": ["1e-2"], "file": str(file), "class": name}}}
 
 
-def test_the_code_of_users_criteria_is_tracked(tmp_path):
+def test_a_job_of_one_criterion_depends_on_it_and_its_code_alone(tmp_path):
     digests = []
     for number, code in enumerate(("Mine = 1", "Mine = 1  # a comment", "Mine = 2")):
         file = tmp_path / f"{number}.py"
         file.write_text(code)
-        digests.append(json.loads(users_criterion(file)(of()))["criterion_files"]["mine"])
+        of_all = json.loads(runs(exits=in_file(file)).params.exit_slice("exit")(of()))
+        digests.append(of_all["criterion_files"]["mine"])
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
-    (tmp_path / "mine.py").write_text("Mine = 1")
-    mine = {"thresholds": [1.0], "file": str(tmp_path / "mine.py"), "class": "Mine"}
-    both = runs(), runs(exits={"criteria": {"mine": mine}})
-    for grid, exits in both[0].config.exit_grids.items():
+    plain, own = runs(), runs(exits=in_file(file))
+    for grid, exits in plain.config.exit_grids.items():
         name = next(name for name in exits.criteria if name != "fixed")
-        before, after = (some.params.exit_slice()(of(grid=grid, criterion=name)) for some in both)
+        before, after = (some.params.exit_slice()(of(grid=grid, criterion=name)) for some in (plain, own))
         assert before == after
         assert list(json.loads(after)["exits"]["criteria"]) == [name]
-    assert both[0].params.exit_slice("exit")(of()) != both[1].params.exit_slice("exit")(of())
+    assert plain.params.exit_slice("exit")(of()) != own.params.exit_slice("exit")(of())
 
 
-def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_model(monkeypatch, ouro):
-    module = ModuleType("twoscale.model.kernels")
-    module.Config = type("Config", (ModelConfig,), {})
-    monkeypatch.setitem(sys.modules, "twoscale.model.kernels", module)
-    models = [runs(), runs(model={"architecture": "kernels"}), runs(model=ouro)]
-    names = [modules_of_model(mine.config) for mine in models]
-    assert names == [[], ["twoscale.model.kernels"], ["twoscale.model.published.weights"]]
-    script = "fetch_gpt2"  # imports no model
-    assert len({mine.params.torch_code(script)(of()) for mine in models}) == len(models)
+def test_a_class_that_a_users_file_lacks_is_refused(tmp_path):
+    file = tmp_path / "mine.py"
+    for source in ("class Mine: pass", "from x import Other as Mine", "from x import *", "Mine = make()"):
+        file.write_text(source)
+        assert len(runs(exits=in_file(file)).config.exits.criteria) > 1
+    file.write_text("class Halving: pass")
+    with pytest.raises(InputError, match="found no class 'Halvin', expected one"):
+        runs(exits=in_file(file, "Halvin"))
 
 
-def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has_it(monkeypatch):
-    codes = []
+def test_the_code_of_a_job_has_the_modules_for_its_model_and_the_defaults_that_no_slice_has(monkeypatch, ouro):
+    script, codes = "fetch_gpt2", []  # imports no model
     for default in (1.0, 2.0):
         module = ModuleType("twoscale.model.kernels")
         namespace = {"__annotations__": {"gain": float}, "gain": key(default, "Gain.", source="ours", optional=True)}
@@ -234,18 +232,17 @@ def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has
         monkeypatch.setitem(sys.modules, "twoscale.model.kernels", module)
         mine = runs(model={"architecture": "kernels"})
         assert "gain" not in mine.params.training_identity(of())
-        codes.append(mine.params.torch_code("fetch_gpt2")(of()))
-    assert codes[0] != codes[1]
+        codes.append(mine.params.torch_code(script)(of()))
+    models = [runs(), mine, runs(model=ouro)]
+    names = [modules_of_model(mine.config) for mine in models]
+    assert names == [[], ["twoscale.model.kernels"], ["twoscale.model.published.weights"]]
+    assert len({*codes, *(mine.params.torch_code(script)(of()) for mine in models)}) == 4
 
 
 def test_untracked_params_take_the_output_and_keep_the_value():
     param = params.untracked(lambda wildcards: wildcards.run)
     assert list(signature(param).parameters) == ["wildcards", "output"]
     assert param(of("a"), output=None) == "a"
-    mine = runs()
-    own = mine.params.script("fetch_gpt2")["command"], mine.figures.caption()
-    for function in (*own, mine.params.torch_command("x"), mine.params.training_command("x")):
-        assert "output" in signature(function).parameters
 
 
 def cached_job(iteration, code="c", slice_="{}", columns="{}"):
@@ -285,34 +282,27 @@ def test_a_result_belongs_to_every_tracked_param(change):
     ("train", "device", "command"),
     [
         ({}, "cpu", "python {0}/x.py"),
-        ({"processes": 2}, "cpu", "python {0}/with_nodes.py 1 2 2 0 {0}/x.py"),
         ({}, "cuda", "python {0}/with_gpus.py 1 python {0}/x.py"),
         ({"processes": 2}, "cuda", "python {0}/with_gpus.py 2 python {0}/with_nodes.py 1 2 8 2 {0}/x.py"),
         ({"processes": 4, "nodes": 2, "cpu_threads": 3}, "cpu", "python {0}/with_nodes.py 2 2 6 0 {0}/x.py"),
-        ({"processes": 4, "nodes": 4}, "cuda", "python {0}/with_nodes.py 4 1 4 1 {0}/x.py"),
     ],
 )
 def test_the_training_command_leases_gpus_and_starts_the_processes(train, device, command):
     mine = runs(train=train, compute={"device": device})
     assert mine.params.training_command("x")(of(), output=None) == command.format(SCRIPTS)
-    alone = command.format(SCRIPTS) if not train else None
-    assert alone in (None, mine.params.torch_command("x")(of(), output=None))
-
-
-def training_job(**config):
-    """The resources of a training job that are set."""
-    found = {name: value(of()) for name, value in runs(**config).params.training_job().items()}
-    return {name: value for name, value in found.items() if value is not None}
+    assert train or mine.params.torch_command("x")(of(), output=None) == command.format(SCRIPTS)
 
 
 def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
-    train = {"processes": 4, "nodes": 2, "cpu_threads": 3}
-    assert runs(train=train).params.training_threads(of()) == 6  # of a node
     several = {"nodes": 2, "tasks": 2, "mpi": "srun", "tasks_per_gpu": 0, "gpu": 0}
-    assert training_job(train=train) == several | {"cpus_per_task": 6, "gpu_slot": 0}
     # GPUs of the job, which gres has, and CPUs of a node
-    on_cuda = training_job(train=train, compute={"device": "cuda"})
-    assert on_cuda == several | {"gres": "gpu:2", "cpus_per_task": 8, "gpu_slot": 4}
+    devices = {"cpu": {"cpus_per_task": 6, "gpu_slot": 0}}
+    devices["cuda"] = {"gres": "gpu:2", "cpus_per_task": 8, "gpu_slot": 4}
+    for device, own in devices.items():
+        job = runs(train={"processes": 4, "nodes": 2, "cpu_threads": 3}, compute={"device": device}).params
+        assert job.training_threads(of()) == 6  # of a node
+        asked = {name: value(of()) for name, value in job.training_job().items()}
+        assert {name: value for name, value in asked.items() if value is not None} == several | own
 
 
 @pytest.mark.parametrize(("preset", "used"), [("tiny", 408), ("demo", 1572), ("overnight", 3661)])
@@ -324,18 +314,13 @@ def test_a_training_job_on_the_cpu_asks_for_what_it_takes_and_not_for_three_time
 
 def test_a_training_job_asks_for_memory_to_load_a_model_that_is_divided():
     large = {"model": WIDE, "compute": {"device": "cuda"}}
-    whole, divided, on_two_nodes = (
-        runs(train=train, **large)
-        for train in ({"processes": 4}, {"processes": 4, "shard": True}, {"processes": 4, "nodes": 2, "shard": True})
-    )
-    assert [whole.params.training_memory(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
-    one, two = (job.params.training_memory(of(), 1) - 16000 for job in (divided, on_two_nodes))
+    trains = ({"processes": 4}, {"processes": 4, "shard": True}, {"processes": 4, "nodes": 2, "shard": True})
+    whole, divided, on_two_nodes = (runs(train=train, **large).params.training_memory for train in trains)
+    assert [whole(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
+    one, two = (memory(of(), 1) - 16000 for memory in (divided, on_two_nodes))
     assert one == pytest.approx(2 * two, abs=1)
-    assert two == 2 * 16 * parameters(divided.config.model) // 10**6
-    assert divided.params.training_memory(of(), 3) == 3 * (16000 + one)
-
-
-BY_NAME = {figure.name: figure for figure in figures()}
+    assert two == 2 * 16 * parameters(runs(**large).config.model) // 10**6
+    assert divided(of(), 3) == 3 * (16000 + one)
 
 
 def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_for():
@@ -345,16 +330,15 @@ def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_fo
         ({"figures": {"seed_band": True}}, both[:1]),
         ({"seeds": [7], "figures": {"seed_band": True}}, both),
     ):
-        mine = runs(**config)
-        assert mine.figures.inputs(BY_NAME["fig3"])["loop_metrics"] == wanted
-        assert len(mine.figures.inputs(BY_NAME["fig4"])["exit_quality"]) == 1
+        mine, by_name = runs(**config), {figure.name: figure for figure in figures()}
+        assert mine.figures.inputs(by_name["fig3"])["loop_metrics"] == wanted
+        assert len(mine.figures.inputs(by_name["fig4"])["exit_quality"]) == 1
 
 
 def test_the_name_of_a_text_is_one_line_without_controls():
     mine = runs(data={"source": "txt", "path": "/data/a\n\n.. raw:: html\x1b[2J\u202e/"})
-    assert mine.figures.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(
-        "␛", r"\␛"
-    )
+    shown = r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace("␛", r"\␛")
+    assert mine.figures.caption()({}, None)["text"] == shown
 
 
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
@@ -375,18 +359,16 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     paper = [f"results/tiny/figures/fig{number}.svg" for number in range(1, 6)]
     before, after = runs(), runs()
     for mine in (before, after):
-        mine.figures.append(Figure("mine", table("mine"), title="A figure"))
+        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure"))
     assert before.figures.pictures(of()) == paper
     assert before.figures.reported_table("mine")(of()) == []
-    of_figure = tmp_path / "results" / "tiny" / "tables" / "mine.parquet"
-    of_figure.parent.mkdir(parents=True)
-    of_figure.touch()
+    mine = tmp_path / "results/tiny/tables/mine.parquet"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
     assert after.figures.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
     assert after.figures.reported_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
-    titles = [
-        [figure["title"] for figure in json.loads(mine.figures.overview_slice(of()))["report_figures"]]
-        for mine in (before, after)
-    ]
+    shown = (json.loads(some.figures.overview_slice(of()))["report_figures"] for some in (before, after))
+    titles = [[figure["title"] for figure in each] for each in shown]
     assert titles == [titles[0], [*titles[0], "A figure"]]
     assert titles[0][-1] == "Fig. 5, angles over all loop steps"
 
@@ -447,37 +429,5 @@ def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
     assert snakefile.disk_bytes(mine, [job("plot_fig4"), job("extract_trajectories", uses_torch=True)]) == 0
     hub_model = runs(**PUBLISHED)
     (model,) = hub_model.repositories
-    assert (
-        snakefile.disk_bytes(hub_model, [snakefile.PlannedJob("fetch_model", SimpleNamespace(model=model), False)]) > 0
-    )
-
-
-# --- files of users ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "class Mine: pass",
-        "from x import Mine",
-        "from x import Other as Mine",
-        "from x import *",
-        "Mine = make()",
-        "if True:\n    class Mine: pass",
-    ],
-)
-def test_a_class_that_a_file_may_define_is_not_refused(tmp_path, source):
-    file = tmp_path / "mine.py"
-    file.write_text(source)
-    assert len(runs(exits=in_file(file, "Mine")).config.exits.criteria) > 1
-
-
-def test_a_class_that_is_missing_is_refused_with_the_nearest_one(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("class Halving: pass")
-    with pytest.raises(InputError, match=r"found no class 'Halvin', expected one \(did you mean Halving\?\)\.$"):
-        runs(exits=in_file(file, "Halvin"))
-
-
-def in_file(file, name):
-    return {"criteria": {"mine": {"thresholds": ["1e-2"], "file": str(file), "class": name}}}
+    fetch = snakefile.PlannedJob("fetch_model", SimpleNamespace(model=model), False)
+    assert snakefile.disk_bytes(hub_model, [fetch]) > 0

@@ -32,13 +32,10 @@ class Figures:
     def __iter__(self) -> Iterator[Figure]:
         return iter(self.rows)
 
-    def append(self, figure: Figure) -> None:
-        self.rows.append(figure)
-
     # --- files ------------------------------------------------------------------------------------------------------
 
     def drawn(self, name: str) -> str:
-        """The file of a figure or page of the selected run; `in_results` is its copy."""
+        """The file of a figure or page of the selected run; see `in_results`."""
         return f"{self.runs.table_root}/{self.runs.selected}/figures/{name}"
 
     def to_show(self, wildcards: Any) -> dict[str, str]:
@@ -61,7 +58,7 @@ class Figures:
         return [self.drawn("claims.md")] if self.runs.config.model.groups and not absent else []
 
     def results(self, wildcards: Any) -> list[str]:
-        """The figures of the paper and the claims. InputError for a model without loops."""
+        """The figures of the paper and the claims. Raises InputError for a model without loops."""
         if not self.runs.config.model.groups:
             raise InputError(
                 f"run {self.runs.selected}: found no looped groups (model.groups: []), expected at least one for the "
@@ -76,7 +73,7 @@ class Figures:
         return [self.runs.selected] if figure.compared else self._shown_runs(figure)
 
     def _shown_runs(self, figure: Figure) -> list[str]:
-        """The runs that a figure shows; its config is that of the first of them."""
+        """Its config is that of the first of them."""
         if figure.seed_band and self.runs.config.figures.seed_band:
             return self.runs.study("seeds")
         return (self.runs.study(figure.study) if figure.study else []) or [self.runs.selected]
@@ -150,14 +147,15 @@ class Figures:
 
         Decided once, so that inputs and params agree while jobs of the same call write further tables.
         """
-        has = [figure for figure in self if not self._problem(figure)]
-        return [figure for figure in has if figure.target == "all" or self._has_tables(figure)]
 
-    def _has_tables(self, figure: Figure) -> bool:
-        return all(Path(file).exists() for files in self.inputs(figure).values() for file in files)
+        def has_tables(figure: Figure) -> bool:
+            return all(Path(file).exists() for files in self.inputs(figure).values() for file in files)
+
+        has = [figure for figure in self if not self._problem(figure)]
+        return [figure for figure in has if figure.target == "all" or has_tables(figure)]
 
     def pictures(self, wildcards: Any) -> list[str]:
-        """The pictures of the report."""
+        """Of the report."""
         return [self.drawn(f"{figure.name}.svg") for figure in self.reported]
 
     @property
@@ -181,10 +179,7 @@ class Figures:
         return canonical_json(self._names() | {"report_figures": names} | shown)
 
     def snapshot_files(self, wildcards: Any) -> list[str]:
-        """Claims, the figures of the report and of training, and the tables of all of them.
-
-        InputError for a published model.
-        """
+        """Claims, the figures of the report and of training, and their tables; InputError for a published model."""
         if not trains(self.runs.config):
             raise InputError(
                 f"results/snapshot: run {self.runs.selected} has a published model, expected one trained here."

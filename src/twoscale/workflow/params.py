@@ -62,27 +62,23 @@ class Params:
             own = {"run": run, "device": config.compute.device}
             values = {name: own[name] if name in own else getattr(config, name) for name in names}
             values |= {name: value(config) for name, value in derived.items()}
-            return canonical_json({name: _plain(value) for name, value in values.items()})
+            plain = {n: configs.plain(v) if isinstance(v, BaseModel) else v for n, v in values.items()}
+            return canonical_json(plain)
 
         return param
 
     def exit_slice(
-        self,
-        grid: str | None = None,
-        criterion: str | None = None,
-        sections: Sequence[str] = (),
-        **derived: Callable[[Config], Any],
+        self, grid: str | None = None, sections: Sequence[str] = (), **derived: Callable[[Config], Any]
     ) -> Callable:
-        """The slice for exit criteria on a grid, with the code of users' criteria.
+        """The slice for exit criteria on a grid, a wildcard unless given, with the code of users' criteria.
 
-        `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
-        `sequences` is the number of held-out ones that quality_tokens make. `sections` are further names and `derived`
-        further values, as for `slice`.
+        It is about the wildcard `criterion`, or else about all. `sequences` is the number of held-out ones that
+        quality_tokens make. `sections` are further names and `derived` further values, as for `slice`.
         """
 
         def param(wildcards: Any) -> str:
             exits = self.runs.exits(wildcards, grid)
-            if (name := criterion or getattr(wildcards, "criterion", None)) is not None:
+            if (name := getattr(wildcards, "criterion", None)) is not None:
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             files = criterion_files(exits.criteria)
             own = {
@@ -101,10 +97,7 @@ class Params:
     # --- files that are no inputs of Snakemake ----------------------------------------------------------------------
 
     def source_digest(self, wildcards: Any) -> str:
-        """Digest of the files of data.path; empty for other sources.
-
-        Where the files are gone, as in results that were copied alone, the digest that prepare_text has recorded.
-        """
+        """Digest of the files of data.path, or, where they are gone, as prepare_text recorded it; empty otherwise."""
         run, config = self.runs.of(wildcards)
         if config.data.source not in configs.FILE_SOURCES:
             return ""
@@ -122,9 +115,8 @@ class Params:
         return fingerprint(self.scripts / f"{script}.py", *modules)
 
     def torch_code(self, script: str, *modules: str) -> Callable:
-        """Like `code`, with the modules that are imported by name for the model of the run.
-
-        It also covers the defaults of the optional keys of `model` and `train`, which slices and identities leave out.
+        """Like `code`, with the modules that are imported by name for the model of the run, and with the defaults of
+        the optional keys of `model` and `train`, which slices and identities leave out.
         """
 
         def param(wildcards: Any) -> str:
@@ -137,10 +129,7 @@ class Params:
     # --- jobs of scripts --------------------------------------------------------------------------------------------
 
     def script(self, name: str, *arguments: str, modules: Sequence[str] = ()) -> dict[str, Any]:
-        """Params of a job of scripts/<name>.py: the command, its files, and the code that is tracked.
-
-        `modules`: those that the script imports by name.
-        """
+        """Params of a job of scripts/<name>.py, which imports `modules` by name: command, files, and tracked code."""
         command = untracked(lambda wildcards: shlex.join(["python", self._script(name), *arguments]))
         return {"command": command, "files": file_options, "code": self.code(name, *modules)}
 
@@ -156,14 +145,10 @@ class Params:
         function: str | None = None,
         later: Callable = lambda wildcards: [],
     ) -> dict[str, Any]:
-        """Params of an expensive job with torch: a rerun restores its result. With all tracked ones.
+        """Params of a job with torch, of which a rerun restores the result; see `cache_files`.
 
-        Args:
-            name: The script.
-            config: Param function of its slice.
-            written: The tables that it writes.
-            function: Dotted path of the function that the script calls.
-            later: See `cache_files`.
+        `config` is the param function of its slice, `written` are its tables, `function` is the dotted path of the
+        function that the script calls.
         """
         arguments, modules = ([function], [module_of(function)]) if function else ([], [])
         code, columns = self.torch_code(name, *modules), table_columns(*written)
@@ -173,11 +158,8 @@ class Params:
 
     def torch_command(self, script: str, *arguments: str) -> Callable:
         """The command that starts an entry script with torch in one process."""
-        return untracked(
-            lambda wildcards: shlex.join(
-                [*self._lease(self.gpus(wildcards)), "python", self._script(script), *arguments]
-            )
-        )
+        call = ["python", self._script(script), *arguments]
+        return untracked(lambda wildcards: shlex.join([*self._lease(self.gpus(wildcards)), *call]))
 
     def training_command(self, script: str) -> Callable:
         """The command that starts an entry script in train.processes processes on train.nodes nodes."""
@@ -225,14 +207,12 @@ class Params:
     # --- resources --------------------------------------------------------------------------------------------------
 
     def gpus(self, wildcards: Any) -> int:
-        """GPUs of a job that uses torch."""
         return int(self.runs.of(wildcards)[1].compute.device == "cuda")
 
     def exit_threads(self, cores: int | None, grid: str | None = None) -> Callable:
-        """Threads of a quality job, so that the jobs of all criteria of a grid share the cores.
+        """Threads of a quality job: those of all criteria of a grid share the cores.
 
-        Small tensors gain little from a second thread, and parallel jobs gain all of a second core. `grid` is a
-        wildcard unless given.
+        Small tensors gain little from a second thread, and parallel jobs gain all of a second core.
         """
         return lambda wildcards: max(1, (cores or 1) // len(self.runs.exits(wildcards, grid).criteria))
 
@@ -257,11 +237,10 @@ class Params:
         return {"mem_mb": mem_mb, "runtime": growing(minutes), "gpu": self.gpus, "gpu_slot": self.gpus} | further
 
     def training_gpus(self, wildcards: Any) -> int:
-        """GPUs of a training job, one per process."""
         return self.gpus(wildcards) * self.runs.of(wildcards)[1].train.processes
 
     def training_threads(self, wildcards: Any) -> int:
-        """Threads of a training job on each node, all its processes together."""
+        """Threads of all processes on a node."""
         train = self.runs.of(wildcards)[1].train
         return train.cpu_threads * train.processes // train.nodes
 
@@ -273,7 +252,6 @@ class Params:
         return NodeResources(train.nodes, train.processes // train.nodes, cpus, gpus // train.nodes)
 
     def training_memory(self, wildcards: Any, attempt: int) -> int:
-        """MB of a training job on each node, with those for loading a model that is divided."""
         config = self.runs.of(wildcards)[1]
         loaded = loading_bytes(config) // 10**6 if config.train.shard else 0
         on_cpu = LIBRARIES_MB * config.train.processes // config.train.nodes + training_bytes(config) // 10**6
@@ -314,10 +292,6 @@ def trains(config: Config) -> bool:
 def growing(amount: int) -> Callable:
     """`amount` times the number of the attempt, for jobs that may have failed for lack of it."""
     return lambda wildcards, attempt: amount * attempt
-
-
-def _plain(value: Any) -> Any:
-    return configs.plain(value) if isinstance(value, BaseModel) else value
 
 
 def _cache_folder(run: str, output: str) -> str:

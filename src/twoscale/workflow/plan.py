@@ -24,10 +24,7 @@ TRAINED = 7  # weights, gradients and two moments, and weights and moments of a 
 
 
 def rows(run: config.Config, tflops: float | None = None) -> Lines:
-    """The lines of the plan of a run. `tflops`: sustained tera-FLOP/s of training, assumed unless given.
-
-    Raises InputError for a rate that is not > 0.
-    """
+    """The lines of the plan of a run. `tflops`: sustained tera-FLOP/s of training, assumed unless given."""
     training, analysis, bandwidth = RATES[run.compute.device]
     training = training if tflops is None else tflops
     if not 0 < training < math.inf:
@@ -35,15 +32,13 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
     flops, tokens = analyses(run)
     hours = flops / (analysis * 1e12) / 3600 + tokens * _decoded_bytes(run) / (bandwidth * 1e9) / 3600
     trained = run.model.source != "published"
+    decoded = cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)
     return [
         ("parameters", f"{_decimals(parameters(run.model) / 1e6, 1)} M"),
         *(_training_rows(run) if trained else _published_rows(run)),
         ("states for Fig. 1 on disk", _gigabytes(states_bytes(run))),
         ("per-token tables on disk, at most", _gigabytes(_table_bytes(run))),
-        (
-            "cache of one decoded sequence, in memory",
-            _gigabytes(cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)),
-        ),
+        ("cache of one decoded sequence, in memory", _gigabytes(decoded)),
         ("FLOPs of the analyses of the figures, at most", f"{flops:.3g}"),
         *([(f"hours of training at {training:g} TFLOP/s a process", _decimals(_hours(run, training)))] * trained),
         ("hours in all, at most", _decimals(hours + (_hours(run, training) if trained else 0))),
@@ -51,7 +46,6 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
 
 
 def _training_rows(run: config.Config) -> Lines:
-    """The lines on training, on its text and on its files."""
     model, train = run.model, run.train
     weights, tokens = parameters(model) * BYTES["float32"], training_tokens(run)
     flops, full = (mean_flops_per_token(model, train, causal).total for causal in (True, False))
@@ -74,7 +68,6 @@ def _training_rows(run: config.Config) -> Lines:
 
 
 def _published_rows(run: config.Config) -> Lines:
-    """The lines on the weights of a published model, and on the memory of a batch."""
     model, exits, trajectories = run.model, run.exits, run.trajectories
     count, size = parameters(model), BYTES[exits.dtype]
     states = trajectories.batch_size * model.context_length * model.hidden_size * BYTES[trajectories.dtype]
@@ -94,7 +87,7 @@ def _published_rows(run: config.Config) -> Lines:
 
 
 def training_tokens(run: config.Config) -> int:
-    """Tokens that a run is trained on, repeated ones included."""
+    """Repeated ones included."""
     return run.train.iterations * run.train.batch_size * run.model.context_length
 
 
@@ -149,7 +142,7 @@ def _decoded_bytes(run: config.Config) -> float:
 
 
 def states_bytes(run: config.Config) -> int:
-    """Bytes of the states of one sequence, for Fig. 1."""
+    """Of one sequence, for Fig. 1."""
     model = run.model
     states = 1 + model.num_layers - sum(map(len, model.groups)) + len(model.groups) * (run.trajectories.loops + 1)
     return states * model.context_length * model.hidden_size * BYTES["float32"]
@@ -161,7 +154,6 @@ def row_bytes(table: str, measures: int = 0) -> int:
 
 
 def _table_bytes(run: config.Config) -> int:
-    """Bytes of the per-token tables of all checkpoints."""
     from twoscale.dynamics import measures, path_types  # noqa: F401 - here, because they import torch
 
     steps = (run.trajectories.loops + 1) * row_bytes("trajectories", len(measures.LOOP_MEASURES))

@@ -49,7 +49,10 @@ class Runs:
     figures: Figures
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
-        self.release = _release(config)
+        self.release = None
+        if (source := config.get("release")) is not None:
+            download = build(DownloadConfig, config.get("download") or {}, "download")
+            self.release = releases.Release.open(source, download)
         self.configs: dict[str, Config] = (
             configs.runs(config, folder_layer) | configs.studies(config, folder_layer)
             if self.release is None
@@ -80,7 +83,6 @@ class Runs:
 
     @property
     def config(self) -> Config:
-        """Config of the selected run."""
         return self.configs[self.selected]
 
     def study(self, name: str) -> list[str]:
@@ -112,12 +114,12 @@ class Runs:
 
     @property
     def trained_pattern(self) -> str:
-        """Regular expression of the wildcard `run` for runs that are trained here."""
+        """For the wildcard `run` where it is trained here."""
         return alternatives(run for run, config in self.configs.items() if trains(config))
 
     @property
     def last_segments(self) -> str:
-        """Regular expression of the wildcard `run` that matches only in paths of a run's last checkpoint."""
+        """For the wildcard `run`: matches only in paths of a run's last checkpoint."""
         folders = "checkpoints|training|logs|benchmarks"
         last = {run: self.iterations(run)[-1] for run, config in self.configs.items() if trains(config)}
         patterns = [rf"{re.escape(run)}(?=/(?:{folders})/\D*{iteration:06d}\.)" for run, iteration in last.items()]
@@ -125,7 +127,6 @@ class Runs:
 
     @property
     def criterion_pattern(self) -> str:
-        """Regular expression of the wildcard `criterion`."""
         used = (exits for config in self.configs.values() for exits in config.exit_grids.values())
         return alternatives(dict.fromkeys(name for exits in used for name in exits.criteria))
 
@@ -146,7 +147,6 @@ class Runs:
 
     @property
     def text_shards(self) -> list[str]:
-        """Names of the files that the text of a run is split into."""
         return [f"shard_{number:03d}" for number in range(self.config.data.text_shards)]
 
     def data_run(self, run: str) -> str:
@@ -179,7 +179,7 @@ class Runs:
                 return GPT2 if name == "gpt2" else []
 
     def tokenizer_settings(self, wildcards: Any) -> list[str]:
-        """The files besides that of its tokenizer on which the tokens of a published model depend."""
+        """Further files on which the tokens of a published model depend."""
         model = self.of(wildcards)[1].model
         if model.folder is None:
             return self.model_files(wildcards)
@@ -201,10 +201,8 @@ class Runs:
     @cached_property
     def repositories(self) -> dict[str, dict[str, str | None]]:
         """Name of a folder in results/models -> repository and revision of the hub that it is downloaded from."""
-        models = [config.model for config in self.configs.values() if config.model.repository is not None]
-        return {
-            repository_name(model): {"repository": model.repository, "revision": model.revision} for model in models
-        }
+        models = (config.model for config in self.configs.values() if config.model.repository is not None)
+        return {repository_name(each): {"repository": each.repository, "revision": each.revision} for each in models}
 
     def model_folder(self, run: str) -> str:
         """The folder with the files of a published model."""
@@ -212,9 +210,8 @@ class Runs:
         return model.folder if model.folder is not None else f"results/models/{repository_name(model)}"
 
     def model_files(self, wildcards: Any) -> list[str]:
-        """The files of a published model besides config.json; empty for a trained one.
-
-        The manifest of the download represents those of a repository, because they are not known before.
+        """The files of a published model besides config.json; those of a repository, which are not known before, are
+        represented by the manifest of the download.
         """
         run, config = self.of(wildcards)
         if trains(config):
@@ -237,30 +234,23 @@ class Runs:
         if trains(self[run]):
             return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
         if iteration:
-            raise InputError(
-                f"run {run}: found no checkpoint at iteration {iteration}, expected iteration 0 of the published model."
-            )
+            found = f"found no checkpoint at iteration {iteration}, expected iteration 0 of the published model"
+            raise InputError(f"run {run}: {found}.")
         return f"{self.model_folder(run)}/{CONFIG}"
 
     def checkpoint_file(self, wildcards: Any) -> str:
-        """The checkpoint at the wildcard `iteration`."""
         return self.checkpoint(wildcards.run, int(wildcards.iteration))
 
     def last_checkpoint(self, wildcards: Any) -> str:
-        """The last checkpoint of the run."""
         run, _ = self.of(wildcards)
         return self.checkpoint(run, self.iterations(run)[-1])
 
     def later_checkpoints(self, wildcards: Any) -> list[str]:
-        """The checkpoints of the run after the wildcard `iteration`."""
         run, iteration = wildcards.run, int(wildcards.iteration)
         return [self.checkpoint(run, later) for later in self.iterations(run) if later > iteration]
 
     def segment_start(self, wildcards: Any) -> list[str]:
-        """The checkpoint that a segment starts from, and its optimizer state unless it is untrained.
-
-        Raises InputError for an iteration off the schedule.
-        """
+        """The checkpoint that a segment starts from, and its optimizer state unless it is untrained."""
         run, iteration = wildcards.run, int(wildcards.iteration)
         iterations = self.iterations(run)
         if iteration not in iterations[1:]:
@@ -284,10 +274,7 @@ class Runs:
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
     def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
-        """`pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones.
-
-        `grid` is a wildcard unless given.
-        """
+        """`pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones."""
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self.of(wildcards)
@@ -299,17 +286,13 @@ class Runs:
         return files
 
     def of_exits(self, grid: str) -> dict[str, Callable]:
-        """Inputs of a job on all criteria of a grid: the fitted probe, and the quality of users' criteria.
-
-        A user's criterion that fails does so before this job.
+        """Inputs of a job on all criteria of a grid: the fitted probe, and the quality of users' criteria, so that one
+        that fails does so before.
         """
         return {"criteria": self.each_criterion(QUALITY, grid, of_users=True), "probe": self.probe_file(grid)}
 
     def probe_file(self, grid: str | None = None) -> Callable:
-        """The fitted probe where the criterion `probe` is measured; empty elsewhere.
-
-        It is about the wildcard `criterion`, or about all criteria of `grid`.
-        """
+        """The fitted probe if it is the wildcard `criterion`, or one of the criteria of `grid`; empty otherwise."""
 
         def file(wildcards: Any) -> str | list[str]:
             run, _ = self.of(wildcards)
@@ -329,10 +312,3 @@ def repository_name(model: ModelConfig) -> str:
     assert model.repository is not None
     assert model.revision is not None
     return f"{model.repository.replace('/', '--')}--{model.revision[:12]}"
-
-
-def _release(config: Mapping[str, Any]) -> releases.Release | None:
-    """The release that the config names, if it names one. Raises InputError."""
-    if config.get("release") is None:
-        return None
-    return releases.Release.open(config["release"], build(DownloadConfig, config.get("download") or {}, "download"))

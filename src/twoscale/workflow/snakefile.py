@@ -148,21 +148,16 @@ def describe(workflow: Any, runs: Runs) -> None:
 
 
 class PlannedJob(NamedTuple):
-    """A job that Snakemake is about to run."""
-
     rule: str
     wildcards: Any
     uses_torch: bool
 
 
 def check_plan(workflow: Any, runs: Runs) -> None:
-    """Refuse a plan that this machine cannot carry out."""
     if workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
         return
-    methods = workflow.deployment_settings.deployment_method
-    jobs = [
-        PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in workflow.dag.needrun_jobs()
-    ]
+    methods, planned = workflow.deployment_settings.deployment_method, workflow.dag.needrun_jobs()
+    jobs = [PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in planned]
     srun = workflow.executor_plugin.name == "slurm" and DeploymentMethod.APPTAINER not in methods
     with one_sentence():
         check(runs, jobs, here=workflow.local_exec, installed=not methods, srun=srun)
@@ -245,7 +240,10 @@ def ending(runs: Runs) -> str:
     whole = table[table["scope"] == ALL]
     counts = Counter(whole["verdict"])
     found = ((counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict])
-    verdicts = ", ".join(f"{count} {verdict if count == 1 else plural(verdict)}" for count, verdict in found)
+    plural = {HOLDS: "hold", FAILS: "do not hold"}
+    verdicts = ", ".join(
+        f"{count} {verdict if count == 1 else plural.get(verdict, verdict)}" for count, verdict in found
+    )
     scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
     return "\n".join(
         [
@@ -254,8 +252,3 @@ def ending(runs: Runs) -> str:
             NEXT.format(run=runs.selected),
         ]
     )
-
-
-def plural(verdict: str) -> str:
-    """The verdict on several claims, such as "hold"."""
-    return verdict.replace("holds", "hold").replace("does not", "do not")
