@@ -108,13 +108,6 @@ def test_offsets_reach_every_start_that_has_a_target_and_no_other(shard):
     assert seen == set(range(len(shard) - CONTEXT))
 
 
-@pytest.mark.parametrize("order", ["permutation", "offsets"])
-def test_one_sequence_and_a_target_are_enough(shard, order):
-    inputs, targets = Batches(shard[: CONTEXT + 1], CONTEXT, 2, order, seed=1)[3]
-    assert inputs.tolist() == [list(range(CONTEXT))] * 2
-    assert targets.tolist() == [list(range(1, CONTEXT + 1))] * 2
-
-
 @pytest.mark.parametrize("length", [0, 1, CONTEXT])
 def test_less_than_one_sequence_and_a_target_is_refused(shard, length):
     with pytest.raises(InputError, match=f"found {length}, expected at least {CONTEXT + 1}"):

@@ -41,10 +41,6 @@ def test_every_preset_is_a_whole_config_that_ends_at_a_checkpoint(name):
     assert made.train.iterations == config.checkpoint_iterations(made.train)[-1]
 
 
-def test_the_default_preset_is_used_when_none_is_named():
-    assert config.runs({}) == config.runs({"preset": config.DEFAULT_PRESET})
-
-
 def test_the_user_wins_over_the_preset_and_the_preset_over_the_paper():
     model = config.runs({"preset": "tiny", "model": {"hidden_size": 24}})["tiny"].model
     assert (model.hidden_size, model.num_layers, model.loops_sigma) == (24, 4, 0.5)

@@ -37,15 +37,12 @@ def test_without_torchrun_a_process_is_alone(export):
 
 
 def test_torchrun_gives_a_process_its_team(export):
+    export({"TORCHELASTIC_RUN_ID": "none"})
+    assert team() == Team(0, 1, nodes=1)
     export(TORCHRUN)
     assert checked_team(4) == Team(3, 4)
     export({"GROUP_WORLD_SIZE": "2"})
     assert team() == Team(3, 4, nodes=2)
-
-
-def test_a_launch_that_sets_no_numbers_has_one_process(export):
-    export({"TORCHELASTIC_RUN_ID": "none"})
-    assert team() == Team(0, 1, nodes=1)
 
 
 @pytest.mark.parametrize(("variables", "processes", "size"), [(TORCHRUN, 1, 4), (TORCHRUN, 8, 4), (OPERATOR, 2, 1)])

@@ -187,25 +187,12 @@ def test_reading_from_a_row_on_gives_the_rest_and_reads_no_row_group_before_it(t
     everything = list(text.rows(path, "x", "x"))
     for first in (0, 6, 7, 20, 398, 400):
         assert list(text.rows(path, "x", "x", first)) == [found for found in everything if found.row >= first]
-
-    class Counted:
-        """A file that counts the bytes that are read."""
-
-        def __init__(self, opened):
-            self.opened, self.count, self.closed = opened, 0, False
-
-        def __getattr__(self, name):
-            return getattr(self.opened, name)
-
-        def read(self, size=-1):
-            content = self.opened.read(size)
-            self.count += len(content)
-            return content
-
-    with path.open("rb") as opened:
-        counted = Counted(opened)
-        assert len(list(text.rows(counted, "x", "x", 380))) == 16
-        assert 0 < counted.count < path.stat().st_size / 4
+    with path.open("r+b") as file:  # the row groups of the first rows are damaged, and not read
+        file.seek(4)
+        file.write(bytes(path.stat().st_size // 2))
+    assert len(list(text.rows(path, "x", "x", 380))) == 16
+    with pytest.raises((OSError, ValueError)):
+        list(text.rows(path, "x", "x"))
 
 
 BROKEN_GZIP = gzip.compress(random.Random(0).randbytes(1000).hex().encode())[:-30]

@@ -86,28 +86,22 @@ def test_counting_gives_the_length_in_a_shard(trained):
     assert count_tokens(tokenizer, texts) == [len(tokenizer.encode_document(text)) for text in texts]
 
 
-def changed(saved, change):
-    vocabulary = saved["model"]["vocab"]
-    match change:
-        case "no end":
-            saved["added_tokens"] = []
-        case "end elsewhere":
-            saved["added_tokens"][0]["id"] = 0
-        case "gap":
-            del vocabulary[next(reversed(vocabulary))]
-        case "not byte-level":
-            vocabulary["中"] = vocabulary.pop("a")
-        case "no model":
-            saved.pop("model")
-    return saved
-
-
-@pytest.mark.parametrize("change", ["no end", "end elsewhere", "gap", "not byte-level", "no model", b"{", None])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saved: saved.update(added_tokens=[]),
+        lambda saved: saved["added_tokens"][0].update(id=0),
+        lambda saved: saved["model"]["vocab"].popitem(),
+        lambda saved: saved["model"]["vocab"].update({"中": saved["model"]["vocab"].pop("a")}),
+        lambda saved: saved.pop("model"),
+        None,
+    ],
+)
 def test_a_file_that_is_no_trained_tokenizer_is_refused(tmp_path, trained, change):
-    path = tmp_path / "other.json"
+    path, saved = tmp_path / "other.json", json.loads(trained.read_text())
     if change is not None:
-        good = json.loads(trained.read_text())
-        path.write_bytes(change if isinstance(change, bytes) else json.dumps(changed(good, change)).encode())
+        change(saved)
+        path.write_text(json.dumps(saved))
     with pytest.raises(InputError, match=r"other\.json: cannot be used as a tokenizer"):
         load_bpe(path)
 

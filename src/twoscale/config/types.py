@@ -82,7 +82,8 @@ def key(default: Any, description: str, *, source: str = "ours", derived: bool =
     `derived` marks a value that the user cannot set. `optional` marks a key that `plain` leaves out at its default, so
     that runs from before the key keep their identity.
     """
-    extra = {"source": source} | ({"derived": True} if derived else {}) | ({"optional": True} if optional else {})
+    marks = {"derived": derived, "optional": optional}
+    extra: dict[str, Any] = {"source": source} | {name: True for name, marked in marks.items() if marked}
     return Field(default, description=description, json_schema_extra=extra)
 
 
