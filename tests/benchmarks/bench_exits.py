@@ -10,6 +10,7 @@ compared with the time of the same loops, heads and softmax.
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -70,18 +71,6 @@ def unlooped_part(model: LoopedTransformer, tokens: Tensor) -> Tensor:
     return model.readout(hidden)
 
 
-def one_evaluation(model: LoopedTransformer, group: int, tokens: Tensor) -> Callable[[], Tensor]:
-    """A call that runs one loop step of a group for all tokens (B, T)."""
-    state = torch.randn(tokens.numel(), model.config.hidden_size, device=tokens.device)
-    attend = ParallelKV(*tokens.shape).attend(0, torch.arange(tokens.numel(), device=tokens.device))
-
-    @torch.no_grad()
-    def call() -> Tensor:
-        return model.recur(group, 0, state, state, attend)
-
-    return call
-
-
 @torch.no_grad()
 def thresholds(bench: Benchmark) -> list[tuple[str, float, float]]:
     """Criteria, the `SHARES` of their statistics over full loops, and thresholds that these are below."""
@@ -104,7 +93,11 @@ def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold:
         "full": lambda: bench.evaluate(full),
         "unlooped": lambda: unlooped_part(bench.model, bench.tokens),
     }
-    calls |= {str(group): one_evaluation(bench.model, group, bench.tokens) for group in range(bench.num_groups)}
+    number = bench.tokens.numel()
+    state = torch.randn(number, bench.model.config.hidden_size, device=bench.tokens.device)
+    attend = ParallelKV(*bench.tokens.shape).attend(0, torch.arange(number, device=state.device))
+    for group in range(bench.num_groups):  # one loop step of all tokens
+        calls[str(group)] = torch.no_grad()(partial(bench.model.recur, group, 0, state, state, attend))
 
     def over_full(t: Times) -> float:
         return t["criterion"] / t["full"]
@@ -120,34 +113,23 @@ def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold:
     record(f"{label} against its evaluations", [over_evaluations(t) for t in rounds], aim="≤ 1.25")
 
 
-class HeadAndSoftmax:
-    """Head and softmax alone, for some or all tokens of the text."""
-
-    def __init__(self, bench: Benchmark) -> None:
-        self.model = bench.model
-        self.states = torch.randn(bench.tokens.numel(), self.model.config.hidden_size, device=bench.tokens.device)
-
-    @torch.no_grad()
-    def __call__(self, count: int) -> Tensor:
-        return self.model.readout(self.states[:count]).softmax(-1)
+def head_and_softmax(bench: Benchmark) -> Callable[[int], Tensor]:
+    """Head and softmax alone, for so many tokens of the text."""
+    states = torch.randn(bench.tokens.numel(), bench.model.config.hidden_size, device=bench.tokens.device)
+    return torch.no_grad()(lambda count: bench.model.readout(states[:count]).softmax(-1))
 
 
 def compare_kl_in_parallel(bench: Benchmark) -> None:
-    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), HeadAndSoftmax(bench)
-    rounds = bench.time(
-        {
-            "kl": lambda: bench.evaluate(kl),
-            "loops": lambda: bench.evaluate(full),
-            "readout": lambda: predict(bench.tokens.numel()),
-        }
-    )
+    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), head_and_softmax(bench)
+    calls = {"kl": lambda: bench.evaluate(kl), "loops": lambda: bench.evaluate(full)}
+    rounds = bench.time(calls | {"readout": lambda: predict(bench.tokens.numel())})
     readouts = bench.num_groups * (bench.max_loops + 1)  # x^0 … x^K of every group
     times = [t["kl"] / (t["loops"] + readouts * t["readout"]) for t in rounds]
     record("`kl` against loops, head and softmax", times, aim="≤ 1.15")
 
 
 def compare_kl_in_decoding(bench: Benchmark) -> None:
-    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), HeadAndSoftmax(bench)
+    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), head_and_softmax(bench)
     text = bench.tokens[0, :DECODED_TOKENS].tolist()
     # without replay, because a replay calls no hooks
     decoder = Decoder(bench.model, full, bench.max_loops, seed=0, options=DecoderOptions(replay=False))

@@ -55,18 +55,19 @@ def once(call: Call, operands: tuple[Tensor, ...]) -> Callable[[], object]:
 
 def count_kernels() -> None:
     sys.path.append(str(Path(__file__).parents[2]))
-    from tests import gpu_kernels
+    from tests import fake_cuda, gpu_kernels
     from twoscale.exits.criteria import CRITERIA, make_criterion
     from twoscale.exits.decoder import Decoder, DecoderOptions
 
     print("kernels per loop step and layer of the paper's model in a captured graph, counted without a GPU")
-    with gpu_kernels.gpu() as seen:
+    with fake_cuda.fake_cuda() as seen:
         model, full = gpu_kernels.model_on(seen, "paper"), make_criterion("fixed", MAX_LOOPS)
         decoder = Decoder(model, full, MAX_LOOPS, seed=0)
         loops, size = decoder._loops, DecoderOptions().steps_per_graph
         for group, layers in enumerate(model.config.groups):
             found = gpu_kernels.of_compiled_step(seen, loops, group)
-            as_it_is, compiled = gpu_kernels.of_step(seen, loops, group) / len(layers), found.total() / len(layers)
+            step = gpu_kernels.kernels(seen, lambda group=group: loops.recur(group, 1, loops.x0))
+            as_it_is, compiled = step / len(layers), found.total() / len(layers)
             label = model.config.group_labels[group]
             print(f"  group {label:4} {as_it_is:5.1f} as it is, {compiled:5.1f} compiled ({dict(found)} in the step)")
         print(f"kernels that decisions add to a loop step, in graphs of {size} steps")

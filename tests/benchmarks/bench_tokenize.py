@@ -117,13 +117,8 @@ def repeated(shard: Path, times: int, path: Path) -> Path:
     with tables.writing("text", path) as append:
         for copy in range(times):
             for held_out, texts in iter_shards([shard]):
-                append(
-                    {
-                        "document": [str(copy)] * len(texts),
-                        "held_out": held_out,
-                        "text": [f"{copy} {text}" for text in texts],
-                    }
-                )
+                columns = {"document": [str(copy)] * len(texts), "held_out": held_out}
+                append(columns | {"text": [f"{copy} {text}" for text in texts]})
     return path
 
 
@@ -136,10 +131,8 @@ def measure_memory(shard: Path, tokenizer_file: tuple[str, Path | None], folder:
     collecting += ["--download", json.dumps({"download": plain(DownloadConfig())}), "--parts", folder / "memory_parts"]
     collecting += ["--text", folder / "memory_0.parquet", folder / "memory_1.parquet"]
     collecting += ["--tokenizer", path] if path else []
-    for name, command in (
-        ("collecting", collecting),
-        ("tokenizing", job(source, tokenizer_file, token_shard(folder, "m"))),
-    ):
+    commands = {"collecting": collecting, "tokenizing": job(source, tokenizer_file, token_shard(folder, "m"))}
+    for name, command in commands.items():
         record(f"peak memory of {name}", [peak_memory(command) / 1e3], "GB", "≤ 1 GB")
 
 

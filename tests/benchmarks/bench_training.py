@@ -23,8 +23,6 @@ import torch
 from common import not_measured, options, record
 from torch import Tensor
 
-from twoscale.config import ModelConfig, TrainConfig
-
 THREADS = 2
 VOCAB_SIZE = 50257
 PADDED = 50304
@@ -39,29 +37,24 @@ def tokens(vocab_size: int) -> np.ndarray:
     return np.random.default_rng(SEED).integers(0, vocab_size, 200_000).astype(np.uint16)
 
 
-def step_of(model: ModelConfig, train: TrainConfig) -> Step:
-    """One iteration of this project's training of `model`, a preset with changes."""
+def preset_step(name: str, batch_size: int, **changes: object) -> Step:
+    """One iteration of this project's training of a preset with changes of its model."""
+    from twoscale import config
     from twoscale.data.batches import HeldOut
     from twoscale.model.transformer import initialise
     from twoscale.training.recipe import make_optimizer
     from twoscale.training.state import TrainingState
     from twoscale.training.trainer import Trainer, TrainingData
 
-    config = SimpleNamespace(seed=SEED, device="cpu", model=model, train=train)
+    run = config.checked(config.preset(name))
+    recipe = {"cpu_threads": THREADS, "compile": False, "batch_size": batch_size, "micro_batches": 1}
+    model, train = run.model.model_copy(update=changes), run.train.model_copy(update=recipe)
+    settings = SimpleNamespace(seed=SEED, device="cpu", model=model, train=train)
     none = torch.empty(0, dtype=torch.int64)
-    trainer = Trainer(config, TrainingData(tokens(model.vocab_size), HeldOut(none, none, (), ())))
+    trainer = Trainer(settings, TrainingData(tokens(model.vocab_size), HeldOut(none, none, (), ())))
     weights = initialise(model, SEED)
     state = TrainingState(weights, make_optimizer(weights, train), 0, 0)
     return lambda: trainer.iterate(state)
-
-
-def preset_step(name: str, batch_size: int, **model: object) -> Step:
-    from twoscale import config
-
-    run = config.checked(config.preset(name))
-    changes = {"cpu_threads": THREADS, "compile": False, "batch_size": batch_size, "micro_batches": 1}
-    recipe = run.train.model_copy(update=changes)
-    return step_of(run.model.model_copy(update=model), recipe)
 
 
 def plain_step(hidden_size: int, num_heads: int, batch_size: int, length: int) -> Step:
@@ -114,12 +107,7 @@ def products_step(hidden_size: int, num_heads: int, batch_size: int, length: int
 def worker(kind: str, *arguments: str) -> None:
     """Run one step for each line of stdin and print its seconds; at the end, the peak memory in bytes."""
     torch.set_num_threads(THREADS)
-    makers = {
-        "plain": plain_step,
-        "products": products_step,
-        "nanogpt": nanogpt_step,
-        "preset": preset_step,
-    }
+    makers = {"plain": plain_step, "products": products_step, "nanogpt": nanogpt_step, "preset": preset_step}
     with contextlib.redirect_stdout(sys.stderr):
         step = makers[kind](*(int(a) if a.isdigit() else a for a in arguments))
     for _ in sys.stdin:

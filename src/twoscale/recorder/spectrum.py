@@ -136,7 +136,8 @@ class RecordedStep:
         return early if gap <= SAME else replace(early, place=count - 2)
 
     def __call__(self, state: Tensor) -> Tensor:
-        calls, reached = 0, None
+        calls = 0
+        reached: Any = None
 
         def put(_: Any, args: Any, found: Any) -> Any:
             nonlocal calls, reached

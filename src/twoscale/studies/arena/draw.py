@@ -52,7 +52,8 @@ def run(job: "StudyJob") -> None:
 
 def summarise(*inputs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """The table "arena" without its column `run`, from the tables `INPUTS`; `seed` of the bootstrap."""
-    rows = [*_gains(*inputs[:3], seed), *_regrets(*inputs[3:], seed)]
+    quality, exit_loops, cost_matched, regret, frontier = inputs
+    rows = [*_gains(quality, exit_loops, cost_matched, seed), *_regrets(regret, frontier, seed)]
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
