@@ -138,6 +138,12 @@ def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
         assert found == earlier + [iteration for iteration in (6, 8) if iteration <= max(resumed_at, 4)]
 
 
+def test_a_resume_keeps_the_lines_up_to_its_iteration(tmp_path):
+    show(tmp_path, [row(iteration) for iteration in range(1, 9)])
+    show(tmp_path, [], iteration=4)
+    assert iterations_in(tmp_path) == [2, 4]
+
+
 def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_successor(tmp_path):
     with monitoring(config(), SegmentView("small", 20, 0, (), tmp_path)) as record:
         record(row(2))

@@ -325,6 +325,7 @@ def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_an
     user = {"model": {"source": "published", "folder": str(folder)}, "data": {"source": "python_docs"}}
     run = config.runs(user, folder_layer)["published"]
     assert run.scaling.loops == (1, 2, 3, 4, 5, 6, 8)
+    assert run.exits.criteria["exit_gate"].thresholds == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     assert run.model.context_length == run.exits.latency_tokens == 32
 
 

@@ -1,6 +1,7 @@
 """training: the recipe, and the same bits wherever a segment is cut, killed and resumed."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -426,6 +427,11 @@ def test_another_or_a_broken_partial_state_is_left_alone_with_a_notice(change, i
 def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, partial):
     assert loaded(partial) is not None
     assert loaded(partial, first, until) is None
+
+
+def test_a_partial_state_without_a_row_for_each_iteration_counts_as_nothing(two_iterations, partial):
+    save_partial(partial, replace(two_iterations, log=two_iterations.log[1:]), IDENTITY)
+    assert loaded(partial) is None
 
 
 @pytest.mark.parametrize("changed", ["nothing", "code", "start"])
