@@ -21,8 +21,8 @@ class Checkout:
 
     def __init__(self, root: Path) -> None:
         self.root, source = root, root / "src" / "twoscale"
-        names = {path: ".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")}
-        self.files = {name.removesuffix("__init__").rstrip("."): path for path, name in names.items()}
+        names = {".".join(path.relative_to(source).with_suffix("").parts): path for path in source.rglob("*.py")}
+        self.files = {name.removesuffix("__init__").rstrip("."): path for name, path in names.items()}
         self.arrows = {name: self.imports(path) - {name} for name, path in self.files.items()}
 
     def imports(self, path: Path) -> set[str]:
@@ -77,13 +77,12 @@ class Checkout:
 
 def main() -> None:
     checkout = Checkout(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1])
-    core, planned = checkout.closure(planning=False), checkout.closure(planning=True)
     print(f"source: {checkout.lines(checkout.files)} lines in {len(checkout.files)} modules")
     print(f"tests: {len(checkout.tracked('tests/*.py').splitlines())} lines")
     print(*(f"{name}: {len(checkout.tracked(name).split())} words" for name in ("*.md", "README.md")), sep="\n")
-    print(f"figures and claims: {checkout.lines(core)} lines in {len(core)} modules")
-    print(f"figures and claims with planning: {checkout.lines(planned)} lines in {len(planned)} modules")
-    print(f"rooms: {len({name.partition('.')[0] for name in checkout.files})}")
+    for planning, name in ((False, "figures and claims"), (True, "figures and claims with planning")):
+        print(f"{name}: {checkout.lines(inside := checkout.closure(planning))} lines in {len(inside)} modules")
+    print(f"rooms: {len({name.partition('.')[0] for name in checkout.files})}", end="; ")
     print(f"imports upward: {len(checkout.upward())}; modules in circles of imports: {len(checkout.circles())}")
 
 
