@@ -7,8 +7,8 @@ stopped, before it writes code.
 
 import warnings
 from collections import Counter, namedtuple
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -22,35 +22,35 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tests.fake_cuda import Seen, fake_cuda
+from tests.fake_cuda import Seen
 from twoscale import config
 from twoscale.exits.captured_loops import CapturedLoops, Loop, make_recur
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.model import registry
 from twoscale.model.interface import LoopedModel
 
-PROPERTIES = {
-    "name": "a GPU",
-    "major": 9,
-    "minor": 0,
-    "total_memory": 2**37,
-    "multi_processor_count": 132,
-    "regs_per_multiprocessor": 2**16,
-    "max_threads_per_multi_processor": 2048,
-    "warp_size": 32,
-    "L2_cache_size": 60 * 2**20,
-    "shared_memory_per_block": 48 * 2**10,
-    "shared_memory_per_block_optin": 227 * 2**10,
-    "gcnArchName": "",
+PROPERTIES = """
+name major minor total_memory multi_processor_count regs_per_multiprocessor max_threads_per_multi_processor
+warp_size L2_cache_size shared_memory_per_block shared_memory_per_block_optin gcnArchName
+"""
+DEVICE = namedtuple("Device", PROPERTIES)(
+    *("a GPU", 9, 0, 2**37, 132, 2**16, 2048),
+    *(32, 60 * 2**20, 48 * 2**10, 227 * 2**10, ""),
+)
+# What the compiler asks about the device.
+ANSWERS: dict[str, Callable] = {
+    "torch._inductor.scheduler.has_triton": lambda *device: True,
+    "torch.cuda.get_device_properties": lambda *device: DEVICE,
+    "torch.cuda._get_device_properties": lambda *device: DEVICE,
+    "torch.cuda.get_device_capability": lambda *device: (9, 0),
+    "torch.cuda.is_available": lambda: True,
+    "torch.cuda.device_count": lambda: 1,
+    "torch.cuda.get_rng_state": lambda *device: torch.zeros(16, dtype=torch.uint8),
+    "torch.cuda.set_rng_state": lambda *state: None,
+    "torch.cuda._exchange_device": lambda device: 0,
+    "torch.cuda._maybe_exchange_device": lambda device: 0,
+    "torch.cuda._lazy_init": lambda: None,
 }
-DEVICE = namedtuple("Device", PROPERTIES)(**PROPERTIES)
-
-
-@contextmanager
-def gpu() -> Iterator[Seen]:
-    """Fake CUDA, with what decoding needs besides."""
-    with fake_cuda() as seen:
-        yield seen
 
 
 def model_on(seen: Seen, preset: str, dtype: torch.dtype = torch.float32, **changes: Any) -> LoopedModel:
@@ -78,22 +78,6 @@ def kernels(seen: Seen, call: Callable[[], object]) -> int:
     return seen.kernels.total()
 
 
-def of_step(seen: Seen, loops: CapturedLoops, group: int) -> int:
-    """Kernels of a loop step as it is."""
-    return kernels(seen, lambda: loops.recur(group, 1, loops.x0))
-
-
-def of_compiled_step(seen: Seen, loops: CapturedLoops, group: int) -> Counter[str]:
-    """`launches` of a loop step."""
-    *tensors, stored = loops.arguments(group, 0, loops.x0)
-    recur = make_recur(loops.model, group)
-
-    def function(*arguments: Tensor) -> Tensor:
-        return recur(0, *arguments[: len(tensors)], arguments[len(tensors) :])
-
-    return launches(seen, function, [*tensors, *stored])
-
-
 def of_decisions(seen: Seen, loops: CapturedLoops, criterion: ExitCriterion, steps: int) -> float:
     """Kernels that the decisions add to each loop step, in a graph of so many steps that is not the first."""
     counts = []
@@ -108,15 +92,10 @@ class _Counted(Exception):
     """Stops the compiler."""
 
 
-def launches(seen: Seen, function: Callable[..., Tensor], arguments: Sequence[Tensor]) -> Counter[str]:
-    """Kernels that the compiled function launches: matrix products and other "extern" ones, and "generated" ones.
-
-    Args:
-        seen: The open context of fake CUDA tensors.
-        function: Takes tensors and returns one, and may write to its arguments.
-        arguments: Fake CUDA tensors.
-    """
-    found: Counter[str] = Counter()
+def of_compiled_step(seen: Seen, loops: CapturedLoops, group: int) -> Counter[str]:
+    """Kernels of a compiled loop step: matrix products and other "extern" ones, and "generated" ones."""
+    *tensors, stored = loops.arguments(group, 0, loops.x0)
+    recur, found = make_recur(loops.model, group), Counter()
 
     def count(self: scheduler.Scheduler) -> None:
         for node in self.nodes:
@@ -128,10 +107,10 @@ def launches(seen: Seen, function: Callable[..., Tensor], arguments: Sequence[Te
 
     seen.__exit__(None, None, None)
     try:
-        graph, inputs = _as_compiled(function, arguments)
+        graph, inputs = _as_compiled(lambda *x: recur(0, *x[: len(tensors)], x[len(tensors) :]), [*tensors, *stored])
         with ExitStack() as stack:
-            for name, value in _device().items():
-                stack.enter_context(patch(name, value, create=True))
+            for name, answer in ANSWERS.items():
+                stack.enter_context(patch(name, answer, create=True))
             stack.enter_context(patch.object(scheduler.Scheduler, "codegen", count))
             stack.enter_context(V.set_fake_mode(detect_fake_mode(inputs)))
             stack.enter_context(torch._inductor.config.patch(fx_graph_cache=False))
@@ -140,8 +119,7 @@ def launches(seen: Seen, function: Callable[..., Tensor], arguments: Sequence[Te
                 compile_fx.compile_fx_inner(graph, inputs)
     finally:
         seen.__enter__()
-    if not found:
-        raise RuntimeError("the compiler did not come to the point where kernels are fused")
+    assert found, "the compiler did not come to the point where kernels are fused"
     return found
 
 
@@ -158,21 +136,3 @@ def _as_compiled(function: Callable[..., Tensor], arguments: Sequence[Tensor]) -
         options = {"decompositions": select_decomp_table(), "keep_inference_input_mutations": True}
         aot_module_simplified(traced, arguments, fw_compiler=keep, inference_compiler=keep, **options)
     return found[0]
-
-
-def _device() -> dict[str, Any]:
-    """What the compiler asks about the device."""
-    cuda: dict[str, Any] = {
-        "get_device_properties": lambda *device: DEVICE,
-        "_get_device_properties": lambda *device: DEVICE,
-        "get_device_capability": lambda *device: (9, 0),
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "get_rng_state": lambda *device: torch.zeros(16, dtype=torch.uint8),
-        "set_rng_state": lambda *state: None,
-        "_exchange_device": lambda device: 0,
-        "_maybe_exchange_device": lambda device: 0,
-        "_lazy_init": lambda: None,
-    }
-    patches = {f"torch.cuda.{name}": value for name, value in cuda.items()}
-    return patches | {"torch._inductor.scheduler.has_triton": lambda *device: True}

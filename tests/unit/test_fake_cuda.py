@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.fake_cuda import Seen, fake_cuda
-from tests.gpu_kernels import gpu, kernels, model_on, of_compiled_step, of_step
+from tests.gpu_kernels import kernels, model_on, of_compiled_step
 from tests.small import checkpoint, held_out, job_config, learnable_tokens, model_config, train_config
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
@@ -27,8 +27,7 @@ MAX_LOOPS = 5
 OUROS = {"groups": [[2, 3]], "exit_gate": True, "num_kv_heads": 1, "positions": "rotary", "loop_noise": 0.1}
 OPTIONS = [{}, {"kv_slots": 2}, {"readout": "remaining_layers"}, {"warm_start": True}, {"steps_per_graph": 1}]
 RECIPES = [
-    *({"precision": "float32"}, {"recompute": True}, {"backprop_depth": 2}, {"micro_batches": 3}),
-    {"backprop_depth": 2, "recompute": True},
+    *({"precision": "float32"}, {"micro_batches": 3}, {"backprop_depth": 2, "recompute": True}, {"prefetch": False}),
 ]
 
 
@@ -62,10 +61,8 @@ def test_waits_are_recorded_by_kind_and_tensors_of_two_devices_are_refused():
         x[x > 0], x.nonzero()
         x.cpu()
         torch.empty(2).to("cuda"), torch.empty(2).to("cuda", non_blocking=True)
-        assert waits(seen) == {"value outside twoscale": 1, "rows outside twoscale": 2} | {
-            "to host outside twoscale": 1,
-            "to device outside twoscale": 2,
-        }
+        counts = {"value": 1, "rows": 2, "to host": 1, "to device": 2}
+        assert waits(seen) == {f"{kind} outside twoscale": count for kind, count in counts.items()}
         seen.clear()
         torch.empty(2).pin_memory()[1:].to("cuda", non_blocking=True)
         torch.empty((), pin_memory=True).copy_(x.sum(), non_blocking=True)
@@ -77,7 +74,7 @@ def test_waits_are_recorded_by_kind_and_tensors_of_two_devices_are_refused():
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_token_waits_only_for_its_decisions_if_loops_are_captured(options):
     """They come through pinned memory and an event, which is no operation on a tensor."""
-    with gpu() as seen:
+    with fake_cuda() as seen:
         # with an option, of criteria whose state has the same layout one is enough
         layouts = ["fixed", "acceleration", "kl", "argmax_stability"]
         for names in (layouts if options else [name for name in CRITERIA if name != "exit_gate"], ["exit_gate"]):
@@ -94,7 +91,7 @@ def test_a_token_waits_only_for_its_decisions_if_loops_are_captured(options):
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_a_token_waits_for_each_decision_if_loops_are_eager(name):
-    with gpu() as seen:
+    with fake_cuda() as seen:
         model = model_for(seen, name)
         Decoder(model, never(name), MAX_LOOPS, 0, DecoderOptions(replay=False)).feed(1)
         (place,), (times,) = zip(*exits_waits(seen).items(), strict=True)
@@ -103,7 +100,7 @@ def test_a_token_waits_for_each_decision_if_loops_are_eager(name):
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_a_text_read_in_parallel_waits_for_the_exits_of_a_step_only(name):
-    with gpu() as seen:
+    with fake_cuda() as seen:
         model = model_for(seen, name)
         tokens, noise = torch.zeros(2, 9, dtype=torch.int64, device="cuda"), EvaluationNoise.of(model.config, 0, [0, 1])
         evaluate(model, tokens, never(name), MAX_LOOPS, noise)
@@ -114,11 +111,12 @@ def test_a_text_read_in_parallel_waits_for_the_exits_of_a_step_only(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_token_takes_few_kernels_and_starts_few_outside_of_graphs(dtype):
-    with gpu() as seen:
+    with fake_cuda() as seen:
         model = model_on(seen, "paper", dtype)
         decoder = Decoder(model, never("acceleration"), 3, 0)
         for group, layers in enumerate(model.config.groups):
-            assert of_step(seen, decoder._loops, group) <= 14 * len(layers) + 2
+            step = kernels(seen, lambda group=group: decoder._loops.recur(group, 1, decoder._loops.x0))
+            assert step <= 14 * len(layers) + 2
             compiled = of_compiled_step(seen, decoder._loops, group)
             assert compiled["extern"] == 5 * len(layers) + 1  # matrix products and attention
             assert compiled.total() <= 12 * len(layers)
@@ -137,49 +135,36 @@ def prepared(seen: Seen, model: dict[str, Any] | None = None, **recipe: Any) -> 
     return Trainer(config, TrainingData(learnable_tokens(500), held)), state
 
 
-@pytest.fixture
-def without_backward(monkeypatch):
-    """Zeros as gradients: autograd needs a GPU."""
+def iterate(trainer: Trainer, state: TrainingState) -> None:
+    """Two iterations with zeros as gradients: autograd needs a GPU."""
 
-    def zeros(trainer_of: Trainer, state: TrainingState) -> None:
-        def backward(loss, *_, **__):
-            for weights in state.model.parameters():
-                weights.grad = torch.zeros_like(weights)
+    def backward(loss, *_, **__):
+        for weights in state.model.parameters():
+            weights.grad = torch.zeros_like(weights)
 
-        with patch("torch.Tensor.backward", backward):
-            trainer_of.iterate(state)
-
-    return zeros
+    with patch("torch.Tensor.backward", backward):
+        trainer.iterate(state)
+        trainer.iterate(state)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
-def test_an_iteration_does_not_wait_for_the_device(recipe, without_backward):
+def test_an_iteration_does_not_wait_for_the_device_unless_its_batch_is_not_read_ahead(recipe):
     with fake_cuda() as seen:
         trainer, state = prepared(seen, {"loop_noise": 0.1}, **recipe)
         seen.clear()
-        without_backward(trainer, state)
-        without_backward(trainer, state)
-        assert not seen.syncs
+        iterate(trainer, state)
+        assert waits(seen) == ({} if recipe.get("prefetch", True) else {"to device training/recipe.py": 4})
         moments = [moment for values in state.optimizer.state.values() for moment in values.values()]
         assert {(moment.dtype, moment.device.type) for moment in moments} == {(torch.float32, "cuda")}
 
 
-def test_batches_that_are_not_read_ahead_are_waited_for(without_backward):
-    with fake_cuda() as seen:
-        trainer, state = prepared(seen, prefetch=False)
-        seen.clear()
-        without_backward(trainer, state)
-        assert waits(seen) == {"to device training/recipe.py": 2}
-
-
-def test_a_number_that_is_not_finite_is_reported_with_its_iteration_though_it_is_read_late(without_backward):
+def test_a_number_that_is_not_finite_is_reported_with_its_iteration_though_it_is_read_late():
     with fake_cuda() as seen:
         trainer, state = prepared(seen)
-        without_backward(trainer, state)
-        without_backward(trainer, state)
+        iterate(trainer, state)
         seen.value = lambda tensor: math.nan
         with pytest.raises(InputError, match="found the loss nan and the gradient norm nan at iteration 2"):
-            without_backward(trainer, state)
+            iterate(trainer, state)
     assert (state.iteration, len(state.log)) == (3, 1)
 
 

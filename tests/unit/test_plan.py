@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,43 +22,34 @@ from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.training.recipe import draw_loops
 from twoscale.workflow import plan as plans
 
-PROJECT = Path(__file__).parents[2]
 BATCH = 2
 
 # model config, loop counts, back-propagation depth, recompute
+GROUPED = {"num_heads": 4, "num_kv_heads": 2}
 VARIANTS = {
     "default": ({}, (3, 2), None, False),
-    "from the input": ({"state_init": "input"}, (3, 2), None, False),
     "from the input and noise": ({"state_init": "input_plus_noise"}, (3, 2), None, False),
-    "from zero, branch": ({"state_init": "zero", "sandwich": "branch"}, (3, 2), None, False),
     "from the input, truncated": ({"state_init": "input"}, (3, 2), 2, False),
+    "from zero, branch, recomputed": ({"state_init": "zero", "sandwich": "branch"}, (3, 2), None, True),
     "noise at every step, normed exit": ({"loop_noise": 0.1, "exit_norm": "final_norm"}, (3, 2), None, False),
-    "truncated": ({}, (5, 1), 2, False),
-    "recomputed": ({}, (3, 2), None, True),
-    "branch, recomputed": ({"sandwich": "branch"}, (3, 2), None, True),
     "truncated and recomputed": ({}, (5, 1), 2, True),
     "one core": ({"groups": [[2, 3]]}, (4,), None, False),
     "loops at both ends": ({"groups": [[1], [3, 4]]}, (2, 3), 1, False),
     "no groups": ({"groups": []}, (), None, False),
     "gated, grouped heads, own head": (
-        {"mlp": "gated", "mlp_size": 24, "num_heads": 4, "num_kv_heads": 2, "positions": "rotary", "tied_head": False},
-        (3, 2),
-        2,
-        False,
+        GROUPED | {"mlp": "gated", "mlp_size": 24, "positions": "rotary", "tied_head": False},
+        *((3, 2), 2, False),
     ),
     "Parcae": (
-        {"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True, "input_norm": True, "qk_norm": "head"}
-        | {"num_heads": 4, "num_kv_heads": 2, "looped_kv_heads": 4, "mlp_size": 12, "looped_mlp_size": 20},
-        (3,),
-        2,
-        False,
+        GROUPED
+        | {"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True, "input_norm": True, "qk_norm": "head"}
+        | {"looped_kv_heads": 4, "mlp_size": 12, "looped_mlp_size": 20},
+        *((3,), 2, False),
     ),
     "Parcae with sums, recomputed": ({"injection": "add", "exit_projection": True}, (3, 2), None, True),
     "no injection": (
         {"groups": [[3, 4]], "injection": "none", "state_init": "input", "loop_norm": True, "norms": "pre"},
-        (3,),
-        None,
-        True,
+        *((3,), None, True),
     ),
 }
 # Keys that change the number of parameters.
@@ -101,11 +91,6 @@ def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
     left_out = 4 * 16 * (12 * 12 - pairs) * model.num_layers / 12  # scores and averages, per token
     assert full.forward - causal.forward == pytest.approx(left_out)
     assert full.backward - causal.backward == pytest.approx(2 * left_out)
-
-
-def test_the_bytes_of_a_number_are_those_of_numpy():
-    others = {"string": 4, "bfloat16": torch.bfloat16.itemsize}
-    assert {name: np.dtype(name).itemsize for name in flops.BYTES if name not in others} | others == flops.BYTES
 
 
 def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
@@ -170,11 +155,6 @@ def test_the_paper_takes_what_its_appendix_says():
     assert number(plan["checkpoints on disk"]) == pytest.approx(16 * 4 * number(plan["parameters"]) / 1e3, abs=0.01)
 
 
-def plan_text(*options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(PROJECT / "scripts" / "plan.py"), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
     values = [value for label, value in printed(preset).items() if not label.startswith(("text", "sequences"))]
@@ -219,12 +199,20 @@ def test_hours_follow_the_rate_and_are_those_of_training_and_of_the_analyses():
     assert analyses[0] > 0
 
 
-def test_the_plan_is_that_of_the_users_config(tmp_path):
+def plan_text(*options: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(small.ROOT / "scripts" / "plan.py"), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_plan_is_that_of_the_users_config_or_a_sentence(tmp_path):
     (tmp_path / "my.yaml").write_text("preset: tiny\nrun: mine\ntrain: {learning_rate: 2e-3}\nruns: {more: {}}\n")
-    printed = plan_text("--configfile", str(tmp_path / "my.yaml"), "--config", "train={iterations: 4e1}")
-    assert printed.returncode == 0, printed.stderr
-    assert [line for line in printed.stdout.splitlines() if line.startswith("run ")] == ["run mine", "run more"]
-    assert [line.split()[-1] for line in printed.stdout.splitlines() if "iterations" in line] == ["40", "40"]
+    done = plan_text("--configfile", str(tmp_path / "my.yaml"), "--config", "train={iterations: 4e1}")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("run ")] == ["run mine", "run more"]
+    assert [line.split()[-1] for line in done.stdout.splitlines() if "iterations" in line] == ["40", "40"]
+    refused = plan_text("--preset", "tiny", "--tflops", "0")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "error: option --tflops: found 0, expected a finite number > 0.\n"
 
 
 def test_analyses_are_counted_at_every_checkpoint():
@@ -244,27 +232,19 @@ def test_several_processes_share_the_sequences_and_wait_for_the_slowest(processe
     assert float(several[label]) == pytest.approx(hours * float(one[label]), rel=0.02)
 
 
-def test_nodes_are_counted_and_take_no_process_away():
+def test_nodes_take_no_process_away_and_a_divided_model_is_loaded_whole_by_each_process():
     one, two = (dict(plans.rows(tiny(train={"processes": 4, "nodes": nodes}), 1e-9)) for nodes in (1, 2))
     assert (one.pop("nodes of a training job"), two.pop("nodes of a training job")) == ("1", "2")
     assert one == two
-
-
-def test_a_divided_model_takes_its_share_of_the_memory_and_what_is_gathered():
-    run = tiny(train={"processes": 4, "shard": True}, model={"num_layers": 8, "groups": [[4], [5]]})
+    run = tiny(train={"processes": 4, "nodes": 2, "shard": True}, model={"num_layers": 8, "groups": [[4], [5]]})
+    loaded, fixed = "memory of each node to load the model", "weights, gradients, moments on a process"
     whole, divided = (
-        dict(plans.memory_rows(run.model_copy(update={"train": train})))
-        for train in (run.train.model_copy(update={"shard": False}), run.train)
+        dict(plans.memory_rows(run.model_copy(update={"train": run.train.model_copy(update={"shard": shard})})))
+        for shard in (False, True)
     )
-    fixed = "weights, gradients, moments on a process"
     assert number(divided[fixed]) == pytest.approx(number(whole[fixed]) / 4, rel=0.05)
-
-
-def test_each_process_of_a_node_loads_the_whole_model_before_it_is_divided():
-    run = tiny(train={"processes": 4, "nodes": 2, "shard": True})
+    assert (loaded in whole, loaded in divided) == (False, True)
     assert plans.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(run.model)  # weights, two moments, the model
-    assert "memory of each node to load the model" in dict(plans.memory_rows(run))
-    assert "memory of each node to load the model" not in dict(plans.memory_rows(tiny(train={"processes": 2})))
 
 
 def claim_notes(**keys) -> dict[int, str]:
@@ -274,10 +254,9 @@ def claim_notes(**keys) -> dict[int, str]:
 
 
 def test_the_plan_names_the_claims_that_no_result_can_uphold_and_what_would_help():
-    assert claim_notes(preset="demo") == {
-        4: "cannot be upheld from 16 held-out sequences: with the noise of the demo, the intervals fit within the "
-        "bounds from 32 documents on (trajectories.tokens: 4096 or more)."
-    }
+    (note,) = claim_notes(preset="demo").values()
+    assert note.startswith("cannot be upheld from 16 held-out sequences: with the noise of the demo")
+    assert note.endswith("from 32 documents on (trajectories.tokens: 4096 or more).")
     assert list(claim_notes(preset="demo", trajectories={"tokens": 128 * 11})) == [3, 4]
     assert claim_notes(preset="demo", trajectories={"tokens": 128 * 32}) == {}
 
@@ -288,9 +267,6 @@ def test_the_plan_names_the_claims_that_a_run_is_not_asked_and_trends_of_too_few
     assert tiny_notes[2] == tiny_notes[12]
     assert tiny_notes[2].startswith("cannot be judged: 2 checkpoints after warm-up, but a trend needs 3 (train.check")
     assert {2, 3, 5, 12} <= claim_notes(preset="huginn-0125").keys()
-    assert claim_notes(preset="demo", train={"early_checkpoints": [50], "checkpoint_every": 500})[2].startswith(
-        "cannot be judged: 2 checkpoints after warm-up"
-    )
 
 
 @pytest.mark.parametrize(
@@ -312,21 +288,3 @@ def cache_bytes(model, steps, recompute):
     tokens = torch.arange(model.context_length)[None] % model.vocab_size
     noise = EvaluationNoise(1, [0], model.context_length)
     return saved_bytes(made, lambda: made(tokens, [steps] * len(model.groups), noise, None, recompute))
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--preset", "no such"), "config key preset: found 'no such', expected one of"),
-        (("--tflops", "0"), "option --tflops: found 0"),
-        (("--configfile", "no such"), "no such: cannot be read"),
-        (("--config", "seed"), "option --config: found 'seed', expected KEY=VALUE"),
-        (("--preset", "tiny", "--config", "train={batch_size: many}"), "config key train.batch_size: found 'many'"),
-    ],
-)
-def test_a_plan_that_cannot_be_made_is_refused_in_one_sentence(options, sentence):
-    printed = plan_text(*options)
-    assert printed.returncode == 1
-    assert printed.stdout == ""
-    assert sentence in printed.stderr
-    assert len(printed.stderr.splitlines()) == 1
