@@ -42,13 +42,6 @@ def training_loop_rows(first, last, groups=("10", "4")):
     return pd.DataFrame({"iteration": iterations, "group": list(groups) * (last + 1 - first), "loops": iterations * 2})
 
 
-def assert_one_sentence(error, *parts):
-    message = str(error.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    assert all(part in message for part in parts), message
-
-
 def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
     frame = trajectory_rows(10, groups=("4",), loops=1, tokens=5)
     frame.loc[frame["k"] == 0, "step_norm"] = [1.0, 2.0, 3.0, 4.0, np.nan]
@@ -89,12 +82,6 @@ def test_iterations_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path)
     keys = list(metrics[["iteration", "group", "k"]].drop_duplicates().itertuples(index=False, name=None))
     assert keys == [(iteration, group, k) for iteration in (0, 20) for group in ("10", "4") for k in range(4)]
     assert list(metrics["measure"][: len(LOOP_MEASURES)]) == list(LOOP_MEASURES)
-
-
-def test_k_rises_even_where_the_file_counts_down(tmp_path):
-    frame = trajectory_rows(5, groups=("4",)).sort_values("k", ascending=False)
-    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
-    assert list(metrics["k"].unique()) == [0, 1, 2, 3]
 
 
 def test_large_float32_columns_are_averaged_in_double_precision(tmp_path):
@@ -172,36 +159,31 @@ def test_a_file_without_rows_does_not_hide_those_after_it(tmp_path):
     assert set(aggregate.loop_metrics(paths, "demo")["iteration"]) == {2, 3}
 
 
-def test_a_repeated_checkpoint_is_refused(tmp_path):
-    first = write("trajectories", trajectory_rows(10), tmp_path / "a.parquet")
-    again = write("trajectories", trajectory_rows(10), tmp_path / "b.parquet")
+REFUSED = [  # table, the rows of its files, what the sentence names
+    ("trajectories", [trajectory_rows(10), trajectory_rows(10)], ("1.parquet", "iteration 10")),
+    ("trajectories", [pd.concat([trajectory_rows(10), trajectory_rows(20)])], ("0.parquet", "[10, 20]")),
+    ("training", [training_rows(1, 3)[:0]], ("0.parquet", "no training iterations")),
+    *(
+        ("training", [training_rows(1, 3), training_rows(first, 8)], ("1.parquet", f"iteration {first}", "iteration 4"))
+        for first in (3, 5)
+    ),
+    *(
+        ("training_loops", [training_loop_rows(1, 3), training_loop_rows(4, 6, groups)], ("1.parquet", str([*groups])))
+        for groups in (("5",), ("4", "10"), ())
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "frames", "parts"), REFUSED)
+def test_files_that_do_not_fit_together_are_refused_in_one_sentence(table, frames, parts, tmp_path):
+    paths = [write(table, frame, tmp_path / f"{number}.parquet") for number, frame in enumerate(frames)]
+    joined = {"trajectories": lambda files: aggregate.loop_metrics(files, "demo")} | {
+        name: join for name, (join, _) in TRAINING.items()
+    }
     with pytest.raises(InputError) as error:
-        aggregate.loop_metrics([first, again], "demo")
-    assert_one_sentence(error, "b.parquet", "iteration 10")
-
-
-def test_two_checkpoints_in_one_file_are_refused(tmp_path):
-    frame = pd.concat([trajectory_rows(10), trajectory_rows(20)])
-    with pytest.raises(InputError) as error:
-        aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
-    assert_one_sentence(error, "a.parquet", "[10, 20]")
-
-
-def test_a_file_of_another_table_is_refused(tmp_path):
-    path = write("training", training_rows(1, 2), tmp_path / "t.parquet")
-    with pytest.raises(InputError) as error:
-        aggregate.loop_metrics([path], "demo")
-    assert_one_sentence(error, "t.parquet", "'trajectories'")
-
-
-@pytest.mark.parametrize("content", [None, b"no parquet"])
-def test_a_file_that_is_missing_or_no_parquet_is_refused(tmp_path, content):
-    path = tmp_path / "broken.parquet"
-    if content:
-        path.write_bytes(content)
-    with pytest.raises(InputError) as error:
-        aggregate.drift([path], "demo")
-    assert_one_sentence(error, "broken.parquet")
+        joined[table](paths)
+    assert "\n" not in str(error.value)
+    assert all(part in str(error.value) for part in parts)
 
 
 TRAINING = {
@@ -219,34 +201,6 @@ def test_training_segments_are_joined_in_the_order_of_iterations(table, tmp_path
     pd.testing.assert_frame_equal(log, rows(1, 6), check_dtype=False)
     assert list(log["iteration"].unique()) == [1, 2, 3, 4, 5, 6]
     tables.write(table, log, tmp_path / "log.parquet")
-
-
-@pytest.mark.parametrize("table", TRAINING)
-@pytest.mark.parametrize(("first", "found", "expected"), [(3, 3, 4), (5, 5, 4)], ids=["overlap", "gap"])
-def test_training_segments_that_overlap_or_leave_a_gap_are_refused(table, tmp_path, first, found, expected):
-    join, rows = TRAINING[table]
-    paths = [write(table, rows(1, 3), tmp_path / "a.parquet"), write(table, rows(first, 8), tmp_path / "b.parquet")]
-    with pytest.raises(InputError) as error:
-        join(paths)
-    assert_one_sentence(error, "b.parquet", f"iteration {found}", f"iteration {expected}")
-
-
-def test_a_training_segment_without_iterations_is_refused(tmp_path):
-    path = write("training", training_rows(1, 3)[:0], tmp_path / "a.parquet")
-    with pytest.raises(InputError) as error:
-        aggregate.training([path])
-    assert_one_sentence(error, "a.parquet", "no training iterations")
-
-
-@pytest.mark.parametrize("groups", [("5",), ("4", "10"), ()], ids=["other", "order", "none"])
-def test_training_segments_of_models_with_other_groups_are_refused(tmp_path, groups):
-    paths = [
-        write("training_loops", training_loop_rows(1, 3), tmp_path / "a.parquet"),
-        write("training_loops", training_loop_rows(4, 6, groups), tmp_path / "b.parquet"),
-    ]
-    with pytest.raises(InputError) as error:
-        aggregate.training_loops(paths)
-    assert_one_sentence(error, "b.parquet", str(list(groups)), "['10', '4']", "a.parquet")
 
 
 def test_a_model_without_groups_has_no_training_loops(tmp_path):

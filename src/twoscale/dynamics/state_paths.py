@@ -30,7 +30,7 @@ class States:
     """All hidden states of one held-out sequence, from the embedding to the last layer.
 
     A site is {"stage": "embedding" | "layer" | "loop", "layer": int or None, "group": "5-6" or None, "k": int or None};
-    k = 0 is the initial state of a group. "follows": false marks a group that starts elsewhere than the sites before end.
+    k = 0 is the initial state of a group. "follows": false marks a group that does not start from the site before.
     """
 
     values: np.ndarray  # (P, T, C), site by token by channel

@@ -104,7 +104,8 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
     loops = [segment for segment in segments if segment.group is not None]
     if not loops:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 1.")
-    positions = spread(len(paths.tokens), tokens)
+    length, number = len(paths.tokens), min(tokens, len(paths.tokens))
+    positions = [(2 * i + 1) * length // (2 * number) for i in range(number)]  # in the middle of equal parts
     middle = positions.pop(len(positions) // 2)
     front = nearest_word(paths.tokens, middle, {middle, *positions})
     # colours of the states x^1 ... x^K of each group, light to dark
@@ -135,12 +136,6 @@ def split(sites: Sequence[dict]) -> list[Segment]:
     runs = itertools.groupby(range(len(sites)), key=lambda i: sites[i]["group"])
     segments = [(group, np.array(list(indices))) for group, indices in runs]
     return [Segment(group, indices, sites[indices[0]]["follows"]) for group, indices in segments]
-
-
-def spread(length: int, number: int) -> list[int]:
-    """At most `number` positions in the middle of equal parts of a sequence of this length."""
-    number = min(number, length)
-    return [(2 * i + 1) * length // (2 * number) for i in range(number)]
 
 
 def nearest_word(tokens: Sequence[str], position: int, taken: Set[int] = frozenset()) -> int:
@@ -242,7 +237,9 @@ def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Seg
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
     steps = f"group {style.group_name(str(loop.group))}, $k$ = {first} … {last}"
-    inset.set_title(f"“{word}”, {steps}, {factor(magnification)} ×", fontsize=SMALL, pad=3)
+    # two digits, without an exponent
+    factor = style.grouped(round(magnification, 1 - math.floor(math.log10(magnification)))).removesuffix(".0")
+    inset.set_title(f"“{word}”, {steps}, {factor} ×", fontsize=SMALL, pad=3)
     inset.set_xlabel("PC 1", fontsize=SMALL, labelpad=1)
     inset.set_ylabel("PC 2", fontsize=SMALL, labelpad=1)
     if magnification < LEAST_ZOOM:  # the loop fills the panel: its frame would too
@@ -251,11 +248,6 @@ def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Seg
     # to the left corners (lower, upper): lines to the right ones may cross the legend
     for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):  # type: ignore[arg-type]
         connector.set_visible(visible)
-
-
-def factor(magnification: float) -> str:
-    """A factor with two digits, without an exponent."""
-    return style.grouped(round(magnification, 1 - math.floor(math.log10(magnification)))).removesuffix(".0")
 
 
 def _draw_key(axes: Axes, segments: Sequence[Segment], shades: Shades, handles: dict[str, Line2D]) -> None:

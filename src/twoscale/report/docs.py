@@ -168,20 +168,15 @@ def released_runs(docs: Path) -> dict[str, tuple[str, Path]]:
 def _facts(manifest: Manifest, config: Config) -> dict[str, str]:
     """Text of a run, and what its manifest says of hardware and time."""
     seconds, processor = (sum(job[key] for job in manifest.jobs) for key in ("total_s", "cpu_s"))
+    machine = manifest.machine
+    gpus = dict.fromkeys(found["gpu"] for found in manifest.training["environments"] if "gpu" in found)
     return {
         "text": text_label(config.data),
-        "hardware": hardware(manifest),
+        "hardware": markdown(", ".join(gpus) or f"{machine['processor']}, {machine['cpus']} cores"),
         "hours of training": number(manifest.training["hours"]),
         "hours of all jobs": number(seconds / 3600),
         "hours of processor time": number(processor / 3600),
     }
-
-
-def hardware(manifest: Manifest) -> str:
-    """The GPUs that training recorded, otherwise the processor."""
-    gpus = dict.fromkeys(found["gpu"] for found in manifest.training["environments"] if "gpu" in found)
-    machine = manifest.machine
-    return markdown(", ".join(gpus) or f"{machine['processor']}, {machine['cpus']} cores")
 
 
 def results(docs: Path) -> str:

@@ -319,14 +319,13 @@ def _gain(quality: pd.DataFrame, trained: int, unlooped: pd.DataFrame | None, se
 
 
 def _ratio(quantity: str, statement: str, sums: np.ndarray, tokens: np.ndarray, seed: int) -> dict[str, Any]:
-    """The mean over tokens with its interval, from sums and tokens of the documents (D,)."""
+    """The mean over tokens, from sums and tokens of the documents (D,)."""
     low, high = bootstrap.interval(bootstrap.ratio_of_sums, np.column_stack([sums, tokens]), seed, tokens)
     value = sums.sum() / tokens.sum()
     return {"quantity": quantity, "value": value, "low": low, "high": high, "statement": statement}
 
 
 def _regime(group: str, states: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The regime of a group with its evidence, over sequences."""
     steps, norms, directions = (
         states.pivot(index="sequence", columns="k", values=name).to_numpy(np.float64)
         for name in ("step_norm", "state_norm", "direction_step_norm")
@@ -374,7 +373,9 @@ def draw_depth_card(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, c
     figure = style.new_figure(style.DOUBLE, 4.2, context)
     panels = figure.subplots(2, 2, sharex=True)
     loss, flips, norms, directions = panels.flat
-    handles = _draw_loss(loss, depth_card, known)
+    handles = _draw_loss(loss, depth_card, known) | style.group_handles(
+        {name: look | STATE for name, look in looks.items()}
+    )
     _draw(flips, depth_card, "", "flips", {"color": style.BLUE, "marker": "o"})
     flips.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     flips.set_ylim(bottom=0)
@@ -392,9 +393,7 @@ def draw_depth_card(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, c
         axes.set_yscale("log")
         style.label_powers(axes.yaxis)
         axes.set_xlabel("loops, or loop step $k$ (log scale)")
-    style.legend_above(
-        figure, handles | style.group_handles({group: look | STATE for group, look in looks.items()}) | trained
-    )
+    style.legend_above(figure, handles | trained)
     return figure
 
 
@@ -412,7 +411,6 @@ def _draw_loss(axes: Axes, card: pd.DataFrame, known: pd.Series) -> dict[str, Ar
 
 
 def _draw(axes: Axes, card: pd.DataFrame, group: str, quantity: str, look: dict) -> None:
-    """One quantity of a group with its interval."""
     rows = card[(card["group"] == group) & (card["quantity"] == quantity)].sort_values("loops")
     axes.plot(rows["loops"], rows["value"], **look)
     if len(rows):
@@ -436,8 +434,10 @@ def card_page(
     found = release.checkout(PROJECT)
     changed = ", with changes" if found["modified"] else ""
     code = f"commit {found['commit']}{changed}" if found["commit"] else "not in a Git checkout"
-    rows = {group: own.groupby("loops") for group, own in card.groupby("group", sort=False)}
-    at = {group: [{row.quantity: row for row in own.itertuples()} for _, own in each] for group, each in rows.items()}
+    at = {  # group -> quantity -> row, for each loop count
+        group: [{row.quantity: row for row in rows.itertuples()} for _, rows in own.groupby("loops")]
+        for group, own in card.groupby("group", sort=False)
+    }
     return render(
         "studies/depth/card.md.j2",
         run=run,

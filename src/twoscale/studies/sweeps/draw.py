@@ -95,13 +95,12 @@ def _measured(measure: str, runs: Sequence[InitRun], group: str, iteration: int)
 
 
 def late_cosine(runs: Sequence[InitRun], group: str, iteration: int) -> Estimate:
-    """The mean over the runs, which differ in their seed and have the same documents."""
     estimates = [geometry.late_cosine(run.evidence, group, iteration) for run in runs]
     return mean_over_seeds(estimates) if len(estimates) > 1 else estimates[0].checked()
 
 
 def held_out_loss(runs: Sequence[InitRun], iteration: int) -> Estimate:
-    """Held-out loss of training in nats per token, the mean over the runs; its interval is over seeds alone."""
+    """Held-out loss of training in nats per token; its interval is over seeds alone."""
     rows = [run.training[run.training["iteration"] == iteration]["held_out_loss"].dropna() for run in runs]
     if any(len(row) != 1 for row in rows):
         raise InconclusiveError("no held-out loss was measured at this iteration")
@@ -242,7 +241,7 @@ def variant(run: str) -> str:
 
 
 def variant_styles(variants: Iterable[str]) -> Styles:
-    """Style by variant: colour by sandwich and adapter, dashes and marker by initial state."""
+    """Colour by sandwich and adapter, dashes and marker by initial state."""
     choices = {name: name.rpartition("-") for name in variants}
     pairs = list(dict.fromkeys(pair for pair, _, _ in choices.values()))
     starts = list(dict.fromkeys(start for _, _, start in choices.values()))
@@ -327,10 +326,9 @@ def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     is_mean, value = summary["of_seed"] == EVERY, summary["difference"]
     each = summary[~is_mean].groupby("model", sort=False)["difference"]
     summary["seeds"] = summary["model"].map(each.size()).where(is_mean, 1)
-    over_seeds = {model: bootstrap.t_interval(values.to_numpy()) for model, values in each}
+    over_seeds = pd.DataFrame({model: bootstrap.t_interval(values.to_numpy()) for model, values in each})
     for place, end in enumerate(("low", "high")):
-        bounds = summary["model"].map({model: interval[place] for model, interval in over_seeds.items()})
-        summary[f"seeds_{end}"] = bounds.where(is_mean)
+        summary[f"seeds_{end}"] = summary["model"].map(over_seeds.loc[place]).where(is_mean)
     # where there is no interval over seeds, the joined one is over documents alone
     parts = [(summary["documents_low"], summary["documents_high"])]
     parts.append((summary["seeds_low"].fillna(value), summary["seeds_high"].fillna(value)))
