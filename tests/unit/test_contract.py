@@ -13,7 +13,7 @@ from twoscale.base import InputError
 from twoscale.exits import benchmark
 from twoscale.exits.benchmark import TRIAL_TOKENS, try_criteria
 from twoscale.exits.contract import Decisions, GivenStates, configured_criteria, first_exit, load_criterion
-from twoscale.exits.criteria import CRITERIA, KL, ExitCriterion, make_criterion
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise
@@ -116,28 +116,6 @@ def test_weights_of_a_mean_are_limited_to_what_is_left_of_one():
     assert means == [1, 0.5 * 1 + 0.5 * 2, 0.5 * 1 + 0.5 * 4, 0.5 * 1 + 0.5 * 4]
     decisions.keep(torch.tensor([1]))
     assert decisions.result(states[-1, :1]).shape == (1, 1)
-
-
-@ENGINES
-def test_a_decision_that_changes_its_shape_later_is_refused(run, tokens):
-    calls = []
-
-    def update(step, x_new):
-        calls.append(step)
-        return (step < 0 if len(calls) < 3 else (step < 0).any()), {"x": x_new}
-
-    with pytest.raises(InputError, match=r"as should_exit a bool tensor of shape \(\)"):
-        run(criterion_that(update))
-    assert len(calls) == 3
-
-
-def test_the_keys_of_the_state_may_change_at_the_first_update():
-    x = torch.zeros(3, 2)
-    decisions = Decisions(KL(1.0), x, lambda state: state)
-    assert list(decisions.state) == ["x0"]
-    decisions.update(x)
-    decisions.keep(torch.tensor([0, 2]))
-    assert [(name, len(rows)) for name, rows in decisions.state.items()] == [("log_p", 2)]
 
 
 @pytest.mark.parametrize("name", CRITERIA)

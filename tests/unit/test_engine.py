@@ -493,28 +493,6 @@ def test_absent_keys_and_values_are_those_of_the_reference(variant, name):
         assert torch.equal(counted.evaluations[:, 0], evaluations[:, 3:])
 
 
-@torch.inference_mode()
-def test_a_token_that_loops_alone_sees_only_itself():
-    """After the first step only the last token loops on, as it would with nothing before it."""
-    model, tokens = small_model(groups=[[1, 2, 3, 4, 5, 6]]), text(1, 5)
-    model.kv_policy = "absent"
-    seen = []
-
-    class LastLoops(ExitCriterion):
-        def start(self, x0):
-            return {"position": torch.arange(len(x0))}
-
-        def update(self, state, x_new, readout):
-            seen.append(x_new)
-            return state["position"] < 4, state
-
-    evaluate(model, tokens, LastLoops(1.0), 2, noise_of(0))
-    entered = model.embed(tokens, torch.arange(5))
-    attend = AttendAt(torch.tensor([4]), lambda layer, q, k, v: v)  # the softmax over one key is 1
-    alone = model.recur(0, 1, seen[0][4:], model.project_input(0, entered)[0, 4:], attend)
-    assert_close(seen[1], alone)
-
-
 def through_layers(model, criterion):
     return make_decoder(model, criterion, readout="remaining_layers")
 
@@ -622,42 +600,3 @@ def test_copies_for_decoding_compute_the_same_share_memory_and_leave_the_model_a
     assert row.groups[0].layers[0].mlp_out.weight is model.groups[0].layers[0].mlp_out.weight
     assert [dict(vars(module)) for module in model.modules()] == attributes
     assert [p.stride() for p in model.parameters()] == [p.contiguous().stride() for p in model.parameters()]
-
-
-NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
-
-
-@pytest.mark.parametrize("name", ["step_norm", "kl", "acceleration"])
-def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
-    agreed = left_out = 0
-    for seed in range(5):
-        model, tokens = small_model(seed), text(1, CONTEXT_LENGTH, seed)
-        threshold = ragged_threshold(name, model, tokens, noise_of(0))
-        model = model.float()
-        criterion = make_criterion(name, threshold)
-        _, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0))
-        closest = []
-        criterion.below = watched(criterion, closest)
-        decoder = make_decoder(model, criterion)
-        for position, token in enumerate(tokens[0].tolist()):
-            closest.clear()
-            _, taken = decoder.feed(token)
-            same = counts.evaluations[:, 0, position].tolist() == taken
-            if min(closest) < NEAR:
-                left_out += 1
-                if not same:  # tokens after it see other keys and values
-                    break
-                continue
-            assert same
-            agreed += 1
-    assert agreed > 10 * left_out
-
-
-def watched(criterion, closest):
-    """`criterion.below` that notes how near, relative to the threshold, each statistic came to it."""
-
-    def below(statistic):
-        closest.append(float((statistic / criterion.threshold - 1).abs().nan_to_num(torch.inf).min()))
-        return ExitCriterion.below(criterion, statistic)
-
-    return below

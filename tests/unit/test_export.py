@@ -22,7 +22,6 @@ from twoscale import config as configs
 from twoscale.base import InputError
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data import tokenizer as tokenizers
-from twoscale.data.tokenizer import CHARACTER_TO_BYTE
 from twoscale.export import folder, sources
 from twoscale.export.folder import write_export
 from twoscale.model.noise import EvaluationNoise
@@ -100,19 +99,6 @@ def test_the_exported_tokenizer_encodes_and_decodes_as_the_one_of_the_run(traine
         assert theirs.decode(ids, skip_special_tokens=False) == text
     assert theirs.token_to_id(tokenizers.END_OF_TEXT) == ours.end_of_text
     assert theirs.get_vocab_size() == ours.vocab_size
-
-
-def test_merges_are_those_of_training(trained, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(trained, encoding="utf-8")
-    ranks = tokenizers.load_bpe(tmp_path / "tokenizer.json").encoding._mergeable_ranks
-    found = list(folder.merges(ranks))
-    expected = [[bytes(map(CHARACTER_TO_BYTE.__getitem__, part)) for part in pair] for pair in _merges(trained)]
-    assert [list(pair) for pair in found] == expected != []
-
-
-def _merges(saved: str) -> list[list[str]]:
-    merges = json.loads(saved)["model"]["merges"]
-    return [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
 
 
 def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):

@@ -114,11 +114,10 @@ def measure_latency(
 ) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
-    Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the
-    context, because tokens exit at other loop steps early in a text than late; the text before each place is read
-    untimed under the same criterion. All operating points take turns within a repeat, in an order that rotates from
-    repeat to repeat, each followed at once by its baseline, the same evaluations without a criterion. So a drift of
-    the machine affects all of them alike. Before the first repeat each criterion decodes prompt 0 as a warm-up.
+    Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the context,
+    because tokens exit at other loop steps early in a text than late; the text before each place is read untimed under
+    the same criterion. All operating points take turns within a repeat, each followed at once by its baseline, the same
+    evaluations without a criterion. So a drift of the machine affects all of them alike.
     """
     criteria = make_criteria(exits, probe)
     decoder = make_decoder(checkpoint, exits)

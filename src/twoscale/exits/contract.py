@@ -115,7 +115,7 @@ class Decisions:
         """Drop all tokens but `rows`."""
         try:
             wrong = [key for key, values in self.state.items() if values.shape[:1] != self._shape]
-        except AttributeError:
+        except AttributeError:  # no dict, or no tensors
             wrong = ["?"]
         if wrong:
             raise self._error(
@@ -172,12 +172,9 @@ Decided = tuple[int, Tensor, Tensor | bool]  # k, x^{k+1} or the mean so far (1,
 
 @dataclass
 class TokenExit:
-    """The result of one group for one token: its state (1, C), loop steps and evaluations.
+    """The result of one group for one token."""
 
-    After captured steps the state is in memory that the next replay may overwrite.
-    """
-
-    state: Tensor
+    state: Tensor  # (1, C); after captured steps in memory that the next replay may overwrite
     loop_steps: int
     evaluations: int
 

@@ -59,8 +59,7 @@ DEFAULTS = DecoderOptions()
 class Decoder:
     """Decodes one sequence under an exit criterion.
 
-    Tokens are fed one by one (`feed`) or several at once (`feed_parallel`), with the same result; `rewind`
-    removes the last ones.
+    Tokens are fed one by one (`feed`) or several at once (`feed_parallel`), with the same result.
     """
 
     def __init__(
@@ -95,10 +94,7 @@ class Decoder:
 
     @torch.inference_mode()
     def reset(self, criterion: ExitCriterion | None = None, sequence: int | None = None) -> None:
-        """Start a new text, with another criterion and another sequence's noise if they are given.
-
-        The cache is overwritten as the text grows.
-        """
+        """Start a new text, with another criterion and another sequence's noise if they are given."""
         self.position = 0
         if criterion is not None:
             self.criterion = criterion
@@ -119,8 +115,8 @@ class Decoder:
     def feed(self, token: int, evaluations: Sequence[int] | None = None) -> tuple[Tensor, list[int]]:
         """Logits (V,) after one more token, and the evaluations of each group.
 
-        With `evaluations`, at least 1 each, the criterion is bypassed and each group runs that many loop
-        steps: the baseline of the latency benchmark, the loops without the cost of deciding.
+        With `evaluations`, at least 1 each, each group runs that many loop steps without the criterion: the baseline of
+        the latency benchmark.
         """
         logits, exits = self._feed_one(token, self.options.warm_start, evaluations)
         return logits, [one.evaluations for one in exits]
@@ -209,9 +205,8 @@ class Decoder:
 def evaluate_by_position(
     decoder: Decoder, tokens: Tensor, criterion: ExitCriterion, sequences: Sequence[int]
 ) -> tuple[Tensor, LoopCounts]:
-    """`parallel.evaluate` through the cache of `decoder`, one after another of the `sequences` (B,).
-
-    Slower, but also works with shared slots and with criteria that read out through the remaining layers.
+    """`parallel.evaluate` through the cache, one of the `sequences` (B,) after another: slower, but it also works with
+    shared slots and with criteria that read out through the remaining layers.
     """
     logits, counts = [], []
     for row, sequence in zip(tokens, sequences, strict=True):
@@ -310,8 +305,8 @@ M = TypeVar("M", bound=nn.Module)
 def by_columns(model: LoopedModel) -> LoopedModel:
     """A model whose linear weights are stored by columns where a product with one row is then faster.
 
-    These weights are copies and do not follow later changes; everything else is shared. A model on another device than
-    the CPU, or whose copies would take more than `MAX_COPIED_BYTES`, is returned as it is.
+    These weights are copies; everything else is shared. A model on another device than the CPU, or whose copies would
+    take more than `MAX_COPIED_BYTES`, is returned as it is.
     """
     if not isinstance(model, nn.Module) or not any_weight(model).is_cpu:
         return model

@@ -61,8 +61,8 @@ class Sampling:
     def choose(self, logits: Tensor, position: int) -> int:
         """The token at `position`, from the logits (V,) after the one before.
 
-        The largest of log-probability plus Gumbel noise is a sample (Gumbel-max). The noise is that
-        of the position, so a draft that is nearly right mostly draws the same token as the full model.
+        The largest of log-probability plus Gumbel noise is a sample. The noise is that of the position, so a draft that
+        is nearly right mostly draws the same token as the full model.
         """
         if self.temperature == 0:
             return int(logits.argmax())
@@ -198,27 +198,20 @@ def main(arguments: argparse.Namespace) -> None:
     # where the locale is not UTF-8, bytes of the command line are surrogates, which no tokenizer reads
     prompts = [os.fsencode(prompt).decode(errors="replace") for prompt in arguments.prompt]
     run = open_model(arguments, prompts)
-    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
     readout = published.readout if published else "head"
     options = DecoderOptions(kv_slots=arguments.kv_slots, warm_start=arguments.warm_start, readout=readout)
     decoder = Decoder(run.model, parse_criterion(arguments, run), arguments.max_loops, run.seed, options)
     cast(TextIOWrapper, sys.stdout).reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
     for prompt in prompts:
-        speculation = None
-        if arguments.speculative is not None:
-            speculation = Speculation(make_criterion("fixed", arguments.draft_loops), arguments.speculative)
-        print_text(run, decoder, prompt, sampling, speculation, arguments)
+        print_text(run, decoder, prompt, arguments)
 
 
-def print_text(
-    run: TrainedRun,
-    decoder: Decoder,
-    prompt: str,
-    sampling: Sampling,
-    speculation: Speculation | None,
-    arguments: argparse.Namespace,
-) -> None:
+def print_text(run: TrainedRun, decoder: Decoder, prompt: str, arguments: argparse.Namespace) -> None:
     """Continue a prompt: the text goes to standard output, speed and loops to standard error."""
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    speculation = None
+    if arguments.speculative is not None:
+        speculation = Speculation(make_criterion("fixed", arguments.draft_loops), arguments.speculative)
     ids, end = run.tokenizer.encode(prompt), run.tokenizer.end_of_text
     started = time.perf_counter()
     new_tokens = generate(decoder, ids, arguments.tokens, sampling, end, speculation)
@@ -238,8 +231,16 @@ def print_text(
                 show(f"[{','.join(map(str, token.evaluations))}]")
     show(utf8.decode(b"", final=True) + "\n")
 
-    facts = {"stopped": stop_reason(tokens, run, arguments.tokens)}
-    facts["prompt"] = f"{len(ids)} tokens read in {times[0]:.2f} s"
+    if tokens[-1].id == end:
+        reason = "at the end-of-text token, which the model chose"
+    elif len(tokens) < arguments.tokens:
+        room = run.model.config.context_length
+        reason = (
+            f"after {len(tokens)} of {arguments.tokens} tokens, because the text fills the model's context of {room}"
+        )
+    else:
+        reason = f"after {arguments.tokens} tokens, as set by --tokens"
+    facts = {"stopped": reason, "prompt": f"{len(ids)} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"
     if labels := run.model.config.group_labels:
@@ -279,15 +280,6 @@ def parse_criterion(arguments: argparse.Namespace, run: TrainedRun) -> ExitCrite
             tau = int(tau)
         check_threshold(name, tau, None, "option --tau", "--max-loops")
     return make_criterion(name, tau, criteria)
-
-
-def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int) -> str:
-    if tokens[-1].id == run.tokenizer.end_of_text:
-        return "at the end-of-text token, which the model chose"
-    if len(tokens) < max_new_tokens:
-        room = run.model.config.context_length
-        return f"after {len(tokens)} of {max_new_tokens} tokens, because the text fills the model's context of {room}"
-    return f"after {max_new_tokens} tokens, as set by --tokens"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -99,9 +99,8 @@ class RowLayout:
 class ParallelKV:
     """Keys and values of one group while a whole text loops: per layer the latest of every token.
 
-    That is all the semantics need in parallel: at step k the row of a token that still loops has just been
-    replaced by its own of step k, and the row of a token that has exited holds its last evaluation. Under the policy
-    "absent" attention skips that row.
+    At step k the row of a token that still loops has just been replaced by its own of step k, and the row of a token
+    that has exited holds its last evaluation, which attention skips under the policy "absent".
     """
 
     def __init__(self, batch: int, length: int, policy: KVPolicy = "last") -> None:

@@ -99,17 +99,13 @@ def criterion_of(probe: Probe) -> type[ProbeCriterion]:
 
 
 def save_probe(path: Path, probe: Probe, checkpoint: LoadedCheckpoint, config: ConfigSlice) -> None:
-    """Write a probe with the identity of its model and of its fit."""
     identity = _model_identity(checkpoint.model.config, checkpoint.seed)
     identity |= {"probe": plain(config.probe), "max_loops": config.max_loops}
     checkpoints.save(path, vars(probe), Header(KIND, checkpoint.iteration, 0, identity, {}))
 
 
 def open_probe(path: Path | None, checkpoint: LoadedCheckpoint | TrainedRun) -> Probe | None:
-    """The probe of this checkpoint in the dtype and on the device of its model; None without a file.
-
-    A file of another model, seed or iteration is an InputError.
-    """
+    """The probe of this checkpoint, like its weights; None without a file, InputError for one of another checkpoint."""
     if path is None:
         return None
     model = checkpoint.model.config
