@@ -76,11 +76,9 @@ def run(request) -> Config:
 def record(request):
     """A function that adds a row of the table."""
 
-    def add(
-        quantity: str, setting: str, value: float | None, unit: str = "", verdict: str = "", note: str = ""
-    ) -> None:
-        row = {"quantity": quantity, "setting": setting, "value": value, "unit": unit, "verdict": verdict, "note": note}
-        request.node.user_properties.append(("row", row))
+    def add(quantity: str, setting: str, value: float | None, unit: str = "", **further: str) -> None:
+        row = {"quantity": quantity, "setting": setting, "value": value, "unit": unit, "verdict": "", "note": ""}
+        request.node.user_properties.append(("row", row | further))
 
     return add
 
@@ -88,16 +86,11 @@ def record(request):
 # --- the process that runs the tests ---------------------------------------------------------------------------------
 
 
-def _peer(config) -> socket.socket | None:
-    number = config.getoption("--socket", None)
-    return None if number is None else socket.socket(fileno=os.dup(int(number)))
-
-
 def pytest_sessionstart(session):
-    if (peer := _peer(session.config)) is None:
+    if (number := session.config.getoption("--socket", None)) is None:
         return
     torch.set_num_threads(1)  # of the host, which computes small models only
-    session.peer, parent = peer, os.getppid()
+    session.peer, parent = socket.socket(fileno=os.dup(int(number))), os.getppid()
 
     def end_with_parent() -> None:
         while os.getppid() == parent:
@@ -131,11 +124,11 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_runtestloop(session):
-    here = [Path(__file__).parent in item.path.parents for item in session.items]
-    config = session.config
+    config, items = session.config, list(session.items)
     if (peer := getattr(session, "peer", None)) is not None:
         peer.sendall(json.dumps(["start", []]).encode() + b"\n")
-    if not all(here) or config.option.collectonly or peer is not None:
+        return None
+    if config.option.collectonly or not all(Path(__file__).parent in item.path.parents for item in items):
         return None
     device, folder = config.getoption("--device"), Path(config.getoption("--folder"))
     try:
@@ -143,10 +136,8 @@ def pytest_runtestloop(session):
             check_cuda("option --device")
     except InputError as error:
         pytest.exit(f"error: {error}", returncode=1)
-    seconds = config.getoption("--seconds")
-    report = Report(folder, device, session.items)
-    end = time.monotonic() + (float(seconds) if seconds else SECONDS * SLOWDOWN[device])
-    items = list(session.items)
+    report = Report(folder, device, items)
+    end = time.monotonic() + float(config.getoption("--seconds") or SECONDS * SLOWDOWN[device])
     while items and time.monotonic() < end:
         items = serve(items, report, end, SLOWDOWN[device])
     session.testsfailed = len(report.failed)
@@ -157,10 +148,9 @@ def pytest_runtestloop(session):
 def serve(items, report: "Report", end: float, slowdown: float) -> list:
     """Run tests in a new process, up to one that fails or takes too long; those that are left."""
     ours, theirs = socket.socketpair()
-    given = {name: items[0].config.getoption(name) for name in ("--device", "--model")}
-    options = [*(f"{name}={value}" for name, value in given.items()), f"--socket={theirs.fileno()}"]
+    options = [f"{name}={items[0].config.getoption(name)}" for name in ("--device", "--model")]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *options]
-    command += [item.nodeid for item in items]
+    command += [f"--socket={theirs.fileno()}", *(item.nodeid for item in items)]
     process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
     theirs.close()
     lines, now = ours.makefile(), time.monotonic
@@ -243,9 +233,9 @@ class Report:
                 f"## {section}",
                 "",
                 "| quantity | setting | value | unit | verdict | note |",
-                "|" + "---|" * 6,
+                "|---" * 6 + "|",
             ]
-            lines += [f"| {' | '.join(_cell(value) for value in row.values())} |" for row in rows]
+            lines += [f"| {' | '.join(map(_cell, row.values()))} |" for row in rows]
         with replacing(self.folder / "gpu-check.md") as path:
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

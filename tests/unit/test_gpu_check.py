@@ -82,7 +82,8 @@ def test_every_test_has_its_row_whatever_happens_to_it(tmp_path):
 @pytest.mark.runs
 def test_a_check_of_a_cpu_has_a_value_or_a_verdict_in_every_row(tmp_path):
     files = [f"tests/gpu/test_{name}.py" for name in ("agreement", "decoding", "training")]
-    done = check(tmp_path, *files, "--device=cpu", "--model=tiny", f"--folder={tmp_path}")
+    some = "killed or bfloat16 or same_function or float32 or (kl and not loops) or products or as_configured"
+    done = check(tmp_path, *files, "-k", some, "--device=cpu", "--model=tiny", f"--folder={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     table = tables.read("gpu_check", tmp_path / "gpu-check.parquet")
     assert set(table["section"]) == {"training", "agreement", "decoding"}

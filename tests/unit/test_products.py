@@ -23,10 +23,8 @@ def test_one_token_costs_the_flops_of_its_matrices(groups):
 
 
 def test_a_token_of_parcae_enters_and_leaves_its_core_once():
-    config = model_config(
-        **{"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True},
-        **{"looped_kv_heads": 1, "looped_mlp_size": 20},
-    )
+    core = {"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True}
+    config = model_config(**core, looped_kv_heads=1, looped_mlp_size=20)
     with FlopCounterMode(display=False) as counter:
         bare_products(initialise(config, 0), [5])()
     layers = sum(layer_matrices(config, number) * (5 if number in (2, 3) else 1) for number in (1, 2, 3, 4))
