@@ -206,5 +206,5 @@ def run(job: "CheckpointJob") -> None:
 
 def units() -> dict[str, dict[str, str]]:
     """Table -> its registered measures and their units."""
-    registries = (measures.LOOP_MEASURES, measures.PATH_MEASURES, {})
+    registries: tuple[dict[str, measures.Measure], ...] = (measures.LOOP_MEASURES, measures.PATH_MEASURES, {})
     return {table: {name: m.unit for name, m in found.items()} for table, found in zip(TABLES, registries, strict=True)}

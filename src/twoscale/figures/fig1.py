@@ -160,7 +160,7 @@ def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shade
         steps = np.stack([states[:-1], states[1:]], axis=1)
         lines = LineCollection(steps, colors=colours[1:], linewidths=1.5, capstyle="round", zorder=FRONT)  # type: ignore[arg-type]
         axes.add_collection(lines, autolim=False)
-        axes.scatter(*states.T, c=colours, s=4, linewidths=0, zorder=FRONT)
+        axes.scatter(states[:, 0], states[:, 1], c=colours, s=4, linewidths=0, zorder=FRONT)
         axes.plot(*states[-1], color=colours[-1], **EXIT)
     for before, after in hand_offs(segments):
         axes.plot(*path[[before.path[-1], after.path[0]]].T, **HANDOFF)

@@ -392,8 +392,8 @@ def checkpoint_legend(
     """A legend above all panels: iterations row by row, unless the model is published, then `further` artists."""
     entries: dict[str, Artist] = dict(further)
     if not context.published:
-        names = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
-        entries = {name: Line2D([], [], **look) for name, look in zip(names, styles.values(), strict=True)} | entries
+        shown = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
+        entries = {name: Line2D([], [], **look) for name, look in zip(shown, styles.values(), strict=True)} | entries
     if entries:
         names = list(entries)
         columns = legend_columns(names, figure.get_figwidth())

@@ -151,7 +151,7 @@ def gated(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return product
 
 
-FUNCTIONS = {"silu": F.silu, "gelu": F.gelu, "relu2": relu2}
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu2": relu2}
 # (mlp, activation) -> its function, and how often M the matrix before it has as rows
 ACTIVATIONS: dict[tuple[str, str], tuple[Callable[[Tensor], Tensor], int]]
 ACTIVATIONS = {("plain", name): (function, 1) for name, function in FUNCTIONS.items()}

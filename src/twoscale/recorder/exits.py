@@ -48,10 +48,10 @@ def exit_rows(
     after k loop steps, of which `predicted` (B, T - 1) count; `keys` the key columns of each sequence.
     """
     shape = (predicted.shape[0], predicted.shape[1] + 1)
-    counts = torch.arange(1, len(losses))
-    fixed = ((("fixed", float(k)), torch.full(shape, k), torch.full(shape, k)) for k in counts.tolist())
-    decided = ((point, *(counts.cpu().view(shape) for counts in found.exits())) for point, found in exits.items())
-    for (name, threshold), loop_steps, evaluations in (*fixed, *decided):
+    taken = [(("fixed", float(k)), (torch.full(shape, k), torch.full(shape, k))) for k in range(1, len(losses))]
+    taken += [(point, found.exits()) for point, found in exits.items()]
+    for (name, threshold), both in taken:
+        loop_steps, evaluations = (counts.cpu().view(shape) for counts in both)
         chosen = losses.gather(0, loop_steps[None, :, :-1])[0]  # (B, T - 1)
         for i, key in enumerate(keys):
             count = predicted[i]

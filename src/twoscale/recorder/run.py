@@ -23,8 +23,7 @@ from twoscale.jobs.rows import StudyJob
 from twoscale.report.claims_page import claims_markdown
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
-WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences")
-WRITTEN += ("path_types", "path_metrics", "scaling", "state_paths")
+WRITTEN = "loop_metrics loop_sequences drift drift_sequences path_types path_metrics scaling state_paths".split()
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
 
