@@ -1,7 +1,7 @@
 """Write docs/seeds.md, the summary of the tables in this folder; each run has released tables in docs/.
 
-    cp results/demo/tables/seeds.parquet docs/seeds/demo.parquet
-    python docs/seeds/seeds.py && python -m twoscale.report.docs
+cp results/demo/tables/seeds.parquet docs/seeds/demo.parquet
+python docs/seeds/seeds.py && python -m twoscale.report.docs
 """
 
 from pathlib import Path
