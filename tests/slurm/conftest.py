@@ -4,10 +4,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -55,12 +55,9 @@ class SlurmProject(Project):
         self.started.append(super().start(*arguments))
         return self.started[-1]
 
-    def command(self, *arguments: str) -> list[str]:
-        return [
-            *(sys.executable, "-m", "snakemake", self.profile, "profiles/slurm"),
-            *("--slurm-init-seconds-before-status-checks", "3"),  # default 40
-            *arguments,
-        ]
+    def options(self, *arguments: str) -> list[str]:
+        # default: 40 seconds
+        return [self.profile, "profiles/slurm", "--slurm-init-seconds-before-status-checks", "3", *arguments]
 
     def local(self) -> Project:
         """The same folder, with jobs on this machine."""
@@ -129,9 +126,12 @@ def finished_on_slurm(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def project(finished_on_slurm: SlurmProject, tmp_path: Path) -> Iterator[SlurmProject]:
-    """A copy of the finished project that a test may change; no Snakemake in it outlives the test."""
+    """A copy of the finished project that a test may change; nothing that works in it outlives the test."""
     copied = finished_on_slurm.copy(tmp_path)
     yield copied
+    for process in psutil.process_iter():  # also the one that SLURM's signal has left with a suspended child
+        with suppress(psutil.Error):
+            if process.cwd() == str(copied.root):
+                process.kill()
     for snakemake in copied.started:
-        snakemake.kill()
         snakemake.wait()

@@ -34,12 +34,6 @@ def without_slurm(finished_on_slurm, tmp_path_factory) -> Path:
     return project.root
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(without_slurm) -> bytes:
-    """The segment's checkpoint from a run without SLURM and without a kill."""
-    return (without_slurm / TARGET).read_bytes()
-
-
 @pytest.fixture
 def segment(project, slurm):
     """Snakemake with the segment as a cluster job, and the jobs submitted since."""
@@ -104,7 +98,7 @@ def test_the_run_on_the_cluster_is_complete_and_nothing_is_left_to_do(finished_o
 
 
 def test_a_segment_that_is_cancelled_and_then_outlives_its_wall_time_ends_with_the_same_bits(
-    segment, slurm, uninterrupted
+    segment, slurm, without_slurm
 ):
     """At its second attempt the trainer stands still, as in front of a hung file system, until its minute is over."""
     project, jobs = segment
@@ -118,12 +112,12 @@ def test_a_segment_that_is_cancelled_and_then_outlives_its_wall_time_ends_with_t
     assert snakemake.wait(PATIENCE) == 0
     states = ["CANCELLED", "TIMEOUT", "COMPLETED"]
     assert [(job["Comment"], job["JobState"]) for job in jobs()] == [(RULE, state) for state in states]
-    assert (project.root / TARGET).read_bytes() == uninterrupted
+    assert (project.root / TARGET).read_bytes() == (without_slurm / TARGET).read_bytes()
     assert iterations(project) == list(range(1, ITERATIONS + 1))
     assert not (project.root / PARTIAL).exists()
 
 
-def test_a_killed_snakemake_is_unlocked_and_repeated_while_its_job_runs(segment, uninterrupted):
+def test_a_killed_snakemake_is_unlocked_and_repeated_while_its_job_runs(segment, without_slurm):
     project, jobs = segment
     snakemake = project.start(TARGET)
     wait_for_partial_state(project)
@@ -142,7 +136,7 @@ def test_a_killed_snakemake_is_unlocked_and_repeated_while_its_job_runs(segment,
     assert again.wait(PATIENCE) == 0
     wait_until("the end of both jobs", lambda: {job["JobState"] for job in jobs()} == {"COMPLETED"})
     assert len(jobs()) == 2
-    assert (project.root / TARGET).read_bytes() == uninterrupted
+    assert (project.root / TARGET).read_bytes() == (without_slurm / TARGET).read_bytes()
     assert iterations(project) == list(range(1, ITERATIONS + 1))
     assert project.plan(TARGET) == {}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.workflow.dry_run import dry_run
+from tests.workflow.forked import snakemake
 from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[2]
@@ -52,24 +52,22 @@ class Project:
         """Write config.yaml: the tiny preset with this config on top."""
         (self.root / "config.yaml").write_text(yaml.safe_dump({"preset": "tiny"} | config))
 
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
+    def options(self, *arguments: str) -> list[str]:
+        return ["--cores", "2", *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen:
         """Snakemake in the background, in a new process group."""
         log = (self.root / "snakemake.log").open("a")
+        command = [sys.executable, "-m", "snakemake", *self.options(*arguments)]
         return subprocess.Popen(
-            self.command(*arguments), cwd=self.root, stdout=log, stderr=log, env=environment(), start_new_session=True
+            command, cwd=self.root, stdout=log, stderr=log, env=environment(), start_new_session=True
         )
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess:
-        command = self.command(*arguments)
-        if "-n" in arguments:
-            return dry_run(command[command.index("snakemake") + 1 :], self.root, environment())
-        return subprocess.run(command, cwd=self.root, env=environment(), capture_output=True, text=True, check=False)
+    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+        return snakemake(self.options(*arguments), self.root, environment() | variables)
 
-    def succeed(self, *arguments: str) -> subprocess.CompletedProcess:
-        done = self.run(*arguments)
+    def succeed(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+        done = self.run(*arguments, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -87,6 +85,20 @@ class Project:
         """This project with its results and Snakemake's records; times of files stay."""
         shutil.copytree(self.root, root, dirs_exist_ok=True)
         return Project(root)
+
+    def refused(self, sentence: str, *arguments: str) -> None:
+        """A call fails with this sentence and without a traceback."""
+        done = self.run(*arguments)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0
+        assert sentence in said
+        assert "Traceback" not in said
+
+    def python(self, *arguments: str) -> subprocess.CompletedProcess:
+        """Python with the library of this project."""
+        shell = environment() | {"PYTHONPATH": "src"}
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=self.root, env=shell, capture_output=True, text=True, check=False)
 
     def edit(self, path: str, old: str, new: str) -> None:
         file = self.root / path
@@ -112,23 +124,6 @@ def checkout(root: Path) -> Project:
     project = Project(root)
     project.configure()
     return project
-
-
-def checkout_with_tests(root: Path) -> Project:
-    """A checkout that also has the tests and the documentation."""
-    project = checkout(root)
-    for folder in ("tests", "docs"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns(*NOT_CODE))
-    return project
-
-
-def succeed_with(project: Project, *arguments: str) -> str:
-    """Run a module of Python in the folder of a project; its output."""
-    shell = environment() | {"PYTHONPATH": "src"}
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=project.root, env=shell, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
-    return done.stdout
 
 
 def publish(project, hub: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.workflow.conftest import ROOT, Project, checkout_with_tests, succeed_with
+from tests.workflow.conftest import ROOT, Project
 
 pytestmark = pytest.mark.runs
 
@@ -59,27 +59,20 @@ def block(code: str) -> Block:
 
 
 def apply(heading: str, project: Project) -> None:
-    """Apply a recipe; its tests only where the project has the others."""
-    for part in recipe(heading):
-        if not part.path.startswith("tests/") or (project.root / "tests").exists():
-            part.apply(project)
-
-
-def changed(heading: str, *, without: tuple[str, ...] = ("config.yaml",)) -> set[str]:
-    """Files that a recipe touches, apart from the configuration and the tests."""
-    return {part.path for part in recipe(heading) if part.path not in without and not part.path.startswith("tests/")}
+    """Apply a recipe; it touches few files, apart from the configuration and the tests."""
+    blocks = recipe(heading)
+    touched = {part.path for part in blocks if part.path != "config.yaml" and not part.path.startswith("tests/")}
+    assert 1 <= len(touched) <= RECIPES[heading]
+    for part in blocks:
+        part.apply(project)
 
 
 def table(project: Project, path: str) -> pd.DataFrame:
     return pd.read_parquet(project.root / "results" / path)
 
 
-@pytest.mark.parametrize(("heading", "limit"), RECIPES.items())
-def test_a_recipe_touches_few_files(heading, limit):
-    assert 1 <= len(changed(heading)) <= limit
-
-
-def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics(editable):
+def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics_and_has_a_test_that_passes(editable):
+    shutil.copytree(ROOT / "tests", editable.root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     apply("A measure per loop step", editable)
     editable.succeed("results/tiny/tables/loop_metrics.parquet")
     steps = table(editable, "tiny/trajectories/iteration_000020.parquet")
@@ -87,36 +80,24 @@ def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics(editabl
     assert steps.loc[steps["k"] == 0, "step_ratio"].isna().all()
     metrics = table(editable, "tiny/tables/loop_metrics.parquet")
     assert set(metrics.loc[metrics["measure"] == "step_ratio", "group"]) == {"2", "3"}
-
-
-@pytest.fixture
-def with_tests(tmp_path) -> Project:
-    return checkout_with_tests(tmp_path)
-
-
-def test_a_measure_has_a_test_that_passes(with_tests):
-    apply("A measure per loop step", with_tests)
     tests = ("-k", "step_ratio", "tests/unit/test_measures.py")
-    assert "1 passed" in succeed_with(with_tests, "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert "1 passed" in editable.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests).stdout
 
 
-def test_a_criterion_is_in_the_exit_tables(editable):
+def test_a_criterion_is_measured(editable):
     apply("An exit criterion", editable)
-    editable.succeed("results/fig4.pdf")
-    for name in ("exit_quality", "exit_loops", "exit_latency"):
-        rows = table(editable, f"tiny/tables/{name}.parquet")
-        assert set(rows.loc[rows["criterion"] == "halving", "threshold"]) == {0.1, 0.5}
+    editable.succeed("results/tiny/exits/exit/halving.quality.parquet")
+    assert set(table(editable, "tiny/exits/exit/halving.quality.parquet")["threshold"]) == {0.1, 0.5}
 
 
-def test_a_model_trains_a_segment_and_gives_the_table_of_fig3(fresh):
-    apply("A model", fresh)
+def test_a_model_trains_a_segment_and_gives_trajectories(editable):
+    apply("A model", editable)
     tiny = yaml.safe_load(TINY.read_text())
     one_segment = {"iterations": 10, "checkpoint_every": 10, "lr_decay_iterations": 10}
-    fresh.configure(**tiny | {"preset": "loop_embedding", "train": tiny["train"] | one_segment})
-    fresh.succeed("results/loop_embedding/tables/loop_metrics.parquet")
-    metrics = table(fresh, "loop_embedding/tables/loop_metrics.parquet")
-    assert set(metrics["iteration"]) == {0, 10}
-    assert metrics.loc[metrics["measure"] == "step_norm", "mean"].notna().any()
+    editable.configure(**tiny | {"preset": "loop_embedding", "run": "tiny", "train": tiny["train"] | one_segment})
+    editable.succeed("results/tiny/trajectories/iteration_000010.parquet")
+    assert table(editable, "tiny/trajectories/iteration_000010.parquet")["step_norm"].notna().any()
+    assert "train 0 -> 10" in (editable.root / "results/tiny/logs/train_segment_000010.log").read_text()
 
 
 def test_a_study_draws_its_figure_and_belongs_to_the_supplement_until_its_folder_is_removed(editable):

@@ -3,15 +3,12 @@
 import hashlib
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -31,33 +28,25 @@ def wait_until(condition, snakemake: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-def trainers(snakemake: psutil.Process) -> list[psutil.Process]:
-    return [child for child in snakemake.children(recursive=True) if "scripts/train_segment.py" in child.cmdline()]
+def trainers(snakemake: subprocess.Popen) -> list[psutil.Process]:
+    children = psutil.Process(snakemake.pid).children(recursive=True)
+    return [child for child in children if "scripts/train_segment.py" in child.cmdline()]
 
 
 @pytest.mark.runs
-def test_a_killed_trainer_resumes_from_its_partial_state(editable, undisturbed):
+def test_a_killed_trainer_and_then_a_killed_snakemake_with_an_orphan_cost_no_bit(editable, undisturbed):
     editable.configure(**SEGMENT)
+    partial, target = editable.root / PARTIAL, editable.root / TARGET
     snakemake = editable.start(TARGET)
-    wait_until((editable.root / PARTIAL).exists, snakemake)
-    for trainer in trainers(psutil.Process(snakemake.pid)):
+    wait_until(partial.exists, snakemake)
+    for trainer in trainers(snakemake):
         trainer.kill()
     assert snakemake.wait(PATIENCE) != 0
-    assert not (editable.root / TARGET).exists()
-    assert (editable.root / PARTIAL).exists()
+    assert (target.exists(), partial.exists()) == (False, True)
 
-    editable.succeed(TARGET)
-    assert (editable.root / TARGET).read_bytes() == undisturbed
-    assert not (editable.root / PARTIAL).exists()
-    assert "train 0 -> 160" in (editable.root / "results/tiny/logs/train_segment_000160.log").read_text()
-
-
-@pytest.mark.runs
-def test_a_killed_snakemake_is_unlocked_and_repeated_while_its_orphan_runs(editable, undisturbed):
-    editable.configure(**SEGMENT)
     snakemake = editable.start(TARGET)
-    wait_until((editable.root / PARTIAL).exists, snakemake)
-    orphans = trainers(psutil.Process(snakemake.pid))
+    wait_until(lambda: trainers(snakemake), snakemake)
+    orphans = trainers(snakemake)
     os.kill(snakemake.pid, signal.SIGKILL)
     snakemake.wait(PATIENCE)
     assert any(orphan.is_running() for orphan in orphans)
@@ -66,23 +55,9 @@ def test_a_killed_snakemake_is_unlocked_and_repeated_while_its_orphan_runs(edita
     editable.succeed("--unlock")
     editable.succeed(TARGET)
     psutil.wait_procs(orphans, timeout=PATIENCE)
-    assert (editable.root / TARGET).read_bytes() == undisturbed
+    assert target.read_bytes() == undisturbed
+    assert not partial.exists()
     assert editable.plan(TARGET) == {}
-
-
-@pytest.mark.runs
-def test_a_partial_state_of_other_code_is_not_continued(editable):
-    editable.configure(**SEGMENT)
-    snakemake = editable.start(TARGET)
-    wait_until((editable.root / PARTIAL).exists, snakemake)
-    os.killpg(snakemake.pid, signal.SIGKILL)  # all at once: a job that is just started would outlive a list of them
-    snakemake.wait()
-    editable.succeed("--unlock")
-    editable.edit("src/twoscale/training/recipe.py", "(train.beta1, train.beta2)", "(train.beta1, 0.9 * train.beta2)")
-    editable.succeed(TARGET)
-    log = (editable.root / "results/tiny/logs/train_segment_000160.log").read_text()
-    assert "restarting the segment" in log
-    assert "code is" in log
 
 
 # --- a disk that fills up ---------------------------------------------------------------------------------------------
@@ -104,20 +79,15 @@ def small_disk(finished, tmp_path) -> Iterator[Project]:
     subprocess.run(["umount", "--lazy", str(project.root / "results")], check=True)
 
 
-def fill(path: Path) -> None:
-    """Write a file until its disk is full."""
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-
-
 @pytest.mark.long
 def test_a_disk_that_fills_up_is_one_sentence_and_the_run_continues_once_there_is_space(small_disk, undisturbed):
     small_disk.configure(**SEGMENT)
     snakemake = small_disk.start(TARGET)
     partial, filler = small_disk.root / PARTIAL, small_disk.root / "results/filler"
     wait_until(partial.exists, snakemake)
-    fill(filler)
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
     assert snakemake.wait(PATIENCE) == 1
     said = (small_disk.root / "snakemake.log").read_text()
     assert "found the error 'No space left on device', expected free space on its disk" in said
@@ -131,14 +101,11 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_run_continues_once_there_i
 # --- kills at random moments ------------------------------------------------------------------------------------------
 
 KILLS = 200
-SECONDS = 3  # a kill comes at most this long after a start, a finished job or another kill
-STARTED, FINISHED = b"    jobid: ", b"Finished jobid: "  # in Snakemake's output
+SECONDS = 8  # a kill comes at most this long after a start or another kill
 RETRIES = 5  # kills of jobs that a start of Snakemake survives
 # Files with measured times, or with what depends on them: benchmarks, logs, Fig. 4, the claims.
 TIMED = ("benchmarks/", "logs/", ".result_cache/", "fig4", "claims", "latency", "metrics.csv", "check_cost")
 TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]  # of the training log
-# Kinds of jobs that some kill must hit.
-SCRIPTS = {"prepare_text", "tokenize_text", "train_segment", "measure", "call", "draw"}
 
 
 def results(project: Project) -> dict[str, str]:
@@ -155,65 +122,32 @@ def digest(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def kill(victims: list[psutil.Process]) -> set[str]:
-    """SIGKILL to all of them at once; the scripts among them, also of the shell of a job."""
-    scripts: set[str] = set()
-    for victim in victims:
-        with suppress(psutil.Error):  # it may have ended
-            scripts |= set(re.findall(r"scripts/(\w+)\.py", " ".join(victim.cmdline())))
-    for victim in victims:
-        with suppress(psutil.NoSuchProcess):
-            victim.kill()
-    return scripts
-
-
-def family(snakemake: subprocess.Popen) -> list[psutil.Process]:
-    with suppress(psutil.Error):
-        parent = psutil.Process(snakemake.pid)
-        return [parent, *parent.children(recursive=True)]
-    return []
-
-
-def disturb(project: Project, chance: random.Random) -> list[set[str]]:
-    """Start Snakemake, kill processes of its jobs at random moments, and then all of it or itself alone.
-
-    Snakemake starts a killed job again. Returns the scripts that each kill hit.
-    """
-    snakemake, hits, kills = project.start("--retries", str(RETRIES)), [], chance.randint(0, RETRIES)
-    log = project.root / "snakemake.log"
-    for number in range(kills + 1):
-        # some seconds, or as long after an event, so that runs come to an end on machines of any speed
-        before, event = log.stat().st_size, chance.choice([b"", FINISHED if number else STARTED])
-        wait_until(lambda event=event, before=before: event in log.read_bytes()[before:], snakemake)
+def disturb(project: Project, chance: random.Random) -> int:
+    """Start Snakemake, kill processes of its jobs at random moments, and then all of it or itself alone; the kills."""
+    snakemake, kills, last = project.start("--retries", str(RETRIES)), 0, chance.randint(0, RETRIES)
+    for number in range(last + 1):
         time.sleep(chance.uniform(0, SECONDS))
-        everyone = family(snakemake)
-        if snakemake.poll() is not None or not everyone:
-            return hits
-        jobs = [[process] for process in everyone[1:]]
-        if jobs or number == kills:
-            hits.append(kill(chance.choice([everyone, everyone[:1]] if number == kills else jobs)))
+        with suppress(psutil.Error):  # processes may end meanwhile
+            parent = psutil.Process(snakemake.pid)
+            jobs = parent.children(recursive=True)
+            victims = chance.choice([[parent, *jobs], [parent]] if number == last else [[job] for job in jobs] or [[]])
+            for victim in victims:
+                victim.kill()
+                kills += 1
     snakemake.wait(PATIENCE)
-    return hits
+    return kills
 
 
 @pytest.mark.long
 def test_after_200_kills_nothing_is_lost_and_the_bits_are_those_of_an_undisturbed_run(finished, tmp_path):
     expected = results(finished)
-    project, chance = checkout(tmp_path / "killed"), random.Random(16)
-    hits, rounds = [], 0
-    while len(hits) < KILLS:
-        hits += disturb(project, chance)
-        changed = [name for name, found in results(project).items() if found != expected.get(name, found)]
-        assert changed == [], f"after kill {len(hits)}"
+    project, chance, kills = checkout(tmp_path / "killed"), random.Random(16), 0
+    while kills < KILLS:
+        kills += disturb(project, chance)
+        found = results(project)
+        assert [name for name in found if found[name] != expected.get(name, found[name])] == [], f"after kill {kills}"
         shutil.rmtree(project.root / ".snakemake/locks", ignore_errors=True)  # what --unlock does
-        if expected.keys() <= results(project).keys():  # it was done: once more from the start
-            rounds += 1
-            for process in psutil.process_iter():  # also those of a killed Snakemake
-                with suppress(psutil.Error):
-                    if Path(process.cwd()) == project.root:
-                        process.kill()
-            shutil.rmtree(project.root / "results")
-        print(f"{len(hits)} kills, {rounds} finished runs, hit {dict(Counter(chain(*hits)))}", flush=True)
+        if expected.keys() <= found.keys():  # it was done: once more from the start
+            shutil.rmtree(project.root / "results", ignore_errors=True)  # an orphan may still write
     project.succeed()
     assert results(project) == expected
-    assert set().union(*hits) >= SCRIPTS

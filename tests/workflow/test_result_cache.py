@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import signal
-import time
 from hashlib import sha256
 
 import pytest
@@ -15,36 +13,28 @@ CHECKPOINTS = "results/tiny/checkpoints"
 TRAINING = ("init_model", "train_segment", "train_segment_last")
 
 
-def without_limit(project):
-    """Compare checksums of no file, as Snakemake does with files that are larger than its limit."""
-    return project.plan("--max-checksum-file-size", "1")
-
-
 def files(project, *folders):
     """Path -> content of the results in these folders of the run, which do not depend on time."""
     root = project.root / "results/tiny"
     return {path: path.read_bytes() for folder in folders for path in (root / folder).rglob("*") if path.is_file()}
 
 
-def test_a_copy_without_times_plans_nothing(finished, tmp_path):
+def test_a_copy_without_times_and_touched_or_identical_new_files_plan_nothing(finished, tmp_path):
     shutil.copytree(finished.root, tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile)
     copy = type(finished)(tmp_path)
     newest_first = sorted((tmp_path / "results").rglob("*"), reverse=True)
     for number, path in enumerate(path for path in newest_first if path.is_file()):
         os.utime(path, (1.7e9 + number, 1.7e9 + number))
-    assert "train_segment" in without_limit(copy)  # the times say so
+    # with checksums of no file, as for files that are larger than Snakemake's limit, the times decide
+    assert "train_segment" in copy.plan("--max-checksum-file-size", "1")
     assert copy.plan() == {}
-
-
-def test_touched_and_identical_new_files_plan_nothing(editable):
     for name in (TRAIN, f"{CHECKPOINTS}/iteration_000000.safetensors", "results/tiny/tables/exit_quality.parquet"):
-        (editable.root / name).touch()
-    shard = editable.root / "results/tiny/data/text/shard_000.parquet"
+        (tmp_path / name).touch()
+    shard = tmp_path / "results/tiny/data/text/shard_000.parquet"
     content = shard.read_bytes()
     shard.unlink()
     shard.write_bytes(content)
-    assert without_limit(editable) != {}
-    assert editable.plan() == {}
+    assert copy.plan() == {}
 
 
 def test_a_changed_byte_of_the_tokens_is_one_sentence_and_the_checkpoints_come_back(editable):
@@ -52,12 +42,7 @@ def test_a_changed_byte_of_the_tokens_is_one_sentence_and_the_checkpoints_come_b
     train = editable.root / TRAIN
     whole = train.read_bytes()
     train.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    done = editable.run()
-    said = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert f"error: {TRAIN}: found tokens with the SHA-256" in said
-    assert "Traceback" not in said
-
+    editable.refused(f"error: {TRAIN}: found ")
     train.write_bytes(whole)
     editable.succeed()
     assert files(editable, "checkpoints", "trajectories", "exits") == before
@@ -89,34 +74,11 @@ def test_a_damaged_checkpoint_is_one_sentence_and_costs_no_table(editable):
         editable.root / "results/tiny/.result_cache/checkpoints/iteration_000020" / sha256(content).hexdigest(), path
     )
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    done = editable.run()
-    said = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert f"error: {CHECKPOINTS}/iteration_000020.safetensors: found a file with the SHA-256" in said
-    assert "Traceback" not in said
+    editable.refused(f"error: {CHECKPOINTS}/iteration_000020.safetensors: found a file with the SHA-256")
     path.unlink()
     editable.succeed(f"{CHECKPOINTS}/iteration_000020.safetensors", "all")
     assert path.read_bytes() == content
     assert files(editable, "tables", "exits") == before
-
-
-def test_a_killed_benchmark_of_another_config_loses_no_table_of_the_first(editable):
-    table = editable.root / "results/tiny/tables/exit_latency.parquet"
-    before = table.read_bytes()
-    editable.configure(exits={"latency_repeats": 1})
-    snakemake = editable.start("results/fig4.pdf")
-    end = time.monotonic() + 120
-    while table.exists():  # Snakemake removes it when the job starts
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    os.killpg(snakemake.pid, signal.SIGKILL)  # all at once: a job that is just started would outlive a list of them
-    snakemake.wait()
-    assert not table.exists()
-
-    editable.configure()
-    editable.succeed("--unlock")
-    editable.succeed("results/fig4.pdf")
-    assert table.read_bytes() == before
 
 
 def log(project, name):

@@ -63,9 +63,6 @@ def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again
     assert (results / "tiny/figures/fig1.pdf").read_bytes() == mine
     editable.configure()
     assert editable.plan(hidden={"all"}) == copies
-    editable.succeed()
-    assert (results / "fig1.pdf").read_bytes() == mine
-    assert editable.plan(hidden=()) == {}
 
 
 def test_a_finished_call_says_what_was_found_and_where_it_is(finished):

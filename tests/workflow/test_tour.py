@@ -22,15 +22,11 @@ def test_every_cell_runs_on_a_tiny_run(finished, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "docs" / "demo-release").symlink_to(ROOT / "docs" / "demo-release")
     (tmp_path / "results" / "tiny").symlink_to(finished.root / "results" / "tiny")
+    shell = os.environ | {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error::DeprecationWarning", "-c", RUNNER]
+    cells = json.dumps(["".join(cell["source"]) for cell in CELLS])
     done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning", "-c", RUNNER],
-        input=json.dumps(["".join(cell["source"]) for cell in CELLS]),
-        cwd=tmp_path / "docs",
-        env=os.environ | {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        command, input=cells, cwd=tmp_path / "docs", env=shell, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "iteration 20, looped groups of layers: 2, 3" in done.stdout

@@ -6,22 +6,22 @@ import pytest
 from tests.small import without_projection
 from tests.workflow.conftest import ROOT
 
-pytestmark = pytest.mark.runs
-
 CORE = {"architecture": "universal_transformer", "num_layers": 2, "groups": [[1, 2]], "exit_gate": True}
 ONE_SEGMENT = {"iterations": 10, "checkpoint_every": 10, "lr_decay_iterations": 10}
-CRITERIA = {"fixed": {"thresholds": [6]}, "act": {"thresholds": [0.01, 0.4], "file": "act.py", "class": "ACT"}}
+UNUSED = dict.fromkeys(("step_norm", "kl", "acceleration"))
+CRITERIA = UNUSED | {"act": {"thresholds": [0.01, 0.4], "file": "act.py", "class": "ACT"}}
 
 
-def test_a_universal_transformer_trains_and_its_trajectories_and_exits_are_drawn(fresh):
+@pytest.mark.runs
+def test_a_universal_transformer_trains_and_its_trajectories_and_exits_are_measured(editable):
     for name, folder in {"universal_transformer.py": "src/twoscale/model", "act.py": "."}.items():
-        (fresh.root / folder / name).write_text((ROOT / "tests" / name).read_text())
+        (editable.root / folder / name).write_text((ROOT / "tests" / name).read_text())
     sections = without_projection() | {"train": ONE_SEGMENT, "exits": {"criteria": CRITERIA}}
     sections["model"] |= CORE
-    fresh.configure(**sections)
-    fresh.succeed("results/fig3.pdf", "results/fig4.pdf")
-    for figure in ("fig3", "fig4"):
-        assert (fresh.root / f"results/{figure}.pdf").read_bytes().startswith(b"%PDF")
-    loops = pd.read_parquet(fresh.root / "results/tiny/tables/exit_loops.parquet")
+    editable.configure(**sections)
+    measured = "trajectories/iteration_000010", "tables/exit_loops"
+    editable.succeed(*(f"results/tiny/{name}.parquet" for name in measured))
+    trajectories, loops = (pd.read_parquet(editable.root / f"results/tiny/{name}.parquet") for name in measured)
+    assert trajectories["k"].max() == 6
     means = loops.groupby(["criterion", "threshold"])["evaluations"].mean()
     assert 1 <= means["act", 0.4] <= means["act", 0.01] < means["fixed", 6]

@@ -1,4 +1,4 @@
-"""The types of the public names in the eyes of mypy, and the built package."""
+"""The project in the eyes of mypy, of setuptools, of a linter of containers, and of `snakedeploy`."""
 
 import shutil
 import subprocess
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import twoscale
+from tests.workflow.conftest import Project, environment, fresh, publish  # noqa: F401 - a fixture
 from twoscale.config import PROJECT
 
-MYPY = shutil.which("mypy", path=Path(sys.executable).parent)
+MYPY, HADOLINT = (shutil.which(name, path=Path(sys.executable).parent) for name in ("mypy", "hadolint"))
 SCRIPT = """
 import twoscale
 run = twoscale.open_run("results/demo", iteration=400)
@@ -53,9 +54,34 @@ def test_the_built_package_has_the_version_and_says_that_it_has_types(tmp_path):
         shutil.copy(PROJECT / name, tmp_path)
     shutil.copytree(PROJECT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
     build = "from setuptools import build_meta; print('wheel: ' + build_meta.build_wheel('dist'))"
-    command = [sys.executable, "-c", build]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     wheel = tmp_path / "dist" / done.stdout.strip().rpartition("wheel: ")[2]
     assert wheel.name.startswith(f"twoscale-{twoscale.__version__}-")
     assert "twoscale/py.typed" in zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="needs hadolint: make test-tools SUITE=packaging")
+def test_the_linter_has_no_objection_to_the_recipe_and_has_one_to_an_unpinned_base(tmp_path):
+    recipe, careless = PROJECT / "envs" / "Dockerfile", tmp_path / "Dockerfile"
+    done = subprocess.run([HADOLINT, recipe], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    text = recipe.read_text().replace("python:3.11-slim-bookworm", "python:latest").replace(" ignore=", " ")
+    careless.write_text(text)
+    assert subprocess.run([HADOLINT, careless], capture_output=True, check=False).returncode == 1
+
+
+def test_a_deployed_workflow_plans_the_same_jobs(fresh, tmp_path_factory, monkeypatch):  # noqa: F811
+    pytest.importorskip("snakedeploy", reason="needs snakedeploy: make test-tools SUITE=packaging")
+    fresh.configure(seed=5)
+    here = fresh.plan()
+    for name, value in publish(fresh, tmp_path_factory.mktemp("hub")).items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path_factory.mktemp("deployed")
+    snakedeploy = str(Path(sys.executable).with_name("snakedeploy"))
+    deploy = [snakedeploy, "deploy-workflow", "https://github.com/someone/twoscale", str(folder), "--tag", "v1"]
+    subprocess.run(deploy, check=True, env=environment())
+    assert (folder / "config/config.yaml").read_text() == (fresh.root / "config.yaml").read_text()
+    assert not (folder / "config/config.yaml").is_symlink()
+    assert (folder / "config/README.md").exists()
+    assert Project(folder).plan() == here

@@ -1,6 +1,6 @@
-"""Dry runs of Snakemake in processes that are forked from one that has imported it.
+"""Calls of Snakemake in processes that are forked from one that has imported it: the import takes seconds.
 
-A call of `python -m snakemake -n` spends half of its time on that import.
+No other module is imported here, because a call imports `twoscale` from the project that it runs.
 """
 
 import multiprocessing
@@ -15,8 +15,8 @@ FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["snakemake.cli"])
 
 
-def dry_run(arguments: Sequence[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess:
-    """`snakemake` with `arguments`, one of them -n, in `folder` and under these environment variables."""
+def snakemake(arguments: Sequence[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess:
+    """`snakemake` with `arguments`, in `folder` and under these environment variables."""
     with tempfile.TemporaryDirectory() as outputs:
         files = [Path(outputs, name) for name in ("stdout", "stderr")]
         process = FORKED.Process(target=_main, args=(arguments, folder, variables, files))
