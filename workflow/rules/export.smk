@@ -7,16 +7,12 @@ from twoscale.base import json_digest
 from twoscale.export.sources import check_exported, code_files
 
 
-def exported_checkpoints(wildcards):
-    """All checkpoints of the run, the last one last. InputError for a model that cannot be exported."""
-    check_exported(runs.selected, runs.config.model)
-    return runs.at_checkpoints(CHECKPOINT)(wildcards)
-
-
 rule export_model:
     """Job: write the trained model as a folder for the transformers library"""
     input:
-        checkpoints=exported_checkpoints,
+        # InputError for a model that cannot be exported; otherwise all checkpoints of the run, the last one last
+        checkpoints=lambda wildcards: check_exported(runs.selected, runs.config.model)
+        or runs.at_checkpoints(CHECKPOINT)(wildcards),
         metadata=runs.data_file("tokens.json"),
         tokenizer=runs.tokenizer_file,
         training=TABLE.format("training"),
