@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ TYPES = {
 }
 
 
-@pytest.mark.skipif(MYPY is None, reason="needs mypy: make env")
+@pytest.mark.skipif(not (MYPY and find_spec("pandas-stubs")), reason="needs stubs: make test-tools SUITE=packaging")
 def test_a_users_script_has_types_and_a_wrong_name_or_argument_is_found(tmp_path):
     script, wrong = tmp_path / "script.py", ("twoscale.opne_run", "twoscale.open_run(3)", "run.trace(loops=12)")
     script.write_text("\n".join([SCRIPT, *(f"reveal_type({name})" for name in TYPES), *wrong]))

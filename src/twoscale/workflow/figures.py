@@ -73,7 +73,7 @@ class Figures:
         return [self.runs.selected] if figure.compared else self._shown_runs(figure)
 
     def _shown_runs(self, figure: Figure) -> list[str]:
-        """Its config is that of the first of them."""
+        """The runs that a figure shows; the first gives its config."""
         if figure.seed_band and self.runs.config.figures.seed_band:
             return self.runs.study("seeds")
         return (self.runs.study(figure.study) if figure.study else []) or [self.runs.selected]
@@ -155,7 +155,7 @@ class Figures:
         return [figure for figure in has if figure.target == "all" or has_tables(figure)]
 
     def pictures(self, wildcards: Any) -> list[str]:
-        """Of the report."""
+        """The pictures of the report."""
         return [self.drawn(f"{figure.name}.svg") for figure in self.reported]
 
     @property

@@ -87,7 +87,7 @@ def _published_rows(run: config.Config) -> Lines:
 
 
 def training_tokens(run: config.Config) -> int:
-    """Repeated ones included."""
+    """Tokens that a run is trained on, repeated ones included."""
     return run.train.iterations * run.train.batch_size * run.model.context_length
 
 
@@ -142,7 +142,7 @@ def _decoded_bytes(run: config.Config) -> float:
 
 
 def states_bytes(run: config.Config) -> int:
-    """Of one sequence, for Fig. 1."""
+    """The states of one sequence, for Fig. 1."""
     model = run.model
     states = 1 + model.num_layers - sum(map(len, model.groups)) + len(model.groups) * (run.trajectories.loops + 1)
     return states * model.context_length * model.hidden_size * BYTES["float32"]

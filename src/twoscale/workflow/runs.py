@@ -114,12 +114,12 @@ class Runs:
 
     @property
     def trained_pattern(self) -> str:
-        """For the wildcard `run` where it is trained here."""
+        """Pattern of the wildcard `run` for runs that are trained here."""
         return alternatives(run for run, config in self.configs.items() if trains(config))
 
     @property
     def last_segments(self) -> str:
-        """For the wildcard `run`: matches only in paths of a run's last checkpoint."""
+        """Pattern of the wildcard `run` that matches only in paths of a run's last checkpoint."""
         folders = "checkpoints|training|logs|benchmarks"
         last = {run: self.iterations(run)[-1] for run, config in self.configs.items() if trains(config)}
         patterns = [rf"{re.escape(run)}(?=/(?:{folders})/\D*{iteration:06d}\.)" for run, iteration in last.items()]
