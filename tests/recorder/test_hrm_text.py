@@ -78,4 +78,4 @@ def test_the_slow_state_after_k_steps_and_its_loss_are_those_of_a_model_of_k_cyc
 
 def test_its_figures_and_claims_are_drawn(folder):
     names = [path.name for path in draw_run(folder, text="random ids")]
-    assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "path_types.pdf", "scaling.pdf", "claims.md"]
+    assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "scaling.pdf", "path_types.pdf", "claims.md"]
