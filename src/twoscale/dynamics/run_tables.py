@@ -83,8 +83,10 @@ def compare(
     """The table `table` of two runs as one frame, with the name of the run in the first column, `run`.
 
     Args:
-        run_a, run_b: Folders of two runs, or what `open_run` returned.
-        table, iteration: As for `read_table`.
+        run_a: Folder of a run, or what `open_run` returned.
+        run_b: The same of another run.
+        table: As for `read_table`.
+        iteration: As for `read_table`.
 
     Returns:
         The rows of run_a, then the rows of run_b. The name of a run is the name of its folder, "demo" for results/demo,
