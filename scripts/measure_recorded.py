@@ -36,7 +36,5 @@ if __name__ == "__main__":
     options.add_argument("--batch-size", type=int, default=4, help="batch size for --states")
     options.add_argument("--replace", action="store_true", help="replace an earlier recording of --states")
     options.add_argument("--text", default=TEXT, help="name of the text, for the footer of the figures")
-    options.add_argument(
-        "--reading", choices=["state", "direction"], default="state", help="how steps are measured in Figs. 3 and 5"
-    )
+    options.add_argument("--reading", choices=["state", "direction"], default="state", help="steps of Figs. 3 and 5")
     command.run(main, options)
