@@ -1,4 +1,4 @@
-"""A trained looped solver of shortest paths by others, recorded with more loops than it was trained with.
+"""A trained looped solver of shortest paths by others: its loops recorded, and exit criteria compared on it.
 
     git clone https://github.com/azreasoners/recurrent_transformer solver
     python docs/examples/shortest_path.py "solver/shortest_path/shortest_path_[n=4][1610]ste.pt" \\
@@ -9,21 +9,38 @@ The model (Yang et al., "Learning to Solve Constraint Satisfaction Problems with
 licence) is one bidirectional layer that is trained with 32 loops. It marks the edges of a shortest path between two
 nodes of a 4 × 4 grid from which edges were removed. Printed is the share of the 322 test problems whose whole path is
 right, by loops.
+
+Unlike in text, tokens of this task need different numbers of loops, so exit criteria can gain (docs/arena.md). The
+arena compares those of the project on 24 loops, in three folders:
+
+- edges: each edge leaves alone; its loss is that of the shortest path that the last loop finds likeliest;
+- one_path: the same for the problems with a single shortest path, where the loss does not depend on the last loop;
+- problems: the edges of a problem leave together, when the last of them would; the loss is that of any shortest path.
+
+Criteria named direction_… see the state divided by its norm, as the head does; its norm grows with every loop.
 """
 
 import argparse
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from twoscale.exits.contract import GivenStates
+from twoscale.exits.criteria import CRITERIA, Acceleration, ExitCriterion
 from twoscale.recorder.recorder import Recorder
+from twoscale.studies.arena.__main__ import Exits, Losses, write_arena
 
 NODES, EDGES = 16, 24
 ABSENT, PRESENT = 2, 3  # tokens of edges; those of nodes are 1 for the two ends, else 0
 LOOPS = (8, 12, 16, 20, 24, 32, 48, 64)
+ARENA_LOOPS = 24
+HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-16, 5))
+PROBABILITIES = (0.6, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999)
+THRESHOLDS = {"argmax_stability": (1, 2, 3, 5, 8), "confidence": PROBABILITIES, "margin": PROBABILITIES}
 TRAINED_ITERATIONS = 1  # of the training, not published; above 0, so that the weights count as trained
 
 
@@ -66,9 +83,16 @@ class Solver(nn.Module):
         self.ln_f, self.head = nn.LayerNorm(size), nn.Linear(size, 2, bias=False)
 
     def forward(self, problems: Tensor, loops: int = 32) -> Tensor:
-        x = self.tok_emb(problems) + self.pos_emb
+        return self.readout(self.states(problems, loops)[-1])
+
+    def states(self, problems: Tensor, loops: int) -> list[Tensor]:
+        """x^0 … x^loops (B, 40, C)."""
+        states = [self.tok_emb(problems) + self.pos_emb]
         for _ in range(loops):
-            x = self.blocks(x)
+            states.append(self.blocks(states[-1]))
+        return states
+
+    def readout(self, x: Tensor) -> Tensor:
         return self.head(self.ln_f(x))
 
 
@@ -107,6 +131,80 @@ def accuracy(logits: Tensor, solutions: list[set[tuple[int, ...]]]) -> float:
     return sum(right) / len(right)
 
 
+# --- the arena -------------------------------------------------------------------------------------------------------
+
+
+def path_losses(logits: Tensor, solutions: list[set[tuple[int, ...]]]) -> list[Tensor]:
+    """Nats of each edge under each shortest path of each problem: logits (L, N, 24, 2) -> N times (paths, L, 24)."""
+    log_p, found = logits.log_softmax(-1), []
+    for number, paths in enumerate(solutions):
+        is_on = torch.zeros(len(paths), EDGES, dtype=torch.int64)
+        for row, path in zip(is_on, sorted(paths), strict=True):
+            row[list(path)] = 1
+        chosen = (
+            log_p[None, :, number]
+            .expand(len(paths), -1, -1, -1)
+            .gather(-1, is_on[:, None, :, None].expand(-1, len(log_p), -1, 1))
+        )
+        found.append(-chosen[..., 0])
+    return found
+
+
+def criteria() -> dict[tuple[str, float], tuple[ExitCriterion, bool]]:
+    """(name, threshold) -> criterion, and whether it sees directions."""
+    kinds = {name: kind for name, kind in CRITERIA.items() if name != "fixed" and not kind.needs_gate}
+    kinds["acceleration_one_hit"] = type("OneHit", (Acceleration,), {"patience": 1})
+    found = {}
+    for name, kind in kinds.items():
+        for threshold in THRESHOLDS.get(name, HALF_DECADES):
+            found[name, threshold] = kind(threshold), False
+            if not kind.needs_readout and name != "cosine" and "relative" not in name:
+                found[f"direction_{name}", threshold] = kind(threshold), True
+    return found
+
+
+def chosen_exits(model: Solver, states: Tensor) -> Exits:
+    """The evaluations after which each edge leaves, int64 (N, 24), for states (L, N, 24, C).
+
+    A criterion that discards its last evaluation keeps it here, as the cost-matched exits do. Thresholds at which all
+    edges leave after the same evaluations are left out.
+    """
+    raw = states.flatten(1, 2)
+    exits = {}
+    for point, (criterion, sees_directions) in criteria().items():
+        rows = raw / raw.norm(dim=-1, keepdim=True) if sees_directions else raw
+        given = GivenStates(criterion, rows[0], model.readout)
+        for x in rows[1:]:
+            given.update(x)
+        evaluations = given.exits()[1].view(states.shape[1:3])
+        if evaluations.min() < evaluations.max():
+            exits[point] = evaluations
+    return exits
+
+
+def compare_exits(model: Solver, problems: Tensor, solutions: list[set[tuple[int, ...]]], folder: Path) -> None:
+    states = torch.stack(model.states(problems, ARENA_LOOPS))[:, :, NODES:]  # (K + 1, N, 24, C)
+    exits = chosen_exits(model, states)
+    by_path = path_losses(model.readout(states), solutions)
+    nearest = torch.stack([losses[losses[:, -1].sum(-1).argmin()] for losses in by_path], dim=1)  # (K + 1, N, 24)
+    whole = torch.stack([-(-losses.sum(-1)).logsumexp(0) for losses in by_path], dim=1)[..., None]  # (K + 1, N, 1)
+    is_single = torch.tensor([len(paths) == 1 for paths in solutions])
+    together = {point: evaluations.amax(1, keepdim=True) for point, evaluations in exits.items()}
+    for name, losses, chosen in (
+        ("edges", nearest, exits),
+        ("one_path", nearest[:, is_single], {point: evaluations[is_single] for point, evaluations in exits.items()}),
+        ("problems", whole, together),
+    ):
+        numbers = np.indices(losses.shape[1:]).reshape(2, -1)
+        tokens = pd.DataFrame({"document": numbers[0], "sequence": numbers[0], "position": numbers[1]})
+        nats = losses.flatten(1).clone()
+        nats[0] = torch.inf  # no edge leaves before the first evaluation
+        found = Losses(Path(name), tokens, nats)
+        flat = {point: evaluations.flatten() for point, evaluations in chosen.items()}
+        print(f"\n{name}:")
+        write_arena(found, flat, "shortest_path", folder / name)
+
+
 @torch.no_grad()
 def main(arguments: argparse.Namespace) -> None:
     model, (problems, solutions) = load(arguments.weights), read_problems(arguments.data)
@@ -115,6 +213,7 @@ def main(arguments: argparse.Namespace) -> None:
     with Recorder(model.double(), {"layer": "blocks"}, arguments.folder, iteration=TRAINED_ITERATIONS):
         for batch in problems[: arguments.sequences].split(16):
             model(batch, max(LOOPS))
+    compare_exits(model, problems, solutions, arguments.folder / "arena")
 
 
 if __name__ == "__main__":

@@ -367,9 +367,10 @@ def open_file(table: str, path: str | Path) -> pq.ParquetFile:
 
 def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
     declared = list(columns(table))
-    further = schema.names[len(declared) :]
+    found = [name for name in schema.names if not name.startswith("__index_level_")]  # of pandas, which reads it back
+    further = found[len(declared) :]
     # a table in MEASURED has the declared columns and at least one measure, any other table nothing else
-    if schema.names[: len(declared)] != declared or bool(further) != (table in MEASURED):
+    if found[: len(declared)] != declared or bool(further) != (table in MEASURED):
         expected = ", ".join(declared) + (", and at least one measure" if table in MEASURED else "")
         raise InputError(
             f"{path}: found the columns {', '.join(schema.names)}; expected those of the table '{table}': {expected}."

@@ -59,12 +59,32 @@ def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarr
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t distribution with `freedom` >= 1 degrees of freedom, to a relative 1e-5."""
-    # with t = sqrt(freedom) tan(angle) the density is proportional to cos(angle) ** (freedom - 1)
-    angles = np.linspace(0, np.pi / 2, 100_001)
-    density = np.cos(angles) ** (freedom - 1)
-    cumulative = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+    angles, cumulative = _t_distribution(freedom)
     tail = 2 * abs(probability - 0.5) * cumulative[-1]
     return float(np.copysign(np.sqrt(freedom) * np.tan(np.interp(tail, cumulative, angles)), probability - 0.5))
+
+
+def t_tail(statistic: float, freedom: float) -> float:
+    """Probability of a value above `statistic` >= 0 under Student's t with `freedom` >= 1 degrees of freedom."""
+    angles, cumulative = _t_distribution(freedom)
+    return 0.5 - 0.5 * float(np.interp(np.arctan(statistic / np.sqrt(freedom)), angles, cumulative)) / cumulative[-1]
+
+
+@lru_cache(maxsize=64)
+def _t_distribution(freedom: float) -> tuple[np.ndarray, np.ndarray]:
+    """Angles and the integral of the density up to them, not normalised; t = sqrt(freedom) tan(angle) >= 0."""
+    # the density is proportional to cos(angle) ** (freedom - 1)
+    angles = np.linspace(0, np.pi / 2, 100_001)
+    density = np.cos(angles) ** (freedom - 1)
+    return angles, np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+
+
+def holm(tails: np.ndarray, level: float = 1 - LEVEL) -> np.ndarray:
+    """Which of the tests with these two-sided p-values (n,) reject, at a familywise error of `level` (Holm 1979)."""
+    order = np.argsort(tails, kind="stable")
+    rejected = np.zeros(len(tails), dtype=bool)
+    rejected[order] = np.logical_and.accumulate(tails[order] <= level / np.arange(len(tails), 0, -1))
+    return rejected
 
 
 @lru_cache(maxsize=16)

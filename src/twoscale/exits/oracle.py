@@ -87,6 +87,18 @@ def converged_within(losses: Tensor, tolerance: float) -> Tensor:
     return len(agrees) - agrees.to(torch.int64).flip(0).cumprod(0).sum(0)
 
 
+def split_half(losses: Tensor) -> dict[str, Tensor]:
+    """What `studies.arena.draw.reliability` averages, for losses of x^0, x^1, …: (L, B, T) -> (B, T) each.
+
+    The best depth of each token among odd and among even loop steps, their squares, their product, and the product with
+    the best even depth of another token. If the halves correlate only by chance, an oracle gains from noise.
+    """
+    odd, even = (2 * losses[first::2].argmin(0).double() + first for first in (1, 2))
+    other = even.flatten().roll(even.numel() // 2).view_as(even)
+    pairs = {"odd_odd": odd * odd, "even_even": even * even, "odd_even": odd * even, "odd_other": odd * other}
+    return {"odd": odd, "even": even, **pairs}
+
+
 def exit_costs(states: int, device: torch.device) -> Tensor:
     """Evaluations that lead to each of the states x^0, x^1, …: int64 (states,).
 

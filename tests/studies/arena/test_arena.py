@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,11 +11,14 @@ from tests.figures import RUN
 from tests.studies.arena.samples import DOCUMENTS, THRESHOLDS, compared, matched_tables, regret_tables
 from twoscale import tables
 from twoscale.base import InputError
+from twoscale.claims.evidence import Estimate
+from twoscale.exits.oracle import split_half
 from twoscale.figures import style
 from twoscale.studies.arena import draw
 
 PAGE = {"run": "trial", "text": "books", "draws": 2, "tokens": 1200, "loops": 8, "groups": "4, 5-6"}
 PAGE |= {"oracle_tokens": 600}
+HALVES = Estimate(0.9, 0.8, 0.95), Estimate(0.0, -0.1, 0.1)
 
 
 def rows_of(table, reference):
@@ -31,15 +35,50 @@ def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(re
     assert rows["effective_documents"].tolist() == [DOCUMENTS] * 3  # of equal length
 
 
-def test_random_exits_gain_nothing_over_themselves():
-    """The interval of a gain of 0 misses it in about 5 % of 120 gains, and after widening for all in none."""
-    no_oracle = [frame[:0] for frame in regret_tables()]
-    texts = (matched_tables(gain=0.0, noise=0.1, seed=seed, criterion=f"kl_{seed}") for seed in range(20))
-    rows = pd.concat([draw.summarise(*text, *no_oracle) for text in texts])
-    missed = (rows["gain_low"] > 0) | (rows["gain_high"] < 0)
-    assert len(missed) == 120
-    assert 0 < missed.sum() <= 14
-    assert draw.summary(rows).count("same cost: no difference shown with kl 0, kl 1, ") == 2
+def planted(gain: float, seed: int, documents: int = 300, length: int = 64) -> pd.DataFrame:
+    """The table "arena" of a criterion whose gain over random exits and fixed loops is known.
+
+    Half of the tokens lose 0.2 nats if they leave after one evaluation and not after two. The criterion knows them with
+    a probability of 0.5 + gain / 0.2, as many as it errs about the others.
+    """
+    generator = np.random.default_rng(seed)
+    shape = (documents, length)
+    needs = generator.random(shape) < 0.5
+    benefit = 0.2 * needs * generator.lognormal(-0.125, 0.5, (documents, 1))  # documents differ, with mean 1
+    first, second = generator.normal(3, 0.7, (2, *shape))
+    nats = np.stack([first, second]) + np.stack([benefit, np.zeros(shape)])
+    loops = np.where(generator.random(shape) < 0.5 + gain / 0.1, needs, ~needs)
+    own, share = np.where(loops, nats[1], nats[0]), loops.mean()
+    point = {"criterion": "kl", "threshold": 0.1, "tokens": length}
+    keys = pd.DataFrame({"sequence": range(documents), "document": range(documents)}).assign(**point)
+    matched = keys.assign(draw=0, evaluations=1 + share, ce=(share * nats[1] + (1 - share) * nats[0]).mean(axis=1))
+    return draw.summarise(
+        keys.assign(ce=own.mean(axis=1)),
+        keys.assign(group="4", evaluations=1 + loops.mean(axis=1)),
+        pd.concat([matched.assign(reference=reference) for reference in ("random", "fixed")]),
+        *(frame[:0] for frame in regret_tables()),
+    )
+
+
+def share_found(gain: float, draws: int) -> float:
+    verdicts = [set(draw.judged(planted(gain, seed))["verdict"]) for seed in range(draws)]
+    return np.mean(["better" in words or "worse" in words for words in verdicts])
+
+
+@pytest.mark.parametrize("draws", [25, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_planted_gain_of_0_02_nats_is_found_in_300_documents_and_a_planted_zero_is_not(draws):
+    assert share_found(0.02, draws) >= 0.9
+    assert share_found(0.0, draws) <= 0.05 + 2 * (0.05 * 0.95 / draws) ** 0.5  # two standard errors of a rate of 5 %
+
+
+def test_the_least_gain_is_the_one_that_is_found_in_80_percent():
+    """A gain as large as the smallest one that the documents show, by their own standard error."""
+    least = np.mean([draw.judged(planted(0.01, seed, documents=60))["least"].iloc[0] for seed in range(10)])
+    found = [draw.judged(planted(least, seed, documents=60))["verdict"].iloc[0] == "better" for seed in range(100)]
+    assert 0.7 < np.mean(found) < 0.92
+    by_documents = dict(draw.least_by_documents(draw.judged(planted(0.01, 0, documents=100))))
+    assert by_documents[100] == pytest.approx(draw.judged(planted(0.01, 0, documents=100))["least"].median())
+    assert by_documents[30] / by_documents[3000] > 10
 
 
 def test_the_regret_beside_the_oracle_is_what_is_lost_at_the_same_evaluations():
@@ -67,7 +106,7 @@ def test_no_choice_of_exits_has_a_negative_regret(losses, chosen):
     assert draw.oracle_gain(*criterion, *(part[None] for part in oracle), prices)[0] <= 1e-9
 
 
-def gains(criterion, *found, reference="random", documents=9):
+def gains(criterion, *found, reference="random", documents=9, evaluations=None):
     """Rows of the table "arena" of one criterion: the gain at each threshold, with its interval."""
     frame = pd.DataFrame(found, columns=["gain_low", "gain", "gain_high"])
     return frame.assign(
@@ -76,103 +115,134 @@ def gains(criterion, *found, reference="random", documents=9):
         reference=reference,
         documents=documents,
         effective_documents=documents,
+        evaluations=evaluations or [float(2 * place + 1) for place in range(len(frame))],
+        ce=3.0,
     )
 
 
-def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain():
-    table = pd.concat(
-        [
-            gains("entropy_diff", (0.1, 0.11, 0.12), (0.2, 0.21, 0.22), (-1.0, 0.3, 2.0)),
-            gains("margin", (0.1, 0.11, 0.12), (-0.2, -0.19, -0.18)),
-            gains("cosine", (-0.3, -0.2, -0.1)),
-            gains("kl", (-0.1, 0.01, 0.1)),
-            gains("entropy", (np.nan, 0.5, np.nan), documents=1),
-            gains("kl", (0.1, 0.11, 0.12), reference="fixed"),
-            gains("kl", (-9.0, -9.0, -9.0), reference="oracle"),
-        ]
-    )
-    beside_random, beside_fixed, together = draw.summary(table).removesuffix(".").split(". ")
-    assert beside_random.removeprefix("Compared with random exits of the same cost: ").split("; ") == [
-        "better with entropy diff (by up to 0.21 nats per token)",
-        "better or worse, depending on the threshold, with margin (by up to 0.11 nats per token)",
-        "worse with cosine",
-        "no difference shown with kl",
-        "cannot be judged with entropy",
-    ]
-    assert beside_fixed == "Compared with fixed loops of the same cost: better with kl (by up to 0.11 nats per token)"
-    assert together == "These verdicts hold together: intervals are widened for all 9 gains"
+FULL_DEPTH = gains("fixed", (-1.0, -1.0, -1.0), reference="oracle").assign(threshold=8)
+
+
+def test_the_primary_family_is_the_published_criteria_nearest_to_a_quarter_and_half_of_full_depth():
+    many = [(-1.0, 0.0, 1.0)] * 4
+    table = pd.concat([gains("kl", *many, evaluations=[1.0, 2.2, 3.5, 7.0]), gains("entropy", *many), FULL_DEPTH])
+    primary = draw.judged(table).query("primary")
+    assert list(zip(primary["criterion"], primary["evaluations"], strict=True)) == [("kl", 2.2), ("kl", 3.5)]
+    own = pd.concat([gains("mine", *many, evaluations=[1.0, 2.2, 3.5, 7.0]), FULL_DEPTH])
+    assert draw.judged(own).query("primary")["evaluations"].tolist() == [2.2, 3.5]
 
 
 @pytest.mark.parametrize(
-    ("gain", "noise", "verdict"), [(0.2, 0.0, "better"), (-0.2, 0.0, "worse"), (0.0, 0.1, "no difference shown")]
+    ("room", "documents", "verdict"),
+    [(0.1, 9, "cannot be judged"), (0.1, 900, "no relevant difference"), (1e-4, 900, "cannot be judged")],
+)
+def test_a_gain_that_is_not_shown_is_judged_only_if_the_documents_would_show_a_relevant_one(room, documents, verdict):
+    """The interval shrinks with the documents; the oracle may have less than 0.02 nats to gain."""
+    half = 0.06 / documents**0.5
+    table = gains("kl", (-half, 0.0, half), documents=documents)
+    oracle = gains("kl", (-room, -room, -room), reference="oracle", documents=documents)
+    assert draw.judged(pd.concat([table, oracle]))["verdict"].tolist() == [verdict]
+
+
+def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain():
+    narrow = (-0.001, 0.0, 0.001)
+    table = pd.concat(
+        [
+            gains("entropy_diff", (0.1, 0.11, 0.12), (0.2, 0.21, 0.22)),
+            gains("minp_kl", (0.1, 0.11, 0.12), (-0.2, -0.19, -0.18)),
+            gains("cosine", (-0.3, -0.2, -0.1)),
+            gains("kl", narrow),
+            gains("step_norm", (-1.0, 0.3, 2.0)),
+            gains("kl", (0.1, 0.11, 0.12), reference="fixed"),
+            gains("entropy", (0.4, 0.41, 0.42)),
+            gains("margin", narrow),
+            FULL_DEPTH,
+        ]
+    )
+    beside_random, beside_fixed, explored, last = draw.summary(table).removesuffix(".").split(". ")
+    assert beside_random.removeprefix("Compared with random exits of the same cost: ").split("; ") == [
+        "better: entropy diff (by up to 0.21 nats per token)",
+        "better or worse, depending on the threshold: minp kl (by up to 0.11 nats per token)",
+        "worse: cosine",
+        "no relevant difference: kl",
+        "cannot be judged at 9 documents: step norm",
+    ]
+    assert beside_fixed == "Compared with fixed loops of the same cost: better: kl (by up to 0.11 nats per token)"
+    assert explored == "Exploratory, compared with random exits: better: entropy (by up to 0.41 nats per token)"
+    assert last == "Exploratory, compared with fixed loops: no difference is shown in 0 gains"
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise", "verdict"), [(0.2, 0.0, "better"), (-0.2, 0.0, "worse"), (0.0, 0.1, "cannot be judged")]
 )
 def test_page_and_figure_say_whether_a_criterion_beats_its_controls(gain, noise, verdict, tmp_path):
     table = compared(gain=gain, noise=noise).assign(run="trial")
     tables.write("arena", table[list(tables.columns("arena"))], tmp_path / "table.parquet")
     assert set(draw.judged(table)["verdict"]) == {verdict}
-    page = draw.page(table, PAGE)
-    assert "widening for all 6 gains below" in page  # three thresholds, random exits and fixed loops
+    page = draw.page(table, HALVES, PAGE)
+    assert "The 4 gains are judged together" in page  # two of three thresholds, random exits and fixed loops
+    assert "thresholds, 2 gains" in page
     assert page.count(f"| {verdict} |") == 6
     assert "| kl | 1 | 2.00 | 0.05 |" in page
+    assert "0.9 [0.8 … 0.95]" in page
     lines = draw.draw_arena(table, **RUN).axes[0].get_lines()
-    filled = sum(len(line.get_xdata()) for line in lines if line.get_markerfacecolor() == style.ORANGE)
-    assert filled == (len(THRESHOLDS) if verdict != "no difference shown" else 0)
+    filled = sum(
+        len(line.get_xdata())
+        for line in lines
+        if line.get_markerfacecolor() == style.ORANGE and line.get_marker() == "o"
+    )
+    assert filled == (len(THRESHOLDS) if verdict != "cannot be judged" else 0)
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        gains("kl", (-1.0, 0.0, 1.0)).assign(threshold=9),
-        pd.concat([gains("cosine", (-1.0, 0.0, 1.0), reference=reference) for reference in ("random", "fixed")]),
-    ],
-    ids=["threshold", "criterion"],
-)
-def test_a_verdict_counts_every_threshold_criterion_and_reference_of_the_page(others):
-    """A page of verdicts is one statement, so further gains of any kind widen the intervals of all."""
-    few = pd.concat([gains("kl", (0.2, 1.0, 1.8)), gains("kl", (-1.0, 0.0, 1.0), reference="fixed")])
-    few = pd.concat([few, gains("kl", (-9.0, -8.0, -7.0), reference="oracle")])  # regrets widen no gain
-    for table, verdict in ((few, "better"), (pd.concat([few, others]), "no difference shown")):
-        full = table.assign(evaluations=2.0, ce=3.0)
-        assert f"| kl | 0 | 2.00 | 1 | 0.2 … 1.8 | random exits | {verdict} |" in draw.page(full, PAGE)
-        assert f"random exits of the same cost: {verdict} with" in draw.summary(table)
-        filled = [line for line in draw.draw_arena(full, **RUN).axes[0].get_lines() if len(line.get_xdata())]
-        filled = [line for line in filled if line.get_markerfacecolor() == style.ORANGE]
-        assert bool(filled) == (verdict == "better")
+def test_a_verdict_counts_every_gain_of_its_family():
+    """Gains of the same family weaken the evidence of each; those of the other family and regrets do not."""
+    clear, narrow = (0.2, 1.0, 1.8), (-0.5, 0.4, 1.3)
+    few = pd.concat([gains("kl", clear), gains("kl", narrow, reference="fixed"), FULL_DEPTH])
+    for others, verdict in (
+        (gains("entropy", *[narrow] * 30), "better"),
+        (
+            pd.concat([gains(name, *[narrow] * 2) for name in ("cosine", "step_norm", "acceleration", "minp_kl")]),
+            "cannot be judged",
+        ),
+    ):
+        table = pd.concat([few, others])
+        assert draw.judged(table)["verdict"].iloc[0] == verdict
+        assert "| kl | 0 | 1.00 | 1 | 0.2 … 1.8 | random exits | " in draw.page(table, HALVES, PAGE)
 
 
-def test_a_row_of_the_figure_is_named_in_the_colour_of_its_points_with_those_of_the_paper_first():
+@pytest.mark.parametrize(("agreement", "expected"), [(1.0, 1.0), (0.0, 0.0)])
+def test_the_reliability_of_best_depths_is_1_for_depths_of_tokens_and_0_for_noise(agreement, expected):
+    """Tokens have a best depth of their own, or losses are noise."""
+    generator = torch.Generator().manual_seed(0)
+    best = torch.randint(1, 20, (40, 50), generator=generator)
+    depths = torch.arange(1, 41)[:, None, None]
+    losses = agreement * (depths - 2 * best).abs() + (1 - agreement) * torch.rand(40, 40, 50, generator=generator)
+    halves = split_half(torch.cat([losses[:1], losses]))
+    rows = pd.DataFrame({name: values.mean(-1).tolist() for name, values in halves.items()})
+    rows = rows.assign(group="4", sequence=range(40), document=range(40), tokens=50)
+    same, other = draw.reliability(rows)
+    assert same.value == pytest.approx(expected, abs=0.08)
+    assert other.value == pytest.approx(0, abs=0.08)
+    assert same.low <= same.value <= same.high
+
+
+def test_the_figure_has_a_line_per_criterion_with_those_of_the_paper_in_colour_and_the_oracle():
     shown = ("cosine", "confidence", "mine", "step_norm")
     parts = [matched_tables(gain=0.05, noise=0.1, criterion=name) for name in shown]
     cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
-    figure = draw.draw_arena(draw.summarise(*cost_matched, *regret_tables()), **RUN)
-    labels = figure.axes[0].get_yticklabels()
-    assert [label.get_text() for label in labels] == ["step norm", "mine", "cosine", "confidence"]
-    assert [label.get_color() for label in labels] == [style.BLUE, style.PURPLE, style.OTHERS, style.OTHERS]
-    for axes in figure.axes:
-        points = {line.get_color() for line in axes.get_lines() if len(line.get_xdata()) == len(THRESHOLDS)}
-        assert points == {style.BLUE, style.PURPLE, style.OTHERS}
-        assert "linear within" in axes.get_xlabel()
-
-
-def test_the_oracle_is_the_last_row_of_the_figure_with_its_gain_over_fixed_loops():
-    quality, loops, cost_matched = matched_tables(criterion="mine")
     regret, frontier = regret_tables()
-    fixed = regret.assign(criterion="fixed")
-    table = draw.summarise(quality, loops, cost_matched, pd.concat([regret, fixed]), frontier)
-    figure = draw.draw_arena(table, **RUN)
-    assert [axes.get_title(loc="left").split("  ")[1] for axes in figure.axes] == [
-        "gain over random exits",
-        "gain over fixed loops",
-    ]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["mine", "oracle: knows each loss"]
-    (gain,) = [
-        line.get_xdata()
-        for line in figure.axes[1].get_lines()
-        if line.get_color() == style.BLACK
-        if len(line.get_xdata())
-    ]
-    assert gain.tolist() == pytest.approx([0.05], abs=2e-3)
-    bottom, top = figure.axes[1].get_ylim()
-    assert bottom > top  # the last row is the lowest
+    fixed = pd.concat([regret, regret.assign(criterion="fixed")])
+    figure = draw.draw_arena(draw.summarise(*cost_matched, fixed, frontier), **RUN)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names[:3] == ["step norm", "mine", "2 other criteria"]
+    for axes in figure.axes:
+        lines = [
+            line
+            for line in axes.get_lines()
+            if line.get_linestyle() == "-" and len(line.get_xdata()) == len(THRESHOLDS)
+        ]
+        assert {line.get_color() for line in lines} == {style.BLUE, style.PURPLE, style.OTHERS}
+        (oracle,) = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+        assert oracle.get_ydata().tolist() == pytest.approx([0.05], abs=2e-3)
     with pytest.raises(InputError, match="expected at least one exit criterion"):
         draw.draw_arena(compared()[:0], **RUN)

@@ -101,6 +101,35 @@ def test_sequences_may_differ_in_length_and_rows_come_in_any_order(tmp_path):
     assert arena(losses, depths).loc["random", "ce"] == pytest.approx(by_hand)
 
 
+def test_an_array_of_losses_is_the_same_as_their_table(losses, tmp_path):
+    """Sequences of different lengths, in float32; pandas may have written its index into a table."""
+    lengths = (3, 50, 20, 7)
+    table = loss_table(lengths=lengths)
+    wide = np.full((4, 50, DEPTHS), np.nan, np.float32)
+    wide[table["sequence"], table["position"], table["depth"] - 1] = table["loss"]
+    np.savez(tmp_path / "losses.npz", losses=wide, documents=np.arange(4) // 2)
+    table.iloc[::-1].to_parquet(tmp_path / "losses.parquet")
+    as_array, as_table = (gates.read_losses(tmp_path / f"losses.{kind}") for kind in ("npz", "parquet"))
+    assert as_array.nats.dtype == torch.float32
+    assert torch.equal(as_array.nats, as_table.nats.float())
+    assert as_array.tokens.astype(int).equals(as_table.tokens.astype(int))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"nats": np.ones((2, 3, 4))}, "no array losses"),
+        ({"losses": np.ones((2, 3))}, r"losses with shape \(2, 3\)"),
+        ({"losses": np.ones((2, 3, 4)), "documents": np.arange(3)}, r"documents with shape \(3,\)"),
+        ({"losses": np.where(np.arange(24).reshape(2, 3, 4) == 17, np.nan, 1)}, "sequence 1, position 1"),
+    ],
+)
+def test_wrong_arrays_are_refused(arrays, words, tmp_path):
+    np.savez(tmp_path / "losses.npz", **arrays)
+    with pytest.raises(InputError, match=words):
+        gates.read_losses(tmp_path / "losses.npz")
+
+
 # (table, change, what the sentence says)
 FAULTS = {
     "a missing depth": ("losses", lambda f: f[f.index != 7], "found 5 losses for|position 7"),
@@ -135,7 +164,7 @@ def test_the_command_writes_a_page_a_figure_and_tables(losses, tmp_path):
     ]
     write("gate_exits", pd.concat(parts), tmp_path / "mine.parquet")
     done = run(tmp_path / "losses.parquet", tmp_path / "mine.parquet", tmp_path / "out")
-    assert "better with gate" in done.stdout, done.stderr
+    assert "better: gate" in done.stdout, done.stderr
     text = (tmp_path / "out" / "arena.md").read_text()
     assert "run **mine** on losses.parquet" in text
     assert "No model was run" in text

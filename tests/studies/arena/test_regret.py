@@ -135,5 +135,6 @@ def test_what_is_measured_makes_an_arena_without_negative_regrets():
     own, fixed = (frame.groupby(["criterion", "threshold"])["ce"].mean() for frame in (measured[0], of_fixed))
     for point in fixed.index:
         assert cost_matched.loc[(*point, "fixed"), "gain"] == pytest.approx(fixed[point] - own[point])
+    halves = draw.reliability(pd.DataFrame(regret["exit_reliability"]))
     values = {"run": "trial", "text": "books", "draws": 2, "tokens": 20, "loops": 6, "groups": "2, 3-4"}
-    assert "| acceleration | 3 | " in draw.page(table, values | {"oracle_tokens": 20})
+    assert "| acceleration | 3 | " in draw.page(table, halves, values | {"oracle_tokens": 20})

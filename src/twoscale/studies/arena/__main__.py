@@ -3,8 +3,8 @@
     python -m twoscale.studies.arena losses.parquet exits.parquet results/mine
 
 losses.parquet has the loss of every token at every depth, exits.parquet the depths at which one or more gates let the
-tokens leave (tables "depth_losses" and "gate_exits"; docs/arena.md, "Exits of other programs"). Written are arena.md,
-arena.pdf and arena.parquet.
+tokens leave (tables "depth_losses" and "gate_exits"; docs/arena.md, "Exits of other programs"). Losses may also come as
+an array of sequences, positions and depths in losses.npz. Written are arena.md, arena.pdf and arena.parquet.
 
 A depth is the number of evaluations of the loop after which a token's loss was measured. It is taken not to depend on
 the depths at which other tokens leave, as where all tokens run every depth and the exits only choose what is read out.
@@ -24,10 +24,10 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.base import InputError, replacing
 from twoscale.exits.cost_matched import FIXED, RANDOM, fixed_evaluations
-from twoscale.exits.oracle import cheapest_exits, exit_costs
+from twoscale.exits.oracle import cheapest_exits, exit_costs, split_half
 from twoscale.figures import style
 from twoscale.jobs import command
-from twoscale.studies.arena.draw import draw_arena, page, summarise, summary
+from twoscale.studies.arena.draw import draw_arena, page, reliability, summarise, summary
 from twoscale.studies.arena.measure import PRICES
 
 GROUP = "loop"  # the one looped group of these tables
@@ -42,17 +42,21 @@ class Losses:
 
     path: Path
     tokens: pd.DataFrame  # document, sequence and position of each, ordered by the last two
-    nats: Tensor  # float64 (K + 1, M); infinite at depth 0, where no token can leave
+    nats: Tensor  # (K + 1, M), float64 or as in the file; infinite at depth 0, where no token can leave
 
     @property
     def depths(self) -> int:
         return len(self.nats) - 1
 
     def rows(self, nats: Tensor, depths: Tensor, **keys: Any) -> pd.DataFrame:
-        """Means of `ce` and `evaluations` (M,) over the tokens of each sequence, with its keys and further ones."""
-        values = {"ce": nats.double().numpy(), "evaluations": depths.double().numpy()}
-        by_sequence = self.tokens[["sequence", "document"]].assign(**values).groupby(["sequence", "document"])
-        return by_sequence.mean().assign(tokens=by_sequence.size()).reset_index().assign(**keys)
+        """`means` of `ce` and `evaluations` (M,), with further keys."""
+        return self.means(ce=nats, evaluations=depths).assign(**keys)
+
+    def means(self, **values: Tensor) -> pd.DataFrame:
+        """Means of values (M,) over the tokens of each sequence, with its keys."""
+        columns = {name: of_tokens.double().numpy() for name, of_tokens in values.items()}
+        by_sequence = self.tokens[["sequence", "document"]].assign(**columns).groupby(["sequence", "document"])
+        return by_sequence.mean().assign(tokens=by_sequence.size()).reset_index()
 
     def at(self, depths: Tensor, **keys: Any) -> pd.DataFrame:
         """`rows` of tokens that leave at the depths (M,)."""
@@ -60,7 +64,12 @@ class Losses:
 
 
 def read_losses(path: Path) -> Losses:
-    """Read the table "depth_losses". Raises InputError unless every token has one finite loss at each depth 1 … K."""
+    """Read the table "depth_losses" or, from .npz, the array `losses` of `read_wide`.
+
+    Raises InputError unless every token has one finite loss at each depth 1 … K.
+    """
+    if path.suffix == ".npz":
+        return read_wide(path)
     frame = _read("depth_losses", path).sort_values([*TOKEN, "depth"])
     _refuse(path, frame[~np.isfinite(frame["loss"])], "expected finite losses")
     depths = int(frame["depth"].max())
@@ -72,6 +81,34 @@ def read_losses(path: Path) -> Losses:
     nats = torch.from_numpy(frame["loss"].to_numpy(np.float64).reshape(-1, depths).T.copy())  # (K, M)
     tokens = frame.loc[frame["depth"] == 1, ["document", *TOKEN]].reset_index(drop=True)
     return Losses(path, tokens, torch.cat([torch.full_like(nats[:1], torch.inf), nats]))
+
+
+def read_wide(path: Path) -> Losses:
+    """Read an .npz with `losses` (sequences, positions, K), NaN beyond the end of a sequence, and `documents`.
+
+    `documents` are integers (sequences,); without them, each sequence is a document. The arrays keep their precision.
+    """
+    with np.load(path) as arrays:
+        shape = arrays["losses"].shape if "losses" in arrays else None
+        if shape is None or len(shape) != 3 or 0 in shape:
+            raise InputError(
+                f"{path}: found {'no array losses' if shape is None else f'losses with shape {shape}'}, expected "
+                "an array losses of sequences, positions and depths."
+            )
+        losses = arrays["losses"]
+        documents = arrays["documents"] if "documents" in arrays else np.arange(len(losses))
+    if documents.shape != shape[:1]:
+        raise InputError(f"{path}: found documents with shape {documents.shape}, expected {shape[:1]} as in losses.")
+    missing = np.isnan(losses).sum(-1)  # (sequences, positions)
+    sequence, position = np.nonzero(missing < shape[-1])
+    wrong = np.nonzero((missing % shape[-1] > 0) | np.isinf(losses).any(-1))
+    if len(wrong[0]):
+        where = f"sequence {wrong[0][0]}, position {wrong[1][0]}"
+        raise InputError(f"{path}: found {where}, expected one finite loss at each depth, or NaN at all of them.")
+    nats = np.empty((shape[-1] + 1, len(sequence)), losses.dtype)
+    nats[0], nats[1:] = np.inf, losses[sequence, position].T
+    tokens = pd.DataFrame({"document": documents[sequence], "sequence": sequence, "position": position})
+    return Losses(path, tokens, torch.from_numpy(nats))
 
 
 def read_exits(path: Path, losses: Losses) -> Exits:
@@ -145,12 +182,19 @@ def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:
 
 def main(arguments: argparse.Namespace) -> None:
     losses, name, folder = read_losses(arguments.losses), arguments.exits.stem, arguments.folder
-    arena = compare(losses, read_exits(arguments.exits, losses)).assign(run=name)
+    write_arena(losses, read_exits(arguments.exits, losses), name, folder)
+
+
+def write_arena(losses: Losses, exits: Exits, name: str, folder: Path) -> None:
+    """Write arena.md, arena.pdf and arena.parquet to a folder, and print the summary; `name` is that of the gates."""
+    arena = compare(losses, exits).assign(run=name)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
+    halves = split_half(losses.nats[:, None])
+    halves = reliability(losses.means(**{column: values[0] for column, values in halves.items()}).assign(group=GROUP))
     values = {"run": name, "text": losses.path.name, "tokens": len(losses.tokens), "loops": losses.depths}
     with replacing(folder / "arena.md") as temporary:
-        temporary.write_text(page(arena, values | {"draws": "the mean of all"}), encoding="utf-8")
+        temporary.write_text(page(arena, halves, values | {"draws": "all"}), encoding="utf-8")
     context = style.FigureContext(name, losses.path.name, losses.depths)
     style.save(draw_arena(arena, context=context), folder / "arena.pdf")
     print(summary(arena))

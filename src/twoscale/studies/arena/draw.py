@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from twoscale import tables
@@ -32,8 +33,8 @@ INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "ora
 ORACLE = "oracle"
 COST_MATCHED = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"
-BOTH = "better or worse, depending on the threshold,"
-NO_DIFFERENCE, UNKNOWN = "no difference shown", "cannot be judged"
+BOTH = "better or worse, depending on the threshold"
+NO_DIFFERENCE, UNKNOWN = "no relevant difference", "cannot be judged"
 # Sums over the documents of R samples (R, ...) -> P numbers each (R, P).
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -44,7 +45,8 @@ def run(job: "StudyJob") -> None:
     arena = summarise(*map(job.read, INPUTS), seed=config.seed)
     job.write("arena", arena)
     sizes = {name: getattr(config, name) for name in ("run", "text", "draws", "loops", "groups", "tokens")}
-    job.write_text("page", page(arena, sizes | {"oracle_tokens": config.oracle_tokens}))
+    values = sizes | {"oracle_tokens": config.oracle_tokens}
+    job.write_text("page", page(arena, reliability(job.read("exit_reliability"), config.seed), values))
 
 
 # --- gains and regrets -------------------------------------------------------------------------------------------
@@ -147,135 +149,226 @@ def oracle_gain(
     return (quality + prices * (cost - evaluations[..., None]) - ce[..., None]).max(axis=-1)
 
 
-# --- verdicts and page -------------------------------------------------------------------------------------------
+def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]:
+    """Correlation of a token's best odd with its best even depth, and with that of other tokens; mean over groups.
+
+    The first is the split-half reliability of the oracle's choices: 0 if they follow noise.
+    """
+    names, groups = ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"], list(table["group"].unique())
+    units = document_sums(table, names, group=groups)  # (documents, groups, 7)
+
+    def correlations(sums: np.ndarray) -> np.ndarray:
+        """(R, groups, 7) -> (R, 2)."""
+        odd, even, odd_odd, even_even, *products = np.moveaxis(sums[..., :6] / sums[..., 6:], -1, 0)
+        spread = np.sqrt((odd_odd - odd**2) * (even_even - even**2))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.stack([((product - odd * even) / spread).mean(axis=1) for product in products], axis=-1)
+
+    same, other = estimates(correlations, units, units[:, 0, 6], seed)
+    return same, other
+
+
+# --- verdicts ----------------------------------------------------------------------------------------------------
+
+# The primary family, fixed before any run: the criteria of the paper and those of the parent work.
+PRIMARY = ("step_norm", "kl", "acceleration")
+PRIMARY += ("step_norm_relative", "cosine", "entropy_diff", "argmax_stability", "minp_kl")
+SHARES = (1 / 4, 1 / 2)  # of full depth
+RELEVANT = 0.02  # nats per token: a smaller gain is no reason to use a criterion
+POWER = 0.8
+DOCUMENTS = (10, 30, 100, 300, 1000, 3000)
 
 
 def judged(arena: pd.DataFrame) -> pd.DataFrame:
-    """The gains over cost-matched exits with a column `verdict` for each; intervals are widened for all of them."""
-    gains = arena[arena["reference"] != ORACLE]
-    return with_verdicts(gains, len(gains))
+    """The gains over cost-matched exits with the columns `primary`, `room`, `error`, `least` and `verdict`.
+
+    The primary family has the criteria `PRIMARY`, or all criteria where a table has none of them, each at the
+    thresholds whose evaluations are nearest to `SHARES` of full depth. All other gains are exploratory. Each of the two
+    families is judged as a whole (Holm), so each says something wrong with a probability of at most 5 %.
+
+    `room` is the gain of the oracle over the same exits, NaN if not known; `error` the standard error of the gain;
+    `least` the smallest gain that these documents show with probability `POWER`. Where `least` exceeds `RELEVANT` or
+    `room`, a gain that is not shown says nothing.
+    """
+    is_regret = arena["reference"] == ORACLE
+    gains, regrets = arena[~is_regret].reset_index(drop=True), arena[is_regret]
+    depth = regrets.loc[regrets["criterion"] == "fixed", "threshold"].max()
+    depth = gains["evaluations"].max() if np.isnan(depth) else depth
+    of_primary = gains["criterion"].str.removeprefix("direction_").isin(PRIMARY)
+    family = gains[of_primary] if of_primary.any() else gains
+    chosen = {
+        (rows["evaluations"] - share * depth).abs().idxmin()
+        for _, rows in family.groupby(["criterion", "reference"])
+        for share in SHARES
+    }
+    regret = gains[OPERATING_POINT].merge(regrets[[*OPERATING_POINT, "gain"]], how="left", on=OPERATING_POINT)["gain"]
+    gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
+    return pd.concat(
+        [with_verdicts(rows) for _, rows in gains.groupby("primary")] or [with_verdicts(gains)]
+    ).sort_index()
 
 
-def with_verdicts(rows: pd.DataFrame, findings: int) -> pd.DataFrame:
-    """Rows of the table "arena" with the verdict of each, of `findings` that are judged together."""
-    widened = [_estimate(row).widened(findings) for row in rows.itertuples()]
-    return rows.assign(
-        verdict=[
-            UNKNOWN if np.isnan(gain.low) else BETTER if gain.low > 0 else WORSE if gain.high < 0 else NO_DIFFERENCE
-            for gain in widened
-        ]
-    )
+def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Gains of one family with a column `room`, and then `error`, `least` and `verdict` (see `judged`)."""
+    freedom = np.maximum(1.0, rows["effective_documents"].to_numpy(np.float64) - 1)
+    gain, low, high, room = (rows[name].to_numpy(np.float64) for name in ("gain", "gain_low", "gain_high", "room"))
+    # from the end of the interval on the side of 0, which decides
+    error = np.where(gain > 0, gain - low, high - gain) / _quantiles(0.975, freedom)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = np.where(gain == 0, 0, np.abs(gain) / error)
+    tails = np.array([2 * bootstrap.t_tail(*pair) for pair in zip(statistic, freedom, strict=True)])
+    is_shown = bootstrap.holm(np.nan_to_num(tails, nan=1.0))
+    least = error * _least_errors(len(rows), freedom)
+    verdict = np.where(least > np.fmin(room, RELEVANT), UNKNOWN, NO_DIFFERENCE)
+    verdict = np.where(is_shown, np.where(gain > 0, BETTER, WORSE), np.where(np.isnan(low), UNKNOWN, verdict))
+    return rows.assign(error=error, least=least, verdict=verdict)
 
 
-def _estimate(row: Any) -> Estimate:
-    return Estimate(row.gain, row.gain_low, row.gain_high, freedom=max(1.0, row.effective_documents - 1))
+def _quantiles(probability: float, freedom: np.ndarray) -> np.ndarray:
+    return np.array([bootstrap.t_quantile(probability, degrees) for degrees in freedom])
+
+
+def _least_errors(family: int, freedom: np.ndarray) -> np.ndarray:
+    """The smallest gain that is shown with probability `POWER`, in standard errors, as the first of a family."""
+    return _quantiles(1 - 0.025 / max(1, family), freedom) + _quantiles(POWER, freedom)
+
+
+def least_by_documents(family: pd.DataFrame) -> list[tuple[int, float]]:
+    """Numbers of documents with the smallest gain that they show, the median over a family of gains with verdicts."""
+    of_one = family["error"] * np.sqrt(family["effective_documents"])  # standard error of a single document
+    freedom = np.array(DOCUMENTS, dtype=np.float64) - 1
+    return list(zip(DOCUMENTS, of_one.median() / np.sqrt(DOCUMENTS) * _least_errors(len(family), freedom), strict=True))
 
 
 def summary(arena: pd.DataFrame) -> str:
-    """One sentence for each kind of cost-matched exits: which criteria are better, and by how much at most."""
-    sentences, gains = [], judged(arena)
-    for reference, name in COST_MATCHED.items():
-        found: dict[str, list[str]] = {verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)}
-        for criterion, rows in gains[gains["reference"] == reference].groupby("criterion", sort=False):
-            words = set(rows["verdict"])  # over all thresholds together
-            word = BOTH if {BETTER, WORSE} <= words else next(verdict for verdict in found if verdict in words)
-            most = rows.loc[rows["verdict"] == BETTER, "gain"].max()
-            by = "" if np.isnan(most) else f" (by up to {number(most)} nats per token)"
-            found[word].append(criterion.replace("_", " ") + by)
-        listed = "; ".join(f"{verdict} with {', '.join(names)}" for verdict, names in found.items() if names)
-        sentences.append(f"Compared with {name} of the same cost: {listed or 'no criterion was compared'}.")
-    if len(gains):
-        sentences.append(f"These verdicts hold together: intervals are widened for all {len(gains)} gains.")
-    return " ".join(sentences)
+    """One sentence for each family and kind of cost-matched exits: which criteria are better, by how much at most."""
+    gains, sentences = judged(arena), []
+    for family, rows in gains.groupby(~gains["primary"]):
+        for reference, name in COST_MATCHED.items():
+            listed = _by_verdict(rows[rows["reference"] == reference], is_primary=not family)
+            start = f"Exploratory, compared with {name}" if family else f"Compared with {name} of the same cost"
+            sentences.append(f"{start}: {listed}.")
+    return " ".join(sentences) or "No criterion was compared."
 
 
-def page(arena: pd.DataFrame, values: Mapping[str, Any]) -> str:
-    """Markdown of the table "arena"; `values` name the run, the text and their sizes."""
+def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:
+    """The criteria with each verdict; of exploratory gains only what is shown."""
+    found: dict[str, list[str]] = {verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)}
+    for criterion, of_criterion in rows.groupby("criterion", sort=False):
+        words = set(of_criterion["verdict"])  # over all thresholds together
+        word = BOTH if {BETTER, WORSE} <= words else next(verdict for verdict in found if verdict in words)
+        most = of_criterion.loc[of_criterion["verdict"] == BETTER, "gain"].max()
+        by = "" if np.isnan(most) else f" (by up to {number(most)} nats per token)"
+        found[word].append(criterion.replace("_", " ") + by)
+    shown = [word for word, names in found.items() if names and (is_primary or word in (BETTER, BOTH, WORSE))]
+    words = {UNKNOWN: f"{UNKNOWN} at {rows['documents'].max()} documents"} if len(rows) else {}
+    listed = "; ".join(f"{words.get(word, word)}: {', '.join(found[word])}" for word in shown)
+    return listed or f"no difference is shown in {len(rows)} gains"
+
+
+# --- page --------------------------------------------------------------------------------------------------------
+
+
+def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping[str, Any]) -> str:
+    """Markdown of the table "arena" and of its `reliability`; `values` name the run, the text and their sizes."""
     gains, regret = judged(arena), arena[arena["reference"] == ORACLE]
-    rows = {
-        "gains": [(*_cells(row), COST_MATCHED[row.reference], row.verdict) for row in gains.itertuples()],
-        "regrets": list(map(_cells, _turned(regret).itertuples())),
+    cells = [
+        (*_cells(row), COST_MATCHED[row.reference], number(row.room), number(row.least), row.verdict)
+        for row in gains.itertuples()
+    ]
+    families = {
+        name: [row for row, is_primary in zip(cells, gains["primary"], strict=True) if is_primary == wanted]
+        for name, wanted in (("primary", True), ("exploratory", False))
     }
+    turned = regret.assign(gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"])
+    least = [(count, number(value)) for count, value in least_by_documents(gains[gains["primary"]])]
     documents = gains["documents"].max() if len(gains) else 0
+    values = {**values, "halves": [(number(half.value), interval(half)) for half in halves]}
+    rows = families | {"regrets": list(map(_cells, turned.itertuples())), "least": least}
     return render("studies/arena/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena))
-
-
-def _turned(rows: pd.DataFrame) -> pd.DataFrame:
-    """The gains with the other sign; 0 - x, because a regret of zero has no sign."""
-    return rows.assign(gain=0 - rows["gain"], gain_low=0 - rows["gain_high"], gain_high=0 - rows["gain_low"])
 
 
 def _cells(row: Any) -> tuple[str, ...]:
     point = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}"
-    return *point, number(row.gain), interval(_estimate(row))
+    return *point, number(row.gain), interval(Estimate(row.gain, row.gain_low, row.gain_high))
 
 
 # --- figure: gains -----------------------------------------------------------------------------------------------
 
-ORACLE_ROW = "oracle: knows each loss"
-ORACLE_GAP = 0.6  # between the rows of criteria and that of the oracle, in rows
-ROW = 0.7  # share of a row that its thresholds span
 LINEAR = 1e-2  # nats
-SURE: style.Look = {"marker": "o", "markersize": 2.8, "linestyle": ""}
-UNSURE: style.Look = SURE | {"markerfacecolor": "white", "markeredgewidth": 0.7}
+SURE: style.Look = {"marker": "o", "markersize": 4, "linestyle": ""}
+UNSURE: style.Look = SURE | {"markerfacecolor": "white", "markersize": 2.5, "markeredgewidth": 0.7}
+TOO_SMALL: style.Look = {"color": "0.93", "linewidth": 0, "zorder": -2}
+ROOM: style.Look = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 0.8}
 
 
 @style.look()
 def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
-    """One row per exit criterion: gain in nats at equal evaluations (i) over random exits, (ii) over fixed loops.
+    """Gain in nats against mean evaluations (i) over random exits, (ii) over fixed loops.
 
-    A row has a point per threshold, from the top the fewest evaluations first, with the 95 % interval over documents;
-    it is filled if the interval, widened for all gains, leaves out 0. The criteria of the paper and of the user are in
-    colour, the others grey. The last row is the gain of the oracle over fixed loops, mean over groups, at each count.
+    One line per exit criterion with a point per threshold, filled where a difference from 0 is shown. The criteria of
+    the paper and of the user are in colour, the others grey. Gains in the grey area are too small for these documents
+    to show. The dashed line is the gain of the oracle over fixed loops, mean over groups, at each count.
 
     Raises InputError for a table without criteria.
     """
-    shown = arena.sort_values("evaluations", kind="stable")
-    gains = judged(shown)
-    colours = style.criterion_colours(gains["criterion"])
+    colours = style.criterion_colours(judged(arena)["criterion"])
     if not colours:
         raise InputError("table arena: found no rows, expected at least one exit criterion and its cost-matched exits.")
-    # the gain of fixed loops over the oracle with the other sign
-    fixed = shown[(shown["reference"] == ORACLE) & (shown["criterion"] == "fixed")]
-    oracle = with_verdicts(_turned(fixed), len(gains))
-    last = len(colours) - 1 + (ORACLE_GAP + 1) * (not oracle.empty)
-    figure = style.new_figure(style.DOUBLE, 1.1 + 0.22 * (last + 1), context)
+    figure = style.new_figure(style.DOUBLE, 3.0, context)
     panels = figure.subplots(1, len(COST_MATCHED), sharex=True, sharey=True)
     for axes, (reference, name), numeral in zip(panels, COST_MATCHED.items(), ("(i)", "(ii)"), strict=True):
-        rows = gains[gains["reference"] == reference]
-        for place, (criterion, colour) in enumerate(colours.items()):
-            _draw_row(axes, place, rows[rows["criterion"] == criterion], colour)
+        draw_gains(axes, arena, reference, colours)
         axes.set_title(f"{numeral}  gain over {name}", loc="left")
-        axes.axvline(0, color=style.GREY, linewidth=0.6, zorder=0)
-        axes.set_xscale("symlog", linthresh=LINEAR)
-        _tick_powers(axes.xaxis)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}, logarithmic beyond")
-        axes.tick_params(axis="y", length=0)
-    _draw_row(panels[1], last, oracle, style.BLACK)
-    names = dict(enumerate(map(criterion_name, colours))) | ({} if oracle.empty else {last: ORACLE_ROW})
-    panels[0].set_yticks(list(names), list(names.values()))
-    for tick, colour in zip(panels[0].get_yticklabels(), [*colours.values(), style.BLACK], strict=False):
-        tick.set_color(colour)
-    panels[0].set_ylim(last + 0.6, -0.6)
-    handles = {f"differs from 0 (intervals widened for {len(gains)} gains)": SURE, "no difference shown": UNSURE}
-    lines = [Line2D([], [], color=style.GREY, **look) for look in handles.values()]
-    figure.legend(lines, list(handles), loc="outside upper center", ncols=len(handles))
+        axes.set_xlabel("evaluations per token and group (mean, log scale)")
+    panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}")
+    lines = {
+        criterion_name(name): Line2D([], [], color=colour) for name, colour in colours.items() if colour != style.OTHERS
+    }
+    others = sum(colour == style.OTHERS for colour in colours.values())
+    lines |= {f"{others} other criteria": Line2D([], [], color=style.OTHERS)} if others else {}
+    looks = {"difference shown": SURE, "not shown": UNSURE, "the oracle, over fixed loops": ROOM}
+    lines |= {name: Line2D([], [], **({"color": style.GREY} | look)) for name, look in looks.items()}
+    lines["too small to be shown"] = Patch(**TOO_SMALL)
+    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=min(len(lines), 4))
     return figure
+
+
+def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping[str, str]) -> None:
+    """The gains over one kind of cost-matched exits against mean evaluations."""
+    gains = judged(arena).sort_values("evaluations", kind="stable")
+    gains = gains[gains["reference"] == reference]
+    for criterion, rows in gains.groupby("criterion", sort=False):
+        colour, x, y = colours[criterion], rows["evaluations"].to_numpy(), rows["gain"].to_numpy()
+        axes.plot(
+            x, y, color=colour, linewidth=0.8 if colour != style.OTHERS else 0.5, zorder=-(colour == style.OTHERS)
+        )
+        sure = rows["verdict"].isin((BETTER, WORSE)).to_numpy()
+        axes.plot(x[~sure], y[~sure], color=colour, **UNSURE)
+        axes.plot(x[sure], y[sure], color=colour, **SURE)
+    shown = gains[gains["verdict"] == BETTER].sort_values("gain")
+    if len(shown) and colours[shown.iloc[-1]["criterion"]] == style.OTHERS:  # which of the grey lines gains most
+        best = shown.iloc[-1]
+        at = (best["evaluations"], best["gain"])
+        axes.annotate(criterion_name(best["criterion"]), at, (4, 4), textcoords="offset points", color=style.OTHERS)
+    bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
+    least = gains.groupby(np.digitize(gains["evaluations"], bins))[["evaluations", "least"]].median()
+    axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
+    # a regret of fixed loops is what the oracle gains over them
+    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")].sort_values("threshold")
+    axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
+    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_yscale("symlog", linthresh=LINEAR)
+    _tick_powers(axes.yaxis)
 
 
 def _tick_powers(axis: Axis) -> None:
     axis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
     axis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
-
-
-def _draw_row(axes: Axes, place: float, rows: pd.DataFrame, colour: str) -> None:
-    """The thresholds of a criterion, one below the other around `place`; filled where a difference is shown."""
-    places = place + ROW * (np.linspace(-0.5, 0.5, len(rows)) if len(rows) > 1 else np.zeros(len(rows)))
-    axes.hlines(places, rows["gain_low"], rows["gain_high"], color=colour, linewidth=0.5)
-    sure = rows["verdict"].isin((BETTER, WORSE)).to_numpy()
-    for which, look in ((~sure, UNSURE), (sure, SURE)):
-        axes.plot(rows["gain"][which], places[which], color=colour, **look)
 
 
 # --- figure: Pareto ----------------------------------------------------------------------------------------------

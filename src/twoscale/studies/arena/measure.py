@@ -21,7 +21,7 @@ from twoscale.exits.contract import GivenStates, is_sequential, make_readout
 from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
-from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs
+from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs, split_half
 from twoscale.exits.probe import Probe, open_probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.kernels import attention
@@ -36,7 +36,7 @@ PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
 
 
 def run(job: "CheckpointJob") -> None:
-    """Write the tables "exit_regret" and "oracle_frontier"."""
+    """Write the tables "exit_regret", "oracle_frontier" and "exit_reliability"."""
     config, exits = job.config, job.config.exits
     checkpoint, text = job.checkpoint(exits.dtype), job.held_out(config.sequences)
     probe = open_probe(job.optional("probe"), checkpoint)
@@ -113,7 +113,7 @@ def frozen_groups(passing: Pass, tokens: Tensor) -> Iterator[FrozenGroup]:
 def measure_regret(
     checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, batch_size: int, probe: Probe | None = None
 ) -> dict[str, list[Row]]:
-    """Rows of the tables "exit_regret" and "oracle_frontier" without their column `run`, by name.
+    """Rows of the tables "exit_regret", "oracle_frontier" and "exit_reliability" without their column `run`, by name.
 
     Every operating point of `exits`, and fixed loops at every count; every loop step has its own keys and values. A
     weighted mean is no state of a trajectory, so criteria that keep one are left out.
@@ -121,7 +121,7 @@ def measure_regret(
     criteria = make_criteria(exits, probe) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
     criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
     labels = checkpoint.model.config.group_labels
-    found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": []}
+    found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": [], "exit_reliability": []}
     with meter("regret", len(labels) * text.inputs.numel(), "tokens") as bar:
         for batch in text.batches(batch_size):
             tokens = batch.inputs.to(checkpoint.device)
@@ -131,18 +131,20 @@ def measure_regret(
                 for (name, threshold), criterion in criteria.items():
                     loop_steps, evaluations = frozen.exits(criterion, exits.readout)
                     point = group | {"criterion": name, "threshold": float(threshold)}
-                    found["exit_regret"] += _rows(point, batch, losses, loop_steps, evaluations)
+                    ce = losses.gather(0, loop_steps[None])[0]
+                    found["exit_regret"] += _rows(point, batch, evaluations=evaluations, ce=ce)
                 costs = exit_costs(len(losses), losses.device)
                 for price in PRICES:
                     chosen = cheapest_exits(losses, price)
                     point = group | {"price": price}
-                    found["oracle_frontier"] += _rows(point, batch, losses, chosen, costs[chosen])
+                    ce = losses.gather(0, chosen[None])[0]
+                    found["oracle_frontier"] += _rows(point, batch, evaluations=costs[chosen], ce=ce)
+                found["exit_reliability"] += _rows(group, batch, **split_half(losses))
                 bar.update(batch.inputs.numel())
     return found
 
 
-def _rows(point: Row, batch: HeldOut, losses: Tensor, loop_steps: Tensor, evaluations: Tensor) -> Iterator[Row]:
-    """Means over the tokens of each sequence, for losses (K + 1, B, T) and exits (B, T)."""
-    columns = {"evaluations": evaluations, "ce": losses.gather(0, loop_steps[None])[0]}
+def _rows(point: Row, batch: HeldOut, **columns: Tensor) -> Iterator[Row]:
+    """Means over the tokens of each sequence of columns (B, T)."""
     means = {name: values.double().mean(-1).tolist() for name, values in columns.items()}
     return (point | row for row in batch.rows(**means))

@@ -70,6 +70,17 @@ TABLES: dict[str, dict[str, Column]] = {
     "oracle_frontier": columns(
         "run group price sequence document tokens evaluations ce", price=("float64", "price of an evaluation in nats")
     ),
+    # One row per (group, held-out sequence), on frozen trajectories: means over tokens, from which the split-half
+    # reliability of a token's best depth follows.
+    "exit_reliability": columns(
+        "run group sequence document tokens",
+        odd=("float64", "odd loop step with the lowest loss"),
+        even=("float64", "even loop step with the lowest loss"),
+        odd_odd=("float64", "square of odd"),
+        even_even=("float64", "square of even"),
+        odd_even=("float64", "odd x even of the same token"),
+        odd_other=("float64", "odd x even of another token"),
+    ),
     # One row per (operating point, reference). Intervals are 95 % bootstraps over documents.
     "arena": columns(
         "run criterion threshold reference documents",
@@ -143,8 +154,9 @@ JOBS = (
         outputs={
             "exit_regret": "results/{run}/tables/pareto_regret.parquet",
             "oracle_frontier": "results/{run}/tables/oracle_frontier.parquet",
+            "exit_reliability": "results/{run}/tables/exit_reliability.parquet",
         },
-        tables=["exit_regret", "oracle_frontier"],
+        tables=["exit_regret", "oracle_frontier", "exit_reliability"],
         config=lambda runs: runs.params.exit_slice(
             "pareto", sections=["oracle"], sequences=lambda config: config.sequences("oracle")
         ),
@@ -158,6 +170,7 @@ JOBS = (
             "arena",
             table(
                 "oracle_frontier",
+                "exit_reliability",
                 exit_quality="pareto_quality",
                 exit_loops="pareto_loops",
                 exit_cost_matched="pareto_cost_matched",
