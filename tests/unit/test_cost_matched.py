@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, exits, held_out, small_model
 from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
-from twoscale.exits.cost_matched import FIXED, RANDOM, Planned, fixed_evaluations, plans, random_plan
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_planned
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.references import FIXED, RANDOM, Planned, fixed_evaluations, plans, random_plan
 from twoscale.model.noise import EvaluationNoise
 
 MAX_LOOPS = 6

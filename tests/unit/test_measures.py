@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.small import held_out
 from twoscale import tables
 from twoscale.config import PathTypesConfig
-from twoscale.dynamics import measures, path_types, trajectories, vectors
+from twoscale.dynamics import measures, trajectories, vectors
 from twoscale.dynamics.states import token_keys
 
 
@@ -303,7 +303,7 @@ def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match="cosine"):
         measures.loop_measure("cosine", unit="1")
     with pytest.raises(ValueError, match="straightness"):
-        path_types.path_measure("straightness", unit="1")
+        measures.path_measure("straightness", unit="1")
 
 
 def test_the_rounding_floor_is_16_units_of_rounding_of_the_state():

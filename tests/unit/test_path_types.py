@@ -9,8 +9,8 @@ from torch import Tensor
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
 from twoscale.config.types import build
-from twoscale.dynamics import measures, path_types, vectors
-from twoscale.dynamics.path_types import LoopPath
+from twoscale.dynamics import measures, vectors
+from twoscale.dynamics.measures import LoopPath
 
 STEPS, WIDTH = 30, 6
 
@@ -54,8 +54,8 @@ def walk(seed: int = 3) -> Tensor:
 
 def type_of(path: Tensor, **changes) -> tuple[str, int]:
     """Path type and period of a path (K + 1, C)."""
-    path_type, period = path_types.classify(loop_path(path, **changes))
-    return path_types.PATH_TYPES[path_type.item()], period.item()
+    path_type, period = measures.classify(loop_path(path, **changes))
+    return measures.PATH_TYPES[path_type.item()], period.item()
 
 
 PATHS = {
@@ -109,7 +109,7 @@ def test_each_step_is_compared_with_the_floor_of_the_state_it_starts_from():
     floors = torch.tensor([9.0, 0.0, 9.0, 0.0, 0.0, 9.0], dtype=torch.float64)  # only the step of length 2 is below
     path = LoopPath(measures.path_distances(states), steps, floors, criteria(window=3, max_period=2))
     above = torch.tensor([True, False, True, True])
-    assert path_types.contraction_rate(path) == measures.contraction_rate(steps[1:], above)
+    assert measures.PATH_MEASURES["contraction_rate"].compute(path) == measures.contraction_rate(steps[1:], above)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +122,22 @@ def test_each_step_is_compared_with_the_floor_of_the_state_it_starts_from():
     ids=["rate", "tolerance", "straightness"],
 )
 def test_a_path_meets_a_criterion_that_it_equals(path, measure, key, path_type):
-    equal = path_types.measure_path(loop_path(path))[measure].item()
+    equal = measures.measure_path(loop_path(path))[measure].item()
     assert type_of(path, **{key: equal})[0] == path_type
 
 
 def test_noise_is_almost_always_undecided():
     generator = torch.Generator().manual_seed(4)
     paths = torch.randn(500, STEPS + 1, 64, dtype=torch.float64, generator=generator)
-    path_type, _ = path_types.classify(loop_path(paths, floor=0.0))
-    assert (path_type == path_types.PATH_TYPES.index("undecided")).double().mean() > 0.99
+    path_type, _ = measures.classify(loop_path(paths, floor=0.0))
+    assert (path_type == measures.PATH_TYPES.index("undecided")).double().mean() > 0.99
 
 
 def test_each_token_is_judged_by_itself_with_the_numbers_that_decide():
     path = loop_path(torch.stack([turning(2.0, ratio=0.8), cycle(3), drift(), noise(1.0)]), floor=1e-12)
-    path_type, period = path_types.classify(path)
-    measured = path_types.measure_path(path)
-    assert [path_types.PATH_TYPES[index] for index in path_type] == list(path_types.PATH_TYPES)
+    path_type, period = measures.classify(path)
+    measured = measures.measure_path(path)
+    assert [measures.PATH_TYPES[index] for index in path_type] == list(measures.PATH_TYPES)
     assert period.tolist() == [0, 3, 0, 0]
     assert measured["convergence_rate"][0].item() == pytest.approx(0.8)
     assert measured["return_ratio"][1].item() == pytest.approx(0, abs=1e-9)

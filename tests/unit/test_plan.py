@@ -13,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests import small
 from tests.small import model_config, saved_bytes, tiny, train_config
 from twoscale import config
-from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model import flops

@@ -11,7 +11,6 @@ from twoscale.base import InputError
 from twoscale.exits import probe
 from twoscale.exits.benchmark import measure_exit_quality
 from twoscale.exits.evaluation import make_criteria
-from twoscale.exits.oracle import converged_within
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import (
     Probe,
@@ -23,6 +22,7 @@ from twoscale.exits.probe import (
     save_probe,
     trajectory_samples,
 )
+from twoscale.exits.references import converged_within
 from twoscale.model.checkpoints import CheckpointJob
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise

@@ -24,10 +24,9 @@ from twoscale.dynamics.state_paths import read_states, state_paths
 from twoscale.figures import fig1
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.recorder.card import write_card
 from twoscale.recorder.recorded import measure_saved, table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
-from twoscale.recorder.run import draw_run
+from twoscale.recorder.run import draw_run, write_card
 
 LOOPS, CHANNELS = 6, 4
 

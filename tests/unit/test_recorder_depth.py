@@ -15,9 +15,9 @@ from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.exits.criteria import ExitGate, StepNorm
-from twoscale.recorder.card import write_card
 from twoscale.recorder.recorded import table_path
 from twoscale.recorder.recorder import Output, Recorder
+from twoscale.recorder.run import write_card
 from twoscale.recorder.spectrum import record_spectrum
 
 SIZE, TRAINED = 4, 3

@@ -12,15 +12,14 @@ from twoscale.workflow.core import JOBS
 FUNCTIONS = {job.name: job.function for job in JOBS} | {"judge_claims": "twoscale.report.claims_page.judge_claims"}
 MODEL = "config.definitions rng data.batches data.shards model.checkpoints model.flops model.interface model.kernels"
 MODEL += " model.layers model.loss model.noise model.registry model.transformer"
-EXITS = "dynamics.vectors exits.benchmark exits.captured_loops exits.contract exits.cost_matched exits.criteria"
-EXITS += " exits.decoder exits.evaluation exits.kv_cache exits.oracle exits.parallel exits.probe"
+EXITS = "dynamics.vectors exits.benchmark exits.captured_loops exits.contract exits.criteria exits.decoder"
+EXITS += " exits.evaluation exits.kv_cache exits.parallel exits.probe exits.references"
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {
     "init_model": MODEL,
     "train_segment": f"{MODEL} training.processes training.recipe training.state training.trainer",
-    "extract_trajectories": f"{MODEL} dynamics.measures dynamics.path_types dynamics.states dynamics.trajectories "
-    "dynamics.vectors",
+    "extract_trajectories": f"{MODEL} dynamics.measures dynamics.states dynamics.trajectories dynamics.vectors",
     "extract_states": f"{MODEL} data.tokenizer dynamics.state_paths dynamics.states",
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",

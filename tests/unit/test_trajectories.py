@@ -13,7 +13,7 @@ from safetensors import safe_open
 from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.config import ModelConfig, PathTypesConfig, TrajectoriesConfig
-from twoscale.dynamics import measures, path_types, vectors
+from twoscale.dynamics import measures, vectors
 from twoscale.dynamics.states import save_states
 from twoscale.dynamics.trajectories import TABLES, extract, measure_batch
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -113,15 +113,15 @@ def test_every_row_of_a_path_is_what_the_states_of_the_trace_give():
             dimension = measures.effective_dimension(distances)
             assert row["effective_dimension"] == pytest.approx(dimension.item(), rel=1e-5)
             path_type, period = classified(path)
-            assert (row["path_type"], row["period"]) == (path_types.PATH_TYPES[path_type], period)
+            assert (row["path_type"], row["period"]) == (measures.PATH_TYPES[path_type], period)
 
 
 def classified(path: torch.Tensor) -> tuple[int, int]:
     """Path type and period of a path (K + 1, C)."""
     norms = vectors.norm(path.diff(dim=0))
     floor = vectors.rounding_floor(vectors.norm(path))
-    whole = path_types.LoopPath(measures.path_distances(path), norms, floor, CRITERIA)
-    return tuple(value.item() for value in path_types.classify(whole))
+    whole = measures.LoopPath(measures.path_distances(path), norms, floor, CRITERIA)
+    return tuple(value.item() for value in measures.classify(whole))
 
 
 def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_batch():

@@ -18,8 +18,8 @@ from twoscale import tables
 from twoscale.config import PathTypesConfig, TrajectoriesConfig
 from twoscale.config.definitions import boundary_label
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics import measures, path_types, vectors
-from twoscale.dynamics.path_types import LoopPath
+from twoscale.dynamics import measures, vectors
+from twoscale.dynamics.measures import PATH_TYPES, LoopPath
 from twoscale.dynamics.states import Columns, batches, exact, flat, is_group, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
@@ -164,10 +164,10 @@ def loop_columns(keys: Columns, label: str, rows: Mapping[str, Tensor]) -> Colum
 
 def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
     """One row per token of a group, from its path (B, T, …)."""
-    path_type, period = (values.flatten().cpu().numpy() for values in path_types.classify(path))
+    path_type, period = (values.flatten().cpu().numpy() for values in measures.classify(path))
     columns = keys | {"group": np.full(len(keys["iteration"]), label)}
-    columns |= {"path_type": np.array(path_types.PATH_TYPES)[path_type], "period": period}
-    return columns | {name: flat(values) for name, values in path_types.measure_path(path).items()}
+    columns |= {"path_type": np.array(PATH_TYPES)[path_type], "period": period}
+    return columns | {name: flat(values) for name, values in measures.measure_path(path).items()}
 
 
 def drift_columns(

@@ -16,7 +16,6 @@ from twoscale.base import InputError, meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.contract import Decisions, configured_criteria, make_readout
-from twoscale.exits.cost_matched import Row, measure_cost_matched
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, make_loops
 from twoscale.exits.evaluation import (
@@ -30,6 +29,7 @@ from twoscale.exits.evaluation import (
 from twoscale.exits.kv_cache import KVCache
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import Probe, open_probe
+from twoscale.exits.references import Row, measure_cost_matched
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies

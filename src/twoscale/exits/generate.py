@@ -187,7 +187,7 @@ def generate(
 def main(arguments: argparse.Namespace) -> None:
     published = arguments.model and PublishedFolder(arguments.model)
     if arguments.max_loops is None:
-        arguments.max_loops = published.defaults.loops if published else MAX_LOOPS
+        arguments.max_loops = published.description.loops if published else MAX_LOOPS
     for option in ("tokens", "max_loops", "draft_loops"):
         if (found := getattr(arguments, option)) < 1:
             raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")

@@ -5,7 +5,7 @@ is converged. The criterion `probe` lets a token go at a probability of at least
 
 For the fit, on training text, the model stays as it is. All groups run in full, and x^k of a group is decoded as if all
 tokens left the group with it, through the groups after it in full. A token is converged at x^k if from there on its
-cross-entropy stays at most a tolerance above the last loop step's (`twoscale.exits.oracle.converged_within`).
+cross-entropy stays at most a tolerance above the last loop step's (`twoscale.exits.references.converged_within`).
 
 Popescu et al. (arXiv 2607.20519) fit linear gates on frozen trajectories, too. They find that exits read out after
 training often match or beat exits of gates that are trained with the model.
@@ -28,7 +28,7 @@ from twoscale.config import ConfigSlice, ModelConfig, plain
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.dynamics import vectors
 from twoscale.exits.criteria import ExitCriterion, State
-from twoscale.exits.oracle import Pass, converged_within, measure_tokens
+from twoscale.exits.references import Pass, converged_within, measure_tokens
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header, LoadedCheckpoint, check_tensors
 from twoscale.model.interface import Readout, any_weight

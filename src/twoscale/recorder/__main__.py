@@ -8,8 +8,7 @@ import argparse
 from pathlib import Path
 
 from twoscale.jobs import command
-from twoscale.recorder.card import TOLERANCE, write_card
-from twoscale.recorder.run import TEXT
+from twoscale.recorder.run import TEXT, TOLERANCE, write_card
 
 
 def main(arguments: argparse.Namespace) -> None:

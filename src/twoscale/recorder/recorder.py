@@ -10,7 +10,7 @@ the dtype of the model. `python scripts/measure_recorded.py results/mine` then d
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,11 +27,12 @@ from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import MULTIPLES
 from twoscale.dynamics.states import exact
 from twoscale.exits.contract import GivenStates
+from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.model.loss import cross_entropies, entropies
-from twoscale.recorder.exits import Thresholds, exit_rows, make_criteria
 from twoscale.recorder.recorded import RecordedBatch, StateTables
 
 Module = str | nn.Module  # a dotted path in the model, or the module itself
+Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -344,6 +345,50 @@ class Reader:
             if kept is not None and kept[0] == state.data_ptr() and len(kept[1]) == len(state):
                 return kept[1]
         return self.logits(state.unflatten(0, self._tokens.shape)).flatten(0, 1).cpu()
+
+
+# --- exits on frozen paths: all tokens run all loop steps, and a token that leaves after k of them has the loss that
+# follows k loop steps of all tokens. No cache is shared, and nothing is timed. -------------------------------------
+
+
+def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriterion]:
+    """(name, threshold) -> criterion, of names of built-in criteria and of classes. Raises InputError."""
+    found = {}
+    for key, values in thresholds.items():
+        for value in values:
+            name = key if isinstance(key, str) else key.__name__
+            found[name, value] = make_criterion(key, value) if isinstance(key, str) else key(value)
+            if found[name, value].needs_gate or found[name, value].keeps == "weighted":
+                raise InputError(
+                    f"exits.{name}: found a criterion with a gate or a weighted state, expected one that reads states "
+                    "or predictions."
+                )
+    return found
+
+
+def exit_rows(
+    exits: Mapping[tuple[str, float], GivenStates],
+    losses: Tensor,
+    predicted: Tensor,
+    keys: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at each loop count.
+
+    `exits` are those of B T tokens, after the last loop step; `losses` the nats (K + 1, B, T - 1) of each next token
+    after k loop steps, of which `predicted` (B, T - 1) count; `keys` the key columns of each sequence.
+    """
+    shape = (predicted.shape[0], predicted.shape[1] + 1)
+    taken = [(("fixed", float(k)), (torch.full(shape, k), torch.full(shape, k))) for k in range(1, len(losses))]
+    taken += [(point, found.exits()) for point, found in exits.items()]
+    for (name, threshold), both in taken:
+        loop_steps, evaluations = (counts.cpu().view(shape) for counts in both)
+        chosen = losses.gather(0, loop_steps[None, :, :-1])[0]  # (B, T - 1)
+        for i, key in enumerate(keys):
+            count = predicted[i]
+            if count.any():
+                row = dict(key) | {"criterion": name, "threshold": float(threshold), "tokens": int(count.sum())}
+                means = {"ce": chosen[i], "evaluations": evaluations[i, :-1].double()}
+                yield row | {name: values[count].mean().item() for name, values in means.items()}
 
 
 def takes_tokens(decode: Callable[..., Tensor]) -> bool:

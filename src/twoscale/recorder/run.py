@@ -4,23 +4,29 @@ A folder results/mine with `trajectories/`, `paths/` and `drift/iteration_*.parq
 the tables of the workflow in `tables/`, the figures that can be drawn of them, and `claims.md`.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError, replacing, study_parts
 from twoscale.claims import regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Evidence
+from twoscale.claims.bootstrap import with_bounds
+from twoscale.claims.evidence import Estimate, Evidence
 from twoscale.config import Config, ConfigSlice
 from twoscale.dynamics import aggregate, state_paths
 from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.rows import StudyJob
+from twoscale.recorder.recorded import facts_path, table_path
 from twoscale.report.claims_page import claims_markdown
+from twoscale.report.render import interval, number
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN = "loop_metrics loop_sequences drift drift_sequences path_types path_metrics scaling state_paths".split()
@@ -95,3 +101,143 @@ def _claims(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     with replacing(page) as temporary:
         temporary.write_text(claims_markdown(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8")
     return page
+
+
+TOLERANCE = 0.01  # nats per token above the lowest loss up to which a loop count belongs to the plateau
+
+
+def write_card(
+    folder: str | Path,
+    text: str = TEXT,
+    unlooped: str | Path | None = None,
+    iteration: int | None = None,
+    tolerance: float = TOLERANCE,
+) -> list[Path]:
+    """Write depth-card.md, its picture and its tables into the folder of a recorded run.
+
+    The card is that of `snakemake results/depth-card.md`. The recording needs `decode`, and `set_loops` for loop counts
+    beyond training.
+
+    Args:
+        folder: Folder of the run, such as results/mine; its name is the name of the run.
+        text: Name of the text.
+        unlooped: Folder of a recording of a model without loops on the same sequences, at its trained loops.
+        iteration: Training iteration of the weights; by default the last one that was recorded with `decode`.
+        tolerance: Nats per token of the plateau.
+
+    Raises:
+        InputError: The folder has no recording with `decode`, or `unlooped` one of other sequences.
+    """
+    if (depth := study_parts("draw").get("depth")) is None:
+        raise InputError("study depth: not found in twoscale/studies, but required for a depth card.")
+    folder = Path(folder)
+    iteration = _last_iteration(folder) if iteration is None else iteration
+    facts, quality = _facts(folder, iteration), _quality(folder, iteration)
+    # the table "depth_states": medians over the tokens of each sequence
+    keys = ["iteration", "group", "k", "sequence", "document"]
+    measures = [name for name in tables.columns("depth_states") if name not in (*keys, "tokens")]
+    rows = pd.read_parquet(table_path(folder, "trajectories", iteration), columns=[*keys, *measures])
+    by_sequence = rows.groupby(keys, sort=False)
+    states = by_sequence[measures].median().assign(tokens=by_sequence.size()).reset_index()
+    twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
+    card = depth.summarise_card(quality, states, facts["trained_loops"], SEED)
+    findings = depth.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)
+    written = {name: folder / "tables" / f"{name}.parquet" for name in ("depth_card", "depth_findings")}
+    for (name, path), frame in zip(written.items(), (card, findings), strict=True):
+        tables.write(name, frame.assign(run=folder.name)[list(tables.columns(name))], path)
+    picture, target = folder / "depth_card.svg", folder / "depth-card.md"
+    context = style.FigureContext(folder.name, text, int(quality["loops"].max()))
+    style.save(depth.draw_depth_card(card, findings, context=context), picture)
+    further = {"gains": _gains(folder, iteration), "spectrum": _spectrum(folder, iteration)}
+    modules = ", ".join(f"{group} ({name})" for group, name in facts["modules"].items())
+    sizes = f"{facts['tokens']} tokens in {facts['sequences']} sequences"
+    identity = {
+        "model": f"{facts['model']}; looped: {modules}",
+        "trained loops": facts["trained_loops"],
+        "text": f"{text}, {sizes}, SHA-256 {facts['text_sha256'][:12]}",
+        "precision": facts["precision"],
+        "checkpoint": iteration,
+    }
+    with replacing(target) as temporary:
+        content = depth.card_page(card, findings, folder.name, identity, picture.name, **further)
+        temporary.write_text(content, encoding="utf-8")
+    return [target, picture, *written.values()]
+
+
+def _last_iteration(folder: Path) -> int:
+    files = sorted((folder / "depth").glob("iteration_*.parquet"))
+    if not files:
+        raise InputError(f"{folder}: found no depth/iteration_*.parquet, expected a recording with decode.")
+    return int(files[-1].stem.removeprefix("iteration_"))
+
+
+def _facts(folder: Path, iteration: int) -> dict[str, Any]:
+    path = facts_path(folder, iteration)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error}), expected a file written by a recorder.") from error
+
+
+def _quality(folder: Path, iteration: int) -> pd.DataFrame:
+    path = table_path(folder, "depth_quality", iteration)
+    if not path.exists():
+        raise InputError(f"{path}: found no such file, expected a recording with decode.")
+    return tables.read("depth_quality", path)
+
+
+def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
+    """Rows of "depth_quality" of a model without loops, at its trained loops."""
+    iteration = _last_iteration(folder)
+    other = _facts(folder, iteration)
+    if other["text_sha256"] != facts["text_sha256"]:
+        raise InputError(f"{folder}: found other recorded tokens, expected those of the looped model.")
+    quality = _quality(folder, iteration)
+    return quality[quality["loops"] == other["trained_loops"]]
+
+
+def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
+    """Cells of the table of exits, and the table "recorded_gains"; empty without exits.
+
+    The gain of a criterion is the loss of fixed loops at its mean evaluations minus its own, on the same documents. At
+    a mean between two whole counts, fixed loops are these two for shares of the tokens.
+    """
+    path, point = table_path(folder, "recorded_exits", iteration), ["criterion", "threshold"]
+    if not path.exists():
+        return []
+    rows = tables.read("recorded_exits", path)
+    is_fixed = rows["criterion"] == "fixed"
+    fixed = rows[is_fixed].pivot(index="sequence", columns="threshold", values="ce")
+    found = []
+    for _, own in rows[~is_fixed].groupby(point, sort=False):
+        mean = np.average(own["evaluations"], weights=own["tokens"])
+        low = int(np.clip(np.floor(mean), 1, fixed.columns.max()))
+        high = min(low + 1, int(fixed.columns.max()))
+        at_mean = fixed[low] + (mean - low) * (fixed[high] - fixed[low])
+        found.append(own.assign(gain=own["sequence"].map(at_mean) - own["ce"]))
+    joined, columns = pd.concat(found), {}
+    for name in ("evaluations", "ce", "gain"):
+        columns |= with_bounds(joined, point, name, name, SEED)
+    gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
+    tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
+    return [
+        (
+            *(row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}", f"{row.ce:.3f}", number(row.gain)),
+            interval(Estimate(row.gain, row.gain_low, row.gain_high)),
+        )
+        for row in gains.itertuples()
+    ]
+
+
+def _spectrum(folder: Path, iteration: int) -> list[tuple[object, ...]]:
+    """Cells of the table of the spectrum: median and range of the radius over sequences; empty without one."""
+    path = table_path(folder, "recorded_spectrum", iteration)
+    if not path.exists():
+        return []
+    rows = tables.read("recorded_spectrum", path)
+    cells = []
+    for point, own in rows.groupby(["group", "reading", "k"], sort=False):
+        radius, residual = own["radius"], f"{(own['error'] / own['radius']).max():.1g}"
+        spread = f"{radius.min():.4f} … {radius.max():.4f}"
+        cells.append((*point, f"{radius.median():.4f}", spread, residual, len(own)))
+    return cells

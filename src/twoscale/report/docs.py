@@ -268,7 +268,7 @@ def _declared(module: ModuleType, declared: Mapping[str, Mapping[str, tables.Col
 def _measures(name: str) -> list[tuple[str, str, str]]:
     if name not in tables.MEASURED:
         return []
-    from twoscale.dynamics import measures, path_types  # noqa: F401  the second registers those of whole paths
+    from twoscale.dynamics import measures
 
     registry = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES}[name]
     return [(measure.name, tables.MEASURE_TYPE, f"measure, unit: {measure.unit}") for measure in registry.values()]

@@ -154,7 +154,7 @@ def row_bytes(table: str, measures: int = 0) -> int:
 
 
 def _table_bytes(run: config.Config) -> int:
-    from twoscale.dynamics import measures, path_types  # noqa: F401 - here, because they import torch
+    from twoscale.dynamics import measures  # here, because it imports torch
 
     steps = (run.trajectories.loops + 1) * row_bytes("trajectories", len(measures.LOOP_MEASURES))
     paths = row_bytes("token_paths", len(measures.PATH_MEASURES))

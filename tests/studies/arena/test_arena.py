@@ -12,7 +12,7 @@ from tests.studies.arena.samples import DOCUMENTS, THRESHOLDS, compared, matched
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims.evidence import Estimate
-from twoscale.exits.oracle import split_half
+from twoscale.exits.references import split_half
 from twoscale.figures import style
 from twoscale.studies.arena import draw
 

@@ -11,8 +11,7 @@ import torch
 from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.exits.cost_matched import random_plan
-from twoscale.exits.oracle import cheapest_exits
+from twoscale.exits.references import cheapest_exits, random_plan
 from twoscale.studies.arena import __main__ as gates
 
 DEPTHS, SEQUENCES, LENGTH = 6, 24, 40

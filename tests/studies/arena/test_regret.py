@@ -15,10 +15,9 @@ from tests.unit.test_engine import PUBLISHED, VARIANTS
 from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
-from twoscale.exits.cost_matched import Planned
 from twoscale.exits.criteria import make_criterion
-from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.references import Pass, Planned, cheapest_exits, exit_costs
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.studies.arena import draw

@@ -11,7 +11,8 @@ def test_the_arena_has_every_criterion_of_the_dense_grids(editable):
     measured = {"measure_exit_quality": 5, "join_exit_quality": 1} | beside_oracles
     assert editable.plan(page) == measured
     assert editable.plan(figure) == measured | {"plot_arena": 1}
-    editable.configure(pareto={"criteria": {"confidence": {"thresholds": [0.01, 0.1]}}})
+    criteria = {"criteria": {"confidence": {"thresholds": [0.01, 0.1]}}}
+    editable.configure(pareto=criteria)
     editable.succeed(page, figure)
     arena = pd.read_parquet(editable.root / "results/tiny/tables/arena.parquet")
     controlled = arena[arena["reference"] != "oracle"]
@@ -21,3 +22,5 @@ def test_the_arena_has_every_criterion_of_the_dense_grids(editable):
     assert "| confidence |" in (editable.root / page).read_text()
     assert (editable.root / figure).read_bytes().startswith(b"%PDF")
     assert editable.plan(page, figure) == {}
+    editable.configure(pareto=criteria, oracle={"tokens": 32})
+    assert editable.plan(page) == beside_oracles

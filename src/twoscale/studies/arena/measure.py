@@ -18,11 +18,10 @@ from twoscale.base import meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.contract import GivenStates, is_sequential, make_readout
-from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
-from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs, split_half
 from twoscale.exits.probe import Probe, open_probe
+from twoscale.exits.references import Pass, Row, cheapest_exits, exit_costs, split_half
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.kernels import attention
 from twoscale.model.loss import cross_entropies

@@ -17,10 +17,10 @@ from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
 from twoscale.data.shards import read_end_of_text
 from twoscale.exits.benchmark import try_criteria
-from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import OperatingPoint, TextEvaluator, make_criteria
 from twoscale.exits.probe import Probe, open_probe
+from twoscale.exits.references import Row
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 

@@ -21,7 +21,7 @@ from twoscale.base import meter
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
 from twoscale.dynamics.states import batches, exact
-from twoscale.exits.oracle import Pass, measure_tokens
+from twoscale.exits.references import Pass, measure_tokens
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import run_stages
 from twoscale.studies.depth.study import STATE_MEASURES

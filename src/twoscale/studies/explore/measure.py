@@ -21,10 +21,9 @@ from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.dynamics.state_paths import project
 from twoscale.dynamics.states import describe, exact, is_group
 from twoscale.dynamics.trajectories import measure_group
-from twoscale.exits.cost_matched import Row
 from twoscale.exits.evaluation import TextEvaluator, make_criteria
-from twoscale.exits.oracle import LOGITS_AT_A_TIME, Pass
 from twoscale.exits.probe import Probe, open_probe
+from twoscale.exits.references import LOGITS_AT_A_TIME, Pass, Row
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, StageTrace
 
