@@ -5,24 +5,17 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-# modules that jobs and the check import
-NEEDED = ("torch", "numpy", "pandas", "pyarrow", "pydantic", "yaml", "safetensors", "seaborn", "tokenizers", "tqdm")
-NEEDED += ("snakemake", "pytest", "hypothesis", "setuptools")
+NEEDED = "torch numpy pandas pyarrow pydantic yaml safetensors seaborn tokenizers tqdm snakemake pytest hypothesis"
 
 
 def main() -> None:
-    from twoscale.config import PROJECT, user_config
+    from twoscale.config import user_config
     from twoscale.jobs import command
     from twoscale.workflow import pack, session
 
-    def user(options: argparse.Namespace) -> dict:
-        """The user's layers of the config for a run of a preset, which has its name."""
-        files = [*filter(Path.exists, [PROJECT / "config.yaml"]), *options.configfile]
-        return user_config(files, [f"preset={options.preset}", f"run={options.preset}"])
-
     actions = {
-        "make": lambda o: pack.make(o.folder, user(o), o.python),
-        "plan": lambda o: session.plan(user(o), o.minutes),
+        "make": lambda o: pack.make(o.folder, user_config(o.configfile, preset=o.preset), o.python),
+        "plan": lambda o: session.plan(user_config(o.configfile, preset=o.preset), o.minutes),
         "run": lambda o: session.start(session.Session(o.folder), o.minutes, o.device, o.wait),
         "status": lambda o: session.status(session.Session(o.folder)),
         "collect": lambda o: session.collect(session.Session(o.folder), o.to or o.folder),
@@ -42,6 +35,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if missing := [module for module in NEEDED if find_spec(module) is None]:
-        sys.exit(f"error: Python packages: found no {', '.join(missing)}, expected {', '.join(NEEDED)}.")
+    if missing := [module for module in (*NEEDED.split(), "setuptools") if find_spec(module) is None]:
+        sys.exit(f"error: Python packages: found no {', '.join(missing)}, expected them; see docs/gpu.md.")
     main()

@@ -9,15 +9,11 @@ from pathlib import Path
 
 from twoscale import config
 from twoscale.jobs import command
-from twoscale.model.published.folder import folder_layer
 from twoscale.workflow import plan
 
 
 def main(arguments: argparse.Namespace) -> None:
-    own = config.PROJECT / "config.yaml"
-    preset = [f"preset={arguments.preset}", f"run={arguments.preset}"] if arguments.preset else []
-    files = ([own] if own.exists() else []) + arguments.configfile
-    runs = config.runs(config.user_config(files, [*preset, *arguments.entries]), folder_layer)
+    runs = config.runs(config.user_config(arguments.configfile, arguments.entries, arguments.preset))
     lines = {name: plan.rows(run, arguments.tflops) for name, run in runs.items()}
     for name, run in runs.items():
         print(f"run {name}")

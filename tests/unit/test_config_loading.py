@@ -11,8 +11,6 @@ import yaml
 
 from twoscale import config
 from twoscale.base import InputError
-from twoscale.config.loading import _overlaid
-from twoscale.config.loading import paper as paper_values
 
 
 def test_merge_goes_into_mappings_and_replaces_every_other_value():
@@ -199,7 +197,8 @@ def test_a_broken_file_is_one_sentence_with_its_line(tmp_path, text, sentence):
 def test_an_entry_of_the_command_line_that_cannot_be_read_is_refused(entry):
     with pytest.raises(InputError, match=rf"^option --config: found '{re.escape(entry)}', expected KEY=VALUE"):
         config.user_config([], ["preset=tiny", entry])
-    assert config.user_config([], ["preset=tiny", "seed=3"]) == {"preset": "tiny", "seed": 3}
+    user = config.user_config([], ["seed=3"], preset="tiny")
+    assert user.items() >= {"preset": "tiny", "run": "tiny", "seed": 3}.items()
 
 
 def test_early_checkpoints_of_a_preset_that_a_shorter_training_does_not_reach_are_left_out():
@@ -318,17 +317,3 @@ def test_a_training_identity_and_its_runtime_are_a_whole_section(tiny):
     assert (part.train, part.model, part.seed, part.device) == (train, tiny.model, tiny.seed, "cpu")
     with pytest.raises(InputError, match=r"config key train: found no iterations, .*, expected all keys"):
         _ = config.ConfigSlice.from_json(identity).train
-
-
-def test_a_published_models_folder_lies_between_the_preset_and_the_user(tmp_path):
-    seen = []
-
-    def folder_layer(folder, merged):
-        seen.append((folder, merged["model"]["num_heads"]))
-        return {"model": {"hidden_size": 64, "num_heads": 4, "context_length": 16}}
-
-    model = {"source": "published", "folder": "a folder", "num_heads": 2}
-    chosen = _overlaid(paper_values(), {"model": model}, folder_layer)["model"]
-    assert seen == [("a folder", 2)]
-    assert (chosen["hidden_size"], chosen["num_heads"], chosen["context_length"]) == (64, 2, 16)
-    assert chosen["mean_loops"] == paper_values()["model"]["mean_loops"]

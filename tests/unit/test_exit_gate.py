@@ -15,7 +15,7 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training.recipe import exit_gate_loss
 from twoscale.training.state import set_trained
-from twoscale.workflow.plan import activation_bytes
+from twoscale.workflow.memory import activation_bytes
 
 LOOPS = 4
 BATCH = 2

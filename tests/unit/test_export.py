@@ -165,7 +165,7 @@ CLAIMS = rows(
 
 
 def card(model=None, data=None, **further) -> str:
-    run = configs.runs({"preset": "tiny"}, lambda folder: {})["tiny"]
+    run = configs.runs({"preset": "tiny"})["tiny"]
     values = {name: plain(getattr(run, name)) for name in ("data", "tokenizer")}
     values |= {"data": data or values["data"]}
     values |= {"run": "small", "seed": SEED, "max_loops": 6, "train": plain(train_config())}

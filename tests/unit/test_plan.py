@@ -19,6 +19,7 @@ from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.training.recipe import draw_loops
+from twoscale.workflow import memory
 from twoscale.workflow import plan as plans
 
 BATCH = 2
@@ -232,7 +233,7 @@ def test_nodes_take_no_process_away_and_a_divided_model_is_loaded_whole_by_each_
     )
     assert number(divided[fixed]) == pytest.approx(number(whole[fixed]) / 4, rel=0.05)
     assert (loaded in whole, loaded in divided) == (False, True)
-    assert plans.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(run.model)  # weights, two moments, the model
+    assert memory.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(run.model)  # weights, two moments, the model
 
 
 def claim_notes(**keys) -> dict[int, str]:
@@ -267,7 +268,7 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(ch
     found = cache_bytes(model, 4, recompute) - cache_bytes(model, 3, recompute)
     run = tiny().model_copy(update={"model": model, "train": train_config(recompute=recompute)})
     more = run.model_copy(update={"model": model.model_copy(update={"mean_loops": model.mean_loops + 1})})
-    assert plans.activation_bytes(more) - plans.activation_bytes(run) == pytest.approx(found, rel=0.05)
+    assert memory.activation_bytes(more) - memory.activation_bytes(run) == pytest.approx(found, rel=0.05)
 
 
 def cache_bytes(model, steps, recompute):

@@ -311,10 +311,10 @@ def test_a_folder_without_a_preset_starts_from_neither_text_nor_sizes_nor_name_o
     (folder / "config.json").write_text(json.dumps(values))
     user = {"preset": "demo", "model": {"source": "published", "folder": str(folder)}}  # config.yaml names the demo
     with pytest.raises(InputError, match=r"config key data\.source: found nothing \(null\), expected "):
-        config.runs(user, folder_layer)
-    ((name, run),) = config.runs(user | {"data": {"source": "fineweb"}}, folder_layer).items()
+        config.runs(user)
+    ((name, run),) = config.runs(user | {"data": {"source": "fineweb"}}).items()
     assert (name, run.model.context_length, run.data.held_out_tokens) == ("published", 512, 131_072)
-    chosen = config.runs(user | {"preset": "overnight"}, folder_layer)["overnight"]
+    chosen = config.runs(user | {"preset": "overnight"})["overnight"]
     assert chosen.data == config.runs({"preset": "overnight"})["overnight"].data
 
 
@@ -323,7 +323,7 @@ def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_an
     values = json.loads((folder / "config.json").read_text()) | {"total_ut_steps": 5, "max_position_embeddings": 32}
     (folder / "config.json").write_text(json.dumps(values))
     user = {"model": {"source": "published", "folder": str(folder)}, "data": {"source": "python_docs"}}
-    run = config.runs(user, folder_layer)["published"]
+    run = config.runs(user)["published"]
     assert run.scaling.loops == (1, 2, 3, 4, 5, 6, 8)
     assert run.exits.criteria["exit_gate"].thresholds == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     assert run.model.context_length == run.exits.latency_tokens == 32

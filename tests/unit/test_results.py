@@ -68,7 +68,7 @@ def test_each_claim_has_its_place_and_words_in_the_paper_our_numbers_verdict_and
 def test_the_commands_name_configs_that_can_be_planned(command):
     program, option, *entries = shlex.split(command)
     assert (program, option) == ("snakemake", "--config")
-    (run,) = config.runs(config.user_config([config.PROJECT / "config.yaml"], entries)).values()
+    (run,) = config.runs(config.user_config([], entries)).values()
     changed = run.exits.latency_repeats == 30, run.exits.quality_tokens == 12_288, run.tokenizer.name == "gpt2"
     assert any(changed)
     assert max(run.exits.quality_tokens, run.trajectories.tokens) <= run.data.held_out_tokens

@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, reduce
 from pathlib import Path
@@ -35,11 +35,10 @@ PUBLISHED_BASE = {
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
 RESERVED = ("logs", "models", "release", "released", "report", "snapshot")  # folders in results/, no runs
 
-# (folder of a published model, the layers below merged) -> what the folder says, as a layer.
-FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-
 # model.source -> module with a function `open_published`, which opens weights that were not trained here.
 IMPORTERS = {"published": "twoscale.model.published.weights"}
+# Module that reads folders of published models, imported only where a config names one.
+FOLDERS = "twoscale.model.published.folder"
 
 # --- all sections ---
 
@@ -129,12 +128,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values or {}
 
 
-def user_config(files: Sequence[Path], entries: Sequence[str] = ()) -> dict[str, Any]:
-    """The user's layers merged as Snakemake merges them: YAML files, then KEY=VALUE entries of a command line."""
+def user_config(files: Sequence[Path], entries: Sequence[str] = (), preset: str | None = None) -> dict[str, Any]:
+    """The user's layers as Snakemake merges them: config.yaml and further files, then KEY=VALUE entries of a command
+    line. With `preset` for a run of this preset, which has its name.
+    """
     merged: dict[str, Any] = {}
-    for file in files:
+    for file in [*filter(Path.exists, [PROJECT / "config.yaml"]), *files]:
         merged = merge(merged, read_yaml(file), keep_null=True)
-    for entry in entries:
+    for entry in [*([f"preset={preset}", f"run={preset}"] if preset else []), *entries]:
         key, found, value = entry.partition("=")
         try:
             if not found:
@@ -158,12 +159,12 @@ def preset(name: str) -> dict[str, Any]:
     return reduce(merge, [*of_studies, read_yaml(PRESETS / f"{name}.yaml")], dict(paper()))
 
 
-def _chosen(config: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:
+def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:
     """All layers of the selected run: paper <- preset <- folder of a published model <- user."""
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
     check_top_level(user, LAYER_KEYS)
     base = merge(paper(), PUBLISHED_BASE) if _has_own_base(config) else preset(config.get("preset", DEFAULT_PRESET))
-    return _overlaid(base, user, folder_layer)
+    return _overlaid(base, user)
 
 
 def _has_own_base(config: Mapping[str, Any]) -> bool:
@@ -172,14 +173,19 @@ def _has_own_base(config: Mapping[str, Any]) -> bool:
     return published and config.get("preset", DEFAULT_PRESET) == DEFAULT_PRESET
 
 
-def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:
+def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """`overlay` over `base`; where it names the folder of a published model, what that says is between the two."""
     merged = merge(base, overlay)
     model = overlay.get("model")
     folder = model.get("folder") if isinstance(model, Mapping) else None
-    if folder_layer is None or not isinstance(folder, str):
+    if not isinstance(folder, str):
         return merged
-    return merge(merge(base, folder_layer(os.path.expanduser(folder), merged)), overlay)
+    return merge(merge(base, folder_reader().folder_layer(os.path.expanduser(folder), merged)), overlay)
+
+
+def folder_reader() -> Any:
+    """The module that reads folders of published models."""
+    return importlib.import_module(FOLDERS)
 
 
 # --- checks ---
@@ -235,16 +241,15 @@ def modules_of_model(config: Config) -> list[str]:
 # --- runs ---
 
 
-def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
+def runs(config: Mapping[str, Any]) -> dict[str, Config]:
     """Run name -> Config: the run that `run` names, then the same under further seeds, then those of `runs`.
 
-    The run NAME under another seed S is NAME-seedS. `runs` maps names to overrides. `folder_layer` reads the folders of
-    published models (`twoscale.model.published.folder.folder_layer`).
+    The run NAME under another seed S is NAME-seedS. `runs` maps names to overrides.
     """
     for key in ("preset", "run"):
         if key in config and not isinstance(config[key], str | int | float) and (key == "run" or config[key] is None):
             raise InputError(f"config key {key}: found {shown(config[key])}, expected a name, such as {key}: demo.")
-    merged = _chosen(config, folder_layer)
+    merged = _chosen(config)
     unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)
     selected = str(config.get("run", unnamed))
     _check_name("run", selected)
@@ -259,7 +264,7 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
             )
         values = _mapping(f"runs.{run}", overrides)
         with _named(f"run {run} (runs.{run})"):
-            configs[str(run)] = checked(_overlaid(merged, values, folder_layer))
+            configs[str(run)] = checked(_overlaid(merged, values))
     return configs
 
 
@@ -294,7 +299,7 @@ def _under_seeds(run: str, merged: Mapping[str, Any]) -> dict[str, Config]:
     return {run: first} | {f"{run}-seed{seed}": checked({**merged, "seed": seed}) for seed in further}
 
 
-def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
+def studies(config: Mapping[str, Any]) -> dict[str, Config]:
     """Run name -> Config of all studies with runs: the selected run with some sections overridden, under every seed.
 
     Such a study has a function `runs`: selected run -> sweep -> overrides by name. A sweep is also a section, with
@@ -302,7 +307,7 @@ def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) 
     The overrides of a run take precedence over those of its sweep, and these over all other layers. A published model,
     which is not trained here, has none.
     """
-    merged = _chosen(config, folder_layer)
+    merged = _chosen(config)
     selected = checked(merged)
     if selected.model.source == "published":
         return {}

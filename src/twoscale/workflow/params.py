@@ -20,7 +20,7 @@ from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.jobs.launch import NodeResources
 from twoscale.jobs.rows import module_of
 from twoscale.model.flops import BYTES, parameters
-from twoscale.workflow.plan import loading_bytes, training_bytes
+from twoscale.workflow.memory import loading_bytes, training_bytes
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs

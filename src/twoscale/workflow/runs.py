@@ -17,7 +17,6 @@ from twoscale.base import InputError, study_parts
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
 from twoscale.jobs.rows import PROBE, QUALITY, Job, LocalJob
-from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder, folder_layer
 from twoscale.report import release as releases
 from twoscale.workflow.core import JOBS, JUDGE_CLAIMS, PROBE_JOB
 from twoscale.workflow.figures import Figures
@@ -29,7 +28,7 @@ GPT2 = "results/gpt2.tiktoken"
 TOKENIZER = "tokenizer.json"
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 # Further files of a published model that may name its end of text.
-TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", "config.json")
 
 
 class Runs:
@@ -45,26 +44,20 @@ class Runs:
     Raises InputError for a config with a wrong key or value.
     """
 
-    params: Params
-    figures: Figures
-
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release = None
         if (source := config.get("release")) is not None:
             download = build(DownloadConfig, config.get("download") or {}, "download")
             self.release = releases.Release.open(source, download)
         self.configs: dict[str, Config] = (
-            configs.runs(config, folder_layer) | configs.studies(config, folder_layer)
-            if self.release is None
-            else self.release.runs(config)
+            self.release.runs(config) if self.release else configs.runs(config) | configs.studies(config)
         )
         self.selected = next(iter(self.configs))
         self.table_root = RESULTS if self.release is None else releases.FOLDER  # of the tables that are shown
         self.params, self.figures = Params(self, scripts), Figures(self)
-        if self.release is None:
-            for run in self.configs.values():
-                for exits in run.exit_grids.values():  # refuses a user's file that cannot be read, before any job
-                    criterion_files(exits.criteria)
+        for run in self.configs.values() if self.release is None else ():
+            for exits in run.exit_grids.values():  # refuses a user's file that cannot be read, before any job
+                criterion_files(exits.criteria)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.configs)
@@ -100,11 +93,9 @@ class Runs:
         """
         studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
         rows = [*JOBS, PROBE_JOB, *studies] if self.release is None else [JUDGE_CLAIMS]
-        shown = f"{self.table_root}/{self.selected}/"
-        paths = (
-            {name: path.replace("results/{selected}/", shown) for name, path in row.outputs.items()} for row in rows
-        )
-        return [replace(row, outputs=outputs) for row, outputs in zip(rows, paths, strict=True)]
+        old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
+        outputs = ({name: path.replace(old, new) for name, path in row.outputs.items()} for row in rows)
+        return [replace(row, outputs=paths) for row, paths in zip(rows, outputs, strict=True)]
 
     @property
     def local_jobs(self) -> list[LocalJob]:
@@ -138,9 +129,7 @@ class Runs:
 
     def unreleased(self, files: Iterable[str]) -> str | None:
         """The end of a sentence about files of runs that the release lacks, or None."""
-        if self.release is None:
-            return None
-        absent = [file for file in files if file not in self.release.tables]
+        absent = [file for file in files if self.release and file not in self.release.tables]
         return f"is from the release {self.release.source}, which has no {', '.join(absent)}" if absent else None
 
     # --- text and tokens --------------------------------------------------------------------------------------------
@@ -210,16 +199,14 @@ class Runs:
         return model.folder if model.folder is not None else f"results/models/{repository_name(model)}"
 
     def model_files(self, wildcards: Any) -> list[str]:
-        """The files of a published model besides config.json; those of a repository, which are not known before, are
-        represented by the manifest of the download.
-        """
+        """The files of a published model besides config.json; for those of a repository, the manifest of a download."""
         run, config = self.of(wildcards)
         if trains(config):
             return []
         if config.model.folder is None:
             return [f"{self.model_folder(run)}/{MANIFEST}"]
-        index = Path(config.model.folder, INDEX)
-        files = PublishedFolder(Path(config.model.folder)).weight_files
+        reader, folder = configs.folder_reader(), Path(config.model.folder)
+        index, files = folder / reader.INDEX, reader.PublishedFolder(folder).weight_files
         return [str(path) for path in ([index] if index.is_file() else []) + files]
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
@@ -236,7 +223,7 @@ class Runs:
         if iteration:
             found = f"found no checkpoint at iteration {iteration}, expected iteration 0 of the published model"
             raise InputError(f"run {run}: {found}.")
-        return f"{self.model_folder(run)}/{CONFIG}"
+        return f"{self.model_folder(run)}/config.json"
 
     def checkpoint_file(self, wildcards: Any) -> str:
         return self.checkpoint(wildcards.run, int(wildcards.iteration))
@@ -252,12 +239,10 @@ class Runs:
     def segment_start(self, wildcards: Any) -> list[str]:
         """The checkpoint that a segment starts from, and its optimizer state unless it is untrained."""
         run, iteration = wildcards.run, int(wildcards.iteration)
-        iterations = self.iterations(run)
-        if iteration not in iterations[1:]:
-            raise InputError(
-                f"run {run}: found no checkpoint at iteration {iteration}, expected one of {iterations[1:]}."
-            )
-        before = iterations[iterations.index(iteration) - 1]
+        first, *trained = self.iterations(run)
+        if iteration not in trained:
+            raise InputError(f"run {run}: found no checkpoint at iteration {iteration}, expected one of {trained}.")
+        before = [first, *trained][trained.index(iteration)]
         weights = self.checkpoint(run, before)
         return [weights, weights.replace(".safetensors", OPTIMIZER)] if before else [weights]
 
@@ -266,8 +251,7 @@ class Runs:
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self.of(wildcards)
-            iterations = self.iterations(run)[0 if untrained else 1 :]
-            return [pattern.format(run=run, iteration=f"{iteration:06d}") for iteration in iterations]
+            return [pattern.format(run=run, iteration=f"{n:06d}") for n in self.iterations(run) if n or untrained]
 
         return files
 
@@ -278,17 +262,14 @@ class Runs:
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self.of(wildcards)
-            entries = self.exits(wildcards, grid).criteria.items()
-            # sorted, as in the slices of a job
-            names = sorted(name for name, entry in entries if entry.file is not None or not of_users)
+            entries = sorted(self.exits(wildcards, grid).criteria.items())  # as in the slices of a job
+            names = [name for name, entry in entries if entry.file is not None or not of_users]
             return [pattern.format(run=run, grid=grid or wildcards.grid, criterion=name) for name in names]
 
         return files
 
     def of_exits(self, grid: str) -> dict[str, Callable]:
-        """Inputs of a job on all criteria of a grid: the fitted probe, and the quality of users' criteria, so that one
-        that fails does so before.
-        """
+        """Inputs of a job on all criteria of a grid: the probe, and the quality of users' ones, which may fail."""
         return {"criteria": self.each_criterion(QUALITY, grid, of_users=True), "probe": self.probe_file(grid)}
 
     def probe_file(self, grid: str | None = None) -> Callable:

@@ -21,7 +21,7 @@ from twoscale.jobs import launch
 from twoscale.jobs.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.figures import in_results
-from twoscale.workflow.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
+from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow.runs import Runs, repository_name
 
 # the sentence of our error, a line in a report on the function that raised it
