@@ -45,7 +45,7 @@ def training_loop_rows(first, last, groups=("10", "4")):
 def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
     frame = trajectory_rows(10, groups=("4",), loops=1, tokens=5)
     frame.loc[frame["k"] == 0, "step_norm"] = [1.0, 2.0, 3.0, 4.0, np.nan]
-    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    metrics = aggregate.summarise("loop_metrics", [write("trajectories", frame, tmp_path / "a.parquet")], "demo")
     row = metrics[(metrics["measure"] == "step_norm") & (metrics["k"] == 0)].iloc[0]
     assert row["mean"] == 2.5
     assert row["std"] == pytest.approx(np.sqrt(1.25))  # divided by n, not n - 1
@@ -55,7 +55,7 @@ def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
 
 def test_statistics_agree_with_a_plain_group_by(tmp_path):
     frame = trajectory_rows(10, tokens=40).sample(frac=1, random_state=1)
-    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    metrics = aggregate.summarise("loop_metrics", [write("trajectories", frame, tmp_path / "a.parquet")], "demo")
     for measure in LOOP_MEASURES:
         expected = frame.astype({measure: "float64"}).groupby(["group", "k"])[measure]
         statistics = metrics[metrics["measure"] == measure].set_index(["group", "k"]).sort_index()
@@ -67,7 +67,7 @@ def test_statistics_agree_with_a_plain_group_by(tmp_path):
 
 def test_a_measure_that_no_token_has_keeps_its_row_with_null_statistics(tmp_path):
     path = write("trajectories", trajectory_rows(10, loops=3, tokens=5), tmp_path / "a.parquet")
-    metrics = aggregate.loop_metrics([path], "demo")
+    metrics = aggregate.summarise("loop_metrics", [path], "demo")
     last = metrics[(metrics["k"] == 3) & (metrics["measure"] == "step_norm") & (metrics["group"] == "4")].iloc[0]
     assert (last["count"], last["nulls"]) == (0, 5)
     assert np.isnan(last["mean"])
@@ -78,7 +78,7 @@ def test_a_measure_that_no_token_has_keeps_its_row_with_null_statistics(tmp_path
 def test_iterations_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path):
     late = write("trajectories", trajectory_rows(20, groups=("10", "4")), tmp_path / "late.parquet")
     early = write("trajectories", trajectory_rows(0, groups=("10", "4")), tmp_path / "early.parquet")
-    metrics = aggregate.loop_metrics([late, early], "demo")
+    metrics = aggregate.summarise("loop_metrics", [late, early], "demo")
     keys = list(metrics[["iteration", "group", "k"]].drop_duplicates().itertuples(index=False, name=None))
     assert keys == [(iteration, group, k) for iteration in (0, 20) for group in ("10", "4") for k in range(4)]
     assert list(metrics["measure"][: len(LOOP_MEASURES)]) == list(LOOP_MEASURES)
@@ -87,7 +87,7 @@ def test_iterations_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path)
 def test_large_float32_columns_are_averaged_in_double_precision(tmp_path):
     frame = trajectory_rows(5, groups=("4",), loops=1, tokens=3000)
     frame["state_norm"] = np.float32(16_777_217 / 1000)
-    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    metrics = aggregate.summarise("loop_metrics", [write("trajectories", frame, tmp_path / "a.parquet")], "demo")
     constant = metrics[metrics["measure"] == "state_norm"].iloc[0]
     assert constant["mean"] == pytest.approx(float(np.float32(16_777_217 / 1000)), rel=1e-14)
     assert constant["std"] == pytest.approx(0, abs=1e-10)
@@ -103,7 +103,7 @@ def test_drift_is_summarised_per_boundary_and_reference_state(tmp_path):
             for i in range(3)
         ]
     )
-    drift = aggregate.drift([write("token_drift", frame, tmp_path / "d.parquet")], "demo")
+    drift = aggregate.summarise("drift", [write("token_drift", frame, tmp_path / "d.parquet")], "demo")
     dlr = drift[drift["measure"] == "dlr"]
     assert list(zip(dlr["boundary"], dlr["reference_state"], strict=True)) == keys
     assert list(dlr["mean"]) == [10.0, 11.0, 12.0]
@@ -116,7 +116,10 @@ def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):
     frame["document"] = 5 - frame["sequence"] // 2
     frame.loc[frame["position"] == 3, "cosine"] = np.nan
     path = write("trajectories", frame, tmp_path / "a.parquet")
-    sequences, metrics = aggregate.loop_sequences([path], "demo"), aggregate.loop_metrics([path], "demo")
+    sequences, metrics = (
+        aggregate.summarise("loop_sequences", [path], "demo"),
+        aggregate.summarise("loop_metrics", [path], "demo"),
+    )
     assert set(sequences["measure"]) == {"state_norm", "step_norm", "cosine", "acceleration"}
     assert set(zip(sequences["sequence"], sequences["document"], strict=True)) == {(0, 5), (1, 5), (2, 4)}
     keys = ["iteration", "group", "k", "measure"]
@@ -135,7 +138,7 @@ def test_drift_has_a_mean_per_sequence_and_its_document(tmp_path):
         {"iteration": 3, "sequence": [0, 1, 0], "document": [7, 2, 7], "position": [0, 0, 1], "boundary": "4->5-6"}
         | {"reference_state": "final", "jump": 1.0, "dlr": [1.0, 7.0, 2.0], "jump_over_path": 0.5}
     )
-    drift = aggregate.drift_sequences([write("token_drift", frame, tmp_path / "d.parquet")], "demo")
+    drift = aggregate.summarise("drift_sequences", [write("token_drift", frame, tmp_path / "d.parquet")], "demo")
     dlr = drift[drift["measure"] == "dlr"]
     assert list(dlr["mean"]) == [1.5, 7.0]
     assert list(dlr["count"]) == [2, 1]
@@ -146,7 +149,7 @@ def test_drift_has_a_mean_per_sequence_and_its_document(tmp_path):
 
 def test_a_model_without_groups_gives_an_empty_table(tmp_path):
     path = write("trajectories", trajectory_rows(1)[:0], tmp_path / "a.parquet")
-    metrics = aggregate.loop_metrics([path], "demo")
+    metrics = aggregate.summarise("loop_metrics", [path], "demo")
     tables.write("loop_metrics", metrics, tmp_path / "metrics.parquet")
     assert tables.read("loop_metrics", tmp_path / "metrics.parquet").empty
 
@@ -156,7 +159,7 @@ def test_a_file_without_rows_does_not_hide_those_after_it(tmp_path):
         write("trajectories", rows, tmp_path / f"{number}.parquet")
         for number, rows in enumerate((trajectory_rows(1)[:0], trajectory_rows(2), trajectory_rows(3)))
     ]
-    assert set(aggregate.loop_metrics(paths, "demo")["iteration"]) == {2, 3}
+    assert set(aggregate.summarise("loop_metrics", paths, "demo")["iteration"]) == {2, 3}
 
 
 REFUSED = [  # table, the rows of its files, what the sentence names
@@ -177,7 +180,7 @@ REFUSED = [  # table, the rows of its files, what the sentence names
 @pytest.mark.parametrize(("table", "frames", "parts"), REFUSED)
 def test_files_that_do_not_fit_together_are_refused_in_one_sentence(table, frames, parts, tmp_path):
     paths = [write(table, frame, tmp_path / f"{number}.parquet") for number, frame in enumerate(frames)]
-    joined = {"trajectories": lambda files: aggregate.loop_metrics(files, "demo")} | {
+    joined = {"trajectories": lambda files: aggregate.summarise("loop_metrics", files, "demo")} | {
         name: join for name, (join, _) in TRAINING.items()
     }
     with pytest.raises(InputError) as error:

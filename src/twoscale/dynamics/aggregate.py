@@ -4,7 +4,7 @@ Checkpoint files are read one at a time and column by column, so memory is bound
 largest file (10 million rows: well under 1 GB), however many checkpoints there are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,58 +20,28 @@ if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
 
 
-# Measures for which a claim needs an interval.
-LOOP_SEQUENCE_MEASURES = (
-    *("state_norm", "step_norm", "cosine", "acceleration"),
-    *("direction_step_norm", "direction_cosine"),
-)
-DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
+# Table of statistics -> table with one row per token, keys of a cell, measures (None: all). With "sequence" as a key
+# the statistics are the means for which claims need an interval; each row then names the document of its sequence,
+# because the tokens of one document are not independent.
+Source = tuple[str, tuple[str, ...], tuple[str, ...] | None]
+TABLES: dict[str, Source] = {
+    "loop_metrics": ("trajectories", ("group", "k"), None),
+    "drift": ("token_drift", ("boundary", "reference_state"), None),  # Equation 2 of the paper is the measure `dlr`
+    "loop_sequences": (
+        "trajectories",
+        ("group", "k", "sequence"),
+        ("state_norm", "step_norm", "cosine", "acceleration", "direction_step_norm", "direction_cosine"),
+    ),
+    "drift_sequences": ("token_drift", ("boundary", "reference_state", "sequence"), ("dlr", "jump_over_path")),
+}
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
 
 
-def loop_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Statistics over tokens of every measure per loop step, per (iteration, group, k).
-
-    `paths` are tables "trajectories", one per checkpoint. The mean and the 1-sigma deviation are as in section 2 of the
-    paper. Iterations rise, groups and measures keep the order of the file, k rises. A measure that no token has (the
-    step norm at the last state) keeps its row: count 0, statistics null.
-
-    Raises:
-        InputError: A file is not such a table, holds two checkpoints, or repeats one.
-    """
-    return _aggregate(paths, run, "trajectories", "loop_metrics", ("group", "k"), _statistics)
-
-
-def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Statistics of the tables "token_drift" per (iteration, boundary, reference state), as in `loop_metrics`.
-
-    Equation 2 of the paper is the measure `dlr`.
-    """
-    return _aggregate(paths, run, "token_drift", "drift", ("boundary", "reference_state"), _statistics)
-
-
-def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Means of `LOOP_SEQUENCE_MEASURES` per (iteration, group, k, sequence), of the tables "trajectories".
-
-    Each row names the document of its sequence, because the tokens of one document are not independent.
-    """
-    keys = ("group", "k", "sequence")
-    return _aggregate(paths, run, "trajectories", "loop_sequences", keys, _mean, LOOP_SEQUENCE_MEASURES, ("document",))
-
-
-def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Means of `DRIFT_SEQUENCE_MEASURES` per (iteration, boundary, reference state, sequence), of "token_drift"."""
-    keys = ("boundary", "reference_state", "sequence")
-    return _aggregate(paths, run, "token_drift", "drift_sequences", keys, _mean, DRIFT_SEQUENCE_MEASURES, ("document",))
-
-
-def statistics(paths: Iterable[str | Path], run: str, source: str, table: str) -> pd.DataFrame:
-    """Statistics over tokens of every measured column of the tables `source`, per (iteration, group).
-
-    Order and errors as in `loop_metrics`.
-    """
-    return _aggregate(paths, run, source, table, ("group",), _statistics)
+def summarise(table: str, paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """One of `TABLES`, of one file per checkpoint: `statistics` of its source."""
+    source, keys, measures = TABLES[table]
+    return statistics(paths, run, source, table, keys, measures)
 
 
 # --- the training log ------------------------------------------------------------------------------------------
@@ -121,27 +91,20 @@ def _joined(segments: list[tuple[str | Path, pd.DataFrame]], rows_per_iteration:
     return pd.concat([segment for _, segment in segments], ignore_index=True)
 
 
-def _aggregate(
+def statistics(
     paths: Iterable[str | Path],
     run: str,
     source: str,
     table: str,
-    keys: Sequence[str],
-    reduce: Callable[[np.ndarray], dict[str, float]],
+    keys: Sequence[str] = ("group",),
     measures: Sequence[str] | None = None,
-    constants: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """A table of statistics from tables with one row per token.
+    """The table `table` of statistics over tokens, from tables `source` with one row per token, one per checkpoint.
 
-    Args:
-        paths: One file per checkpoint.
-        run: Name of the run.
-        source: Name of the tables with one row per token.
-        table: Name of the table of statistics.
-        keys: Columns whose combinations are the cells; a cell is one row per measure.
-        reduce: Turns the values of one cell into the columns of its row.
-        measures: Measures to reduce; `None` for all that the file has.
-        constants: Further columns of the source that have one value in each cell.
+    One row per iteration, combination of `keys` and measure (None: all that a file has). The mean and the 1-sigma
+    deviation are as in section 2 of the paper. Iterations rise, groups and measures keep the order of the file, k
+    rises. A measure that no token has (the step norm at the last state) keeps its row: count 0, statistics null.
+    Raises InputError for a file that holds two checkpoints or repeats one.
     """
     by_iteration: dict[int, pd.DataFrame] = {}
     for path in paths:
@@ -154,7 +117,7 @@ def _aggregate(
             raise InputError(f"{path}: found the iterations {found}, expected a single iteration.")
         if iteration in by_iteration:
             raise InputError(f"{path}: found a second file for iteration {iteration}, expected one per checkpoint.")
-        by_iteration[iteration] = _summarise(file, keys, reduce, measures, constants)
+        by_iteration[iteration] = _summarise(file, keys, measures)
     columns = list(tables.columns(table))
     if not by_iteration:
         return pd.DataFrame(columns=columns)
@@ -162,21 +125,16 @@ def _aggregate(
     return frame.reset_index("iteration").assign(run=run)[columns].reset_index(drop=True)
 
 
-def _summarise(
-    file: pq.ParquetFile,
-    keys: Sequence[str],
-    reduce: Callable[[np.ndarray], dict[str, float]],
-    measures: Sequence[str] | None,
-    constants: Sequence[str],
-) -> pd.DataFrame:
+def _summarise(file: pq.ParquetFile, keys: Sequence[str], measures: Sequence[str] | None) -> pd.DataFrame:
     """One row per cell and measure of one file, the measures of a cell together."""
+    reduce = _mean if "sequence" in keys else _statistics
     labels, cells = _cells(file, keys)
     # Rows are sorted into cells once. Each measure is then read, brought into that order and reduced on its own.
     order = np.argsort(cells, kind="stable")
     starts = np.searchsorted(cells[order], np.arange(1, len(labels)))
     del cells
-    for name in constants:
-        labels[name] = _column(file, name).to_numpy()[order[[0, *starts]]]
+    if "sequence" in keys:
+        labels["document"] = _column(file, "document").to_numpy()[order[[0, *starts]]]
     frames = []
     measured = [field.name for field in file.schema_arrow if field.type == pa.float32()]
     for measure in [name for name in measures or measured if name in measured]:
@@ -231,11 +189,8 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
 
 def metrics(job: "StudyJob") -> None:
     """Statistics over tokens of all checkpoints."""
-    trajectories, token_drift, run = job.files["trajectories"], job.files["token_drift"], job.config.run
-    job.write("loop_metrics", loop_metrics(trajectories, run))
-    job.write("drift", drift(token_drift, run))
-    job.write("loop_sequences", loop_sequences(trajectories, run))
-    job.write("drift_sequences", drift_sequences(token_drift, run))
+    for table, (source, *_) in TABLES.items():
+        job.write(table, summarise(table, job.files[source], job.config.run))
 
 
 def join_training(job: "StudyJob") -> None:

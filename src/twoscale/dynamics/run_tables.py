@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -13,6 +13,7 @@ from twoscale.base import InputError, did_you_mean
 if TYPE_CHECKING:
     from os import PathLike
 
+    from twoscale.model.trained_run import TrainedRun
 
 # Tables that a run has in one file per checkpoint, ? for the digits of the iteration; all others are in tables/.
 PARTS = {
@@ -24,14 +25,7 @@ PARTS = {
 }
 
 
-class HasFolder(Protocol):
-    """A run that was opened from a folder."""
-
-    @property
-    def folder(self) -> Path: ...
-
-
-def read_table(run: str | PathLike[str] | HasFolder, table: str, iteration: int | None = None) -> pd.DataFrame:
+def read_table(run: str | PathLike[str] | TrainedRun, table: str, iteration: int | None = None) -> pd.DataFrame:
     """The table `table` of a run, one row per observation.
 
     Args:
@@ -69,28 +63,30 @@ def read_table(run: str | PathLike[str] | HasFolder, table: str, iteration: int 
         files = [path for path in files if path.match(f"iteration_{iteration:06d}.*")] or files
     frame = pd.concat([tables.read(declared, path) for path in files], ignore_index=True)
     if iteration is not None:
-        frame = _at(frame, iteration, f"{folder}, table {table}")
+        if "iteration" not in frame:
+            raise InputError(
+                f"{folder}, table {table}: found no column `iteration`, expected a call without an iteration."
+            )
+        known = sorted(frame["iteration"].unique())
+        frame = frame[frame["iteration"] == iteration].reset_index(drop=True)
+        if frame.empty:
+            few = len(known) < 20
+            expected = f"one of {', '.join(map(str, known))}" if few else f"one from {known[0]} to {known[-1]}"
+            raise InputError(f"{folder}, table {table}: found no rows of iteration {iteration}, expected {expected}.")
     frame.attrs["columns"] = tables.meanings(declared)
     return frame
 
 
 def compare(
-    run_a: str | PathLike[str] | HasFolder,
-    run_b: str | PathLike[str] | HasFolder,
+    run_a: str | PathLike[str] | TrainedRun,
+    run_b: str | PathLike[str] | TrainedRun,
     table: str,
     iteration: int | None = None,
 ) -> pd.DataFrame:
     """The table `table` of two runs as one frame, with the name of the run in the first column, `run`.
 
-    Args:
-        run_a: Folder of a run, or what `open_run` returned.
-        run_b: The same of another run.
-        table: As for `read_table`.
-        iteration: As for `read_table`.
-
-    Returns:
-        The rows of run_a, then the rows of run_b. The name of a run is the name of its folder, "demo" for results/demo,
-            or the whole path if both folders have the same name. `frame.attrs` is as for `read_table`.
+    The arguments are as for `read_table`. The rows of run_a come before those of run_b. The name of a run is the name
+    of its folder, "demo" for results/demo, or the whole path if both folders have the same name.
 
     Raises:
         InputError: as for `read_table`, and if both runs are the same folder.
@@ -115,21 +111,10 @@ def compare(
     return both[["run", *both.columns.drop("run")]]
 
 
-def _folder(run: str | PathLike[str] | HasFolder) -> Path:
+def _folder(run: str | PathLike[str] | TrainedRun) -> Path:
     if not isinstance(run, str) and hasattr(run, "folder"):
         run = run.folder
     folder = Path(run)
     if not folder.is_dir():
         raise InputError(f"{folder}: found no such folder, expected the folder of a run, such as results/demo.")
     return folder
-
-
-def _at(frame: pd.DataFrame, iteration: int, where: str) -> pd.DataFrame:
-    if "iteration" not in frame:
-        raise InputError(f"{where}: found no column `iteration`, expected a call without an iteration.")
-    rows = frame[frame["iteration"] == iteration].reset_index(drop=True)
-    if rows.empty:
-        known = sorted(frame["iteration"].unique())
-        expected = f"one of {', '.join(map(str, known))}" if len(known) < 20 else f"one from {known[0]} to {known[-1]}"
-        raise InputError(f"{where}: found no rows of iteration {iteration}, expected {expected}.")
-    return rows

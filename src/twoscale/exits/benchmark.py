@@ -115,9 +115,9 @@ def measure_latency(
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
     Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the context,
-    because tokens exit at other loop steps early in a text than late; the text before each place is read untimed under
-    the same criterion. All operating points take turns within a repeat, each followed at once by its baseline, the same
-    evaluations without a criterion. So a drift of the machine affects all of them alike.
+    because tokens exit at other loop steps early in a text than late. All operating points take turns within a repeat,
+    each followed at once by its baseline, the same evaluations without a criterion, so a drift of the machine affects
+    all of them alike.
     """
     criteria = make_criteria(exits, probe)
     decoder = make_decoder(checkpoint, exits)
@@ -223,21 +223,20 @@ def run(job: "CheckpointJob") -> None:
 def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfig) -> None:
     """Run every operating point of `exits` on the first tokens of held-out sequence 0, `tokens` (T,), in both engines.
 
-    Raises InputError where the exits or the logits differ, and where a criterion writes into the states that it is
-    given. Rounding can move an exit whose statistic is within a few units of the threshold, so a difference counts only
-    if it is there in float64 too.
+    Raises InputError where the exits or the logits differ, and where a user's criterion writes into the states that it
+    is given. Rounding can move an exit whose statistic is within a few units of the threshold, so a difference counts
+    only if it is there in float64 too.
     """
-    classes = configured_criteria(exits.criteria)
-    tokens = tokens[:TRIAL_TOKENS]
+    classes, tokens = configured_criteria(exits.criteria), tokens[:TRIAL_TOKENS]
     for name, threshold in operating_points(exits):
-        if exits.criteria[name].file is not None:
+        file = exits.criteria[name].file
+        if file is not None:
             check_inputs(checkpoint.model, make_criterion(name, threshold, classes))
-        difference = _difference(checkpoint, tokens, make_criterion(name, threshold, classes), exits.max_loops)
-        if difference is None:
+        arguments = tokens, make_criterion(name, threshold, classes), exits.max_loops
+        if _difference(checkpoint, *arguments) is None:
             continue
-        exact = replace(checkpoint, model=copy.deepcopy(checkpoint.model).double())
-        if _difference(exact, tokens, make_criterion(name, threshold, classes), exits.max_loops) is not None:
-            file = exits.criteria[name].file
+        difference = _difference(replace(checkpoint, model=copy.deepcopy(checkpoint.model).double()), *arguments)
+        if difference is not None:
             where = f"exit criterion '{name}'" + (f" of the file {file}" if file else "")
             raise InputError(
                 f"{where} at {threshold:g}: found {difference}, expected no difference: the decision for a token "
@@ -247,10 +246,8 @@ def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfi
 
 def check_inputs(model: LoopedModel, criterion: ExitCriterion) -> None:
     """Refuse a user's criterion that changes x0 or x_new: they are the model's states, with which it goes on."""
-    states = torch.randn(
-        1 + TRIAL_STEPS, TRIAL_TOKENS, model.config.hidden_size, generator=torch.Generator().manual_seed(0)
-    )
-    states = states.to(next(model.parameters()))
+    shape, source = (1 + TRIAL_STEPS, TRIAL_TOKENS, model.config.hidden_size), torch.Generator().manual_seed(0)
+    states = torch.randn(shape, generator=source).to(any_weight(model))
     copies = states.clone()
     decisions = Decisions(criterion, copies[0], make_readout(model, criterion, "head", 0))
     for x_new in copies[1:]:

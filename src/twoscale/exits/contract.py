@@ -114,15 +114,10 @@ class Decisions:
     def keep(self, rows: Tensor) -> None:
         """Drop all tokens but `rows`."""
         try:
-            wrong = [key for key, values in self.state.items() if values.shape[:1] != self._shape]
-        except AttributeError:  # no dict, or no tensors
-            wrong = ["?"]
-        if wrong:
-            raise self._error(
-                f"a state with a wrong entry {wrong[0]!r}",
-                f"a dict of tensors whose first axis has one entry per token, {self._shape[0]} here",
-            )
-        self.state = {name: values[rows] for name, values in self.state.items()}
+            self.state = {name: values[rows] for name, values in self.state.items()}
+        except (AttributeError, IndexError, TypeError) as error:
+            expected = f"a dict of tensors whose first axis has one entry per token, {self._shape[0]} here"
+            raise self._error("a state without rows", expected) from error
         self._weighted = {name: values[rows] for name, values in self._weighted.items()}
         self._shape = rows.shape
 

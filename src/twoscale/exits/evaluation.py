@@ -115,8 +115,6 @@ def make_criterion(name: str, threshold: float) -> ExitCriterion:
 
     Example:
         >>> criterion = twoscale.make_criterion("acceleration", threshold=0.01)
-
-    `evaluate` also takes an instance of your subclass of `twoscale.exits.criteria.ExitCriterion`.
     """
     criterion = criteria.make_criterion(name, threshold)
     check_threshold(name, threshold, None, f"threshold of {name}", "max_loops")
@@ -137,14 +135,10 @@ def evaluate(
         max_loops: Maximum number of loop steps of a token in a group.
 
     Returns:
-        One row for each token and looped group, with the columns
-
-            - sequence, position: 0 … B - 1 and 0 … T - 1
-            - token: text of the token
-            - group: label of the looped group, such as "5-6"
-            - loop_steps: loop steps of the state with which the token leaves the group
-            - evaluations: loop steps that were computed (the cost), one more if the criterion discards the last one
-            - ce: cross-entropy of the next token in nats, equal for all groups; NaN at the end of a sequence
+        One row for each token and looped group: sequence, position (0 … T - 1), token (its text), group (such as
+        "5-6"), loop_steps (of the state with which the token leaves the group), evaluations (the cost, one more if the
+        criterion discards the last step), and ce, the cross-entropy of the next token in nats, equal for all groups;
+        NaN at the end of a sequence.
 
     Raises:
         InputError: for a text that is longer than the context, wrong token ids, a model without looped groups, and a

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -77,8 +77,7 @@ class Sampling:
         return int(ids[(scaled + gumbel[ids[: len(scaled)]]).argmax()])
 
 
-@dataclass(frozen=True)
-class NewToken:
+class NewToken(NamedTuple):
     """A token and its cost: the evaluations of each group at the position before it."""
 
     id: int

@@ -17,14 +17,14 @@ import math
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale.base import InputError, meter
-from twoscale.config import ConfigSlice, ModelConfig, plain
+from twoscale.config import ConfigSlice, plain
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.dynamics import vectors
 from twoscale.exits.criteria import ExitCriterion, State
@@ -99,7 +99,7 @@ def criterion_of(probe: Probe) -> type[ProbeCriterion]:
 
 
 def save_probe(path: Path, probe: Probe, checkpoint: LoadedCheckpoint, config: ConfigSlice) -> None:
-    identity = _model_identity(checkpoint.model.config, checkpoint.seed)
+    identity = {"seed": checkpoint.seed, "model": plain(checkpoint.model.config)}
     identity |= {"probe": plain(config.probe), "max_loops": config.max_loops}
     checkpoints.save(path, vars(probe), Header(KIND, checkpoint.iteration, 0, identity, {}))
 
@@ -109,7 +109,7 @@ def open_probe(path: Path | None, checkpoint: LoadedCheckpoint | TrainedRun) -> 
     if path is None:
         return None
     model = checkpoint.model.config
-    tensors, header = checkpoints.load(path, KIND, _model_identity(model, checkpoint.seed))
+    tensors, header = checkpoints.load(path, KIND, {"seed": checkpoint.seed, "model": plain(model)})
     if header.iteration != checkpoint.iteration:
         raise InputError(
             f"{path}: found a probe of iteration {header.iteration}, expected {checkpoint.iteration} as in the "
@@ -120,10 +120,6 @@ def open_probe(path: Path | None, checkpoint: LoadedCheckpoint | TrainedRun) -> 
     check_tensors(path, tensors, {name: torch.empty(s, dtype=torch.float64) for name, s in shapes.items()})
     like = any_weight(checkpoint.model)
     return Probe(**{name: tensor.to(like) for name, tensor in tensors.items()})
-
-
-def _model_identity(model: ModelConfig, seed: int) -> dict[str, Any]:
-    return {"seed": seed, "model": plain(model)}
 
 
 # --- fit -------------------------------------------------------------------------------------------------------------
@@ -142,19 +138,15 @@ def trajectory_samples(
         tokens = batch.inputs.to(checkpoint.device)
         passing = Pass.of(checkpoint, tokens, batch.sequences, config.max_loops)
         entered = dict(passing.entering(tokens))[group]
-        states = torch.stack(list(passing.states(group, entered, config.max_loops))).flatten(1, 2)  # (K + 1, N, C)
-        losses = torch.stack([_losses(passing, group, batch, state) for state in states])  # (K + 1, N)
-        first = converged_within(losses, config.probe.tolerance)
+        whole = list(passing.states(group, entered, config.max_loops))  # K + 1 states (B, T, C)
+        # the losses (K + 1, N) if all tokens leave the group with x^k
+        behind, targets = (passing.behind(group, state) for state in whole), batch.targets.to(checkpoint.device)
+        losses = torch.stack([measure_tokens(checkpoint.model, x, targets)["ce"].flatten() for x in behind])
+        states, first = torch.stack(whole).flatten(1, 2), converged_within(losses, config.probe.tolerance)
         for k in range(config.max_loops):
             seen.append(features(states[k], states[k + 1], torch.full_like(first, k)).double().cpu())
             converged.append((first <= k + 1).cpu())
     return torch.cat(seen), torch.cat(converged)
-
-
-def _losses(passing: Pass, group: int, batch: HeldOut, state: Tensor) -> Tensor:
-    """Cross-entropy (N,) of each token if all of them leave the group with the states (N, C)."""
-    hidden = passing.behind(group, state.unflatten(0, batch.inputs.shape))
-    return measure_tokens(passing.model, hidden, batch.targets.to(hidden.device))["ce"].flatten()
 
 
 def fit(seen: Tensor, converged: Tensor, penalty: float) -> tuple[Tensor, Tensor]:

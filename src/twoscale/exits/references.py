@@ -104,14 +104,12 @@ def measure_cost_matched(
     """
     measured: dict[bytes, Tensor] = {}  # plans that agree are evaluated once, such as those at full depth
     for reference, draw, plan in plans(evaluations.cpu().numpy(), text.sequences, draws, key):
-        if plan.tobytes() not in measured:
+        if (content := plan.tobytes()) not in measured:
             parts = zip(torch.from_numpy(plan).split(batch_size, dim=1), text.batches(batch_size), strict=True)
             losses = (cross_entropies(evaluate(part, batch), batch.targets).mean(1).cpu() for part, batch in parts)
-            measured[plan.tobytes()] = torch.cat(list(losses))
-        ce = measured[plan.tobytes()]
-        means = plan.mean(axis=(0, 2)).tolist()  # per sequence
-        point = {"reference": reference, "draw": draw}
-        yield [point | row for row in text.rows(evaluations=means, ce=ce.tolist())]
+            measured[content] = torch.cat(list(losses))
+        per_sequence = {"evaluations": plan.mean(axis=(0, 2)).tolist(), "ce": measured[content].tolist()}
+        yield [{"reference": reference, "draw": draw} | row for row in text.rows(**per_sequence)]
 
 
 LOGITS_AT_A_TIME = 2**24  # limits the memory of the predictions
@@ -198,10 +196,7 @@ def split_half(losses: Tensor) -> dict[str, Tensor]:
 
 
 def exit_costs(states: int, device: torch.device) -> Tensor:
-    """Evaluations that lead to each of the states x^0, x^1, …: int64 (states,).
-
-    1 for x^0, because no criterion can decide before the first evaluation.
-    """
+    """Evaluations (states,) that lead to each of x^0, x^1, …: 1 for x^0, as nothing decides before the first one."""
     return torch.arange(states, device=device).clamp_(min=1)
 
 

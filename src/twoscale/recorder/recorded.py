@@ -1,7 +1,7 @@
 """Tables of recorded states, as `trajectories.extract` writes them, for any model.
 
 `StateTables` writes them batch by batch, with one batch in memory at a time. `twoscale.recorder.recorder` records a
-PyTorch module into it, `measure_saved` reads states that were saved elsewhere.
+PyTorch module into it; states that were saved elsewhere are appended as batches.
 """
 
 import hashlib
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
-import safetensors
 import torch
 from torch import Tensor
 
@@ -38,7 +37,6 @@ FOLDERS = {
     "recorded_spectrum": "spectrum",
 }
 MEASURED_LATER = ("scaling_quality", "depth_quality", "recorded_exits")  # tables that only some recordings have
-GROUP = "states/"  # beginning of the tensors of a file of saved states
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class StateTables:
     the description of the recording. Raises InputError for an earlier recording.
     """
 
-    folder: Path
+    folder: str | Path
     iteration: int
     word: Callable[[int], str] = str
     criteria: PathTypesConfig = field(default_factory=PathTypesConfig)
@@ -228,64 +226,3 @@ def facts_path(folder: str | Path, iteration: int) -> Path:
 def table_path(folder: str | Path, table: str, iteration: int) -> Path:
     """The file of a table with one row per token in the folder of a run."""
     return Path(folder) / FOLDERS[table] / f"iteration_{iteration:06d}.parquet"
-
-
-# --- saved states ----------------------------------------------------------------------------------------------
-
-
-def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4, replace: bool = False) -> None:
-    """Write the tables of states that were saved in a safetensors file.
-
-    The file has one tensor `states/GROUP` (K + 1, S, T, C) per group: x^0 … x^K of S sequences of T tokens. Optional
-    are `tokens` (S, T), token ids; `mask` (S, T), nonzero for tokens that are measured; `documents` (S,), the document
-    of each sequence; and the metadata `groups`, a JSON list of the groups in the order in which they run, each after
-    the last loop step of the one before. Without it the groups are in the order of their names, and no drift is
-    measured. `batch_size` sequences are read at a time. Raises InputError for another file or an earlier recording.
-    """
-    try:
-        writer = StateTables(Path(folder), iteration, facts={"states": path.name}, replace=replace)
-        with safetensors.safe_open(path, framework="pt") as file, writer:
-            for batch in saved_batches(path, file, batch_size):
-                writer.append(batch)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as a safetensors file ({error}).") from error
-
-
-def saved_batches(path: Path, file: Any, batch_size: int) -> Iterator[RecordedBatch]:
-    """The content of an open file of saved states, `batch_size` sequences at a time."""
-    names, order = set(file.keys()), (file.metadata() or {}).get("groups")
-    groups = sorted(name.removeprefix(GROUP) for name in names if name.startswith(GROUP))
-    if not groups:
-        raise InputError(f"{path}: found the tensors {sorted(names)}, expected '{GROUP}GROUP' for each looped group.")
-    if order is not None:
-        groups = _in_order(path, groups, order)
-    slices = {label: file.get_slice(f"{GROUP}{label}") for label in groups}
-    further = {name: file.get_tensor(name) for name in ("tokens", "mask", "documents") if name in names}
-    leading = tuple(slices[groups[0]].get_shape()[1:3])  # sequences and tokens
-    for name in (*(f"{GROUP}{label}" for label in groups), *further):
-        shape = tuple(file.get_slice(name).get_shape())
-        is_group, expected = name.startswith(GROUP), leading[:1] if name == "documents" else leading
-        if (shape[1:3] if is_group else shape) != expected or (is_group and len(shape) != 4):
-            form = "(K + 1, sequences, tokens, channels)" if is_group else "(sequences, tokens) or (sequences,)"
-            raise InputError(f"{path}: found '{name}' of shape {shape}, expected {form} with {expected}.")
-    follows = frozenset(groups[1:]) if order is not None else frozenset()
-    for start in range(0, leading[0], batch_size):
-        rows = slice(start, start + batch_size)
-        part = {name: tensor[rows] for name, tensor in further.items()}
-        yield RecordedBatch(
-            {label: list(values[:, rows]) for label, values in slices.items()},
-            follows,
-            part.get("tokens"),
-            part["mask"].bool() if "mask" in part else None,
-            part["documents"].tolist() if "documents" in part else None,
-        )
-
-
-def _in_order(path: Path, groups: list[str], order: str) -> list[str]:
-    try:
-        ordered = json.loads(order)
-    except ValueError:
-        ordered = None
-    if not isinstance(ordered, list) or sorted(map(str, ordered)) != groups:
-        raise InputError(f"{path}: found the metadata groups {order}, expected a JSON list of {json.dumps(groups)}.")
-    return ordered

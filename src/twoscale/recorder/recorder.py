@@ -347,8 +347,10 @@ class Reader:
         return self.logits(state.unflatten(0, self._tokens.shape)).flatten(0, 1).cpu()
 
 
-# --- exits on frozen paths: all tokens run all loop steps, and a token that leaves after k of them has the loss that
-# follows k loop steps of all tokens. No cache is shared, and nothing is timed. -------------------------------------
+# --- exits on frozen paths -----------------------------------------------------------------------------------------
+
+# All tokens run all loop steps, and a token that leaves after k of them has the loss after k loop steps of all tokens.
+# No cache is shared, and nothing is timed.
 
 
 def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriterion]:

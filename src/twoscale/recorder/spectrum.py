@@ -30,7 +30,7 @@ from twoscale.base import InputError, first_line
 from twoscale.dynamics.arnoldi import LoopStepMap, Product, arnoldi, check_precision, start_vectors
 from twoscale.dynamics.vectors import norm
 from twoscale.recorder.recorded import check_absent, table_path
-from twoscale.recorder.recorder import Loop, Module, Output, find_module
+from twoscale.recorder.recorder import Loop, Module, Output, find_module, tensors
 
 READINGS = ("state", "direction")
 EFFORT = 80, 4, 1e-6  # of Arnoldi's method: vectors of one cycle, most cycles, relative residual
@@ -197,22 +197,18 @@ def _relative_gap(label: str, exact: Tensor, differences: Tensor) -> Tensor:
 
 def with_state(found: Any, pick: Any, state: Tensor) -> Any:
     """The output of a module, with another state in the place that `Output.pick` names."""
+
+    def has_state(value: Any) -> bool:
+        return any(tensor.is_floating_point() for tensor in tensors(value))
+
     if isinstance(found, Tensor):
         return state
     if isinstance(found, Mapping):
-        key = pick if pick is not None else next(key for key, value in found.items() if _has_state(value))
+        key = pick if pick is not None else next(key for key, value in found.items() if has_state(value))
         changed = {**found, key: with_state(found[key], None, state)}
         return type(found)(**changed) if type(found) is not dict else changed
-    index = pick if pick is not None else next(i for i, value in enumerate(found) if _has_state(value))
+    index = pick if pick is not None else next(i for i, value in enumerate(found) if has_state(value))
     return type(found)(with_state(v, None, state) if i == index else v for i, v in enumerate(found))
-
-
-def _has_state(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_state, value.values()))
-    if isinstance(value, tuple | list):
-        return any(map(_has_state, value))
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 @contextmanager

@@ -219,7 +219,7 @@ def collect(session: Session, folder: Path) -> str:
     for table, per_token in PER_TOKEN.items():
         files = sorted((run / per_token).glob("iteration_*.parquet"))
         if files and not (run / f"tables/{table}.parquet").exists():
-            tables.write(table, getattr(aggregate, table)(files, session.run), session.folder / f"{table}.parquet")
+            tables.write(table, aggregate.summarise(table, files, session.run), session.folder / f"{table}.parquet")
     shown = (path for pattern in SHOWN for path in sorted(results.glob(pattern)))
     files = [path for path in shown if path.is_file() and path.stat().st_mtime >= session.state["started"]]
     files += [path for pattern in OF_RUN for path in sorted(run.glob(pattern))]
