@@ -65,11 +65,8 @@ def count_kernels() -> None:
         decoder = Decoder(model, full, MAX_LOOPS, seed=0)
         loops, size = decoder._loops, DecoderOptions().steps_per_graph
         for group, layers in enumerate(model.config.groups):
-            found = gpu_kernels.of_compiled_step(seen, loops, group)
             step = gpu_kernels.kernels(seen, lambda group=group: loops.recur(group, 1, loops.x0))
-            as_it_is, compiled = step / len(layers), found.total() / len(layers)
-            label = model.config.group_labels[group]
-            print(f"  group {label:4} {as_it_is:5.1f} as it is, {compiled:5.1f} compiled ({dict(found)} in the step)")
+            print(f"  group {model.config.group_labels[group]:4} {step / len(layers):5.1f}")
         print(f"kernels that decisions add to a loop step, in graphs of {size} steps")
         for name in (name for name, criterion in CRITERIA.items() if not criterion.needs_gate):
             print(f"  {name:24} {gpu_kernels.of_decisions(seen, loops, make_criterion(name, 1), size):5.2f}")

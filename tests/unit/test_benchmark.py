@@ -95,15 +95,6 @@ def test_rows_fit_their_tables(measure, groups, tmp_path):
         assert not stored.isna().any(axis=None)
 
 
-def test_quality_has_one_row_per_operating_point_and_sequence():
-    frame, loops = quality(small_model())
-    keys = list(zip(frame["criterion"], frame["threshold"], frame["sequence"], strict=True))
-    assert keys == [(name, threshold, sequence) for name, threshold in GRID for sequence in range(3)]
-    assert (frame["tokens"] == BLOCK).all()
-    keys = list(loops[["criterion", "threshold", "sequence", "group"]].itertuples(index=False, name=None))
-    assert keys == [(name, tau, i, group) for name, tau in GRID for i in range(3) for group in ("2", "3-4")]
-
-
 @pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}], ids=str)
 def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
     model = small_model()

@@ -312,25 +312,6 @@ def test_only_tokens_that_still_loop_are_computed(name):
     assert rows == counts.evaluations[:, 0].sum(1).tolist()
 
 
-class Uncalled(ExitCriterion):
-    """A criterion that must not be called."""
-
-    def start(self, x0):
-        raise AssertionError("the criterion was called")
-
-
-def test_the_baseline_runs_the_evaluations_it_is_given_and_calls_no_criterion():
-    model, tokens = small_model(), text(1, 9)[0]
-    wanted = torch.randint(1, MAX_LOOPS + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
-    decoder = make_decoder(model, Uncalled(1.0))
-    taken = []
-    rows = rows_through_step(
-        model, lambda: taken.extend(decoder.feed(token, n)[1] for token, n in zip(tokens.tolist(), wanted, strict=True))
-    )
-    assert taken == wanted
-    assert rows == [sum(of_group) for of_group in zip(*wanted, strict=True)]
-
-
 @pytest.mark.parametrize("name", [name for name in SEVERAL if CRITERIA[name].keeps == "new"])
 def test_the_baseline_of_a_criterion_that_keeps_the_new_state_gives_its_logits(name):
     model, tokens = small_model(loop_noise=0.3), text(1, 9)
@@ -548,28 +529,6 @@ def test_wrong_calls_of_the_engines_are_refused():
     with pytest.raises(ValueError, match="not a position"):
         rewound.rewind(1)
     evaluate(model, text(1, 3), make_criterion("step_norm", 1.0), MAX_LOOPS, noise_of(0), "remaining_layers")
-
-
-REPLAYED = [(name, {}) for name in ("fixed", "argmax_stability", "minp_kl", "exit_gate", "acceleration_relative")] + [
-    (name, {"readout": readout} | options)
-    for name in ("kl", "acceleration")
-    for readout in ("head", "remaining_layers")
-    for options in ({}, {"kv_slots": 2}, {"warm_start": True})
-]
-
-
-@pytest.mark.parametrize(("name", "options"), REPLAYED, ids=str)
-def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, options):
-    model, tokens = small_model(loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
-    threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
-    criterion = make_criterion(name, threshold)
-    plain, replayed = (make_decoder(model, criterion, replay=replay, **options) for replay in (False, True))
-    for stored in replayed.cache.stored.values():  # a text before has overflowed
-        stored.fill_(torch.inf)
-    replayed.reset()
-    assert_decodes(replayed, tokens, *decode_text(plain, tokens))
-    for layer, stored in plain.cache.stored.items():  # what was run ahead is overwritten
-        assert_close(replayed.cache.stored[layer], stored)
 
 
 @pytest.mark.parametrize("size", [1, 3, MAX_LOOPS])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.fake_cuda import Seen, fake_cuda
-from tests.gpu_kernels import kernels, model_on, of_compiled_step
+from tests.gpu_kernels import kernels, model_on
 from tests.small import checkpoint, held_out, job_config, learnable_tokens, model_config, train_config
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
@@ -117,9 +117,6 @@ def test_a_token_takes_few_kernels_and_starts_few_outside_of_graphs(dtype):
         for group, layers in enumerate(model.config.groups):
             step = kernels(seen, lambda group=group: decoder._loops.recur(group, 1, decoder._loops.x0))
             assert step <= 14 * len(layers) + 2
-            compiled = of_compiled_step(seen, decoder._loops, group)
-            assert compiled["extern"] == 5 * len(layers) + 1  # matrix products and attention
-            assert compiled.total() <= 12 * len(layers)
         logits, _ = decoder.feed(1)
         assert logits.dtype is dtype
         assert kernels(seen, lambda: decoder.feed(1)) <= 26

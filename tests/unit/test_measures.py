@@ -85,14 +85,6 @@ def test_ratios_of_steps_as_short_as_the_smallest_number_are_finite_and_not_nega
         assert not ratio.signbit()
 
 
-def test_relative_forms_are_over_the_norm_of_the_state_that_is_left():
-    state, update, previous = (torch.tensor([x, 0.0], dtype=torch.float64) for x in (5.0, 1.0, 3.0))
-    row = one_step(state, update, previous)
-    assert row["state_norm"].item() == 5.0
-    assert row["step_norm_relative"].item() == pytest.approx(1 / 5)
-    assert row["acceleration_relative"].item() == pytest.approx(2 / 5)
-
-
 def test_measures_scale_with_the_states_or_not_at_all():
     path = contraction(0.5) + circle(0.7, 0.2)[:, :3]
     rows, scaled = step_rows(path), step_rows(100 * path)
@@ -100,12 +92,6 @@ def test_measures_scale_with_the_states_or_not_at_all():
         assert values(scaled, name) == pytest.approx([100 * value for value in values(rows, name)])
     for name in ("cosine", "acceleration_normalized", "acceleration_relative", "step_norm_relative"):
         assert values(scaled, name) == pytest.approx(values(rows, name), rel=1e-5)
-
-
-def test_nothing_is_compared_with_a_step_before_the_first():
-    first = step_rows(circle(0.3, 0.5))[0]
-    undefined = {name for name, value in first.items() if value.isnan()}
-    assert undefined == {"cosine", "acceleration", "acceleration_normalized", "acceleration_relative"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -117,14 +103,6 @@ def test_a_comparison_with_a_step_under_the_rounding_floor_is_undefined(dtype, u
         for name in ("cosine", "acceleration", "acceleration_normalized", "acceleration_relative"):
             assert row[name].isfinite().item() is defined
         assert row["step_norm"].isfinite()
-
-
-def test_the_last_state_has_a_norm_and_a_distance_and_no_step():
-    path = circle(0.3, 0.5)
-    *_, last = measures.loop_steps(list(path), torch.zeros(len(path)))
-    row = measures.measure_step(last)
-    assert {name for name, value in row.items() if not value.isnan()} == {"state_norm", "distance_to_final"}
-    assert row["state_norm"] == vectors.norm(path[-1])
 
 
 def test_two_steps_of_length_zero_have_no_angle_and_a_ratio_of_zero():
@@ -189,30 +167,6 @@ def test_drift_is_the_jump_over_the_mean_and_over_the_sum_of_the_loop_steps():
     assert over_path.tolist() == [0.75, 0.125]
 
 
-def line(dtype=torch.float64) -> Tensor:
-    """Points (9, 3) on a straight line, unevenly spread."""
-    return torch.tensor([0.0, 1, 2, 4, 5, 7, 8, 9, 20], dtype=dtype)[:, None] * torch.tensor([1.0, -2.0, 2.0])
-
-
-def closed_circle(count: int = 12) -> Tensor:
-    turns = torch.arange(count, dtype=torch.float64) * 2 * math.pi / count
-    return 5 + torch.stack([turns.cos(), turns.sin(), 0 * turns], dim=-1)
-
-
-def simplex(count: int) -> Tensor:
-    """Points whose variance is shared alike by count - 1 directions."""
-    return 3 * torch.eye(count, dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    ("path", "dimension"),
-    [(line(), 1), (closed_circle(), 2), (simplex(5), 4), (circle(math.pi, step=0.5), 1)],
-    ids=["line", "circle", "simplex", "cycle of two"],
-)
-def test_the_effective_dimension_of_a_known_shape(path, dimension):
-    assert measures.effective_dimension(measures.path_distances(path)).item() == pytest.approx(dimension, rel=1e-9)
-
-
 def test_the_effective_dimension_is_that_of_the_spectrum_of_the_covariance():
     paths = torch.randn(4, 31, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     eigenvalues = torch.stack([torch.linalg.eigvalsh(path.T.cov()) for path in paths])
@@ -225,12 +179,6 @@ def test_path_distances_hold_the_steps_and_the_way_to_the_end_also_far_from_the_
     distances = measures.path_distances(path)
     torch.testing.assert_close(distances.diagonal(1), vectors.norm(path.diff(dim=0)))
     torch.testing.assert_close(distances[:, -1], vectors.norm(path - path[-1]))
-
-
-@pytest.mark.parametrize("ratio", [0.25, 0.9, 1.0, 1.1])
-def test_the_contraction_rate_of_a_geometric_decay_is_its_ratio(ratio):
-    steps = 7 * ratio ** torch.arange(20, dtype=torch.float64)
-    assert measures.contraction_rate(steps, steps > 0).item() == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("steps", [0, 1])

@@ -10,7 +10,6 @@ from twoscale import config, tables
 from twoscale.base import InputError
 from twoscale.exits import probe
 from twoscale.exits.benchmark import measure_exit_quality
-from twoscale.exits.evaluation import make_criteria
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import (
     Probe,
@@ -157,17 +156,6 @@ def test_exits_are_the_first_loop_steps_of_a_large_enough_probability():
         fires[-1] = True  # the last loop step
         _, counts = evaluate(model, tokens, criterion_of(probe)(threshold), MAX_LOOPS, noise_of(*range(20)))
         assert torch.equal(counts.loop_steps[0, :, 0], fires.int().argmax(0) + 1)
-
-
-def test_the_criteria_of_a_config_have_the_probe_of_the_run():
-    entry = config.CriterionConfig(thresholds=[0.5, 0.9])
-    exits = config.ExitsConfig(criteria={"probe": entry})
-    made = random_probe(1, 4)
-    criteria = make_criteria(exits, made)
-    assert list(criteria) == [("probe", 0.5), ("probe", 0.9)]
-    assert criteria["probe", 0.9].of_group(0).probe is made
-    with pytest.raises(InputError, match="exit criterion 'probe': unknown"):
-        make_criteria(exits)
 
 
 def test_a_probe_comes_back_from_its_file_in_the_dtype_of_the_model(tmp_path):

@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from tests.figures import CATALOGUE
@@ -24,7 +23,7 @@ from twoscale.dynamics.state_paths import read_states, state_paths
 from twoscale.figures import fig1
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.recorder.recorded import measure_saved, table_path
+from twoscale.recorder.recorded import RecordedBatch, StateTables, table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 from twoscale.recorder.run import draw_run, write_card
 
@@ -327,53 +326,19 @@ def test_a_number_of_loop_steps_that_changes_is_refused(tmp_path):
         record(tmp_path, module, texts=[tokens(), tokens()])
 
 
-def saved(path: Path, metadata=None, **changes) -> Path:
-    """The states of two groups that each contract: (LOOPS + 1, 3, 5, CHANNELS)."""
+def test_states_from_elsewhere_are_appended_with_their_documents_and_drift(tmp_path):
     states = torch.randn(3, 5, CHANNELS, generator=torch.Generator().manual_seed(0))
-    powers = torch.arange(LOOPS + 1)[:, None, None, None]
-    tensors = {"states/b": states * 0.5**powers, "states/a": states * 0.5**LOOPS * 0.8**powers}
-    tensors |= {"tokens": torch.arange(15).reshape(3, 5)}
-    save_file({name: t for name, t in (tensors | changes).items() if t is not None}, path, metadata=metadata)
-    return path
-
-
-def test_saved_states_give_the_tables_of_their_paths_however_many_are_read_at_a_time(tmp_path):
-    path = saved(tmp_path / "states.safetensors", {"groups": '["b", "a"]'})
-    measure_saved(path, tmp_path / "two", 3, batch_size=2)
-    measure_saved(path, tmp_path / "all", 3, batch_size=9)
-    two, whole = read(tmp_path / "two"), read(tmp_path / "all")
-    assert whole["token_paths"].groupby("group")["contraction_rate"].median().to_dict() == pytest.approx(
-        {"a": 0.8, "b": 0.5}, rel=1e-5
-    )
-    assert whole["token_drift"]["boundary"].unique().tolist() == ["b->a"]
-    for table, frame in whole.items():
-        keys = [name for name in ("sequence", "group", "boundary", "reference_state", "k", "position") if name in frame]
-        pd.testing.assert_frame_equal(*(part.sort_values(keys, ignore_index=True) for part in (two[table], frame)))
-
-
-def test_documents_and_mask_of_saved_states_are_used(tmp_path):
-    further = {"documents": torch.tensor([7, 7, 9]), "mask": torch.ones(3, 5).tril()}
-    measure_saved(saved(tmp_path / "states.safetensors", **further), tmp_path, 3)
-    rows = read(tmp_path)["token_paths"].query("group == 'a'")
+    b, a = ([start * rate**k for k in range(LOOPS + 1)] for start, rate in ((states, 0.5), (states * 0.5**LOOPS, 0.8)))
+    mask = torch.ones(3, 5).tril().bool()
+    with StateTables(tmp_path, iteration=3) as recorded:
+        recorded.append(RecordedBatch({"b": b, "a": a}, frozenset({"a"}), mask=mask, documents=[7, 7, 9]))
+    found = read(tmp_path)
+    rates = found["token_paths"].groupby("group")["contraction_rate"].median().to_dict()
+    assert rates == pytest.approx({"a": 0.8, "b": 0.5}, rel=1e-5)
+    assert found["token_drift"]["boundary"].unique().tolist() == ["b->a"]
+    rows = found["token_paths"].query("group == 'a'")
     assert rows["document"].tolist() == [7] * 3 + [9] * 3
     assert rows["position"].tolist() == [0, 0, 1, 0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("metadata", "changes", "message"),
-    [
-        (None, {"states/a": None, "states/b": None}, r"found the tensors \['tokens'\], expected 'states/GROUP'"),
-        (None, {"states/b": torch.zeros(3, 5, 4)}, r"found 'states/b' of shape \(3, 5, 4\)"),
-        (None, {"states/b": torch.zeros(3, 3, 4, 4)}, r"found 'states/b' of shape \(3, 3, 4, 4\)"),
-        (None, {"tokens": torch.zeros(3, 4)}, r"found 'tokens' of shape \(3, 4\)"),
-        ({"groups": "a, b"}, {}, r"found the metadata groups a, b, expected a JSON list of \[\"a\", \"b\"\]"),
-        (None, {"states/b": torch.zeros(2, 3, 5, 4)}, "group b: found 1 loop steps"),
-    ],
-)
-def test_a_wrong_file_of_states_is_one_sentence(metadata, changes, message, tmp_path):
-    path = saved(tmp_path / "states.safetensors", metadata, **changes)
-    with pytest.raises(InputError, match=message):
-        measure_saved(path, tmp_path, 3)
 
 
 def drawn(*names):
@@ -451,19 +416,6 @@ def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp
 
 
 @pytest.mark.runs
-def test_the_script_measures_saved_states_and_draws_them(tmp_path):
-    path = saved(tmp_path / "states.safetensors", {"groups": '["b", "a"]'})
-    command = [sys.executable, ROOT / "scripts" / "measure_recorded.py", tmp_path / "mine"]
-    done = subprocess.run([*command, "--states", path, "--iteration", "5"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    names = drawn("fig1", "fig2", "fig3", "fig5", "path_types")
-    assert [Path(line).name for line in done.stdout.splitlines()] == names
-    empty = subprocess.run([*command[:-1], tmp_path / "none"], capture_output=True, text=True)
-    assert empty.returncode == 1
-    assert empty.stderr.startswith(f"error: {tmp_path / 'none'}: found no trajectories/")
-
-
-@pytest.mark.runs
 def test_the_examples_of_the_page_run_as_printed(tmp_path):
     page = (ROOT / "docs" / "recorder.md").read_text()
     code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}
@@ -473,7 +425,6 @@ def test_the_examples_of_the_page_run_as_printed(tmp_path):
         + "".join(code[f"# {name}.py"] for name in ("record", "save", "beyond"))
     )
     subprocess.run([sys.executable, "-c", example], check=True)
-    measure_saved(tmp_path / "core.safetensors", tmp_path / "results" / "saved", 0)
     for run in ("mine", "saved"):
         names = [path.name for path in draw_run(tmp_path / "results" / run)]
         assert names == drawn("fig1", "fig3", "fig5", "path_types")

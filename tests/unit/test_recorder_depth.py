@@ -346,12 +346,13 @@ def test_the_card_compares_with_a_recording_without_loops(tmp_path):
 
 
 @pytest.mark.runs
-def test_the_command_writes_a_card_or_one_sentence(tmp_path):
+def test_the_command_draws_a_recording_or_writes_its_card_or_one_sentence(tmp_path):
     record(tmp_path / "mine")
-    command = [sys.executable, "-m", "twoscale.recorder", "card"]
-    done = subprocess.run([*command, tmp_path / "mine", "--text", "counts"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == str(tmp_path / "mine" / "depth-card.md")
-    empty = subprocess.run([*command, tmp_path / "none"], capture_output=True, text=True, cwd=ROOT)
+    command = [sys.executable, ROOT / "scripts" / "measure_recorded.py"]
+    for options, written in ((["--card", "--text", "counts"], "depth-card.md"), ([], "fig1.pdf")):
+        done = subprocess.run([*command, tmp_path / "mine", *options], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0] == str(tmp_path / "mine" / written)
+    empty = subprocess.run([*command, tmp_path / "none", "--card"], capture_output=True, text=True, cwd=ROOT)
     assert empty.returncode == 1
     assert "none: found no depth/iteration_*.parquet, expected a recording with decode." in empty.stderr

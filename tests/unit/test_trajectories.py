@@ -124,13 +124,6 @@ def classified(path: torch.Tensor) -> tuple[int, int]:
     return tuple(value.item() for value in measures.classify(whole))
 
 
-def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_batch():
-    model, keys = float64_model(), ["group", "k", "sequence", "position"]
-    together, alone = (measured(model, sequences)["trajectories"].set_index(keys) for sequences in ([3, 1], [1]))
-    own = together.loc[together.index.get_level_values("sequence") == 1]
-    pd.testing.assert_frame_equal(own, alone, rtol=1e-6)
-
-
 @pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
 def test_every_reference_state_of_the_drift_is_the_jump_from_the_last_state_of_the_group_before(exit_norm):
     # in this sandwich a state is not normalised already, so what leaves a group differs from its last state
@@ -218,16 +211,6 @@ def test_each_batch_is_written_before_the_next_is_run(tmp_path):
     extracted(tmp_path, batch_size=2)
     assert pq.ParquetFile(tmp_path / "trajectories.parquet").num_row_groups == 3 * 3  # groups, batches of 2, 2 and 1
     assert pq.ParquetFile(tmp_path / "token_drift.parquet").num_row_groups == 2 * 3
-
-
-def test_a_failure_halfway_leaves_the_old_tables(tmp_path):
-    extracted(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    tokens = TOKENS.clone()
-    tokens[4, 3] = 1000  # no such token
-    with pytest.raises(IndexError):
-        extracted(tmp_path, tokens)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_the_states_of_one_sequence_can_be_read_back_with_metadata_of_each_entry(tmp_path):
