@@ -46,7 +46,6 @@ def test_thresholds_may_be_strings_and_take_the_type_of_their_criterion():
     ("key", "value", "read"),
     [
         ("learning_rate", "1e-3", 1e-3),
-        ("learning_rate", "0.002", 0.002),
         ("learning_rate", "1", 1.0),
         *(("warmup_iterations", value, 1000) for value in ("1e3", "1000", 1e3, 1000)),
     ],
@@ -78,20 +77,6 @@ def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):
     assert config.ModelConfig(num_layers=12, groups=groups, mean_loops=12).effective_depth == depth
 
 
-@pytest.mark.parametrize(
-    ("keys", "draws"),
-    [
-        ({"state_init": "noise"}, True),
-        ({"state_init": "input_plus_noise"}, True),
-        ({"state_init": "input"}, False),
-        ({"state_init": "input", "loop_noise": 0.5}, True),
-        ({"state_init": "noise", "loop_noise": 0.5, "groups": []}, False),
-    ],
-)
-def test_only_loops_draw_noise_at_their_start_or_at_every_step(keys, draws):
-    assert config.ModelConfig(**keys).draws_noise is draws
-
-
 @pytest.mark.parametrize(("tokenizer", "vocab_size"), [("gpt2", 50257), ("bytes", 257), ("bpe", 5000)])
 def test_the_tokenizer_determines_the_vocabulary_of_the_model(tokenizer, vocab_size):
     made = from_paper(tokenizer={"name": tokenizer, "vocab_size": 5000})
@@ -111,19 +96,6 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
     assert (made.sequences("scaling"), made.sequences("probe")) == (sequences, sequences)
 
 
-@pytest.mark.parametrize(
-    ("data", "label"),
-    [
-        ({"source": "fineweb", "subset": "sample-10BT"}, "FineWeb sample-10BT"),
-        ({"source": "parquet", "path": "texts/mine.parquet"}, "parquet mine.parquet"),
-        ({"source": "parquet", "path": "texts/folder/"}, "parquet folder"),
-        ({"source": "python_docs"}, "Python documentation"),
-    ],
-)
-def test_the_text_has_a_name_for_figures(data, label):
-    assert config.text_label(from_paper(data=data).data) == label
-
-
 MINE = {"file": "my.py", "class": "My"}
 PUBLISHED = {"source": "published", "folder": "models/huginn"}
 PUBLISHED_WITH_PROBE = {
@@ -139,19 +111,14 @@ CRITERIA_WRONG = [
     ("mine", {"thresholds": [-1.0], **MINE}, ".thresholds", "-1.0"),
     ("mine", {"thresholds": [1.0], "file": "my.py"}, "", "no class"),
     ("mine", {"thresholds": [1.0], "class": "My"}, "", "no file"),
-    ("kl", {}, ".thresholds", "nothing"),
     ("kl", {"thresholds": []}, ".thresholds", "[]"),
     ("kl", {"thresholds": [1.0, 1.0]}, ".thresholds", "[1.0, 1.0]"),
-    ("kl", {"thresholds": [1.0], "hits": 2}, "", "unknown key hits"),
     ("argmax_stability", {"thresholds": [0.5]}, ".thresholds", "0.5"),
     ("fixed", {"thresholds": [31]}, ".thresholds", "31"),
-    ("fixed", {"thresholds": [1.5]}, ".thresholds", "1.5"),
     ("fixed", {"thresholds": [True]}, ".thresholds", "true"),
     ("kl", {"thresholds": [0.1, -1.0]}, ".thresholds", "-1.0"),
     ("kl", {"thresholds": [0]}, ".thresholds", "0"),
-    ("kl", {"thresholds": ["small"]}, ".thresholds", "'small'"),
     ("kl", {"thresholds": [float("nan")]}, ".thresholds", "nan"),
-    ("kl", {"thresholds": ["inf"]}, ".thresholds", "inf"),
 ]
 
 WRONG = [
@@ -159,14 +126,11 @@ WRONG = [
     ("model.groups", {"model": {"groups": [[4, 6]]}}, "[4, 6]"),
     ("model.groups", {"model": {"groups": [[6, 5]]}}, "[6, 5]"),
     ("model.groups", {"model": {"groups": [[12, 13]]}}, "[12, 13]"),
-    ("model.groups", {"model": {"groups": [[0]]}}, "0"),
-    ("model.groups", {"model": {"groups": [[]]}}, "[]"),
     ("model.groups", {"model": {"groups": [[4, 5], [5, 6]]}}, "layer 5"),
     ("model.groups", {"model": {"groups": [[7], [4]]}}, "[4]"),
     ("train.iterations", {"train": {"iterations": 60001}}, "60001"),
     ("train.micro_batches", {"train": {"micro_batches": 11}}, "11"),
     ("train.processes", {"train": {"processes": 11}}, "11"),
-    ("train.nodes", {"train": {"nodes": 2}}, "2"),
     ("train.nodes", {"train": {"nodes": 3, "processes": 4}}, "3"),
     ("train.shard", {"train": {"shard": True}}, "true"),
     ("train.micro_batches", {"train": {"shard": True, "processes": 4, "micro_batches": 3}}, "3"),
@@ -177,7 +141,6 @@ WRONG = [
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
     ("data.held_out_tokens", {"data": {"held_out_tokens": 32 * 512}}, f"at least {32 * 512 + 1}"),
     ("data.held_out_tokens", {"train": {"held_out_sequences": 5000}}, "train.held_out_sequences"),
-    ("data.held_out_tokens", {"trajectories": {"tokens": 1_000_448}}, "trajectories.tokens"),
     ("data.held_out_tokens", {"exits": {"quality_tokens": 1_000_448}}, "exits.quality_tokens"),
     ("data.held_out_tokens", {"exits": {"latency_repeats": 5000}}, "exits.latency_repeats"),
     ("data.held_out_tokens", {"scaling": {"tokens": 1_000_448}}, "scaling.tokens"),
@@ -192,7 +155,6 @@ WRONG = [
     ("model", {"model": {"folder": "models/huginn"}}, "folder"),
     ("model", {"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "repository and folder"),
     ("model.revision", {"model": {"source": "published", "repository": "a/b"}}, "None"),
-    ("model.revision", {"model": {"source": "published", "repository": "a/b", "revision": "main"}}, "'main'"),
     ("tokenizer.name", {"model": PUBLISHED}, "gpt2"),
     ("tokenizer.name", {"tokenizer": {"name": "published"}}, "published"),
     (
@@ -326,13 +288,6 @@ def test_every_section_survives_the_way_through_json():
     assert config.plain(made.exits)["criteria"] == mine
 
 
-def test_canonical_json_depends_on_values_and_not_on_the_order_of_keys():
-    one = {"b": 1, "a": {"d": (1, 2), "c": None}}
-    other = {"a": {"c": None, "d": [1, 2]}, "b": 1}
-    assert canonical_json(one) == canonical_json(other)
-    assert canonical_json({"a": [1, 2]}) != canonical_json({"a": [2, 1]})
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "quota"),
     [
@@ -352,14 +307,6 @@ def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to
     assert source == config.text_source(config.Config().data)
     assert source != config.text_source(from_paper(data={"subset": "sample-100BT"}).data)
     assert config.DataConfig(**source) == config.DataConfig()
-
-
-def test_training_of_the_exit_gate_is_part_of_the_identity_of_weights_and_its_absence_is_not():
-    plain = from_paper()
-    gated = from_paper(model={"exit_gate": True, "groups": [[4]]}, train={"exit_gate": {}})
-    assert "exit_gate" not in config.training_identity(plain)["train"]
-    assert config.training_identity(gated)["train"]["exit_gate"] == {"entropy_weight": 0.1}
-    assert config.ConfigSlice({"train": config.plain(gated.train)}).train == gated.train
 
 
 def test_an_optional_key_is_left_out_at_its_default_and_comes_back():

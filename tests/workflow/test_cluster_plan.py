@@ -44,23 +44,6 @@ def test_jobs_with_torch_ask_for_the_gpus_they_use_and_no_other_does(fresh):
     assert asked["train_segment"]["cpus_per_task"] == "20"
 
 
-def test_training_on_several_nodes_asks_for_the_share_of_each_node(fresh):
-    fresh.configure(preset="paper", train={"processes": 6, "nodes": 3})
-    asked = resources(fresh.succeed("-n", *CALLS[0]).stdout)
-    for rule in ("train_segment", "train_segment_last"):
-        found = {name: asked[rule][name] for name in ("nodes", "tasks", "gpu", "gres", "cpus_per_task")}
-        assert found == {"nodes": "3", "tasks": "3", "gpu": "0", "gres": "gpu:2", "cpus_per_task": "8"}
-    assert [rule for rule, found in asked.items() if "nodes" in found or "mpi" in found] == [
-        "train_segment",
-        "train_segment_last",
-    ]
-
-
-def test_a_run_on_the_cpu_asks_for_no_gpu(fresh):
-    asked = resources(fresh.succeed("-n", *CALLS[0]).stdout)
-    assert {found["gpu"] for found in asked.values() if "gpu" in found} == {"0"}
-
-
 def test_the_default_profile_overrides_nothing_of_the_cluster_profile():
     """Snakemake reads profiles/default beside `--profile profiles/slurm`, and it wins."""
     default, slurm = (yaml.safe_load((PROFILES / name / "config.yaml").read_text()) for name in ("default", "slurm"))
