@@ -173,13 +173,13 @@ class Overthinking(nn.Module):
         return x[..., 1:].roll(1, -1) * (4 - 0.2 * (x[..., :1] - self.best).abs())
 
 
-def record(folder, model=None, decode=None, **options):
+def record(folder, model=None, decode=None, loops=8 * TRAINED, **options):
     model = model or Overthinking()
-    further = {"trained_loops": TRAINED, "set_loops": "loops"} | options
+    model.loops = loops
+    further = {"trained_loops": TRAINED} | options
     with Recorder(model, {"core": "step"}, folder, iteration=9, decode=decode or model.decode, **further):
         model(TOKENS[:2])
         model(TOKENS[2:])
-    return model
 
 
 def ce_of(scale):
@@ -191,11 +191,10 @@ def quality(folder):
     return tables.read("depth_quality", table_path(folder, "depth_quality", 9))
 
 
-def test_loops_beyond_training_are_recorded_and_set_back(tmp_path):
-    model = record(tmp_path / "attribute")
-    assert model.loops == TRAINED
-    found = quality(tmp_path / "attribute")
-    facts = json.loads((tmp_path / "attribute" / "recorded" / "iteration_000009.json").read_text())
+def test_loops_beyond_training_are_recorded(tmp_path):
+    record(tmp_path)
+    found = quality(tmp_path)
+    facts = json.loads((tmp_path / "recorded" / "iteration_000009.json").read_text())
     assert facts | {"text_sha256": ""} == {
         **{"model": "Overthinking, 42 parameters", "modules": {"core": "step"}, "precision": "float64"},
         **{"trained_loops": 3, "loops": {"core": 24}, "sequences": 4, "tokens": 24, "text_sha256": ""},
@@ -210,30 +209,18 @@ def test_loops_beyond_training_are_recorded_and_set_back(tmp_path):
         assert set(rows["flips"].fillna(-1)) == (
             {-1} if loops == 1 else {0} if loops <= 21 else {0, 1} & {*rows["flips"]}
         )
-    module = Overthinking()
-    record(tmp_path / "function", module, set_loops=lambda loops: setattr(module, "loops", loops), run_loops=7)
-    assert module.loops == TRAINED
-    assert quality(tmp_path / "function")["loops"].max() == 6
-    trajectories = tables.read("trajectories", table_path(tmp_path / "function", "trajectories", 9))
-    assert trajectories["k"].max() == 7
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"set_loops": "best"}, "group core: found 3 loop steps in a forward pass, expected 24, as set by set_loops"),
-        ({"trained_loops": None}, "found set_loops without trained_loops"),
-        ({"set_loops": None, "run_loops": 9}, "found run_loops without set_loops"),
         ({"exits": {"step_norms": [1.0]}}, "exit criterion 'step_norms': unknown"),
         ({"exits": {ExitGate: [0.5]}}, "exits.ExitGate: found a criterion with a gate"),
     ],
 )
-def test_wrong_options_are_one_sentence_and_the_loops_are_set_back(options, message, tmp_path):
-    model = Overthinking()
-    best = model.best
+def test_wrong_options_are_one_sentence(options, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        record(tmp_path, model, **options)
-    assert (model.loops, model.best) == (TRAINED, best)
+        record(tmp_path, **options)
     assert not any(tmp_path.rglob("*.parquet"))
 
 
@@ -333,8 +320,7 @@ def test_the_card_of_a_model_whose_loss_rises_beyond_its_loops_says_so(tmp_path)
 def test_the_card_compares_with_a_recording_without_loops(tmp_path):
     record(tmp_path / "mine")
     plain = Overthinking(best=2)  # after one loop step, its loss is that of a logit of 3.8
-    options = {"trained_loops": 1, "run_loops": 2}
-    record(tmp_path / "plain", plain, **options)
+    record(tmp_path / "plain", plain, loops=2, trained_loops=1)
     write_card(tmp_path / "mine", unlooped=tmp_path / "plain")
     found = tables.read("depth_findings", tmp_path / "mine" / "tables" / "depth_findings.parquet")
     assert found.set_index("quantity").loc["loop_gain", "value"] == pytest.approx(ce_of(3.8) - ce_of(4))

@@ -17,6 +17,7 @@ The unit "state" is the unit of the hidden states; "1" marks a ratio.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -166,17 +167,12 @@ def direction(state: Tensor) -> Tensor:
     return state / norm(state)[..., None]
 
 
-@loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)  # of a direction: 1
-def _state_norm(step: LoopStep) -> Tensor:
-    return step.state_norm
+# those of directions would be constant (the norm), or equal to another measure
+loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)(attrgetter("state_norm"))
+loop_measure("step_norm", unit="state")(attrgetter("step_norm"))
 
 
-@loop_measure("step_norm", unit="state")
-def _step_norm(step: LoopStep) -> Tensor:
-    return step.step_norm
-
-
-@loop_measure("step_norm_relative", unit="1", of_direction=False)  # of a direction: step_norm
+@loop_measure("step_norm_relative", unit="1", of_direction=False)
 def _step_norm_relative(step: LoopStep) -> Tensor:
     return over_norm(step.step_norm, step.state_norm)
 
@@ -201,14 +197,12 @@ def _acceleration_normalized(step: LoopStep) -> Tensor:
     return step.unless_rounding(over_both(step.acceleration, step.step_norm, step.previous_norm))
 
 
-@loop_measure("acceleration_relative", unit="1", needs_previous=True, of_direction=False)  # acceleration
+@loop_measure("acceleration_relative", unit="1", needs_previous=True, of_direction=False)
 def _acceleration_relative(step: LoopStep) -> Tensor:
     return step.unless_rounding(over_norm(step.acceleration, step.state_norm))
 
 
-@loop_measure("distance_to_final", unit="state", needs_update=False)
-def _distance_to_final(step: LoopStep) -> Tensor:
-    return step.distance_to_final
+loop_measure("distance_to_final", unit="state", needs_update=False)(attrgetter("distance_to_final"))
 
 
 # --- whole trajectories and drift between groups ---------------------------------------------------------------
@@ -278,10 +272,6 @@ class LoopPath:
     rounding_floor: Tensor  # step norm up to which a step from each state is rounding, (..., K + 1)
     config: PathTypesConfig
 
-    @property
-    def last_floor(self) -> Tensor:
-        return self.rounding_floor[..., -1]
-
     @cached_property
     def window(self) -> Tensor:
         """Distances between the last window + 1 states, (..., window + 1, window + 1); all states of a shorter path."""
@@ -295,7 +285,8 @@ class LoopPath:
 
     @cached_property
     def convergence_rate(self) -> Tensor:
-        return contraction_rate(self.window_steps, self.window_steps > self.last_floor[..., None])
+        """Fitted decay of the step norms in the window."""
+        return contraction_rate(self.window_steps, self.window_steps > self.rounding_floor[..., -1:])
 
     @cached_property
     def return_ratios(self) -> Tensor:
@@ -306,6 +297,7 @@ class LoopPath:
 
     @cached_property
     def straightness(self) -> Tensor:
+        """Distance between the two ends of the window over the length of the path in it."""
         return self.window[..., 0, -1] / self.window_steps.sum(-1)
 
 
@@ -319,27 +311,10 @@ def _contraction_rate(path: LoopPath) -> Tensor:
     return contraction_rate(steps, steps > path.rounding_floor[..., 1:-1])
 
 
-@path_measure("effective_dimension", unit="1")
-def _effective_dimension(path: LoopPath) -> Tensor:
-    return effective_dimension(path.distances)
-
-
-@path_measure("convergence_rate", unit="1")
-def _convergence_rate(path: LoopPath) -> Tensor:
-    """Fitted decay of the step norms in the window."""
-    return path.convergence_rate
-
-
-@path_measure("return_ratio", unit="1")
-def _return_ratio(path: LoopPath) -> Tensor:
-    """Smallest mean distance at a lag of 2 … max_period in the window, in mean steps."""
-    return path.return_ratios.amin(-1)
-
-
-@path_measure("straightness", unit="1")
-def _straightness(path: LoopPath) -> Tensor:
-    """Distance between the two ends of the window over the length of the path in it."""
-    return path.straightness
+path_measure("effective_dimension", unit="1")(lambda path: effective_dimension(path.distances))
+path_measure("convergence_rate", unit="1")(attrgetter("convergence_rate"))
+path_measure("return_ratio", unit="1")(lambda path: path.return_ratios.amin(-1))  # the smallest
+path_measure("straightness", unit="1")(attrgetter("straightness"))
 
 
 def measure_path(path: LoopPath) -> dict[str, Tensor]:
@@ -359,7 +334,7 @@ def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
     """
     config = path.config
     closed = path.return_ratios <= config.return_tolerance  # (..., lags)
-    at_floor = path.window_steps[..., -1] <= path.last_floor
+    at_floor = path.window_steps[..., -1] <= path.rounding_floor[..., -1]
     converging = (path.convergence_rate <= config.converging_rate) | at_floor
     orbiting = closed.any(-1) & ~converging
     # written in the reverse order of the criteria, so that an earlier one overwrites a later one

@@ -21,18 +21,11 @@ def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
 
 
 class KVCache:
-    """Keys and values of B texts.
+    """Keys and values of B = `texts` texts of `room` positions (None: the whole context), in the dtype of `like`.
 
     Loop step k reads and writes slot k modulo `slots`; an unlooped layer has one slot. With fewer slots than
     `max_loops` (Geiping's cache sharing) later tokens see, in place of step k, the last of a token's steps
-    that used the same slot.
-
-    Args:
-        config: The model's.
-        slots: Slots of a looped layer.
-        like: A tensor of the dtype and on the device of the cache.
-        policy: What later tokens see of a token at the slots that it did not reach.
-        texts, room: B, and the positions of each text; None: the whole context of the model.
+    that used the same slot. `policy` is what they see of a token at the slots that it did not reach.
 
     Attributes:
         stored: Layer -> keys and values (slots, 2, B, G, T, D); all heads of a position are contiguous in memory.

@@ -22,7 +22,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Engine
 
 from twoscale.base import link, markdown, replacing
-from twoscale.claims.findings import marked
+from twoscale.claims.evidence import marked
 from twoscale.claims.scale import MEANING
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
@@ -52,15 +52,9 @@ def write_export(
     config: ConfigSlice,
     texts: dict[str, str],
 ) -> None:
-    """Write the export of a run.
+    """Write the export of a run, of all its checkpoints, the last one last, and its tokenizer, which may have a file.
 
-    Args:
-        folder: Created if it is missing.
-        checkpoints: All checkpoints of the run, the last one last.
-        tokenizer, tokenizer_file: Its tokenizer, and the file of that, if it has one.
-        config: The slice with `run`, `seed`, `model` and `max_loops`.
-        texts: Further files, name -> content.
-
+    `config` is the slice with `run`, `seed`, `model` and `max_loops`; `texts` are further files, name -> content.
     Raises InputError for a model that cannot be exported, and for checkpoints of another run or damaged ones.
     """
     check_exported(config.run, config.model)
@@ -188,12 +182,9 @@ def card(
 ) -> str:
     """The model card: what the model is, what it was trained on, and the verdicts on the claims.
 
-    Args:
-        config: The slice with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`.
-        checkpoints: All checkpoints of the run, the last one last.
-        tokens, citation: Contents of the run's tokens.json and of CITATION.cff.
-        log, claims: Tables "training" and "claims"; no claims for a model without loops.
-        environments: Environments of all segments, on which the bits of training depend besides config and code.
+    `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the tables "training"
+    and "claims" (none for a model without loops). The bits of training depend on the `environments` of all segments,
+    besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`) and code.
     """
     front = {
         "license": "mit",

@@ -40,10 +40,9 @@ class TwoscaleConfig(PreTrainedConfig):
     Args:
         model: Every key of the section `model` of the run's config.
         max_loops: Most loop steps of a token in each looped group.
-        exit_criterion: Name of the exit criterion; None: every token takes `max_loops` loop steps.
-        exit_threshold: Its threshold.
-        noise_seed: Seed of the noise of the loops: the seed of the run. Every text has the noise of held-out sequence
-            0, so its logits are the same in every call, in any batch, read at once or token by token.
+        exit_criterion, exit_threshold: The exit criterion; None: every token takes `max_loops` loop steps.
+        noise_seed: The seed of the run. Every text has the noise of held-out sequence 0, so its logits are the same in
+            every call, in any batch, read at once or token by token.
         run, iteration, tokens_seen: Name of the run, and optimizer updates and tokens that the weights have had.
         eos_token_id, padding_id: End of text, and padding, which is read as the end of text.
     """
@@ -128,11 +127,9 @@ def leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.
             "token read so far."
         )
     mask = mask.to(device).bool()
-    before = (mask.cumsum(-1) == 0).sum(-1)
-    column, end = torch.arange(length, device=device), before + mask.sum(-1)
-    if not torch.equal(mask, (column >= before[:, None]) & (column < end[:, None])):
+    if (mask.int().diff(dim=-1, prepend=mask.new_zeros(texts, 1).int()) == 1).sum(-1).gt(1).any():  # two beginnings
         raise InputError("attention_mask: found padding inside a text, expected it before or after.")
-    return before
+    return (mask.cumsum(-1) == 0).sum(-1)
 
 
 def text_positions(padding: Tensor, length: int) -> Tensor:

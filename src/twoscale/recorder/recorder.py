@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +23,6 @@ from torch import Tensor, nn
 
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
-from twoscale.config.definitions import MULTIPLES
 from twoscale.dynamics.states import exact
 from twoscale.exits.contract import GivenStates
 from twoscale.exits.criteria import ExitCriterion, make_criterion
@@ -46,7 +44,6 @@ class Output:
     pick: int | str | Callable[[Any], Tensor] | None = None
 
     def hook(self, module: nn.Module, receive: Callable[[Tensor], None]) -> Any:
-        """Pass the tensor of every call to `receive`; returns the handle of the hook."""
         return module.register_forward_hook(lambda _, args, output: receive(self.find(output)))
 
     def find(self, output: Any) -> Tensor:
@@ -66,7 +63,6 @@ class Input:
     pick: int | str | Callable[..., Tensor] | None = None
 
     def hook(self, module: nn.Module, receive: Callable[[Tensor], None]) -> Any:
-        """Pass the tensor of every call to `receive`; returns the handle of the hook."""
         return module.register_forward_pre_hook(
             lambda called, args, kwargs: receive(self.find(called, args, kwargs)), with_kwargs=True
         )
@@ -158,18 +154,15 @@ class Recorder:
             with states in the dtype and on the device of the model. With it, the predictions after each loop step are
             measured.
         criteria: Criteria of the path types.
-        trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a pass.
-        set_loops: Setter of the model's loop steps: the dotted path of an attribute, or a function of the
-            number. The model then runs `run_loops` loop steps while it is recorded, and `trained_loops` or the
-            earlier value of the attribute afterwards.
-        run_loops: Loop steps of the last group to record; by default eight times the trained ones.
+        trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a pass. For loop
+            counts beyond training, let the model run more of them, such as eight times as many.
         exits: Exit criterion, a name or a class -> thresholds, to measure on the recorded states of the last group;
             needs `decode`.
         replace: Whether an earlier recording of the iteration is replaced.
 
     Raises:
         InputError: for an earlier recording of the iteration; and while the model runs, if a module or tensor is not
-            found or has the wrong shape, or the loop steps are not those that were set.
+            found or has the wrong shape.
 
     Example:
         >>> with torch.no_grad(), twoscale.Recorder(model, {"core": "model.core"}, "results/mine", iteration=1000):
@@ -188,19 +181,12 @@ class Recorder:
     decode: Callable[..., Tensor] | None = None
     criteria: PathTypesConfig = field(default_factory=PathTypesConfig)
     trained_loops: int | None = None
-    set_loops: str | Callable[[int], None] | None = None
-    run_loops: int | None = None
     exits: Thresholds = field(default_factory=dict)
     replace: bool = False
 
     def __post_init__(self) -> None:
-        for needs, name, needed in (
-            (self.set_loops is not None and self.trained_loops is None, "set_loops", "trained_loops"),
-            (self.run_loops is not None and self.set_loops is None, "run_loops", "set_loops"),
-            (bool(self.exits) and self.decode is None, "exits", "decode"),
-        ):
-            if needs:
-                raise InputError(f"recorder: found {name} without {needed}, expected both.")
+        if self.exits and self.decode is None:
+            raise InputError("recorder: found exits without decode, expected both.")
         if not self.loops:
             raise InputError("recorder: found no looped group, expected at least one module.")
         self._criteria = make_criteria(self.exits)
@@ -216,29 +202,20 @@ class Recorder:
                     stack.callback(handle.remove)
             stack.callback(self.model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
             stack.callback(self.model.register_forward_hook(self._end).remove)
-            writer = StateTables(Path(self.folder), self.iteration, self.word, self.criteria, self.trained_loops)
-            self._tables = stack.enter_context(replace(writer, facts=self._facts(), replace=self.replace))
-            if self.set_loops is not None and self.trained_loops is not None:
-                stack.callback(set_loops(self.model, self.set_loops, self._run_loops, self.trained_loops))
+            weights = list(self.model.parameters())
+            facts = {
+                "model": f"{type(self.model).__name__}, {sum(weight.numel() for weight in weights):,} parameters",
+                "modules": {label: _name(loop.output.module) for label, loop in self._loops.items()},
+                "precision": ", ".join(sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})),
+            }
+            options = self.word, self.criteria, self.trained_loops, facts, self.replace
+            self._tables = stack.enter_context(StateTables(self.folder, self.iteration, *options))
             self._hooks = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._pass = None
         self._hooks.__exit__(*error)
-
-    @property
-    def _run_loops(self) -> int:
-        assert self.trained_loops is not None
-        return self.run_loops or round(MULTIPLES[-1] * self.trained_loops)
-
-    def _facts(self) -> dict[str, Any]:
-        """Description of the recording."""
-        weights = list(self.model.parameters())
-        groups = {label: _name(loop.output.module) for label, loop in self._loops.items()}
-        described = f"{type(self.model).__name__}, {sum(weight.numel() for weight in weights):,} parameters"
-        dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
-        return {"model": described, "modules": groups, "precision": ", ".join(dtypes)}
 
     # --- hooks -------------------------------------------------------------------------------------------------
 
@@ -277,12 +254,6 @@ class Recorder:
             first = recorded.initial[next(iter(self._loops))]
             recorded.tokens = recorded.tokens if recorded.tokens.shape == first.shape[:-1] else None
         batch = recorded.batch(list(self._loops))
-        label, states = list(batch.states.items())[-1]
-        if self.set_loops is not None and len(states) - 1 != self._run_loops:
-            raise InputError(
-                f"group {label}: found {len(states) - 1} loop steps in a forward pass, expected {self._run_loops}, "
-                "as set by set_loops."
-            )
         # the pass stays open for `decode`, which may call the modules again
         self._tables.append(self._decoded(batch) if self.decode else batch)
         self._pass = None
@@ -398,18 +369,6 @@ def takes_tokens(decode: Callable[..., Tensor]) -> bool:
     parameters = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode).parameters.values()
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     return len([each for each in positional if each.default is each.empty]) > 1
-
-
-def set_loops(model: nn.Module, setter: str | Callable[[int], None], loops: int, trained: int) -> Callable[[], None]:
-    """Set the loop steps of a model; returns a function that restores them."""
-    if callable(setter):
-        setter(loops)
-        return partial(setter, trained)
-    path, _, name = setter.rpartition(".")
-    owner = attrgetter(path)(model) if path else model
-    before = getattr(owner, name)
-    setattr(owner, name, loops)
-    return partial(setattr, owner, name, before)
 
 
 def find_module(model: nn.Module, module: Module) -> nn.Module:

@@ -25,7 +25,7 @@ from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.rows import StudyJob
 from twoscale.recorder.recorded import facts_path, table_path
-from twoscale.report.claims_page import claims_markdown
+from twoscale.report.pages import claims_markdown
 from twoscale.report.render import interval, number
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
@@ -115,8 +115,8 @@ def write_card(
 ) -> list[Path]:
     """Write depth-card.md, its picture and its tables into the folder of a recorded run.
 
-    The card is that of `snakemake results/depth-card.md`. The recording needs `decode`, and `set_loops` for loop counts
-    beyond training.
+    The card is that of `snakemake results/depth-card.md`. The recording needs `decode`, and more
+    loop steps than `trained_loops` for loop counts beyond training.
 
     Args:
         folder: Folder of the run, such as results/mine; its name is the name of the run.
