@@ -128,12 +128,11 @@ def test_the_paper_takes_what_its_appendix_says():
     assert (plan["training jobs (one per checkpoint)"], plan["checkpoints to analyse"]) == ("15", "16")
     assert plan["text to collect, tokens"] == "300,000,000"
     per_token = 1e9 * number(plan["FLOPs per token, causal attention"])
-    total, full = (number(plan[f"training FLOPs, {pairs} attention"]) for pairs in ("causal", "full"))
+    total = number(plan["training FLOPs, causal attention"])
     assert total == pytest.approx(307_200_000 * per_token, rel=0.01)
     # six FLOPs per parameter and token, each layer's as often as it is applied: 8 + 4 x 13 of 12 C², the head once
     applied = 60 * 12 * 768**2 + 3 * 13 * 768**2 + 768 * 50304
     assert per_token == pytest.approx(6 * applied, rel=0.06)  # attention is the rest
-    assert total < full < 1.06 * total
     assert number(plan["checkpoints on disk"]) == pytest.approx(16 * 4 * number(plan["parameters"]) / 1e3, abs=0.01)
 
 
@@ -212,7 +211,6 @@ def test_several_processes_share_the_sequences_and_wait_for_the_slowest(processe
 
 def test_nodes_take_no_process_away_and_a_divided_model_is_loaded_whole_by_each_process():
     one, two = (dict(plans.rows(tiny(train={"processes": 4, "nodes": nodes}), 1e-9)) for nodes in (1, 2))
-    assert (one.pop("nodes of a training job"), two.pop("nodes of a training job")) == ("1", "2")
     assert one == two
     run = tiny(train={"processes": 4, "nodes": 2, "shard": True}, model={"num_layers": 8, "groups": [[4], [5]]})
     fixed = "weights, gradients, moments on a process"

@@ -7,7 +7,7 @@ import shlex
 
 from twoscale import config as configs
 from twoscale.base import canonical_json
-from twoscale.report.release import FOLDER
+from twoscale.workflow.runs import RELEASED
 
 if runs.release is not None:
 
@@ -18,7 +18,7 @@ if runs.release is not None:
     rule fetch_release:
         """Job: read the tables of a release"""
         output:
-            tables=[f"{FOLDER}/{name}" for name in released],
+            tables=[f"{RELEASED}/{name}" for name in released],
         log:
             "results/logs/fetch_release.log",
         localrule: True

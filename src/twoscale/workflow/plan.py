@@ -43,7 +43,7 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
 def _training_rows(run: config.Config) -> Lines:
     model, train = run.model, run.train
     weights, tokens = parameters(model) * BYTES["float32"], training_tokens(run)
-    flops, full = (mean_flops_per_token(model, train, causal).total for causal in (True, False))
+    flops = mean_flops_per_token(model, train).total
     # tokens of GPT-2 can be counted while text is collected, those of a tokenizer trained on it cannot
     unit = "tokens" if run.tokenizer.name == "gpt2" else "characters"
     text = getattr(run.data, f"train_{unit}")
@@ -52,7 +52,6 @@ def _training_rows(run: config.Config) -> Lines:
         ("tokens trained on", f"{_decimals(tokens / 1e6, 1)} M"),
         ("FLOPs per token, causal attention", f"{_decimals(flops / 1e9)} G"),
         ("training FLOPs, causal attention", f"{flops * tokens:.3g}"),
-        ("training FLOPs, full attention", f"{full * tokens:.3g}"),
         ("training jobs (one per checkpoint)", str(_checkpoints(run) - 1)),
         ("checkpoints to analyse", str(_checkpoints(run))),
         (f"text to collect, {unit}", "all" if text is None else f"{text:,}"),
@@ -63,18 +62,12 @@ def _training_rows(run: config.Config) -> Lines:
 
 
 def _published_rows(run: config.Config) -> Lines:
-    model, exits, trajectories = run.model, run.exits, run.trajectories
-    count, size = parameters(model), BYTES[exits.dtype]
-    states = trajectories.batch_size * model.context_length * model.hidden_size * BYTES[trajectories.dtype]
-    logits = exits.quality_batch_size * model.context_length * model.padded_vocab_size * size
+    count = parameters(run.model)
     return [
         ("weights on disk, in bf16", _gigabytes(count * PUBLISHED_BYTES)),
-        ("weights in memory, exit criteria", _gigabytes(count * size)),
-        ("weights in memory, trajectories", _gigabytes(count * BYTES[trajectories.dtype])),
-        # twice: as a list, and stacked for the distances of the path
-        ("states of a batch of trajectories, in memory", _gigabytes(2 * (trajectories.loops + 1) * states)),
-        ("logits of a batch of held-out text, in memory", _gigabytes(logits)),
-        ("FLOPs per token at all loops", f"{_decimals(_forward(model, exits.max_loops) / 1e9)} G"),
+        ("weights in memory, exit criteria", _gigabytes(count * BYTES[run.exits.dtype])),
+        ("weights in memory, trajectories", _gigabytes(count * BYTES[run.trajectories.dtype])),
+        ("FLOPs per token at all loops", f"{_decimals(_forward(run.model, run.exits.max_loops) / 1e9)} G"),
     ]
 
 
@@ -156,7 +149,7 @@ def _table_bytes(run: config.Config) -> int:
 
 
 def memory_rows(run: config.Config) -> Lines:
-    """Nodes and processes of a training job, and memory of each process: with train.shard a part of the weights, and
+    """Processes of a training job, and memory of each: with train.shard a part of the weights, and
     those that are gathered; under autocast also a copy in bfloat16 until the backward pass.
     """
     train, parts = run.train, _parts(run.train)
@@ -167,7 +160,6 @@ def memory_rows(run: config.Config) -> Lines:
     activations = sequences * activation_bytes(run)
     device = "GPU" if run.compute.device == "cuda" else "process"
     return [
-        ("nodes of a training job", str(train.nodes)),
         ("training processes, one per GPU" if device == "GPU" else "training processes", str(len(parts))),
         ("sequences of each process", ", ".join(map(str, parts))),
         (f"weights, gradients, moments on a {device}", _gigabytes(fixed)),

@@ -9,21 +9,24 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twoscale import config as configs
 from twoscale.base import InputError, study_parts
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
 from twoscale.jobs.rows import PROBE, QUALITY, Job, LocalJob
-from twoscale.report import release as releases
 from twoscale.workflow.core import JOBS, JUDGE_CLAIMS, PROBE_JOB
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
 
+if TYPE_CHECKING:
+    from twoscale.report.release import Release
+
 NOTHING = "(?!)"  # a regular expression that matches nothing
-RESULTS = "results"
+RESULTS, RELEASED = "results", "results/released"  # folders of runs here, and of the tables of a release
 GPT2 = "results/gpt2.tiktoken"
 TOKENIZER = "tokenizer.json"
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
@@ -44,16 +47,19 @@ class Runs:
     Raises InputError for a config with a wrong key or value.
     """
 
+    params: Params
+    figures: Figures
+
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
-        self.release = None
+        self.release: Release | None = None
         if (source := config.get("release")) is not None:
             download = build(DownloadConfig, config.get("download") or {}, "download")
-            self.release = releases.Release.open(source, download)
+            self.release = import_module("twoscale.report.release").Release.open(source, download)
         self.configs: dict[str, Config] = (
             self.release.runs(config) if self.release else configs.runs(config) | configs.studies(config)
         )
         self.selected = next(iter(self.configs))
-        self.table_root = RESULTS if self.release is None else releases.FOLDER  # of the tables that are shown
+        self.table_root = RESULTS if self.release is None else RELEASED  # of the tables that are shown
         self.params, self.figures = Params(self, scripts), Figures(self)
         for run in self.configs.values() if self.release is None else ():
             for exits in run.exit_grids.values():  # refuses a user's file that cannot be read, before any job
@@ -87,10 +93,7 @@ class Runs:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """The rows of the core and of all studies, with the name of the selected run in their outputs.
-
-        Released tables need only the verdicts.
-        """
+        """The rows of the core and of all studies, or of a release the verdicts, with the selected run in their outputs."""
         studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
         rows = [*JOBS, PROBE_JOB, *studies] if self.release is None else [JUDGE_CLAIMS]
         old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
@@ -111,10 +114,9 @@ class Runs:
     @property
     def last_segments(self) -> str:
         """Pattern of the wildcard `run` that matches only in paths of a run's last checkpoint."""
-        folders = "checkpoints|training|logs|benchmarks"
         last = {run: self.iterations(run)[-1] for run, config in self.configs.items() if trains(config)}
-        patterns = [rf"{re.escape(run)}(?=/(?:{folders})/\D*{iteration:06d}\.)" for run, iteration in last.items()]
-        return "|".join(patterns) or NOTHING
+        path = r"(?=/(?:checkpoints|training|logs|benchmarks)/\D*%06d\.)"
+        return "|".join(re.escape(run) + path % iteration for run, iteration in last.items()) or NOTHING
 
     @property
     def criterion_pattern(self) -> str:
@@ -129,8 +131,9 @@ class Runs:
 
     def unreleased(self, files: Iterable[str]) -> str | None:
         """The end of a sentence about files of runs that the release lacks, or None."""
-        absent = [file for file in files if self.release and file not in self.release.tables]
-        return f"is from the release {self.release.source}, which has no {', '.join(absent)}" if absent else None
+        if (release := self.release) is None or not (absent := [file for file in files if file not in release.tables]):
+            return None
+        return f"is from the release {release.source}, which has no {', '.join(absent)}"
 
     # --- text and tokens --------------------------------------------------------------------------------------------
 

@@ -5,11 +5,11 @@ import os
 import re
 import shutil
 import sys
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
@@ -17,8 +17,7 @@ from snakemake.settings.types import DeploymentMethod, ExecMode
 
 from twoscale import tables
 from twoscale.base import InputError, one_line
-from twoscale.jobs import launch
-from twoscale.jobs.machine import check_cuda, check_disk
+from twoscale.jobs.machine import check_cuda, check_disk, leave_team
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.figures import in_results
 from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
@@ -67,10 +66,6 @@ class JobErrors(logging.Filter):
         """Add one filter to Snakemake's logger, even if several Snakefiles include this workflow."""
         if not any(type(known).__name__ == cls.__name__ for known in logger.filters):
             logger.addFilter(cls())
-        for handler in logger.handlers:  # file names in any script, also where the locale has only ASCII
-            stream: Any = getattr(handler, "stream", None)
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")
 
     def filter(self, record: Any) -> bool:
         """Remember failed jobs, and complete Snakemake's last message."""
@@ -109,7 +104,7 @@ def last_line(path: str) -> str | None:
 def prepare(source: str) -> None:
     """Prepare this process and the environment of its jobs, which import the library from the folder `source`."""
     JobErrors.install()
-    launch.leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
+    leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
     _prepend("PYTHONPATH", source)
     # jobs call `python`: the one that runs Snakemake, unless a conda environment comes first
     _prepend("PATH", str(Path(sys.executable).parent))
@@ -147,10 +142,7 @@ def describe(workflow: Any, runs: Runs) -> None:
 # --- before the first job ---------------------------------------------------------------------------------------------
 
 
-class PlannedJob(NamedTuple):
-    rule: str
-    wildcards: Any
-    uses_torch: bool
+PlannedJob = namedtuple("PlannedJob", "rule wildcards uses_torch")
 
 
 def check_plan(workflow: Any, runs: Runs) -> None:
@@ -175,19 +167,15 @@ def check(
         installed: Whether jobs run in this environment, and not in one of conda or in a container.
         srun: Whether jobs can start processes on other nodes: on SLURM and not in a container.
     """
-    jobs = list(jobs)
+    jobs, params = list(jobs), runs.params
     nodes = max((runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1)
     if nodes > 1 and not srun:
         raise InputError(
             f"config key train.nodes: found {nodes}, expected 1 for jobs that do not run on SLURM (--profile "
             "profiles/slurm) or that run in a container."
         )
-    params = runs.params
-    needed = [
-        params.training_gpus(job.wildcards) if job.rule in TRAINING else params.gpus(job.wildcards)
-        for job in jobs
-        if job.uses_torch
-    ]
+    with_torch = (job for job in jobs if job.uses_torch)
+    needed = [(params.training_gpus if job.rule in TRAINING else params.gpus)(job.wildcards) for job in with_torch]
     if here and any(needed):
         check_cuda("config key compute.device", max(needed), installed)
     check_disk(Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan")
@@ -230,7 +218,7 @@ def say_ending(workflow: Any, runs: Runs) -> None:
 
 def ending(runs: Runs) -> str:
     """The verdicts in short, the figures, and the next useful commands; empty without verdicts."""
-    from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+    from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
     from twoscale.claims.verdicts import ALL
 
     if not runs.figures.claims:
@@ -238,17 +226,10 @@ def ending(runs: Runs) -> str:
     (page,) = map(in_results, runs.figures.claims)
     table = tables.read("claims", runs.table_file("claims"))
     whole = table[table["scope"] == ALL]
-    counts = Counter(whole["verdict"])
-    found = ((counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict])
-    plural = {HOLDS: "hold", FAILS: "do not hold"}
-    verdicts = ", ".join(
-        f"{count} {verdict if count == 1 else plural.get(verdict, verdict)}" for count, verdict in found
-    )
+    counts, plural = Counter(whole["verdict"]), {HOLDS: "hold", FAILS: "do not hold"}
+    found = [(counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict]]
+    verdicts = ", ".join(f"{n} {verdict if n == 1 else plural.get(verdict, verdict)}" for n, verdict in found)
     scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
-    return "\n".join(
-        [
-            f"run {runs.selected}{scale}: of the paper's {len(whole)} claims {verdicts} ({page})",
-            f"figures: {', '.join(runs.figures.of_target('all'))}",
-            NEXT.format(run=runs.selected),
-        ]
-    )
+    lines = [f"run {runs.selected}{scale}: of the paper's {len(whole)} claims {verdicts} ({page})"]
+    lines += [f"figures: {', '.join(runs.figures.of_target('all'))}", NEXT.format(run=runs.selected)]
+    return "\n".join(lines)
