@@ -124,30 +124,23 @@ CORE: dict[str, dict[str, Column]] = {
         gradient_norm=("float64", "norm before clipping"),
         tokens_per_s=("float64", "training tokens per second"),
         tflops=("float64", "model TFLOP/s of all processes in the iteration, with causal attention"),
-        utilisation=(
-            "float64",
-            "tflops as a share of train.peak_tflops times the processes; null without train.peak_tflops",
-        ),
+        utilisation=("float64", "tflops divided by train.peak_tflops and the processes; null without that key"),
     ),
     # One row per (iteration, group): the loop steps that the group ran in this iteration.
     "training_loops": table("iteration group", loops=("int64",)),
-    # One row per (token, group, state); k = 0 is the initial state, and k = trajectories.loops is the last
-    # one. The loop step from x^k to x^{k+1} is in row k, so the last row has none. The further columns are the measures
-    # per loop step, computed in trajectories.dtype and stored in float32.
+    # One row per (token, group, state); the loop step from x^k to x^{k+1} is in row k. Further columns are the measures
+    # per loop step.
     "trajectories": table("iteration sequence document position group k"),
-    # One row per (token, group). The further columns are the per-trajectory measures.
+    # One row per (token, group). Further columns are the measures per trajectory.
     "token_paths": table("iteration sequence document position group path_type period"),
-    # One row per (token, boundary, reference state). The reference state is used as "x^0 of the next
-    # group" in Eq. 2. `dlr` is the jump divided by the mean loop step; `jump_over_path` is the jump divided by the sum
-    # of the loop steps, a ratio that does not grow with the number of loop steps.
+    # One row per (token, boundary, reference state).
     "token_drift": table(
         "iteration sequence document position boundary reference_state",
         jump=("float32", "distance to the reference state"),
         dlr=("float32", "jump divided by the mean loop step"),
-        jump_over_path=("float32", "jump divided by the sum of the loop steps"),
+        jump_over_path=("float32", "jump divided by the sum of the loop steps, a ratio that does not grow with them"),
     ),
-    # The states of one held-out sequence, projected onto their first two principal components, for Fig. 1: one row per
-    # (site, token). Columns that do not apply to a site are null.
+    # The states of one held-out sequence on their first two principal components, one row per (site, token).
     "state_paths": table(
         "run iteration sequence site stage layer group k follows position token",
         k=("int32", "loop steps before the state; 0 is the initial state of the group"),
@@ -159,12 +152,10 @@ CORE: dict[str, dict[str, Column]] = {
     ),
     "loop_metrics": table("run iteration group k measure", **STATISTICS),
     "drift": table("run iteration boundary reference_state measure", **STATISTICS),
-    # One row per (checkpoint, group, loop step, held-out sequence, measure). A bootstrap resamples documents,
-    # each with all sequences that begin in it.
+    # One row per (checkpoint, group, loop step, held-out sequence, measure).
     "loop_sequences": table("run iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     "drift_sequences": table("run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS),
-    # The regime of each loop with its evidence (`twoscale.claims.regime`): exponents of powers of k, fitted to means
-    # over the tokens of each document, with 95 % intervals over documents.
+    # The regime of each loop (`twoscale.claims.regime`): exponents of k, with 95 % intervals over documents.
     "regime": table(
         "run iteration group",
         regime=("string", "settling, drifting, marginal or undetermined"),
@@ -204,15 +195,9 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per (operating point of a criterion, reference, draw, held-out sequence).
     "exit_cost_matched": table(
         "run criterion threshold reference draw sequence document tokens evaluations ce",
-        reference=(
-            "string",
-            "random: the criterion's evaluation counts at random tokens; fixed: their mean for every token",
-        ),
+        reference=("string", "random: the criterion's evaluations at random tokens; fixed: their mean for every token"),
         draw=("int32", "number of the random draw"),
-        evaluations=(
-            "float64",
-            "mean evaluations of f over tokens and groups; over the whole text, as for the criterion",
-        ),
+        evaluations=("float64", "mean evaluations of f over tokens and groups of the whole text"),
     ),
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": table(
@@ -235,10 +220,7 @@ CORE: dict[str, dict[str, Column]] = {
         reading=("string", "state: map from x^k to x^{k+1}; direction: the same map for x/||x|| of each token"),
         radius=("float64", "modulus of the leading eigenvalue of the Jacobian over all tokens of the sequence"),
         angle=("float64", "angle of the same eigenvalue in radians, 0 … π"),
-        error=(
-            "float64",
-            "norm of J v - λ v for the unit eigenvector v; a matrix this far from J has the eigenvalue λ",
-        ),
+        error=("float64", "norm of J v - λ v for the unit eigenvector v; a matrix this far from J has λ"),
         difference=("float64", "relative difference between the exact product with Re v and a central difference"),
     ),
     # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
@@ -352,11 +334,8 @@ def open_file(table: str, path: str | Path) -> pq.ParquetFile:
     """Open `path` without reading its rows; raise InputError unless it has the columns of `table`."""
     import pyarrow.parquet as pq
 
-    if table not in declared():
-        raise InputError(
-            f"table: found {table!r}, expected one of {', '.join(declared())}{did_you_mean(table, declared())}."
-        )
-
+    if table not in (known := declared()):
+        raise InputError(f"table: found {table!r}, expected one of {', '.join(known)}{did_you_mean(table, known)}.")
     try:
         file = pq.ParquetFile(path)
     except (OSError, ValueError) as error:
@@ -372,14 +351,10 @@ def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
     # a table in MEASURED has the declared columns and at least one measure, any other table nothing else
     if found[: len(declared)] != declared or bool(further) != (table in MEASURED):
         expected = ", ".join(declared) + (", and at least one measure" if table in MEASURED else "")
-        raise InputError(
-            f"{path}: found the columns {', '.join(schema.names)}; expected those of the table '{table}': {expected}."
-        )
+        raise InputError(f"{path}: found the columns {', '.join(schema.names)}; expected {expected}.")
     for name in further:
-        if schema.field(name).type != _arrow_type(MEASURE_TYPE):
-            raise InputError(
-                f"{path}: found the measure '{name}' with type {schema.field(name).type}, expected {MEASURE_TYPE}."
-            )
+        if (found_type := schema.field(name).type) != _arrow_type(MEASURE_TYPE):
+            raise InputError(f"{path}: found the measure '{name}' with type {found_type}, expected {MEASURE_TYPE}.")
 
 
 def _schema(table: str, units: Mapping[str, str]) -> pa.Schema:

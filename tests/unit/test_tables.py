@@ -127,7 +127,7 @@ def test_only_tables_with_measures_take_them_and_these_need_one(tmp_path):
 @pytest.mark.parametrize(
     ("table", "change", "words"),
     [
-        ("drift", lambda frame: frame.rename(columns={"boundary": "border"}), ("border", "boundary", "'drift'")),
+        ("drift", lambda frame: frame.rename(columns={"boundary": "border"}), ("border", "boundary")),
         ("token_paths", lambda frame: frame.drop(columns=list(UNITS)), ("at least one measure",)),
         ("trajectories", lambda frame: frame.astype({"cosine": "float64"}), ("'cosine'", "double", "expected float32")),
         ("trajectories", lambda frame: frame.assign(remark="x"), ("'remark'", "expected float32")),

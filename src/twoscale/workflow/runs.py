@@ -93,7 +93,7 @@ class Runs:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """The rows of the core and of all studies, or of a release the verdicts, with the selected run in their outputs."""
+        """The rows of the core and of all studies for the selected run; of a release, the verdicts only."""
         studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
         rows = [*JOBS, PROBE_JOB, *studies] if self.release is None else [JUDGE_CLAIMS]
         old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
