@@ -350,7 +350,7 @@ def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
     further = found[len(declared) :]
     # a table in MEASURED has the declared columns and at least one measure, any other table nothing else
     if found[: len(declared)] != declared or bool(further) != (table in MEASURED):
-        expected = ", ".join(declared) + (", and at least one measure" if table in MEASURED else "")
+        expected = f"those of the table '{table}': {', '.join(declared)}{', and measures' * (table in MEASURED)}"
         raise InputError(f"{path}: found the columns {', '.join(schema.names)}; expected {expected}.")
     for name in further:
         if (found_type := schema.field(name).type) != _arrow_type(MEASURE_TYPE):

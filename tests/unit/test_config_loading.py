@@ -255,42 +255,26 @@ def test_an_architecture_brings_the_class_of_its_section(ouro):
         config.runs({"preset": "tiny", "model": {"architecture": "ouro", "gate": True}})
 
 
-PROPERTIES = ("trajectory_sequences", "quality_sequences", "loop_grid")
-
-
 @pytest.fixture
 def tiny() -> config.Config:
     return config.checked(config.preset("tiny"))
 
 
-def cut(made: config.Config, *sections: str, **values: object) -> config.ConfigSlice:
-    """A slice on its way through JSON, as a job gets it."""
-    return config.ConfigSlice.from_json(
-        json.dumps({**values, **{section: config.plain(getattr(made, section)) for section in sections}})
-    )
-
-
-def test_a_slice_has_sections_and_plain_values(tiny):
-    part = cut(tiny, "model", "trajectories", seed=1, device="cpu", run="demo", files={"mine": "abc"}, tokenizer="gpt2")
-    assert (part.model, part.trajectories) == (tiny.model, tiny.trajectories)
-    assert (part.seed, part.device, part.run, part.files, part.tokenizer) == (1, "cpu", "demo", {"mine": "abc"}, "gpt2")
-    assert part.model is part.model
-    with pytest.raises(AttributeError, match="this config slice has no 'exits', only seed, device, run, files"):
-        _ = part.exits
-
-
-@pytest.mark.parametrize("name", PROPERTIES)
-def test_a_slice_has_a_derived_value_as_it_was_planned_and_derives_none(tiny, name):
+def test_a_slice_has_sections_and_plain_values_and_derives_none(tiny):
     """Otherwise a job would compute with formulas of the config that no fingerprint covers."""
-    with pytest.raises(AttributeError, match=f"this config slice has no '{name}'"):
-        getattr(cut(tiny, *config.SECTIONS), name)
-    assert getattr(cut(tiny, "model", **{name: 7}), name) == 7
+    sections = {name: config.plain(getattr(tiny, name)) for name in ("model", "trajectories", "scaling", "exits")}
+    part = config.ConfigSlice.from_json(json.dumps({"seed": 1, "files": {"mine": "abc"}} | sections))
+    assert (part.model, part.trajectories, part.seed, part.files) == (tiny.model, tiny.trajectories, 1, {"mine": "abc"})
+    assert part.model is part.model
+    for name in ("probe", "trajectory_sequences", "quality_sequences", "loop_grid"):
+        with pytest.raises(AttributeError, match=f"this config slice has no '{name}', only seed, files, model, "):
+            getattr(part, name)
 
 
 def test_a_training_identity_and_its_runtime_are_a_whole_section(tiny):
-    identity = json.dumps(config.training_identity(tiny))
-    part = config.ConfigSlice.from_json(identity, runtime=config.runtime(tiny))
+    identity = config.training_identity(tiny)
+    part = config.ConfigSlice(identity | {"train": identity["train"] | config.runtime(tiny)})
     train = tiny.train.model_copy(update={"compile": False, "precision": "float32"})
     assert (part.train, part.model, part.seed, part.device) == (train, tiny.model, tiny.seed, "cpu")
     with pytest.raises(InputError, match=r"config key train: found no iterations, .*, expected all keys"):
-        _ = config.ConfigSlice.from_json(identity).train
+        _ = config.ConfigSlice(identity).train

@@ -127,11 +127,11 @@ def test_only_tables_with_measures_take_them_and_these_need_one(tmp_path):
 @pytest.mark.parametrize(
     ("table", "change", "words"),
     [
-        ("drift", lambda frame: frame.rename(columns={"boundary": "border"}), ("border", "boundary")),
-        ("token_paths", lambda frame: frame.drop(columns=list(UNITS)), ("at least one measure",)),
+        ("drift", lambda frame: frame.rename(columns={"boundary": "border"}), ("border", "boundary", "'drift'")),
+        ("token_paths", lambda frame: frame.drop(columns=list(UNITS)), ("and measures",)),
         ("trajectories", lambda frame: frame.astype({"cosine": "float64"}), ("'cosine'", "double", "expected float32")),
         ("trajectories", lambda frame: frame.assign(remark="x"), ("'remark'", "expected float32")),
-        ("token_paths", lambda frame: frame.drop(columns="position"), ("position", "at least one measure")),
+        ("token_paths", lambda frame: frame.drop(columns="position"), ("position", "and measures")),
     ],
 )
 def test_a_file_with_other_columns_is_refused_in_one_sentence(table, change, words, tmp_path):

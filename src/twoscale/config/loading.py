@@ -335,12 +335,8 @@ class ConfigSlice:
         self._values = dict(values)
 
     @classmethod
-    def from_json(cls, text: str, runtime: Mapping[str, Any] | None = None) -> Self:
-        """The slice in a JSON object. `runtime`: the keys of `train` that a training identity leaves out."""
-        values = json.loads(text)
-        if runtime is not None:
-            values["train"] = {**values.get("train", {}), **runtime}
-        return cls(values)
+    def from_json(cls, text: str) -> Self:
+        return cls(json.loads(text))
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("_values", {})
@@ -348,9 +344,6 @@ class ConfigSlice:
             raise AttributeError(f"this config slice has no {name!r}, only {', '.join(values) or 'nothing'}")
         self.__dict__[name] = value = _section(name, values[name])
         return value
-
-    def __repr__(self) -> str:
-        return f"ConfigSlice({self._values})"
 
 
 def _section(name: str, values: Any) -> Any:
