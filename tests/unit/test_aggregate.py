@@ -42,17 +42,6 @@ def training_loop_rows(first, last, groups=("10", "4")):
     return pd.DataFrame({"iteration": iterations, "group": list(groups) * (last + 1 - first), "loops": iterations * 2})
 
 
-def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
-    frame = trajectory_rows(10, groups=("4",), loops=1, tokens=5)
-    frame.loc[frame["k"] == 0, "step_norm"] = [1.0, 2.0, 3.0, 4.0, np.nan]
-    metrics = aggregate.summarise("loop_metrics", [write("trajectories", frame, tmp_path / "a.parquet")], "demo")
-    row = metrics[(metrics["measure"] == "step_norm") & (metrics["k"] == 0)].iloc[0]
-    assert row["mean"] == 2.5
-    assert row["std"] == pytest.approx(np.sqrt(1.25))  # divided by n, not n - 1
-    assert list(row[["q05", "q25", "q50", "q75", "q95"]]) == pytest.approx([1.15, 1.75, 2.5, 3.25, 3.85])
-    assert (row["count"], row["nulls"], row["run"], row["iteration"]) == (4, 1, "demo", 10)
-
-
 def test_statistics_agree_with_a_plain_group_by(tmp_path):
     frame = trajectory_rows(10, tokens=40).sample(frac=1, random_state=1)
     metrics = aggregate.summarise("loop_metrics", [write("trajectories", frame, tmp_path / "a.parquet")], "demo")
@@ -91,23 +80,6 @@ def test_large_float32_columns_are_averaged_in_double_precision(tmp_path):
     constant = metrics[metrics["measure"] == "state_norm"].iloc[0]
     assert constant["mean"] == pytest.approx(float(np.float32(16_777_217 / 1000)), rel=1e-14)
     assert constant["std"] == pytest.approx(0, abs=1e-10)
-
-
-def test_drift_is_summarised_per_boundary_and_reference_state(tmp_path):
-    keys = [("4->5-6", "first_state"), ("4->5-6", "initial"), ("5-6->7", "first_state")]
-    frame = pd.DataFrame(
-        [
-            {"iteration": 3, "sequence": 0, "document": 0, "position": i, "boundary": boundary}
-            | {"reference_state": reference, "jump": 1.0 * i, "dlr": 10.0 * i + number, "jump_over_path": 0.5}
-            for number, (boundary, reference) in enumerate(keys)
-            for i in range(3)
-        ]
-    )
-    drift = aggregate.summarise("drift", [write("token_drift", frame, tmp_path / "d.parquet")], "demo")
-    dlr = drift[drift["measure"] == "dlr"]
-    assert list(zip(dlr["boundary"], dlr["reference_state"], strict=True)) == keys
-    assert list(dlr["mean"]) == [10.0, 11.0, 12.0]
-    assert len(drift) == 9
 
 
 def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):

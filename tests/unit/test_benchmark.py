@@ -12,7 +12,6 @@ from tests import reference_engine, small
 from twoscale import config, tables
 from twoscale.exits import benchmark
 from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality
-from twoscale.exits.evaluation import measure_scaling
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 
@@ -233,21 +232,3 @@ def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch
     assert list(zip(frame["repeat"], frame["group"], strict=True)) == [(r, g) for r in (0, 1) for g in ("2", "3-4")]
     assert frame[["check_ms", "loop_step_ms"]].gt(0).all(axis=None)
     assert check_cost(small_model(groups=())).empty  # no step to compare a check with
-
-
-# --- fixed loop counts -----------------------------------------------------------------------------------------------
-
-
-def scaling(model, counts=(1, 2, 4, 6)):
-    config_of = config.ScalingConfig(loops=counts, batch_size=2)
-    return pd.DataFrame(measure_scaling(checkpoint(model), held_out(), config_of))
-
-
-def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
-    model, text, counts = small_model(), held_out(), (1, 2, 4, 6)
-    rows = scaling(model)
-    assert list(zip(rows["loops"], rows["sequence"], strict=True)) == [(n, i) for n in counts for i in range(3)]
-    with torch.no_grad():
-        logits = [model(text.inputs, [n, n], EvaluationNoise(SEED, range(3), BLOCK)) for n in counts]
-    expected = [cross_entropy(of_count[i], text.targets[i]) for of_count in logits for i in range(3)]
-    assert rows["ce"].tolist() == pytest.approx(expected, rel=1e-9)

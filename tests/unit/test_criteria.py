@@ -54,44 +54,27 @@ def geometric(ratio, steps=60):
     return torch.tensor([ratio**k for k in range(steps)], dtype=torch.float64)[:, None]
 
 
-STALL = [1.0, 0.0, 0.0, 0.0, 1.0]  # a = 1, 0, 0, 1
 # criterion, threshold, states, (index of the state that the token keeps, evaluations)
 ON_STATES = {
     "fixed counts steps": ("fixed", 5, stream([0.0] * 8), (5, 5)),
     "an oscillation below its step": ("step_norm", 1.99, stream([2.0, -2.0] * 15), NEVER),
-    "an oscillation above its step": ("step_norm", 2.01, stream([2.0, -2.0] * 15), (1, 1)),
     "an oscillation below its acceleration": ("acceleration", 3.99, stream([2.0, -2.0] * 15), NEVER),
-    "an oscillation above its acceleration": ("acceleration", 4.01, stream([2.0, -2.0] * 15), (2, 3)),
     "a slow slider": ("acceleration", 1e-12, stream([2.0**-10] * 30), (2, 3)),
-    "a fast slider": ("acceleration", 1e-12, stream([2.0**10] * 30), (2, 3)),
-    "the step of a slider": ("step_norm", 0.99, stream([1.0] * 30), NEVER),
     "a stall of one step": ("step_norm", 0.5, stream([1.0, 0.0] * 3), (2, 2)),
     "a stall of one step is no small acceleration": ("acceleration", 0.5, stream([1.0, 0.0] * 3), NEVER),
     "a stall of two steps is one dip": ("acceleration", 0.5, stream([1.0, 0.0, 0.0, 1.0, 3.0, 6.0]), NEVER),
-    "a stall of three steps": ("acceleration", 0.5, stream(STALL), (3, 4)),
     "dips that are not successive": ("acceleration", 0.5, stream([1.0, 1.0, 5.0, 5.0, 9.0, 9.0]), NEVER),
-    "dips that are": ("acceleration", 0.5, stream([1.0, 1.0, 5.0, 5.0, 5.0]), (4, 5)),
     "acceleration never before k = 2": ("acceleration", 1e300, random_streams(1)[:, 0], (2, 3)),
-    "three states are too few": ("acceleration", 1e300, random_streams(1)[:3, 0], NEVER),
     "a step equal to the threshold": ("step_norm", 0.5, stream([0.5] * 6), NEVER),
     "an acceleration equal to it": ("acceleration", 0.25, stream([0.25 * k for k in range(8)]), NEVER),
     # |update^k| = |1 - c| |c|^k and a^k = (1 - c)^2 |c|^(k - 1): the first k below the threshold
-    "slow contraction, step": ("step_norm", 0.0101, geometric(0.9), (23, 23)),
     "slow contraction, acceleration": ("acceleration", 0.0101, geometric(0.9), (2, 3)),
-    "fast contraction, step": ("step_norm", 0.0495, geometric(0.25), (3, 3)),
     "fast contraction, acceleration": ("acceleration", 0.0495, geometric(0.25), (4, 5)),
     "alternating contraction, step": ("step_norm", 0.1, geometric(-0.5), (5, 5)),
     "alternating contraction, acceleration": ("acceleration", 0.1, geometric(-0.5), (7, 8)),
-    # at constant speed a^k is twice the speed times the sine of half the turn
-    "a wide spiral": ("acceleration", 0.9, spiral(30), (2, 3)),
-    "the step of a wide spiral": ("step_norm", 0.9, spiral(30), NEVER),
-    "a narrow spiral": ("acceleration", 1.1, spiral(90), NEVER),
-    "the step of a narrow spiral": ("step_norm", 1.1, spiral(90), (1, 1)),
     # Eq. 6 on x^k = c^k is (1 - c) / (1 + c) at every k, for a reversal 1, the largest value
     "a normalised contraction below": ("acceleration_normalized", 0.3333, geometric(0.5), NEVER),
     "a normalised contraction above": ("acceleration_normalized", 0.33334, geometric(0.5), (2, 3)),
-    "a normalised reversal below": ("acceleration_normalized", 1 - 1e-6, stream([2.0, -2.0] * 15), NEVER),
-    "a normalised reversal above": ("acceleration_normalized", 1 + 1e-6, stream([2.0, -2.0] * 15), (2, 3)),
     # x = 1, 2, 4, …: a step is as long as the state it starts from, the acceleration half of that
     "a relative step below": ("step_norm_relative", 0.999, geometric(2.0, 12), NEVER),
     "a relative step above": ("step_norm_relative", 1.001, geometric(2.0, 12), (1, 1)),

@@ -411,16 +411,6 @@ def test_published_architectures_share_slots_and_start_warm_as_the_reference_doe
     assert_decodes(decoder, tokens, expected, evaluations)
 
 
-def test_fewer_slots_take_less_memory():
-    model = small_model()
-    sizes = [
-        sum(stored.numel() for stored in make_decoder(model, None, kv_slots=slots).cache.stored.values())
-        for slots in (1, 2, None)
-    ]
-    of_slot = 2 * model.config.hidden_size * CONTEXT_LENGTH  # of one layer
-    assert sizes == [of_slot * (2 + 4 * slots) for slots in (1, 2, MAX_LOOPS)]
-
-
 @pytest.mark.parametrize(("slots", "prompt"), [(None, 1), (None, 4), (2, 4)])
 @pytest.mark.parametrize("name", ["fixed", "kl", "acceleration"])
 def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt, slots):

@@ -156,11 +156,3 @@ def test_every_criterion_can_be_set(path, changes, path_type):
 def test_a_period_that_the_window_cannot_show_is_refused():
     with pytest.raises(InputError, match=r"path_types\.max_period: found 9, .* path_types\.window = 8\.$"):
         criteria(window=8, max_period=9)
-
-
-@pytest.mark.parametrize(("window", "steps"), [(5, 5), (STEPS, STEPS), (STEPS + 10, STEPS)])
-def test_the_window_is_the_last_steps_of_a_path(window, steps):
-    path = walk()
-    found = loop_path(path, window=window, max_period=2)
-    assert found.window.shape == (steps + 1, steps + 1)
-    torch.testing.assert_close(found.window_steps, vectors.norm(path.diff(dim=0))[-steps:])

@@ -116,21 +116,6 @@ def test_the_tables_of_the_own_model_are_those_of_extraction(tmp_path):
         pd.testing.assert_frame_equal(recorded[table], wanted, check_dtype=False, check_exact=True)
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.9, -0.5])
-def test_a_contraction_has_its_known_step_norms_cosines_and_rate(rate, tmp_path):
-    module = model(Cell(rate))
-    distance = module.embedding(tokens()).norm(dim=-1).flatten().numpy()  # from x^0 = 0 to the target
-    frames = record(tmp_path, module)
-    for k in range(LOOPS + 1):
-        np.testing.assert_allclose(column(frames, "state_norm", k), distance * (1 - rate**k), rtol=1e-6)
-    for k in range(LOOPS):
-        np.testing.assert_allclose(column(frames, "step_norm", k), distance * abs(rate) ** k * (1 - rate), rtol=1e-6)
-    for k in range(1, LOOPS):
-        np.testing.assert_allclose(column(frames, "cosine", k), np.sign(rate), rtol=1e-6)
-    np.testing.assert_allclose(frames["token_paths"]["contraction_rate"], abs(rate), rtol=1e-6)
-    assert set(frames["token_paths"]["path_type"]) == {"converging"}
-
-
 def test_a_rotation_has_its_known_angle_and_its_orbit_is_found_in_a_loop_shorter_than_the_window(tmp_path):
     class Rotation(nn.Module):
         def forward(self, x):

@@ -90,15 +90,14 @@ def test_the_state_may_be_a_part_of_what_the_module_returns(wrap, take, pick, tm
     np.testing.assert_allclose(found.loc["state"]["radius"], 0.8, rtol=1e-7)
 
 
-def test_what_the_model_does_between_two_calls_belongs_to_the_step(tmp_path):
-    model = Looped(Affine(np.eye(SIZE)), between=lambda x, k: 0.3 * x + 1)
-    np.testing.assert_allclose(spectrum(model, tmp_path).loc["state"]["radius"], 0.3, rtol=1e-7)
+# the mean over tokens has the eigenvalue 1, the differences have 0: tokens that see one another are one operator
+BETWEEN = {0.3: lambda x, k: 0.3 * x + 1, 0.7: lambda x, k: 0.7 * x.mean(1, keepdim=True).expand_as(x)}
 
 
-def test_tokens_that_see_one_another_are_one_operator(tmp_path):
-    """A mean over tokens: eigenvalue 1 of the mean, 0 of the differences; with a factor 0.7."""
-    model = Looped(Affine(np.eye(SIZE)), between=lambda x, k: 0.7 * x.mean(1, keepdim=True).expand_as(x))
-    np.testing.assert_allclose(spectrum(model, tmp_path).loc["state"]["radius"], 0.7, rtol=1e-7)
+@pytest.mark.parametrize("radius", BETWEEN)
+def test_what_the_model_does_between_two_calls_belongs_to_the_step(radius, tmp_path):
+    model = Looped(Affine(np.eye(SIZE)), between=BETWEEN[radius])
+    np.testing.assert_allclose(spectrum(model, tmp_path).loc["state"]["radius"], radius, rtol=1e-7)
 
 
 def test_a_state_that_grows_has_a_direction_that_settles(tmp_path):

@@ -44,21 +44,17 @@ def measure_batch(
     checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, config: PathTypesConfig
 ) -> Iterator[tuple[str, Columns]]:
     """Rows of the tables `TABLES` for B sequences of T tokens, as pairs (table, columns), group by group."""
-    around = AroundCore(checkpoint.model)
-    groups = looped_groups(checkpoint, batch, loops, around)
-    return measure_groups(token_keys(checkpoint.iteration, batch), groups, config, around.jumps)
-
-
-def looped_groups(
-    checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, around: "AroundCore"
-) -> Iterator[GroupStates]:
-    """The states (B, T, C) of every looped group, one group at a time; `around` sees all stages."""
-    model, labels = checkpoint.model, checkpoint.model.config.group_labels
+    model, labels, around = checkpoint.model, checkpoint.model.config.group_labels, AroundCore(checkpoint.model)
     tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
-    for stage in filter(is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))):
-        assert stage.stage is not None
-        group = stage.stage.index
-        yield GroupStates(labels[group], stage.states, reference_states(model, stage) if group else {})
+
+    def groups() -> Iterator[GroupStates]:
+        """The states (B, T, C) of every looped group, one group at a time; `around` sees all stages."""
+        for stage in filter(is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))):
+            assert stage.stage is not None
+            group = stage.stage.index
+            yield GroupStates(labels[group], stage.states, reference_states(model, stage) if group else {})
+
+    return measure_groups(token_keys(checkpoint.iteration, batch), groups(), config, around.jumps)
 
 
 def measure_groups(
