@@ -152,27 +152,21 @@ REFUSED = [  # table, the rows of its files, what the sentence names
 @pytest.mark.parametrize(("table", "frames", "parts"), REFUSED)
 def test_files_that_do_not_fit_together_are_refused_in_one_sentence(table, frames, parts, tmp_path):
     paths = [write(table, frame, tmp_path / f"{number}.parquet") for number, frame in enumerate(frames)]
-    joined = {"trajectories": lambda files: aggregate.summarise("loop_metrics", files, "demo")} | {
-        name: join for name, (join, _) in TRAINING.items()
-    }
     with pytest.raises(InputError) as error:
-        joined[table](paths)
+        aggregate.joined(table, paths) if table in TRAINING else aggregate.summarise("loop_metrics", paths, "demo")
     assert "\n" not in str(error.value)
     assert all(part in str(error.value) for part in parts)
 
 
-TRAINING = {
-    "training": (aggregate.training, training_rows),
-    "training_loops": (aggregate.training_loops, training_loop_rows),
-}
+TRAINING = {"training": training_rows, "training_loops": training_loop_rows}
 
 
 @pytest.mark.parametrize("table", TRAINING)
 def test_training_segments_are_joined_in_the_order_of_iterations(table, tmp_path):
-    join, rows = TRAINING[table]
+    rows = TRAINING[table]
     second = write(table, rows(4, 6), tmp_path / "b.parquet")
     first = write(table, rows(1, 3), tmp_path / "a.parquet")
-    log = join([second, first])
+    log = aggregate.joined(table, [second, first])
     pd.testing.assert_frame_equal(log, rows(1, 6), check_dtype=False)
     assert list(log["iteration"].unique()) == [1, 2, 3, 4, 5, 6]
     tables.write(table, log, tmp_path / "log.parquet")
@@ -180,4 +174,4 @@ def test_training_segments_are_joined_in_the_order_of_iterations(table, tmp_path
 
 def test_a_model_without_groups_has_no_training_loops(tmp_path):
     paths = [write("training_loops", training_loop_rows(i, i, ()), tmp_path / f"{i}.parquet") for i in (1, 2)]
-    assert aggregate.training_loops(paths).empty
+    assert aggregate.joined("training_loops", paths).empty

@@ -47,48 +47,34 @@ def summarise(table: str, paths: Iterable[str | Path], run: str) -> pd.DataFrame
 # --- the training log ------------------------------------------------------------------------------------------
 
 
-def training(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """The logs of all training segments as one table "training", iterations 1, 2, … without a gap.
+def joined(table: str, paths: Iterable[str | Path]) -> pd.DataFrame:
+    """The logs ("training") or loop counts ("training_loops") of all training segments as one table.
 
-    Raises InputError if a log is empty, or two segments overlap or leave a gap.
+    Iterations are 1, 2, … without a gap; loop counts are empty for a model without groups. Raises InputError if a log
+    is empty, or two segments overlap, leave a gap, or are from models with different groups.
     """
-    segments = [(path, tables.read("training", path)) for path in paths]
-    for path, segment in segments:
-        if segment.empty:
+    segments = [(path, tables.read(table, path)) for path in paths]
+    groups = [list(rows["group"].unique()) if "group" in rows else [""] for _, rows in segments]
+    for (path, rows), found in zip(segments, groups, strict=True):
+        if found != groups[0]:
+            raise InputError(f"{path}: found the groups {found}, expected {groups[0]} as in {segments[0][0]}.")
+        if found and rows.empty:
             raise InputError(f"{path}: found no training iterations, expected at least one.")
-    return _joined(segments, rows_per_iteration=1)
-
-
-def training_loops(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """The loop counts of all training segments as one table "training_loops"; empty for a model without groups.
-
-    Raises InputError if two segments overlap, leave a gap, or are from models with different groups.
-    """
-    segments = [(path, tables.read("training_loops", path)) for path in paths]
-    first_path, first = segments[0]
-    groups = list(first["group"].unique())
-    for path, segment in segments:
-        segment_groups = list(segment["group"].unique())
-        if segment_groups != groups:
-            raise InputError(f"{path}: found the groups {segment_groups}, expected {groups} as in {first_path}.")
-    return _joined(segments, rows_per_iteration=len(groups)) if groups else first
-
-
-def _joined(segments: list[tuple[str | Path, pd.DataFrame]], rows_per_iteration: int) -> pd.DataFrame:
-    """The rows of all segments in the order of iterations, which have to be 1, 2, … without a gap."""
-    segments = sorted(segments, key=lambda segment: segment[1]["iteration"].iloc[0])
-    rows = 0  # before the segment
-    for path, segment in segments:
-        iterations = segment["iteration"].to_numpy()
-        expected = 1 + np.arange(rows, rows + len(iterations)) // rows_per_iteration
+    if not groups[0]:
+        return segments[0][1]
+    segments.sort(key=lambda segment: segment[1]["iteration"].iloc[0])
+    before = 0  # rows before the segment
+    for path, rows in segments:
+        iterations = rows["iteration"].to_numpy()
+        expected = 1 + np.arange(before, before + len(iterations)) // len(groups[0])
         wrong = np.flatnonzero(iterations != expected)
         if wrong.size:
             raise InputError(
                 f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration {expected[wrong[0]]}; "
                 "the segment logs must be consecutive, without overlaps or gaps."
             )
-        rows += len(iterations)
-    return pd.concat([segment for _, segment in segments], ignore_index=True)
+        before += len(iterations)
+    return pd.concat([rows for _, rows in segments], ignore_index=True)
 
 
 def statistics(
@@ -195,8 +181,8 @@ def metrics(job: "StudyJob") -> None:
 
 def join_training(job: "StudyJob") -> None:
     """The training logs of all segments, joined."""
-    job.write("training", training(job.files["logs"]))
-    job.write("training_loops", training_loops(job.files["loops"]))
+    job.write("training", joined("training", job.files["logs"]))
+    job.write("training_loops", joined("training_loops", job.files["loops"]))
 
 
 def join_exit_quality(job: "StudyJob") -> None:

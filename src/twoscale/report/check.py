@@ -8,9 +8,8 @@ they were chosen.
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,16 +17,14 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims.verdicts import ALL, CLAIMS
-from twoscale.config import Config, training_identity
 from twoscale.dynamics import aggregate
 from twoscale.jobs import machine
-from twoscale.report.release import Manifest, Release
+from twoscale.report.release import Manifest, Release, fetch
 
 ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of numbers, and how far they may be from the released ones."""
 
     name: str
@@ -39,31 +36,21 @@ SCHEDULE = Kind("schedule", 0.0)
 HELD_OUT = Kind("held-out loss in training", 0.1)
 ENTROPY = Kind("cross-entropy with exits", 0.06)
 EVALUATIONS = Kind("evaluations", 6.0)
-DECAY = Kind("decay of steps", 5.0, LOGARITHM)
-RATE = Kind("rate of decay over training", 0.4)
-COSINE = Kind("cosine", 0.7)
-VARIANCE = Kind("variance of a cosine", 0.1)
-JUMP = Kind("jump between groups", 0.5, LOGARITHM)
-NATS = Kind("cross-entropy lost to exits", 0.005)
-LENGTH = Kind("length of steps over training", 1.2)
-LATE = Kind("late steps", 9.0, LOGARITHM)
-RESPONSE = Kind("evaluations, KL minus acceleration", 2.0)
-SCALE = Kind("scale of the threshold", 0.1, LOGARITHM)
-KINDS = (
-    *(SCHEDULE, HELD_OUT, ENTROPY, EVALUATIONS),
-    *(DECAY, RATE, COSINE, VARIANCE, JUMP, NATS, LENGTH, LATE, RESPONSE, SCALE),
-)
-SAME_ARITHMETIC = Kind("every number but times", 1e-6, RELATIVE)
-
-# claim -> kind of its numbers; claims that rest on times have none
-CLAIM_KINDS = {
-    **{1: DECAY, 2: RATE, 6: JUMP, 12: LENGTH, 13: LATE, 14: RESPONSE},
+COSINE, NATS = Kind("cosine", 0.7), Kind("cross-entropy lost to exits", 0.005)
+VARIANCE = Kind("variance of a cosine", 0.1)  # of claim 3, whose other numbers are cosines
+SCALE = Kind("scale of the threshold", 0.1, LOGARITHM)  # which several claims give, for all groups
+CLAIM_KINDS = {  # claim -> kind of its numbers; claims that rest on times have none
+    1: Kind("decay of steps", 5.0, LOGARITHM),
+    2: Kind("rate of decay over training", 0.4),
+    6: Kind("jump between groups", 0.5, LOGARITHM),
+    12: Kind("length of steps over training", 1.2),
+    13: Kind("late steps", 9.0, LOGARITHM),
+    14: Kind("evaluations, KL minus acceleration", 2.0),
     **dict.fromkeys((3, 4, 5), COSINE),
     **dict.fromkeys((8, 9, 15), NATS),
 }
-TIMED = frozenset(claim.number for claim in CLAIMS if claim.timed)
-ALL_GROUPS = "all groups"  # scope of the threshold in units of the states, which several claims give for comparison
-UNLIKE_VARIANCE = "cosine at k = 1"  # beginning of the quantity of claim 3 that is no variance
+KINDS = (SCHEDULE, HELD_OUT, ENTROPY, EVALUATIONS, *dict.fromkeys(CLAIM_KINDS.values()), VARIANCE, SCALE)
+SAME_ARITHMETIC = Kind("every number but times", 1e-6, RELATIVE)
 
 # Table -> the columns that say which row it is. Its other numbers are compared, but for `TIMED_COLUMNS`.
 KEYS = {
@@ -83,8 +70,7 @@ TIMED_COLUMNS = frozenset({"tokens_per_s", "tflops", "utilisation"})
 Frames = Mapping[str, pd.DataFrame]  # the tables of `KEYS` by name
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """The numbers of a run compared with a release."""
 
     numbers: pd.DataFrame  # one row each: kind, number, found, released, difference, tolerance, outside
@@ -93,16 +79,6 @@ class Check:
     @property
     def outside(self) -> pd.DataFrame:
         return self.numbers[self.numbers["outside"]]
-
-    def kinds(self) -> pd.DataFrame:
-        """One row per kind: kind, numbers, outside, largest (difference), tolerance."""
-        found = self.numbers.groupby("kind", sort=False).agg(
-            numbers=("number", "size"),
-            outside=("outside", "sum"),
-            largest=("difference", "max"),
-            tolerance=("tolerance", "first"),
-        )
-        return found.reset_index()
 
 
 def segments(folder: Path) -> list[Path]:
@@ -114,7 +90,8 @@ def tables_of_run(folder: Path) -> Frames:
     """The tables of a finished run in its folder; the logs of its segments are joined. Raises InputError."""
     logs = segments(folder)
     loops = [path.with_suffix(".loops.parquet") for path in logs]
-    joined = {"training": aggregate.training(logs), "training_loops": aggregate.training_loops(loops)}
+    of_segments = {"training": logs, "training_loops": loops}
+    joined = {name: aggregate.joined(name, paths) for name, paths in of_segments.items()}
     return joined | {name: tables.read(name, folder / f"tables/{name}.parquet") for name in KEYS if name not in joined}
 
 
@@ -122,22 +99,13 @@ def tables_of_release(release: Release) -> Frames:
     """The same tables of the run of a release. Raises InputError."""
     frames = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in KEYS:
-            copy = Path(folder, f"{name}.parquet")
-            release.fetch(f"{release.manifest.run}/tables/{name}.parquet", copy)
-            frames[name] = tables.read(name, copy)
+        for table in KEYS:
+            name, copy = f"{release.manifest.run}/tables/{table}.parquet", Path(folder, f"{table}.parquet")
+            if name not in release.tables:
+                raise InputError(f"{release.source}: found no {name} in the manifest, expected a run with this table.")
+            fetch(release.source, name, release.tables[name], copy, release.download)
+            frames[table] = tables.read(table, copy)
     return frames
-
-
-def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None:
-    """Refuse a run on other tokens than the release, whose numbers need not agree. Raises InputError."""
-    for name, digest in sorted(manifest.text.items()):
-        if (other := found.get(name, "none")) != digest:
-            raise InputError(
-                f"{where}: found {name} with the SHA-256 {other[:12]}…, expected {digest[:12]}… as in the release; "
-                "the demo's text is Python's documentation, and the release was made with Python "
-                f"{manifest.versions.get('python', 'unknown')}."
-            )
 
 
 def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
@@ -145,44 +113,31 @@ def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
     here, there = machine.description(), manifest.machine
     names = [name for name in ("processor", "cpus") if here[name] != there.get(name)]
     found = [f"{name}: {there.get(name)!r} in the release, {here[name]!r} here" for name in names]
-    ours = machine.distinct_environments(segments)
-    released = machine.valid_environments(manifest.training.get("environments"))
+    released, ours = manifest.training.get("environments", []), machine.distinct_environments(segments)
     if len(released) != len(ours):
         return [*found, f"environments of training: {len(released)} in the release, {len(ours)} here"]
     changes = (machine.differences(*pair, ("in the release", "here")) for pair in zip(released, ours, strict=True))
     return [*found, *dict.fromkeys(text for texts in changes for text in texts)]
 
 
-def check_config(identity: Mapping[str, Any], released: Config, where: str) -> None:
-    """Refuse a run, by the identity of a checkpoint in the file `where`, of another training config. InputError."""
-    theirs = training_identity(released)
-    ours = {section: identity.get(section) for section in theirs}
-    if keys := _differing(ours, theirs):
-        raise InputError(f"{where}: found other values of {', '.join(keys)}, expected those of the release.")
-
-
-def _differing(ours: Any, theirs: Any, name: str = "") -> list[str]:
-    """Dotted names of the keys whose values differ."""
-    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
-        return [] if ours == theirs else [name]
-    keys = sorted({*ours, *theirs})
-    dotted = {key: f"{name}.{key}" if name else key for key in keys}
-    return [found for key in keys for found in _differing(ours.get(key), theirs.get(key), dotted[key])]
-
-
 def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
     """Compare the tables of a run with the tables of a release."""
-    numbers = every_number if same_arithmetic else summary
-    ours, theirs, none = numbers(found), numbers(released), pd.Series(dtype=np.float64)
+    ours, theirs = (every_number(side) if same_arithmetic else summary(side) for side in (found, released))
+    none = pd.Series(dtype=np.float64)
     rows = [_compared(kind, ours.get(kind, none), theirs.get(kind, none)) for kind in ours | theirs]
-    judged = [frames["claims"].set_index("claim").query("scope == @ALL")["verdict"] for frames in (found, released)]
-    verdicts = pd.concat(dict(zip(("found", "released"), judged, strict=True)), axis="columns").reset_index()
+    judged = {
+        side: frames["claims"].set_index("claim").query("scope == @ALL")["verdict"]
+        for side, frames in (("found", found), ("released", released))
+    }
+    verdicts = pd.concat(judged, axis="columns").reset_index()
     return Check(pd.concat(rows, ignore_index=True), verdicts[verdicts["found"] != verdicts["released"]])
 
 
 def every_number(frames: Frames) -> dict[Kind, pd.Series]:
     """All numbers of the tables but times, by name."""
-    return {SAME_ARITHMETIC: pd.concat([found for name in KEYS for found in _columns(name, _untimed(name, frames))])}
+    untimed = {name: frames[name].drop(columns=TIMED_COLUMNS & {*frames[name].columns}) for name in KEYS}
+    untimed["claims"] = _untimed_claims(frames)
+    return {SAME_ARITHMETIC: pd.concat([found for name in KEYS for found in _columns(name, untimed[name])])}
 
 
 def summary(frames: Frames) -> dict[Kind, pd.Series]:
@@ -197,35 +152,25 @@ def summary(frames: Frames) -> dict[Kind, pd.Series]:
         *_columns("training_loops", frames["training_loops"]),
         *_columns("exit_quality", quality[[*KEYS["exit_quality"], "document", "tokens"]]),
     ]
-    claims = _untimed("claims", frames)
-    by_kind = claims.groupby([_kind_of_claim(row).name for row in claims.itertuples()])
-    judged = {kind: _labelled("claim", rows["value"], rows[list(KEYS["claims"])]) for kind, rows in by_kind}
+    claims = _untimed_claims(frames)
+    kinds = claims["claim"].map(lambda claim: CLAIM_KINDS[claim].name).astype(object)
+    kinds[(claims["claim"] == 3) & ~claims["quantity"].str.startswith("cosine at k = 1")] = VARIANCE.name
+    kinds[claims["scope"] == "all groups"] = SCALE.name
+    judged = {kind: claims[kinds == kind.name] for kind in KINDS}
     return {
         SCHEDULE: pd.concat(schedule),
         HELD_OUT: _labelled("held-out loss, iteration", held_out["held_out_loss"], held_out[["iteration"]]),
         ENTROPY: _labelled("cross-entropy", weighted["ce"] / weighted["tokens"], weighted.index.to_frame()),
         EVALUATIONS: _labelled("evaluations", evaluations["evaluations"], evaluations[[*point, "group"]]),
-        **{kind: judged[kind.name] for kind in KINDS if kind.name in judged},
+        **{k: _labelled("claim", rows["value"], rows[list(KEYS["claims"])]) for k, rows in judged.items() if len(rows)},
     }
 
 
-def _untimed(name: str, frames: Frames) -> pd.DataFrame:
-    """A table without times; of the claims, without verdicts and numbers that two claims give alike."""
-    frame = frames[name].drop(columns=TIMED_COLUMNS & {*frames[name].columns})
-    if name != "claims":
-        return frame
-    frame = frame[~frame["claim"].isin(TIMED) & (frame["scope"] != ALL)]
-    return frame[~((frame["scope"] == ALL_GROUPS) & frame.duplicated(["scope", "quantity"]))]
-
-
-def _kind_of_claim(row: Any) -> Kind:
-    if row.scope == ALL_GROUPS:
-        return SCALE
-    if row.claim == 3 and not row.quantity.startswith(UNLIKE_VARIANCE):
-        return VARIANCE
-    if row.claim not in CLAIM_KINDS:
-        raise InputError(f"table claims: found claim {row.claim}, expected one of {', '.join(map(str, CLAIM_KINDS))}.")
-    return CLAIM_KINDS[row.claim]
+def _untimed_claims(frames: Frames) -> pd.DataFrame:
+    """The claims without those about times, without verdicts and numbers that two claims give alike."""
+    timed, claims = [claim.number for claim in CLAIMS if claim.timed], frames["claims"]
+    claims = claims[~claims["claim"].isin(timed) & (claims["scope"] != ALL)]
+    return claims[~((claims["scope"] == "all groups") & claims.duplicated(["scope", "quantity"]))]
 
 
 def _columns(name: str, frame: pd.DataFrame) -> list[pd.Series]:
@@ -264,8 +209,9 @@ def lines(result: Check, changes: Sequence[str], most: int = 20) -> list[str]:
     """The answer: what differs in the machine, a row per kind, and the numbers that left their tolerance."""
     text = ["arithmetic: as in the release" if not changes else f"another arithmetic: {'; '.join(changes)}", ""]
     text.append(f"{'kind':<40}{'numbers':>9}{'outside':>9}{'largest':>12}{'tolerance':>11}")
-    for row in result.kinds().itertuples():
-        text.append(f"{row.kind:<40}{row.numbers:>9}{row.outside:>9}{row.largest:>12.3g}{row.tolerance:>11g}")
+    for kind, rows in result.numbers.groupby("kind", sort=False):
+        largest, tolerance = rows["difference"].max(), rows["tolerance"].iloc[0]
+        text.append(f"{kind:<40}{len(rows):>9}{rows['outside'].sum():>9}{largest:>12.3g}{tolerance:>11g}")
     text += ["", "times are not compared: they depend on the machine and the load on it"]
     for row in result.verdicts.itertuples():
         text.append(f"claim {row.claim}: {row.found} here, {row.released} in the release")
