@@ -2,13 +2,14 @@
 
 import json
 
-from twoscale.data.shards import read_digest
+from twoscale.data.shards import TokenMetadata, read_metadata
 from twoscale.jobs import command
 from twoscale.model.checkpoints import save_untrained
 
 
 def main(arguments) -> None:
-    save_untrained(arguments.checkpoint, arguments.config | {"data": read_digest(arguments.metadata)})
+    digest = read_metadata(arguments.metadata, TokenMetadata).digest
+    save_untrained(arguments.checkpoint, arguments.config | {"data": digest})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from twoscale.config import ConfigSlice
-from twoscale.data.shards import TokenShard, read_digest
+from twoscale.data.shards import TokenMetadata, TokenShard, read_metadata
 from twoscale.jobs import command
 from twoscale.training.state import Segment, SegmentPaths
 from twoscale.training.trainer import TrainingData, train_segment
@@ -18,7 +18,7 @@ def main(arguments) -> None:
     torch.set_num_threads(config.train.cpu_threads)
     data = TrainingData.open(TokenShard(arguments.train, arguments.val, arguments.metadata), config)
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))
-    identity = identity | {"data": read_digest(arguments.metadata)}
+    identity = identity | {"data": read_metadata(arguments.metadata, TokenMetadata).digest}
     version = arguments.result_cache.version if arguments.result_cache else ""
     train_segment(config, data, Segment(arguments.until, identity, run=arguments.run, version=version), paths)
 

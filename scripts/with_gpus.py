@@ -3,7 +3,7 @@
 import sys
 
 from twoscale.base import InputError
-from twoscale.jobs.launch import run_on_gpus
+from twoscale.jobs.machine import run_on_gpus
 
 if __name__ == "__main__":
     # no parser, because the options of the command, and a `--` among them, must pass unchanged

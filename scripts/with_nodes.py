@@ -6,7 +6,7 @@
 import sys
 
 from twoscale.base import InputError
-from twoscale.jobs.launch import NodeResources, run_on_nodes, run_on_one_node
+from twoscale.jobs.machine import NodeResources, run_on_nodes, run_on_one_node
 
 if __name__ == "__main__":
     # no parser, because the options of the script must pass unchanged

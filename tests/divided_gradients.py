@@ -52,14 +52,14 @@ def measured(world: World, model: dict[str, Any], train: dict[str, Any]) -> dict
     trainer, state = state_of(world, model, train)
     state.log.append({})
     trainer.measure_held_out(state)
-    loss = trainer.recipe.accumulate_gradient(state.model, state.iteration, [LOOPS] * len(state.model.config.groups))
+    loss = trainer.accumulate_gradient(state.model, state.iteration, [LOOPS] * len(state.model.config.groups))
     parameters = dict(state.model.named_parameters())
     kept = sum((part.to_local() if state.sharded else part).numel() for part in parameters.values())
     gradients = {name: part.grad for name, part in parameters.items() if part.grad is not None}
     # copies, because clipping scales the gradients in place
     gradients = {name: (part.full_tensor() if state.sharded else part).clone() for name, part in gradients.items()}
     found = {"loss": loss.item(), "held out": state.log[0]["held_out_loss"]}
-    found["norm"] = trainer.recipe.clip_gradient(state.model).item()
+    found["norm"] = trainer.clip_gradient(state.model).item()
     return found | {"gradients": gradients, "kept": kept}
 
 

@@ -20,7 +20,7 @@ from twoscale import tables
 from twoscale.base import canonical_json
 from twoscale.config import RUNTIME_KEYS, ConfigSlice, plain
 from twoscale.data.shards import TokenShard
-from twoscale.jobs.launch import NODE_NUMBER, NodeResources, torchrun_line
+from twoscale.jobs.machine import NODE_NUMBER, NodeResources, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise

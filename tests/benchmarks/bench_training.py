@@ -42,8 +42,7 @@ def preset_step(name: str, batch_size: int, **changes: object) -> Step:
     from twoscale import config
     from twoscale.data.batches import HeldOut
     from twoscale.model.transformer import initialise
-    from twoscale.training.recipe import make_optimizer
-    from twoscale.training.state import TrainingState
+    from twoscale.training.state import TrainingState, make_optimizer
     from twoscale.training.trainer import Trainer, TrainingData
 
     run = config.checked(config.preset(name))

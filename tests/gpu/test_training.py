@@ -11,9 +11,8 @@ from twoscale.data.batches import HeldOut
 from twoscale.model import registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.flops import mean_flops_per_token
-from twoscale.training.recipe import draw_loops
 from twoscale.training.state import restore
-from twoscale.training.trainer import Trainer, TrainingData
+from twoscale.training.trainer import Trainer, TrainingData, draw_loops
 
 pytestmark = pytest.mark.gpu
 WARM_UP, COUNTED = 2, 8  # iterations

@@ -13,7 +13,7 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.kernels import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.recipe import autocast, draw_loops, held_out_loss
+from twoscale.training.trainer import autocast, draw_loops, held_out_loss
 from twoscale.training.state import compile_blocks, restore
 
 SEED = 11

@@ -13,8 +13,8 @@ from twoscale.model import flops
 from twoscale.model.loss import exit_log_probabilities
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.training.recipe import exit_gate_loss
 from twoscale.training.state import set_trained
+from twoscale.training.trainer import exit_gate_loss
 from twoscale.workflow.memory import activation_bytes
 
 LOOPS = 4

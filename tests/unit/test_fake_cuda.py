@@ -19,7 +19,7 @@ from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.model import registry
 from twoscale.model.noise import EvaluationNoise
-from twoscale.training.recipe import make_optimizer
+from twoscale.training.state import make_optimizer
 from twoscale.training.state import TrainingState
 from twoscale.training.trainer import Trainer, TrainingData
 
@@ -150,7 +150,7 @@ def test_an_iteration_does_not_wait_for_the_device_unless_its_batch_is_not_read_
         trainer, state = prepared(seen, {"loop_noise": 0.1}, **recipe)
         seen.clear()
         iterate(trainer, state)
-        assert waits(seen) == ({} if recipe.get("prefetch", True) else {"to device training/recipe.py": 4})
+        assert waits(seen) == ({} if recipe.get("prefetch", True) else {"to device training/trainer.py": 4})
         moments = [moment for values in state.optimizer.state.values() for moment in values.values()]
         assert {(moment.dtype, moment.device.type) for moment in moments} == {(torch.float32, "cuda")}
 

@@ -132,14 +132,6 @@ def test_a_criterion_file_counts_with_the_library_modules_that_it_imports(projec
     assert len(set(digests)) == 3
 
 
-def test_a_criterion_file_without_python_code_is_refused(tmp_path):
-    path = tmp_path / "criterion.py"
-    path.write_text("class Mine(\n")
-    for name in (path, tmp_path / "gone.py"):
-        with pytest.raises(InputError, match=f"exit criterion file {name}: cannot be read"):
-            fingerprint.criterion_file_fingerprint(str(name), "Mine")
-
-
 def test_a_criterion_that_a_file_lacks_is_answered_with_the_nearest_class(tmp_path):
     path = tmp_path / "criterion.py"
     path.write_text("import numpy as mine\nfrom math import pi as mines\nMax = mini = 3\nclass Mined: ...\n")

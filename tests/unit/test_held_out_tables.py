@@ -25,7 +25,7 @@ from twoscale.dynamics import trajectories
 from twoscale.dynamics.states import save_states
 from twoscale.exits import benchmark
 from twoscale.exits.evaluation import measure_scaling
-from twoscale.training.recipe import held_out_loss
+from twoscale.training.trainer import held_out_loss
 
 SCALING = ScalingConfig(loops=(LOOPS,), batch_size=2)
 

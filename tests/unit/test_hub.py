@@ -164,7 +164,6 @@ def test_a_full_quota_needs_no_network(hub, run, shards, tmp_path):
     [
         ({"subset": "other"}, "config key data.subset: found 'other' in somebody/text: "),
         ({"revision": "gone"}, "somebody/text, subset sample, revision gone: could not be read"),
-        ({"HF_HUB_OFFLINE": "1"}, "somebody/text, subset sample, revision main: could not be read"),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_sentence_without_retries(run, changes, found):

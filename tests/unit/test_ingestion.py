@@ -73,22 +73,6 @@ def test_the_size_of_parts_changes_no_byte_and_that_of_row_groups_no_row(source,
     assert [row["text"] for row in rows_of(shards)] == TEXTS
 
 
-def test_more_shards_than_documents_leaves_empty_shards_that_can_be_read(tmp_path):
-    shards = [tmp_path / f"text/shard_{number}.parquet" for number in range(20)]
-    prepare(write_parquet(tmp_path / "few.parquet", TEXTS[:10]), shards)
-    assert [document for _, texts in text.iter_shards(shards) for document in texts] == TEXTS[:10]
-
-
-def test_the_pages_of_a_family_of_python_docs_are_on_one_side(shards):
-    data = DataConfig(source="python_docs", held_out_fraction=0.4)
-    quota = TextQuota("characters", 400_000, 50_000)
-    download = DownloadConfig(part_characters=20_000)
-    ingestion.prepare_text(data, quota, shards, shards[0].parent.parent / "parts", download)
-    sides = {(text.split_key("python_docs", row["document"], ""), row["held_out"]) for row in rows_of(shards)}
-    assert len({family for family, _ in sides}) == len(sides) > 5
-    assert {held_out for _, held_out in sides} == {True, False}
-
-
 def test_copies_of_a_document_are_on_one_side_whatever_their_file_is_called(tmp_path, shards):
     prepare(write_parquet(tmp_path / "s.parquet", TEXTS * 2), shards)
     sides = {(row["text"], row["held_out"]) for row in rows_of(shards)}
@@ -100,9 +84,8 @@ def test_copies_of_a_document_are_on_one_side_whatever_their_file_is_called(tmp_
 @pytest.mark.parametrize(
     ("texts", "fraction", "found"),
     [
-        (TEXTS, 0.0, "found no held-out document among 200 "),
+        (TEXTS, 0.0, r"found no held-out document among 200 of data.source: parquet with the fraction 0\.0"),
         (TEXTS, 1.0, "found no training document among 200 "),
-        (["four", "fives"], 0.0, r"among 2 \(9 characters\) of data.source: parquet with the fraction 0\.0"),
         (["", None], 0.5, "found no training document among 0 "),
     ],
 )
@@ -203,6 +186,6 @@ def test_parts_are_used_up_to_the_first_that_is_missing_or_damaged(folder, damag
 @pytest.mark.parametrize("content", ['{"identity":', "[]", '{"identity": {}, "commit": 3, "parts": []}'])
 def test_a_manifest_of_another_form_is_refused_and_the_parts_are_kept(folder, content):
     (folder / ingestion.MANIFEST).write_text(content)
-    with pytest.raises(InputError, match=r"manifest\.json: cannot be read as JSON .* remove the folder to start again"):
+    with pytest.raises(InputError, match=r"manifest\.json: cannot be read .* remove the folder to start again"):
         ingestion.Parts(folder, {"source": "here"})
     assert len(list(folder.glob("part_*.parquet"))) == 3

@@ -14,7 +14,7 @@ import pytest
 
 from tests.segment import Run
 from twoscale.base import InputError
-from twoscale.jobs.launch import Team, checked_team, leave_team, team
+from twoscale.jobs.machine import Team, checked_team, leave_team, team
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 WITH_NODES = SCRIPTS / "with_nodes.py"
@@ -29,11 +29,6 @@ def export(monkeypatch):
             monkeypatch.setenv(name, value)
 
     return put
-
-
-def test_without_torchrun_a_process_is_alone(export):
-    export(OPERATOR)
-    assert team() == checked_team(1) == Team(0, 1)
 
 
 def test_torchrun_gives_a_process_its_team(export):

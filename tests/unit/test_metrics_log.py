@@ -76,12 +76,6 @@ def table(resumed) -> pd.DataFrame:
     return rows[(rows.index % 2 == 0) | rows["held_out_loss"].notna()]
 
 
-def test_each_iteration_is_in_the_csv_once_and_in_order_after_a_kill(resumed, table):
-    iterations = resumed.metrics()["iteration"].tolist()
-    assert iterations == table.index.tolist()
-    assert iterations == [i for i in range(1, SECOND + 1) if i % 2 == 0 or i % 5 == 0]
-
-
 def test_the_csv_has_the_numbers_of_the_tables(resumed, table):
     """Speeds too: a line before the kill shows the same measurement that the partial state keeps."""
     lines = resumed.metrics().set_index("iteration")
@@ -118,12 +112,6 @@ def iterations_in(folder: Path) -> list[int]:
     return pd.read_csv(folder / METRICS)["iteration"].tolist()
 
 
-def test_lines_are_at_the_interval_and_where_the_held_out_loss_is(tmp_path):
-    show(tmp_path, [row(1), row(2), row(3, held_out_loss=2.5), row(4), row(5)])
-    assert iterations_in(tmp_path) == [2, 3, 4]
-    assert pd.read_csv(tmp_path / METRICS)["held_out_loss"].dropna().tolist() == [2.5]
-
-
 @pytest.mark.parametrize("resumed_at", range(9))
 def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
     """From every cut and resume: each line once, in order, none beyond, and those of the segment complete."""
@@ -136,12 +124,6 @@ def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
         found = iterations_in(tmp_path)
         earlier = [iteration for iteration in (2, 4) if iteration in found and iteration <= resumed_at]
         assert found == earlier + [iteration for iteration in (6, 8) if iteration <= max(resumed_at, 4)]
-
-
-def test_a_resume_keeps_the_lines_up_to_its_iteration(tmp_path):
-    show(tmp_path, [row(iteration) for iteration in range(1, 9)])
-    show(tmp_path, [], iteration=4)
-    assert iterations_in(tmp_path) == [2, 4]
 
 
 def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_successor(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from twoscale.data import text
 from twoscale.data import tokens as near_duplicates
 from twoscale.data.tokenizer import byte_level
-from twoscale.data.tokens import HeldOutNgrams, drop_near_duplicates, ngram_hashes
+from twoscale.data.tokens import HeldOutNgrams, drop_near_duplicates
 
 END, VOCAB_SIZE = 9, 10
 
@@ -68,25 +68,6 @@ def naive_drop(held_out, training, n):
         if not found:
             return kept
         documents = [document for number, document in enumerate(documents) if number not in found]
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 31, 32, 33])
-def test_equal_ngrams_have_equal_hashes_and_others_do_not(n):
-    ids = np.random.default_rng(n).integers(2, size=500).astype(np.uint16)
-    tuples, hashes = ngrams(ids, n), ngram_hashes(ids, n)
-    assert len(hashes) == len(tuples)
-    assert len(set(zip(tuples, hashes.tolist(), strict=True))) == len(set(tuples)) == len(set(hashes.tolist()))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_matches_are_those_of_a_set_of_ngrams(seed):
-    draw = np.random.default_rng(seed)
-    n, size = int(draw.integers(2, 6)), int(draw.integers(1, 60))
-    held_out, training = (random_documents(draw, int(draw.integers(100, 400)), vocab_size=3) for _ in range(2))
-    known = set(ngrams(training, n))
-    found = HeldOutNgrams(held_out, n).found_in(chunks(training, size)())
-    assert found.tolist() == [ngram in known for ngram in ngrams(held_out, n)]
-    assert found.mean() > 0
 
 
 def test_a_collision_of_hashes_is_no_match(monkeypatch):

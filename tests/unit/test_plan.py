@@ -18,7 +18,7 @@ from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.recipe import draw_loops
+from twoscale.training.trainer import draw_loops
 from twoscale.workflow import memory
 from twoscale.workflow import plan as plans
 

@@ -10,7 +10,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests.ports import free_port
 from tests.segment import Run
 from twoscale.base import InputError
-from twoscale.jobs import launch
+from twoscale.jobs import machine
 from twoscale.model import checkpoints
 from twoscale.training import processes
 from twoscale.training.processes import World, connected, init_distributed
@@ -115,7 +115,7 @@ def test_tensors_of_one_dtype_are_averaged_together(backend, two_alike, monkeypa
 def test_a_process_whose_team_does_not_answer_ends_in_one_sentence(nodes, monkeypatch, tmp_path):
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if nodes == "one":
-        address = {launch.STORE: str(tmp_path / "processes")}
+        address = {machine.STORE: str(tmp_path / "processes")}
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", **address}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(processes, "TIMEOUT", timedelta(seconds=1))

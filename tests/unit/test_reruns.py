@@ -18,7 +18,7 @@ EXITS += " exits.evaluation exits.kv_cache exits.parallel exits.probe exits.refe
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {
     "init_model": MODEL,
-    "train_segment": f"{MODEL} training.processes training.recipe training.state training.trainer",
+    "train_segment": f"{MODEL} training.processes training.state training.trainer",
     "extract_trajectories": f"{MODEL} dynamics.measures dynamics.states dynamics.trajectories dynamics.vectors",
     "extract_states": f"{MODEL} data.tokenizer dynamics.state_paths dynamics.states",
     "benchmark_exits": f"{MODEL} {EXITS}",

@@ -85,13 +85,6 @@ def test_another_code_or_config_computes_and_only_the_latest_result_is_kept(proj
     assert project.computed == 3
 
 
-def test_another_environment_computes_and_the_same_one_restores(project):
-    job, environments = project.job(), [{"torch": "2.13.0"}, {"torch": "2.13.0"}, {"torch": "2.14.0"}, {}]
-    for environment, computed in zip(environments, (1, 1, 2, 3), strict=True):
-        result_cache.run(job.within(environment), lambda: project.compute("1"))
-        assert project.computed == computed
-
-
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK])
 def test_a_result_that_cannot_be_linked_is_copied(project, monkeypatch, number):
     def refuse(*arguments):
@@ -102,12 +95,6 @@ def test_a_result_that_cannot_be_linked_is_copied(project, monkeypatch, number):
     assert project.rerun() == first
     assert project.computed == 1
     assert project.outputs[0].stat().st_nlink == 1
-
-
-def test_further_outputs_of_the_job_compute(project):
-    project.rerun()
-    project.outputs.append(project.folder / "c")
-    assert project.rerun()[-1] == "c 1 text"
 
 
 def kept_b(project):
@@ -246,13 +233,6 @@ def test_a_chain_of_segments_is_restored_without_the_temporary_states(chain):
     assert chain.computed == []
     assert (chain.folder / "weights3").read_text() == "0 1 2 3"
     assert (chain.folder / "optimizer3").read_text() == "state 3"
-
-
-def test_a_longer_schedule_restores_the_segments_up_to_its_optimizer_state(chain):
-    (chain.folder / "optimizer3").unlink()
-    chain.train([1, 2, 3, 4, 5])
-    assert chain.computed == [4, 5]
-    assert (chain.folder / "weights5").read_text() == "0 1 2 3 4 5"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from twoscale.data.batches import Batches
 from twoscale.exits.generate import Sampling
 from twoscale.model.noise import EvaluationNoise, training_noise
 from twoscale.model.transformer import initialise
-from twoscale.training.recipe import draw_loops
+from twoscale.training.trainer import draw_loops
 
 
 @pytest.mark.parametrize("other", [(2, "loops", 3), (1, "batch", 3), (1, "loops", 4), (1, "loops"), (1, "loops", "3")])

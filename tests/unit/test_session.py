@@ -20,7 +20,7 @@ from tests.small import ROOT
 from twoscale import config, tables
 from twoscale.base import InputError
 from twoscale.model.flops import mean_flops_per_token
-from twoscale.training.recipe import learning_rate
+from twoscale.training.trainer import learning_rate
 from twoscale.workflow import pack
 from twoscale.workflow.session import Session, collect, plan, schedule, start, status
 

@@ -165,7 +165,6 @@ def test_json_lines_are_documents_named_by_id_or_line(tmp_path, read, ending):
     [
         ({"text": ["one", "two"], "id": ["urn:1", None], "url": ["u", "v"]}, [("urn:1", "one"), ("x:1", "two")]),
         ({"text": ["one"], "id": [7]}, [("7", "one")]),
-        ({"text": ["one"], "id": [[7]]}, [("x:0", "one")]),
         ({"text": [None, "", "kept", None, "Ünï\u2028 \0 😀"]}, [("x:2", "kept"), ("x:4", "Ünï\u2028 \0 😀")]),
         ({"text": [f"t{row}" for row in range(1000)]}, [(f"x:{row}", f"t{row}") for row in range(1000)]),
         ({"text": pa.nulls(3)}, []),
@@ -200,13 +199,12 @@ WRONG_FILES = {
     "byte": ("a.txt", b"x" * 100 + b"\xff", "a byte that is not UTF-8"),
     "late byte": ("a.txt", (b"x" * 10**6 + b"\n") * 12 + b"\xe4\xb8", "a byte that is not UTF-8"),
     "cut gzip": ("a.txt.gz", BROKEN_GZIP, "cannot be read"),
-    "fields": ("a.jsonl", b'{"content": "x"}', "line 1: found no text"),
     "null": ("a.jsonl", b'\n{"text": null}', "line 2: found no text"),
     "number": ("a.jsonl", b'{"text": 3}', "line 1: found int as text"),
     "no json": ("a.jsonl", b'{"text": "fine"}\n\n{"text": "x"\n', "line 3: found Expecting ',' delimiter"),
     "surrogate": ("a.jsonl", b'{"text": "\\ud800"}', "line 1: found 'utf-8' codec can't encode"),
     "no column": ("a.parquet", {"content": ["one"], "id": ["1"]}, "found the columns content, id"),
-    "binary": ("a.parquet", {"text": pa.array([b"one"], pa.binary())}, "found the type binary in the column text"),
+    "binary": ("a.parquet", {"text": pa.array([b"one"], pa.binary())}, "found bytes in the column text"),
     "not UTF-8": (
         "a.parquet",
         {"text": pa.StringArray.from_buffers(1, *pa.array([b"\xff"]).buffers()[1:])},
@@ -313,7 +311,7 @@ def test_shards_are_read_in_order_and_training_texts_are_those_not_held_out(tmp_
 def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path, name, content):
     if content is not None:
         written(tmp_path / name, content)
-    with pytest.raises(InputError, match=f"{name}: cannot be read as a shard of text"):
+    with pytest.raises(InputError, match=f"{name}: cannot be read"):
         list(text.iter_shards([tmp_path / name]))
 
 

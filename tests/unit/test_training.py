@@ -18,7 +18,6 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training.processes import World
-from twoscale.training.recipe import draw_loops, held_out_loss, learning_rate, make_optimizer
 from twoscale.training.state import (
     Segment,
     SegmentPaths,
@@ -26,13 +25,22 @@ from twoscale.training.state import (
     load_moments,
     load_partial,
     load_state,
+    make_optimizer,
     note_environment,
     restore,
     save_partial,
     tensors_of,
     write_log,
 )
-from twoscale.training.trainer import Trainer, TrainingData, run_segment, train_segment
+from twoscale.training.trainer import (
+    Trainer,
+    TrainingData,
+    draw_loops,
+    held_out_loss,
+    learning_rate,
+    run_segment,
+    train_segment,
+)
 
 SEED = 11
 MODEL = model_config(hidden_size=16)
@@ -267,11 +275,6 @@ def test_the_held_out_loss_is_measured_at_its_interval_and_at_the_end_of_a_segme
     assert [row["iteration"] for row in log if row["held_out_loss"] is not None] == [3, 6, 7]
 
 
-def test_measuring_the_held_out_loss_changes_no_training(tmp_path):
-    often, seldom = (trained(4, tmp_path / "none", held_out_every=every) for every in (1, 100))
-    assert_same_bits(often, seldom)
-
-
 def test_the_log_is_the_tables_training_and_training_loops(tmp_path):
     state, path, loops_path = trained(3, tmp_path / "none"), tmp_path / "training.parquet", tmp_path / "loops.parquet"
     write_log(state, path, loops_path)
@@ -302,21 +305,6 @@ def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterru
     run_segment(trainer(), resumed, 6, partial, IDENTITY)
     assert_same_bits(resumed, uninterrupted)
     assert untimed(resumed.log) == untimed(uninterrupted.log)
-
-
-@pytest.mark.parametrize("cut", [1, 3, 5])
-def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
-    first = trained(cut, tmp_path / "none")
-    for kind, tensors in zip(("weights", "optimizer"), tensors_of(first), strict=True):
-        checkpoints.save(tmp_path / kind, tensors, Header(kind, first.iteration, first.tokens_seen, IDENTITY, {}))
-    weights, header = checkpoints.load(tmp_path / "weights", "weights", IDENTITY)
-    moments, _ = checkpoints.load(tmp_path / "optimizer", "optimizer", IDENTITY)
-    second = restore(segment(), weights, moments, header)
-    assert (second.iteration, second.log) == (cut, [])
-    run_segment(trainer(), second, 6, tmp_path / "none", IDENTITY)
-    assert_same_bits(second, uninterrupted)
-    losses = [row["loss"] for row in [*first.log, *second.log]]
-    assert losses == [row["loss"] for row in uninterrupted.log]
 
 
 def segment_paths(folder: Path, first: int, until: int) -> SegmentPaths:

@@ -18,9 +18,8 @@ from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
-from twoscale.training.recipe import held_out_loss
 from twoscale.training.state import restore
-from twoscale.training.trainer import Trainer, TrainingData
+from twoscale.training.trainer import Trainer, TrainingData, held_out_loss
 
 SEED, MAX_LOOPS, EPSILON = 3, 7, 0.05
 CORE = {"groups": [[1, 2, 3, 4]], "state_init": "input", "injection": "none", "exit_gate": True}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.data.shards import open_shard, read_end_of_text
+from twoscale.data.shards import TokenMetadata, open_shard, read_metadata
 from twoscale.rng import stream
 
 
@@ -24,8 +24,6 @@ class Batches:
 
     The order "permutation" visits all non-overlapping sequences in each epoch, in a new order; a batch may begin in
     one epoch and end in the next. "offsets" draws the first token of every sequence at random, as nanoGPT does.
-
-    Raises InputError if the shard has less than one sequence and a target.
     """
 
     def __init__(self, shard: np.ndarray, context_length: int, batch_size: int, order: str, seed: int) -> None:
@@ -33,10 +31,8 @@ class Batches:
         self.order, self.seed = order, seed
         self.num_sequences = _num_sequences(shard, context_length)
         if not self.num_sequences:
-            raise InputError(
-                f"training tokens: found {len(shard)}, expected at least {context_length + 1}, one sequence of "
-                "model.context_length tokens and a target."
-            )
+            expected = f"at least {context_length + 1}, model.context_length and a target"
+            raise InputError(f"training tokens: found {len(shard)}, expected {expected}.")
         self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
 
     def indices(self, iteration: int) -> np.ndarray:
@@ -47,20 +43,16 @@ class Batches:
         parts, first, count = [], iteration * self.batch_size, self.batch_size  # of all epochs' permutations in a row
         while count:
             epoch, position = divmod(first, self.num_sequences)
-            parts.append(self._epoch_order(epoch)[position : position + count])
+            if epoch != self._epoch:  # cached, because many iterations need the same
+                self._permutation = stream(self.seed, "permutation", epoch).permutation(self.num_sequences)
+                self._epoch = epoch
+            parts.append(self._permutation[position : position + count])
             first, count = first + len(parts[-1]), count - len(parts[-1])
         return np.concatenate(parts) * self.context_length
 
     def __getitem__(self, iteration: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the batch at `iteration`, int64 (B, T) each."""
         return _gather(self.shard, self.indices(iteration), self.context_length)
-
-    def _epoch_order(self, epoch: int) -> np.ndarray:
-        """The sequences in the order of `epoch`, int64 (sequences,); cached, because many iterations need the same."""
-        if epoch != self._epoch:
-            self._permutation = stream(self.seed, "permutation", epoch).permutation(self.num_sequences)
-            self._epoch = epoch
-        return self._permutation
 
 
 class Prefetched:
@@ -83,11 +75,11 @@ class Prefetched:
         return batch
 
     def _read(self, iteration: int) -> Future:
-        return self._reader.submit(self._batch, iteration)
+        def batch() -> tuple[Tensor, ...]:
+            parts = self.batches[iteration]
+            return tuple(part.pin_memory() for part in parts) if self.pins else parts
 
-    def _batch(self, iteration: int) -> tuple[Tensor, ...]:
-        batch = self.batches[iteration]
-        return tuple(part.pin_memory() for part in batch) if self.pins else batch
+        return self._reader.submit(batch)
 
 
 @dataclass(frozen=True)
@@ -129,15 +121,15 @@ class HeldOut:
 def open_held_out(path: Path, metadata: Path, model: ModelConfig, count: int) -> HeldOut:
     """`held_out_sequences` for a model, of the file of held-out ids that the metadata describes."""
     shard = open_shard(path, metadata, model.vocab_size)
-    return held_out_sequences(shard, read_end_of_text(metadata), model.context_length, count)
+    end_of_text = read_metadata(metadata, TokenMetadata).end_of_text
+    return held_out_sequences(shard, end_of_text, model.context_length, count)
 
 
 def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int, count: int) -> HeldOut:
     """`count` non-overlapping sequences, ascending, spread over the shard.
 
     They are the first ones in the order of the reversed bits of their numbers (van der Corput), in which every
-    beginning is spread evenly. So the sequences of a smaller count are among the sequences of a larger one. Raises
-    InputError if the shard, uint16 or uint32 (tokens,), has fewer sequences.
+    beginning is spread evenly. So the sequences of a smaller count are among the sequences of a larger one.
     """
     available = _num_sequences(shard, context_length)
     if available < count:

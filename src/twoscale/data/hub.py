@@ -1,15 +1,13 @@
 """Text and models of the Hugging Face Hub, at one commit, read through `huggingface_hub` and `datasets`.
 
-The libraries repeat requests that fail, wait as long as the Hub demands, and use the endpoint, token, proxies and
-offline mode of the user's shell. What they do not do is done here: a file whose bytes arrive truncated is opened again
-at the row that comes next, and every error is one sentence.
+The libraries use the endpoint, token, proxies and offline mode of the user's shell. In addition, a file whose bytes
+arrive truncated is opened again at the row that comes next, and every error is one sentence.
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -49,10 +47,7 @@ class Subset(NamedTuple):
 
 
 def resolve(repository: str, subset: str, revision: str, download: DownloadConfig) -> Subset:
-    """The training files of a subset at a branch, tag or commit, as the card of the data set names them.
-
-    Raises InputError if the Hub cannot be reached, or the data set, revision or subset does not exist.
-    """
+    """The training files of a subset at a branch, tag or commit, as the card of the data set names them."""
     from datasets import load_dataset_builder
 
     what = f"{repository}, subset {subset}, revision {revision}"
@@ -69,7 +64,7 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
 
 
 def documents(subset: Subset, name: str, first: int, download: DownloadConfig) -> Iterator[Document]:
-    """Documents of a file of the subset from row `first` on. Raises InputError."""
+    """Documents of a file of the subset from row `first` on."""
     what, short_name = f"{subset.repository}/{name}", name.rpartition("/")[2]
     failures = 0
     while True:
@@ -87,17 +82,10 @@ def documents(subset: Subset, name: str, first: int, download: DownloadConfig) -
 
 
 def fetch_model(repository: str, revision: str, folder: Path, download: DownloadConfig) -> None:
-    """Download a model at a commit into `folder`, and write its manifest last; what is there already is kept.
-
-    Raises InputError if the Hub cannot be reached, or the repository or commit does not exist or has no model.
-    """
-    what = f"{repository}, revision {revision}"
-    wanted = list(MODEL_FILES)
-    _with_retries(
-        what,
-        lambda: snapshot_download(repository, revision=revision, local_dir=folder, allow_patterns=wanted),
-        download,
-    )
+    """Download a model at a commit into `folder`, and write its manifest last; what is there already is kept."""
+    what, wanted = f"{repository}, revision {revision}", list(MODEL_FILES)
+    options = {"revision": revision, "local_dir": folder, "allow_patterns": wanted}
+    _with_retries(what, lambda: snapshot_download(repository, **options), download)
     paths = sorted({path for pattern in wanted for path in folder.glob(pattern)})
     if not any(path.suffix == ".safetensors" for path in paths) or not (folder / "config.json").is_file():
         found = ", ".join(path.name for path in paths) or "none of the files of a model"
@@ -108,12 +96,13 @@ def fetch_model(repository: str, revision: str, folder: Path, download: Download
 
 
 def _with_retries(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
-    for failures in count(1):
+    failures = 0
+    while True:
         try:
             return request()
         except FAILURES as error:
+            failures += 1
             _wait(what, error, failures, download)
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) -> None:
@@ -126,8 +115,7 @@ def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) 
     if is_refused or isinstance(cause, FileNotFoundError) or failures > download.retries:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub after {failures - 1} retries ({described}); check "
-            "the network, repository and revision (a private repository needs a token), or use local files: "
-            "data.source: parquet, or model.folder."
+            "network, repository, revision and token, or use local files (data.source: parquet, model.folder)."
         ) from error
     seconds = min(download.delay * 2 ** (failures - 1), MAX_DELAY)
     print(f"{described}: retrying in {seconds:g} s", file=sys.stderr, flush=True)

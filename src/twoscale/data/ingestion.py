@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow.parquet as pq
-from pydantic import Field
 
 from twoscale import tables
 from twoscale.base import InputError, first_line, meter, replacing, sha256
@@ -50,10 +49,7 @@ def prepare_text(
 
     The shards contain the documents in the order of the source: first shard 0, then shard 1, …, about equally
     many characters in each. All shards appear together. `folder` is for the parts; `measure` gives the sizes of
-    documents in the unit of the quota.
-
-    Raises InputError if the source is wrong or cannot be reached, or yields no training or no held-out document.
-    Complete parts of a data set on the Hub are kept.
+    documents in the unit of the quota. Raises InputError if there is no training or no held-out document.
     """
     is_local = data.source != "fineweb"
     keys = ("source", "path") if is_local else ("source", "repository", "subset", "revision")
@@ -67,14 +63,20 @@ def prepare_text(
     tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, measure, download.part_characters)
-        _check_both_sides(tally)
+        for held_out, side in SIDES:
+            if not tally.documents[held_out] and tally.limits[held_out] != 0:
+                raise InputError(
+                    f"config key data.held_out_fraction: found no {side} document among "
+                    f"{sum(tally.documents.values())} of data.source: {data.source} with the fraction "
+                    f"{data.held_out_fraction}, expected at least one; use more text, another fraction or smaller "
+                    "data.piece_characters."
+                )
         _write_shards(parts, Tally(quota, data), tally.characters, shards)
     except InputError as error:
         if is_local:
             raise
-        raise InputError(
-            f"{str(error).removesuffix('.')}; {len(parts.parts)} complete parts remain in {folder}."
-        ) from error
+        said = str(error).removesuffix(".")
+        raise InputError(f"{said}; {len(parts.parts)} complete parts remain in {folder}.") from error
     finally:
         if is_local:
             parts.clear()
@@ -121,17 +123,6 @@ class Tally:
         return self.sizes[False] if limit is None else min(self.sizes[False], limit)
 
 
-def _check_both_sides(tally: Tally) -> None:
-    documents = sum(tally.documents.values())
-    for held_out, side in SIDES:
-        if not tally.documents[held_out] and tally.limits[held_out] != 0:
-            raise InputError(
-                f"config key data.held_out_fraction: found no {side} document among {documents} ({tally.characters} "
-                f"characters) of data.source: {tally.source} with the fraction {tally.held_out_fraction}, expected at "
-                "least one; use more text, another fraction or smaller data.piece_characters."
-            )
-
-
 # --- parts
 
 
@@ -139,7 +130,7 @@ def _check_both_sides(tally: Tally) -> None:
 class DownloadPart:
     """An entry of the manifest: a part that contains the rows `first` to `end - 1` of a file, except empty ones."""
 
-    name: Annotated[str, Field(pattern=r"^part_\d{5,}\.parquet$")]
+    name: str
     file: str
     first: JsonCount
     end: JsonCount
@@ -150,10 +141,8 @@ class DownloadPart:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of the manifest: identity of the parts, the commit of a data set on the Hub, and the parts."""
-
     identity: dict[str, Any]
-    commit: str | None
+    commit: str | None  # of a data set on the Hub
     parts: list[DownloadPart]
 
 
@@ -161,7 +150,7 @@ class Parts:
     """A folder of parts and their manifest, which lists only complete parts.
 
     Parts in the folder are used up to the first one that is missing or damaged. If their identity, the source and the
-    unit of sizes, differs, the folder is emptied. Raises InputError if the manifest has another form.
+    unit of sizes, differs, the folder is emptied.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
@@ -169,7 +158,15 @@ class Parts:
         self.commit: str | None = None
         self.parts: list[DownloadPart] = []
         folder.mkdir(parents=True, exist_ok=True)
-        saved = self._saved()
+        try:
+            saved = parse_json((folder / MANIFEST).read_bytes(), Manifest)
+        except FileNotFoundError:
+            saved = None
+        except ValueError as error:
+            raise InputError(
+                f"{folder / MANIFEST}: cannot be read ({first_line(error)}), expected the list of parts; remove the "
+                "folder to start again."
+            ) from error
         if saved is None or saved.identity != identity:
             self.clear()
             return
@@ -208,17 +205,6 @@ class Parts:
                 path.unlink()
         self.parts = []
 
-    def _saved(self) -> Manifest | None:
-        try:
-            return parse_json((self.folder / MANIFEST).read_bytes(), Manifest)
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise InputError(
-                f"{self.folder / MANIFEST}: cannot be read as JSON ({first_line(error)}), expected the list of "
-                "parts; remove the folder to start again."
-            ) from error
-
 
 # --- from the source to the parts
 
@@ -231,11 +217,6 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
     subset = hub.resolve(data.repository, data.subset, parts.commit or data.revision, download)
     parts.commit = subset.commit
     last = parts.parts[-1] if parts.parts else None
-    if last and last.file not in subset.files:
-        raise InputError(
-            f"{parts.folder / MANIFEST}: found a part of {last.file!r}, expected a part of a file of the subset; "
-            "remove the folder to start again."
-        )
     for name in subset.files[subset.files.index(last.file) if last else 0 :]:
         yield name, hub.documents(subset, name, last.end if last and last.file == name else 0, download)
 
@@ -253,16 +234,14 @@ def _collect(parts: Parts, files: SourceFiles, tally: Tally, measure: Measure, p
             before = tally.progress
             for document, size in zip(group, sizes, strict=True):
                 tally.take(document.name, document.text, size)
-            bar.set_postfix_str(f"{sum(tally.documents.values())} documents")
+            bar.set_postfix_str(f"{sum(tally.documents.values())} documents", refresh=False)
             bar.update(tally.progress - before)
             if tally.full:
                 break
     for held_out, side in SIDES:
-        if tally.limits[held_out] is not None and not tally.is_full(held_out):
-            print(
-                f"the source ended after {tally.sizes[held_out]} of {tally.limits[held_out]} {side} {tally.unit}",
-                file=sys.stderr,
-            )
+        size, limit = tally.sizes[held_out], tally.limits[held_out]
+        if limit is not None and not tally.is_full(held_out):
+            print(f"the source ended after {size} of {limit} {side} {tally.unit}", file=sys.stderr)
 
 
 def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, list[Document]]]:

@@ -1,11 +1,10 @@
 """Token shards: the ids of a text, as training reads them.
 
 A token shard is three files. Two hold little-endian ids and nothing else, uint16 or, where a vocabulary needs it,
-uint32: of the training documents and of the held-out documents. The third, the metadata, is JSON that
-describes the ids.
+uint32: of the training documents and of the held-out documents. The third, the metadata, is JSON.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
@@ -44,10 +43,10 @@ class FileMetadata:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenMetadata(IdMetadata):
-    """The keys that are read of the metadata of join_tokens."""
+    """The keys that are read of the metadata of join_tokens; `digest` is of the training data."""
 
-    parts: dict[str, FileMetadata] = field(default_factory=dict)
-    digest: str | None = None
+    parts: dict[str, FileMetadata]
+    digest: str
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
@@ -56,25 +55,13 @@ def id_dtype(vocab_size: int) -> np.dtype:
 
 
 def read_metadata(path: Path, form: type[T]) -> T:
-    """The part of the metadata of a token shard that `form`, a dataclass, has. Raises InputError."""
+    """The part of the metadata of a token shard that `form`, a dataclass, has."""
     try:
         return parse_json(path.read_bytes(), form)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: found no description of tokens ({first_line(error)}), expected metadata written by join_tokens."
         ) from error
-
-
-def read_digest(metadata_path: Path) -> str:
-    """Digest of the training data that the metadata describes."""
-    digest = read_metadata(metadata_path, TokenMetadata).digest
-    if digest is None:
-        raise InputError(f"{metadata_path}: found no digest, expected metadata written by join_tokens.")
-    return digest
-
-
-def read_end_of_text(metadata_path: Path) -> int:
-    return read_metadata(metadata_path, TokenMetadata).end_of_text
 
 
 def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -> np.ndarray:
@@ -85,12 +72,10 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     """
     metadata = read_metadata(metadata_path, TokenMetadata)
     if path.name not in metadata.parts:
-        raise InputError(
-            f"{metadata_path}: found no description of {path.name}, expected metadata written by join_tokens."
-        )
+        raise InputError(f"{metadata_path}: found no description of {path.name}, expected that of join_tokens.")
     dtype, expected = DTYPES[metadata.dtype], metadata.parts[path.name]
-    found = f"{path.stat().st_size / dtype.itemsize:g} tokens" if path.is_file() else "no file"
     if not path.is_file() or sha256(path) != expected.sha256:
+        found = f"{path.stat().st_size / dtype.itemsize:g} tokens" if path.is_file() else "no file"
         raise InputError(
             f"{path}: found {found}, expected the {expected.count} tokens with the SHA-256 {expected.sha256[:12]}…, as "
             f"{metadata_path.name} says; remove the file and run `snakemake {path}`."

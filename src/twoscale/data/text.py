@@ -12,13 +12,12 @@ imports this module for `find_files` and `digest_files`, so libraries are import
 import ast
 import hashlib
 import json
-import os
 import sys
 import sysconfig
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from twoscale import tables
 from twoscale.base import InputError, first_line, json_digest, sha256
@@ -37,7 +36,6 @@ BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain
 ROWS = 256  # of a parquet file at a time
 BUFFER = 2**20  # bytes of a parquet column at a time
 LINES = 4096  # taken from `datasets` at a time
-BYTE_ORDER_MARK = "\ufeff"
 
 LONG = 10  # a document is cut into pieces if it has more than LONG * data.piece_characters characters
 BOUNDARIES = ("\n\n", "\n", ". ", " ")  # where a document may be cut, best first
@@ -52,8 +50,7 @@ class Document(NamedTuple):
 def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
     """Documents of Python's documentation or of all files of `data.path`, in order; none is empty.
 
-    `cache` is a folder for what `datasets` writes: one empty lock file per file. The caller removes it. Raises
-    InputError for a file that cannot be read.
+    `cache` is a folder for what `datasets` writes, one empty lock file per file; the caller removes it.
     """
     if data.source == "python_docs":
         yield from python_docs()
@@ -72,10 +69,8 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
                     if piece.strip():
                         yield Document(document.name if is_whole else f"{document.name}/{number}", piece, document.row)
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{file}: found a byte that is not UTF-8 ({error.reason}), expected text in UTF-8; convert the file "
-                "first, for example with iconv."
-            ) from error
+            found = f"a byte that is not UTF-8 ({error.reason})"
+            raise InputError(f"{file}: found {found}, expected text in UTF-8, as iconv converts it.") from error
         except (OSError, ValueError, EOFError, zlib.error) as error:  # pyarrow's errors are among these
             raise InputError(f"{file}: cannot be read ({first_line(error)}), expected {data.source}.") from error
 
@@ -84,10 +79,7 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
 
 
 def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
-    """The file, or the files under a folder that have an ending of the source; each with its name in the folder.
-
-    Raises InputError if there is none.
-    """
+    """The file, or the files under a folder that have an ending of the source; each with its name in the folder."""
     endings = ENDINGS[source]
     if path.is_file():
         other = [key for key in FILE_SOURCES if key != source and path.name.lower().endswith(ENDINGS[key])]
@@ -105,10 +97,7 @@ def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
 
 
 def digest_files(path: Path, source: str) -> str:
-    """Digest of the names and contents of the files. Raises InputError if there is none.
-
-    For more than DIGESTED bytes, sizes and times of modification replace the contents.
-    """
+    """Digest of the names and contents of the files; above DIGESTED bytes, of sizes and times of modification."""
     files = [(name, file, file.stat()) for file, name in find_files(path, source)]
     is_read = sum(status.st_size for _, _, status in files) <= DIGESTED
     known = [(name, sha256(file) if is_read else (s.st_size, s.st_mtime_ns)) for name, file, s in files]
@@ -133,24 +122,16 @@ def python_docs() -> Iterator[Document]:
         ) from error
     for topic in sorted(topics):
         yield Document(f"{TOPIC}{topic}", topics[topic])
-    for module, path in _standard_library():
+    root, modules = Path(sysconfig.get_path("stdlib")), []
+    for path in root.rglob("*.py"):
+        *folders, name = path.relative_to(root).with_suffix("").parts
+        # skips site-packages, lib-dynload and config-3.x, which are no identifiers
+        if all(part.isidentifier() for part in (*folders, name)) and SKIPPED_PACKAGES.isdisjoint(folders):
+            modules.append((".".join((*folders, name)).removesuffix(".__init__"), path))
+    for module, path in sorted(modules):
         sections = [f"{name}\n\n{docstring}" for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)]
         if sections:
             yield Document(module, "\n\n\n".join(sections))
-
-
-def _standard_library() -> list[tuple[str, Path]]:
-    """Dotted name and path of the modules of the standard library, sorted by name."""
-    root = Path(sysconfig.get_path("stdlib"))
-    modules = []
-    for folder, subfolders, files in os.walk(root):
-        # skips site-packages, lib-dynload and config-3.x, which are no identifiers
-        subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in SKIPPED_PACKAGES]
-        for path in (Path(folder, name) for name in files):
-            if path.suffix == ".py" and path.stem.isidentifier():
-                parts = path.relative_to(root).with_suffix("").parts
-                modules.append((".".join(parts).removesuffix(".__init__"), path))
-    return sorted(modules)
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -169,13 +150,16 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
     """Documents of a parquet file: its rows from `first` on whose `text` is neither null nor empty.
 
     A row without an `id` is called "short_name:row". Row groups before `first` are not read, and the others in batches.
-    Raises InputError if `file` has no column of text, OSError or ValueError if it is damaged or text is not UTF-8.
+    Raises OSError or ValueError if the file is damaged or text is not UTF-8.
     """
     import pyarrow.parquet as pq
 
     # pre-buffering would fetch a whole file and keep it in memory
     with pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER) as table:
-        columns = _text_columns(table.schema_arrow, file)
+        columns = [name for name in ("id", "text") if name in table.schema_arrow.names]
+        if "text" not in columns:
+            names = ", ".join(table.schema_arrow.names)
+            raise InputError(f"{file}: found the columns {names}; expected a column named text.")
         row = 0
         for group in range(table.num_row_groups):
             size = table.metadata.row_group(group).num_rows
@@ -186,23 +170,12 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
                 texts = batch["text"].to_pylist()
                 identifiers = batch["id"].to_pylist() if "id" in columns else [None] * len(texts)
                 for number, (identifier, text) in enumerate(zip(identifiers, texts, strict=True), start=row):
+                    if not isinstance(text, str | None):
+                        raise InputError(f"{file}: found {type(text).__name__} in the column text, expected strings.")
                     if text and number >= first:
                         name = f"{short_name}:{number}" if identifier is None else str(identifier)
                         yield Document(name, text, number)
                 row += len(texts)
-
-
-def _text_columns(schema: Any, file: str) -> list[str]:
-    from pyarrow import types
-
-    if "text" not in schema.names:
-        raise InputError(f"{file}: found the columns {', '.join(schema.names)}; expected a column named text.")
-    kind = schema.field("text").type
-    values = kind.value_type if types.is_dictionary(kind) else kind
-    good = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
-    if not any(is_kind(values) for is_kind in good):
-        raise InputError(f"{file}: found the type {kind} in the column text, expected strings.")
-    return [name for name in ("id", "text") if name in schema.names and not types.is_nested(schema.field(name).type)]
 
 
 # --- lines
@@ -219,20 +192,19 @@ def lines(file: Path, cache: Path) -> Iterator[str]:
 
     # without DataFilesDict, a name such as "a[1].txt" is a pattern
     files = DataFilesDict({"train": DataFilesList([str(file.resolve())], [()])})
-    before = BYTE_ORDER_MARK  # what the next line may begin with
     options = {"cache_dir": str(cache), "keep_linebreaks": True, "encoding": "utf-8"}
     stream = IterableDataset.from_text(files, split="train", **options)
+    mark = "\ufeff"  # the first line may begin with a byte order mark
     for batch in stream.with_format("arrow").iter(LINES):
         for line in batch["text"].to_pylist():
-            yield line.removeprefix(before) if before else line
-            before = ""
+            yield line.removeprefix(mark) if mark else line
+            mark = ""
 
 
 def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
     """Documents of a JSON Lines file: the field `text` of the object in each line that is not blank.
 
-    An object without an `id` is called "name:line". Raises InputError with the line's number if a line is no JSON
-    object, or its `text` is no string.
+    An object without an `id` is called "name:line".
     """
     for number, line in enumerate(lines(file, cache), start=1):
         if not line.strip():
@@ -244,10 +216,8 @@ def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
                 raise TypeError("no text" if text is None else f"{type(text).__name__} as text")
             text.encode()  # refuses an unpaired surrogate
         except (ValueError, TypeError, RecursionError) as error:
-            raise InputError(
-                f"{file}, line {number}: found {first_line(error)}, expected a JSON object with a string in the field "
-                "text."
-            ) from error
+            expected = "a JSON object with a string in the field text"
+            raise InputError(f"{file}, line {number}: found {first_line(error)}, expected {expected}.") from error
         if text:
             identifier = entry.get("id")
             yield Document(f"{name}:{number}" if identifier is None else str(identifier), text, number)
@@ -273,18 +243,14 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
         if len(pending) > limit:
             limit, begin = size, 0
             while len(pending) - begin > size:
-                end = _boundary(pending, begin, size)
+                half, whole = begin + size // 2, begin + size
+                found = ((pending.rfind(boundary, half, whole), boundary) for boundary in BOUNDARIES)
+                end = next((at + len(boundary) for at, boundary in found if at >= 0), whole)
                 yield pending[begin:end], False
                 begin = end
             pending = pending[begin:]
     if pending:
         yield pending, limit != size
-
-
-def _boundary(pending: str, begin: int, size: int) -> int:
-    """End of the piece that begins at `begin`."""
-    found = ((pending.rfind(boundary, begin + size // 2, begin + size), boundary) for boundary in BOUNDARIES)
-    return next((at + len(boundary) for at, boundary in found if at >= 0), begin + size)
 
 
 # --- held-out documents, and the shards of text
@@ -309,18 +275,15 @@ def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]
     """Flags (whether each document is held out) and texts of consecutive documents of text shards."""
     import pyarrow.parquet as pq
 
-    expected = list(tables.columns("text"))
     for shard in shards:
         try:
             with pq.ParquetFile(shard, pre_buffer=False, buffer_size=BUFFER) as table:
-                if table.schema_arrow.names != expected:
-                    raise ValueError(f"found the columns {', '.join(table.schema_arrow.names)}")
                 for batch in table.iter_batches(ROWS, columns=["held_out", "text"]):
                     yield batch["held_out"].to_pylist(), batch["text"].to_pylist()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
+            columns = ", ".join(tables.columns("text"))
             raise InputError(
-                f"{shard}: cannot be read as a shard of text ({first_line(error)}), expected the columns "
-                f"{', '.join(expected)}, as prepare_text writes them."
+                f"{shard}: cannot be read ({first_line(error)}), expected the columns {columns}."
             ) from error
 
 

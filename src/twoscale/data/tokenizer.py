@@ -85,14 +85,12 @@ class PublishedTokenizer:
     """The tokenizer of a published model, with the interface of `Tokenizer`.
 
     A text gets what the post-processor of tokenizer.json puts before it, such as a begin of text, and not what it puts
-    after it. A special token that is spelled out in a text is encoded as ordinary text.
-
-    prefix: ids before every text. end_of_text: id after every document.
+    after it.
     """
 
     engine: tokenizers.Tokenizer
-    prefix: tuple[int, ...]
-    end_of_text: int
+    prefix: tuple[int, ...]  # ids before every text
+    end_of_text: int  # id after every document
     name: str = "published"
 
     @cached_property
@@ -109,11 +107,10 @@ class PublishedTokenizer:
         return [*self.prefix, *self.engine.encode(text, add_special_tokens=False).ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids` without special tokens. Bytes that are not UTF-8 become replacement characters."""
+        """The text of `ids` without special tokens."""
         return self.engine.decode(list(ids), skip_special_tokens=True)
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of one id, which may be part of a character."""
         piece = self.engine.id_to_token(token)
         if piece is None:  # a row of the embedding that no token has
             return b""
@@ -134,8 +131,7 @@ class PublishedTokenizer:
 def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
     """Load the tokenizer called `name` in the config key tokenizer.name from its file; "bytes" needs none.
 
-    For "published" it is a PublishedTokenizer, which has the same methods. Raises InputError if the file is missing or
-    not the tokenizer's.
+    For "published" it is a PublishedTokenizer, which has the same methods.
     """
     if name == "bytes":
         return byte_level()
@@ -171,10 +167,8 @@ def load_bpe(path: Path) -> Tokenizer:
         if (end["content"], end["id"]) != (END_OF_TEXT, len(ranks)) or set(ranks.values()) != set(range(len(ranks))):
             raise ValueError(f"{END_OF_TEXT} is not the last of consecutive ids")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: cannot be used as a tokenizer ({type(error).__name__}: {error}), expected a byte-level BPE "
-            "as written by train_tokenizer."
-        ) from error
+        found = f"{type(error).__name__}: {error}"
+        raise InputError(f"{path}: cannot be used ({found}), expected a BPE as written by train_tokenizer.") from error
     return Tokenizer("bpe", _encoding("bpe", ranks))
 
 
@@ -183,16 +177,12 @@ def _encoding(name: str, ranks: dict[bytes, int]) -> tiktoken.Encoding:
     import tiktoken
     from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN
 
-    return tiktoken.Encoding(
-        name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: len(ranks)}
-    )
+    end = {END_OF_TEXT: len(ranks)}
+    return tiktoken.Encoding(name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=end)
 
 
 def load_published(path: Path) -> PublishedTokenizer:
-    """Load tokenizer.json; other files of its folder name the end of text.
-
-    Raises InputError if the file cannot be read, or no file names an end of text that the tokenizer has.
-    """
+    """Load tokenizer.json; other files of its folder name the end of text."""
     import tokenizers
 
     try:
@@ -202,14 +192,10 @@ def load_published(path: Path) -> PublishedTokenizer:
     engine.encode_special_tokens = True
     engine.no_truncation()
     engine.no_padding()
-    return PublishedTokenizer(engine, _prefix(engine), _end_of_text(engine, path.parent))
-
-
-def _prefix(engine: tokenizers.Tokenizer) -> tuple[int, ...]:
-    """Ids that the post-processor puts before a text."""
     plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
     starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
-    return tuple(whole[: starts[-1]]) if starts else ()
+    prefix = tuple(whole[: starts[-1]]) if starts else ()  # what the post-processor puts before a text
+    return PublishedTokenizer(engine, prefix, _end_of_text(engine, path.parent))
 
 
 def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
@@ -235,7 +221,7 @@ def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
 def fetch_gpt2() -> bytes:
     """Download GPT-2's tokenizer, or read it from the folder that TIKTOKEN_CACHE_DIR names.
 
-    Returns the merges in tiktoken's format: one line per token, the token in Base64 and its rank. Raises InputError.
+    Returns the merges in tiktoken's format: one line per token, the token in Base64 and its rank.
     """
     import tiktoken
 
@@ -244,8 +230,7 @@ def fetch_gpt2() -> bytes:
     except (OSError, ValueError) as error:  # also of the network, and for other hashes than those in tiktoken's code
         raise InputError(
             f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be downloaded "
-            f"({type(error).__name__}: {first_line(error)}); connect to the network once, or set TIKTOKEN_CACHE_DIR "
-            "to a folder that contains it."
+            f"({first_line(error)}); connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder with it."
         ) from error
     lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in sorted(ranks.items(), key=itemgetter(1)))
     return b"".join(lines)
@@ -256,7 +241,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
 
     The merges are a function of the texts. Memory grows with the number of distinct words, not with the text. The end
     of text is the last of the `vocab_size` ids. Returns the tokenizer in the JSON format of the `tokenizers` library.
-    Raises InputError if the texts have too few pairs to reach `vocab_size`.
     """
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainee

@@ -44,8 +44,7 @@ class DroppedDocuments:
 def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShard) -> None:
     """Write the documents of a text shard as a token shard, on one thread.
 
-    Documents keep their order, and each is followed by the end of text. The files appear together. Raises InputError
-    if the text shard cannot be read.
+    Documents keep their order, and each is followed by the end of text. The files appear together.
     """
     # contexts exit in reverse order, so the metadata appears last
     with (
@@ -83,8 +82,7 @@ def join_tokens(
     first `held_out_tokens` ids that remain are written. `context_length` is None where nothing is trained and there may
     be no training tokens. The held-out ids are in memory, the training ids are not. The files appear together.
 
-    Returns the counts of the dropped documents, which are in the metadata too. Raises InputError if there are too few
-    training ids or held-out ids, or the shards are from different tokenizers.
+    Raises InputError if there are too few training ids or held-out ids, or the shards are from different tokenizers.
     """
     kinds = {read_metadata(shard.metadata, IdMetadata) for shard in shards}
     if len(kinds) != 1:
@@ -102,8 +100,8 @@ def join_tokens(
         if context_length is not None and parts[joined.train.name]["count"] < context_length + 1:
             raise InputError(
                 f"{joined.train.name}: found {parts[joined.train.name]['count']} tokens, expected at least "
-                f"{context_length + 1}, one sequence of model.context_length tokens and a target; use more text, or "
-                "raise data.train_tokens or data.train_characters."
+                f"{context_length + 1}, model.context_length tokens and a target; raise data.train_tokens or "
+                "data.train_characters, or use more text."
             )
         kept, dropped = drop_near_duplicates(
             held_out, end_of_text, near_duplicate_tokens, lambda: token_chunks(training, dtype)
@@ -111,13 +109,16 @@ def join_tokens(
         if len(kept) < held_out_tokens:
             raise InputError(
                 f"{joined.val.name}: found {len(kept)} held-out tokens after {dropped.dropped_documents} of "
-                f"{dropped.documents} documents were dropped for {near_duplicate_tokens} tokens in a row that also "
-                f"occur in the training text, expected data.held_out_tokens = {held_out_tokens}; raise "
-                "data.held_out_margin or data.held_out_fraction, use more text, or request fewer tokens."
+                f"{dropped.documents} documents were dropped as near-duplicates of the training text, expected "
+                f"data.held_out_tokens = {held_out_tokens}; raise data.held_out_margin or data.held_out_fraction."
             )
         kept[:held_out_tokens].tofile(val)
         parts[joined.val.name] = _described(val, dtype, end_of_text) | {"near_duplicates": asdict(dropped)}
-        digest = _training_digest(id_metadata, parts[joined.train.name]["sha256"])
+        # Identifies the training data of a checkpoint. Here `vocab_size` is "vocabulary", as in the first version
+        # of the file, so that digests of existing runs hold.
+        hashed = {"vocabulary" if key == "vocab_size" else key: value for key, value in id_metadata.items()}
+        content = canonical_json([hashed, parts[joined.train.name]["sha256"]])
+        digest = hashlib.sha256(content.encode()).hexdigest()
         described = id_metadata | {"parts": parts, "digest": digest}
         metadata.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
     return dropped
@@ -141,16 +142,6 @@ def _described(path: Path, dtype: np.dtype, end_of_text: int) -> dict[str, Any]:
     return {"count": count, "documents": documents + (last != end_of_text), "sha256": sha256(path)}
 
 
-def _training_digest(id_metadata: dict[str, Any], train_sha256: str) -> str:
-    """Digest of the training ids and their tokenizer, which identifies the data of a checkpoint.
-
-    It is the SHA-256 of the canonical JSON of [id metadata, SHA-256 of the training ids]. In this form the key
-    `vocab_size` is called "vocabulary", as in the first version of the file, so that digests of existing runs hold.
-    """
-    hashed = {"vocabulary" if key == "vocab_size" else key: value for key, value in id_metadata.items()}
-    return hashlib.sha256(canonical_json([hashed, train_sha256]).encode()).hexdigest()
-
-
 # --- near-duplicates
 
 
@@ -171,25 +162,20 @@ def drop_near_duplicates(
     shares = []
     while True:
         found = HeldOutNgrams(kept, n).found_in(training())
-        shares.append(_share_inside(found, len(kept), n))
+        begins = np.flatnonzero(found)
+        changes = np.zeros(len(kept) + 1, dtype=np.int64)  # of the number of found n-grams that a token is in
+        changes[begins] += 1
+        changes[begins + n] -= 1
+        shares.append(np.count_nonzero(changes[:-1].cumsum()) / max(len(kept), 1))
         if not found.any():
             break
         ends = kept == end_of_text
         documents = np.cumsum(ends) - ends  # (tokens,); an end of text belongs to its document
-        dropped = np.unique(documents[np.flatnonzero(found) + n // 2])
+        dropped = np.unique(documents[begins + n // 2])
         kept = kept[~np.isin(documents, dropped)]
     counts = [int(np.count_nonzero(ids == end_of_text)) for ids in (held_out, kept)]
     lost, tokens = counts[0] - counts[1], len(held_out) - len(kept)
     return kept, DroppedDocuments(n, counts[0], len(held_out), lost, tokens, shares[0], shares[-1])
-
-
-def _share_inside(found: np.ndarray, tokens: int, n: int) -> float:
-    """Share of `tokens` tokens that are inside an n-gram for which `found`, bool (tokens - n + 1,), is true."""
-    begins = np.flatnonzero(found)
-    changes = np.zeros(tokens + 1, dtype=np.int64)  # of the number of n-grams that a token is in
-    changes[begins] += 1
-    changes[begins + n] -= 1
-    return np.count_nonzero(changes[:-1].cumsum()) / max(tokens, 1)
 
 
 class HeldOutNgrams:
@@ -206,15 +192,17 @@ class HeldOutNgrams:
 
     def found_in(self, chunks: Chunks) -> np.ndarray:
         """Whether the n-gram that begins at each position occurs in the ids of the chunks: bool (tokens - n + 1,)."""
-        found = np.zeros(len(self.hashes), dtype=bool)
-        for ids in _overlapping(chunks, self.n - 1) if len(self.hashes) else ():
+        found, before = np.zeros(len(self.hashes), dtype=bool), self.ids[:0]
+        for chunk in chunks if len(self.hashes) else ():
+            ids = np.concatenate([before, chunk])  # with the last n - 1 ids before it
             found[self._search(ids)] = True
+            before = ids[-(self.n - 1) :]
         return found[self.index]
 
     def _search(self, ids: np.ndarray) -> np.ndarray:
         """Indices into `hashes` of the n-grams that occur in `ids`."""
         hashes = ngram_hashes(ids, self.n)
-        positions = np.flatnonzero(self.bitmap[self._prefix(hashes)])
+        positions = np.flatnonzero(self.bitmap[self._prefix(hashes)])  # a prefilter
         wanted = hashes[positions]
         index = np.searchsorted(self.hashes, wanted)
         index[index == len(self.hashes)] = 0
@@ -223,8 +211,8 @@ class HeldOutNgrams:
         positions = positions[equal][rows]
         return index[(self._windows(ids)[positions] == self._windows(self.ids)[self.first[index]]).all(axis=1)]
 
-    def _prefix(self, hashes: np.ndarray) -> np.ndarray:
-        return (hashes >> self.shift).view(np.int64)  # the highest bits
+    def _prefix(self, hashes: np.ndarray) -> np.ndarray:  # the highest bits
+        return (hashes >> self.shift).view(np.int64)
 
     def _windows(self, ids: np.ndarray) -> np.ndarray:
         """View of all n-grams: (tokens - n + 1, n); empty if there are fewer than n tokens."""
@@ -233,24 +221,8 @@ class HeldOutNgrams:
         return np.lib.stride_tricks.sliding_window_view(ids, self.n)
 
 
-def _overlapping(chunks: Chunks, overlap: int) -> Iterator[np.ndarray]:
-    """The chunks, each with the last `overlap` ids before it."""
-    before = None
-    for ids in chunks:
-        joined = ids if before is None else np.concatenate([before, ids])
-        yield joined
-        before = joined[-overlap:]
-
-
 # Random values of the ids make the hashes of similar n-grams independent.
 _ID_HASHES = stream("n-grams").integers(2**64, size=2**16, dtype=np.uint64)
-
-
-def _id_hashes(ids: np.ndarray) -> np.ndarray:
-    """The hash of each id, whatever its dtype: uint64 (tokens,). Both halves of an id above 65535 are in its hash."""
-    if ids.dtype.itemsize <= 2:
-        return _ID_HASHES[ids]
-    return _ID_HASHES[ids & 0xFFFF] ^ ((_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1))
 
 
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
@@ -259,7 +231,10 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     The hash of a longer n-gram is the hash of its first part times BASE to the length of the second, plus the hash of
     the second part. So log2(n) additions suffice.
     """
-    single = _id_hashes(ids)
+    if ids.dtype.itemsize <= 2:
+        single = _ID_HASHES[ids]
+    else:  # both halves of an id above 65535 are in its hash
+        single = _ID_HASHES[ids & 0xFFFF] ^ ((_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1))
     hashes, length = single, 1
     for bit in f"{n:b}"[1:]:
         hashes = _joined(hashes, hashes, length, length)

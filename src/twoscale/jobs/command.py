@@ -28,19 +28,17 @@ def parser(
 ) -> argparse.ArgumentParser:
     """A parser with the script's docstring as help, and the options that the rules of the workflow pass.
 
-    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.params.file_options`:
-    `arguments.NAME` is a `Path` for one of `files`, a list of `Path` for one of `lists`, and a `Path` or None for one
-    of `optional`. `config` parses the JSON of ``--config``.
+    The rules pass every named input and output as ``--NAME PATH ...``: `arguments.NAME` is a `Path` for one of `files`,
+    a list of `Path` for one of `lists`, and a `Path` or None for one of `optional`. `config` parses ``--config``.
     """
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
     options.add_argument(
         "--result-cache", type=result_cache.Job.from_json, help="where the result is cached for reruns, as JSON"
     )
-    forms: tuple[tuple[Sequence[str], dict[str, Any]], ...]
-    forms = ((files, {"required": True}), (lists, {"nargs": "*", "required": True}), (optional, {}))
-    for name, form in [(name, form) for names, form in forms for name in names]:
-        options.add_argument(f"--{name.replace('_', '-')}", type=Path, **form)
+    for names, form in ((files, {"required": True}), (lists, {"nargs": "*", "required": True}), (optional, {})):
+        for name in names:
+            options.add_argument(f"--{name.replace('_', '-')}", type=Path, **form)
     return options
 
 
@@ -82,16 +80,13 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # the reader of standard output has gone, as in `generate.py ... | head`
-        _discard_output()
-        sys.exit(1)
     except Exception as error:
-        problem = sentence(error)
-        if problem is None:
+        is_unread = isinstance(error, BrokenPipeError)  # the reader has gone, as in `generate.py ... | head`
+        if (problem := sentence(error)) is None and not is_unread:
             raise
-        if isinstance(error, OSError):
-            _discard_output()
-        sys.exit(f"error: {problem}")
+        if isinstance(error, OSError):  # the interpreter would fail to write the rest of standard output once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1 if is_unread else f"error: {problem}")
 
 
 def sentence(error: Exception) -> str | None:
@@ -101,17 +96,8 @@ def sentence(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in DISK_ERRORS:
         where = error.filename or "output"
         return f"{where}: found the error '{os.strerror(error.errno)}', expected {DISK_ERRORS[error.errno]}."
-    of_torch = isinstance(error, RuntimeError) and (
-        type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error) or "enough memory" in str(error)
-    )
+    said = f"{type(error).__name__} {error}" if isinstance(error, RuntimeError) else ""  # of torch
+    of_torch = any(text in said for text in ("OutOfMemoryError", "allocate memory", "enough memory"))
     if of_torch or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return (
-            "memory: found too little, expected more; run fewer jobs at a time (--cores), or set smaller batches or a "
-            "shorter context in the config."
-        )
+        return "memory: found too little, expected more; run fewer jobs at a time (--cores), or set smaller batches."
     return None
-
-
-def _discard_output() -> None:
-    """Discard the rest of standard output, which the interpreter would otherwise fail to write once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

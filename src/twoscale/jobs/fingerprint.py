@@ -30,7 +30,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def fingerprint(script: Path, *modules: str) -> str:
     """Hexadecimal digest of an entry script, of all library modules that it imports, and of further `modules`.
 
-    These it imports by their names, such as "twoscale.figures.fig3". Raises InputError if one does not exist.
+    These it imports by their names, such as "twoscale.figures.fig3".
     """
     roots = [script]
     for module in modules:
@@ -41,27 +41,22 @@ def fingerprint(script: Path, *modules: str) -> str:
 
 
 def criterion_file_fingerprint(path: str, name: str) -> str:
-    """Hexadecimal digest of a user's file with the exit criterion `name`, and of the library modules that it imports.
-
-    Raises InputError if the file is missing, is not Python code or does not define the name.
-    """
+    """Digest of a user's file with the exit criterion `name`, and of the library modules that it imports."""
     try:
         digest = _digest(covered([Path(path)]))
         tree = _parsed(Path(path))
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the parser's stack is small
+        expected = "Python code with the criterion's class"
         raise InputError(
-            f"exit criterion file {path}: cannot be read ({first_line(error)}), expected Python code with the "
-            "criterion's class."
+            f"exit criterion file {path}: cannot be read ({first_line(error)}), expected {expected}."
         ) from error
     nodes = [*ast.walk(tree)]
     classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
     others = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    aliases = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
-    imported = {alias.asname or alias.name for alias in aliases}
+    imported = {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
     if name not in {*classes, *others, *imported} and "*" not in imported:
-        raise InputError(
-            f"exit criterion file {path}: found no class {name!r}, expected one{did_you_mean(name, classes)}."
-        )
+        expected = f"one{did_you_mean(name, classes)}"
+        raise InputError(f"exit criterion file {path}: found no class {name!r}, expected {expected}.")
     return digest
 
 
@@ -94,7 +89,7 @@ def normalised(path: Path) -> str:
     texts = (str(node.value) for node in ast.walk(_parsed(path)) if isinstance(node, ast.Constant))
     templates = [SOURCE / "twoscale" / text for text in texts if text.endswith(".j2")]
     pages = [template.read_text(encoding="utf-8") for template in templates if template.is_file()]
-    return "\n".join([_code(path), *names, *pages])
+    return "\n".join([_code(path), *names, *pages])  # the code without imports of the library
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -1,24 +1,31 @@
-"""The machine of a job, and what the bits of its result depend on besides config and code.
+"""The machine of a job, its environment, and how processes start: on free GPUs, on one node or several.
 
-Each segment of training records its environments in the metadata of its log, and a partial state in its header. Weights
-and optimizer states leave them out: equal states give equal files, so that later jobs are not repeated because of a
-variable that changed no bit on this machine. The result cache restores a result only where the kernels are the same.
+Each segment of training records its environments, on which bits depend besides config and code, in the metadata of its
+log, and a partial state in its header. Weights and optimizer states leave them out: equal states give equal files, so
+that later jobs are not repeated because of a variable that changed no bit on this machine. The result cache restores a
+result only where the kernels are the same.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import platform
 import re
 import runpy
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from twoscale import tables
-from twoscale.base import InputError
+from twoscale.base import InputError, private_folder
 
 # --- what the machine has; without torch, whose import takes seconds
 
@@ -71,21 +78,17 @@ def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
     if not devices:
         raise InputError(f"{origin}: found cuda, expected cpu, because this machine has no CUDA device.")
     if processes > devices:
-        raise InputError(
-            f"config key train.processes: found {processes}, expected at most {devices}, the number of CUDA "
-            "devices of this machine."
-        )
+        expected = f"at most {devices}, the number of CUDA devices of this machine"
+        raise InputError(f"config key train.processes: found {processes}, expected {expected}.")
 
 
 def check_disk(folder: Path, needed: int, purpose: str) -> None:
-    """Refuse to put `needed` bytes into a folder, which need not exist yet, where less is free. Raises InputError."""
+    """Refuse to put `needed` bytes into a folder, which need not exist yet, where less is free."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
-        raise InputError(
-            f"folder {folder}: found {free / 1e9:.3f} GB of free disk space, expected at least {needed / 1e9:.3f} GB "
-            f"for {purpose}."
-        )
+        expected = f"at least {needed / 1e9:.3f} GB for {purpose}"
+        raise InputError(f"folder {folder}: found {free / 1e9:.3f} GB of free disk space, expected {expected}.")
 
 
 # --- environments: what bits depend on besides config and code ---
@@ -163,3 +166,142 @@ def recorded_environments(log: Path) -> list[Environment]:
         return valid_environments(json.loads(tables.metadata(log).get(ENVIRONMENTS, "[]")))
     except (OSError, ValueError):
         return []
+
+
+# --- processes that torchrun started together
+#
+# Operators of clusters and shells inside another launch export the same variables to processes that train nothing
+# together. So these count only beside the one that torchrun alone sets, and the workflow removes all of them from the
+# environment of its jobs, in which a torchrun of a rule sets them anew.
+
+STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+SLURM_JOB = "SLURM_JOB_ID"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+STORE = "TWOSCALE_STORE"  # the file in which the processes of one node find each other
+# torchrun's options have defaults in variables PET_*, for example PET_NNODES. Source: torch.distributed.argparse_util.
+PREFIXES = ("TORCHELASTIC_", "PET_")
+NODE_NUMBER = "PET_NODE_RANK"
+NAMES = frozenset(
+    f"{scope}{what}" for scope in ("", "LOCAL_", "GROUP_", "ROLE_", "NODE_") for what in ("RANK", "WORLD_SIZE")
+) | {"ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", STORE}
+
+
+class Team(NamedTuple):
+    """The number `rank` of this process, and the numbers of processes and of nodes of its launch."""
+
+    rank: int = 0
+    size: int = 1
+    nodes: int = 1
+
+
+def team() -> Team:
+    """The team of this process; of one process unless torchrun started it."""
+    if STARTED_BY_TORCHRUN not in os.environ:
+        return Team()
+    numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))
+    return Team(*(int(os.environ.get(name, default)) for name, default in numbers))
+
+
+def checked_team(processes: int) -> Team:
+    """The team of this process, which must have the size train.processes of the config."""
+    found = team()
+    if found.size != processes:
+        expected = f"{found.size}, the number of processes that torchrun started together"
+        raise InputError(f"config key train.processes: found {processes}, expected {expected}.")
+    return found
+
+
+def leave_team(environment: MutableMapping[str, str]) -> None:
+    """Remove the variables of every launch from an environment."""
+    for name in [name for name in environment if name in NAMES or name.startswith(PREFIXES)]:
+        del environment[name]
+
+
+# --- start of processes
+
+
+class NodeResources(NamedTuple):
+    """What a job uses of each of its `nodes`: processes, CPUs and GPUs."""
+
+    nodes: int
+    processes: int
+    cpus: int
+    gpus: int
+
+
+def run_on_one_node(processes: int, command: Sequence[str]) -> None:
+    """Run a script in several processes of this machine, which listen on no network interface except loopback.
+
+    They find each other through files in a folder that only this user can open, because torchrun unpickles its store.
+    """
+    from torch.distributed.run import main  # planning imports this module without torch
+
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))  # lo on Linux, lo0 on macOS
+    with tempfile.TemporaryDirectory(prefix="twoscale-") as folder:
+        os.environ |= {
+            STORE: f"{folder}/processes",
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "GLOO_SOCKET_IFNAME": loopback,
+            "NCCL_SOCKET_IFNAME": loopback,
+        }
+        # the launcher would add a sign of life to the file every 5 seconds
+        store = ["--rdzv-conf", "store_type=file,keep_alive_interval=86400", "--rdzv-endpoint", f"{folder}/launcher"]
+        sizes = ["--nnodes", "1", "--nproc-per-node", str(processes), "--local-addr", "127.0.0.1"]
+        main([*sizes, "--rdzv-backend", "c10d", *store, "--log-dir", f"{folder}/logs", "--", *command])
+
+
+def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
+    """Replace this process, the first of a SLURM job, by srun, which runs `command` on all nodes of the job.
+
+    One launcher starts on each node, and when one of them fails, the others end too. They meet at a free port of this
+    machine, the first node, and exchange JSON; torchrun's other rendezvous, c10d, unpickles what anyone who reaches its
+    port sends.
+    """
+    for found, what in ((SLURM_JOB in os.environ, f"variable {SLURM_JOB}"), (shutil.which("srun"), "command srun")):
+        if not found:
+            expected = "that of a SLURM job (--profile profiles/slurm) outside of a container"
+            raise InputError(f"{what}: found none, expected {expected}, for training on {share.nodes} nodes.")
+    with socket.create_server(("", 0)) as probe:
+        port = probe.getsockname()[1]
+    gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
+    tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1", *gpus]
+    srun = ["srun", *tasks, f"--cpus-per-task={share.cpus}", "--kill-on-bad-exit=1", "--input=none"]
+    numbered = ["sh", "-c", f'{NODE_NUMBER}=$SLURM_NODEID exec "$@"', "sh"]
+    os.execvp("srun", [*srun, *numbered, *torchrun_line(share, socket.gethostname(), port), *command])
+
+
+def torchrun_line(share: NodeResources, host: str, port: int) -> list[str]:
+    """torchrun for the processes of one of several nodes, which has its number from the variable `NODE_NUMBER`."""
+    sizes = ["--nnodes", str(share.nodes), "--nproc-per-node", str(share.processes)]
+    # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
+    return ["torchrun", *sizes, "--master-addr", host, "--master-port", str(port), "--"]
+
+
+def run_on_gpus(count: int, command: list[str]) -> None:
+    """Wait for `count` free GPUs, then replace this process by a command to which only these are visible.
+
+    Snakemake counts the GPUs of a machine but does not assign them; SLURM does. A GPU is leased by a lock on a file,
+    which the kernel releases however its holder ends.
+    """
+    query = ["sh", "-c", "nvidia-smi --query-gpu=uuid --format=csv,noheader"]
+    names = os.environ.get(VISIBLE, subprocess.run(query, capture_output=True, text=True, check=False).stdout)
+    gpus = [] if SLURM_JOB in os.environ else names.replace(",", " ").split()
+    if 1 < len(gpus) < count:
+        raise InputError(f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training process.")
+    while len(gpus) > 1:
+        folder = private_folder(Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}", "TMPDIR")
+        files = [os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW) for name in gpus]
+        held = []
+        for name, file in zip(gpus, files, strict=True):
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append((name, file))
+        if len(held) >= count:  # the locks survive `exec` and end with the process
+            for _, file in held[:count]:
+                os.set_inheritable(file, True)
+            os.environ[VISIBLE] = ",".join(name for name, _ in held[:count])
+            break
+        for file in files:
+            os.close(file)
+        time.sleep(0.5)
+    os.execvp(command[0], command)

@@ -19,24 +19,21 @@ from pathlib import Path
 from typing import Any, Self
 
 from twoscale.base import canonical_json, first_line, json_digest, link, replacing, sha256
-from twoscale.jobs import launch
+from twoscale.jobs import machine
 
 MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a job keeps, as the rules describe it with ``--result-cache``.
-
-    `later` are the folders of the jobs that depend on the temporary outputs, in order.
-    """
+    """What a job keeps, as the rules describe it with ``--result-cache``."""
 
     folder: Path  # where its result is kept
     version: str  # digest of its code and config
     inputs: Sequence[str]
     outputs: Sequence[str]
     temporary: Sequence[str]  # outputs that are removed once the next job is done
-    later: Sequence[Path]
+    later: Sequence[Path]  # folders of the jobs that depend on the temporary outputs, in order
     device: str = "cpu"
 
     @classmethod
@@ -65,7 +62,7 @@ def run(job: Job, compute: Callable[[], None]) -> None:
     All processes of a job on one node may call this: they decide alike, and the main one restores and keeps. Several
     nodes may not see the same files at a time, so there nothing is restored.
     """
-    team = launch.team()
+    team = machine.team()
     inputs = _digests(job.inputs)
     result = find(job, inputs) if inputs is not None and team.nodes == 1 else None
     if result is None:
@@ -82,22 +79,18 @@ def find(job: Job, inputs: dict[str, str]) -> Result | None:
     if result is None or (result.version, result.inputs) != (job.version, inputs):
         return None
     missing = {*job.outputs, *job.temporary} - result.outputs.keys()
-    if missing and (not missing <= set(job.temporary) or not _is_continued(result, job.later)):
-        return None
-    return result
-
-
-def _is_continued(result: Result, later: Sequence[Path]) -> bool:
-    """Whether the results in the folders `later` continue `result`, one after the other, up to one without gaps."""
+    if not missing:
+        return result
+    # a temporary output may be missing if later results continue this one, one after the other, up to one that has its
     known = result.inputs | result.outputs
-    for folder in later:
+    for folder in job.later if missing <= set(job.temporary) else ():
         following = _intact(folder)
         if following is None or following.version != result.version or not following.inputs.items() <= known.items():
-            return False
+            return None
         if not following.dropped:
-            return True
+            return result
         known |= following.outputs
-    return False
+    return None
 
 
 def restore(job: Job, result: Result) -> None:

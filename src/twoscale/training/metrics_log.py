@@ -1,7 +1,6 @@
 """Training while it runs: the file metrics.csv, and a line a minute on the terminal.
 
-Both show rows of the log of a segment, which the tables "training" and "training_loops" have in full once the segment
-ends. Nothing here waits for the device: the numbers of a row are already on the host.
+Both show rows of the log of a segment, whose numbers are already on the host.
 """
 
 import os
@@ -18,7 +17,7 @@ from tqdm import tqdm
 from twoscale import tables
 from twoscale.base import replacing
 from twoscale.config import TrainConfig
-from twoscale.training.recipe import SegmentConfig
+from twoscale.training.state import SegmentConfig
 
 METRICS = "metrics.csv"
 TIME_LEFT = ("segment_left_s", "run_left_s")

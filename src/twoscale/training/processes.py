@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from twoscale.base import InputError, first_line
-from twoscale.jobs import launch
+from twoscale.jobs import machine
 from twoscale.model.interface import LoopedModel
 
 if TYPE_CHECKING:
@@ -89,17 +89,14 @@ class World:
 
 
 def init_distributed(device: str, processes: int) -> World:
-    """Join the processes of this launch by torchrun. On CUDA a process uses the GPU of its local rank.
-
-    Raises InputError where they are not as many as `processes`, the config key train.processes.
-    """
-    team = launch.checked_team(processes)
+    """Join the processes of this launch by torchrun. On CUDA a process uses the GPU of its local rank."""
+    team = machine.checked_team(processes)
     if team.size == 1:
         return World()
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else None
     if gpu:
         torch.cuda.set_device(gpu)
-    path = os.environ.get(launch.STORE)  # set where all processes are on one node
+    path = os.environ.get(machine.STORE)  # set where all processes are on one node
     store = dist.FileStore(path, team.size) if path else None
     if store:
         store.set_timeout(TIMEOUT)  # init_process_group sets it only for a store that it makes
@@ -110,10 +107,7 @@ def init_distributed(device: str, processes: int) -> World:
 
 @contextmanager
 def connected(processes: int) -> Iterator[None]:
-    """A block in which this many processes join and communicate; raises InputError where another one is lost.
-
-    That is how gloo reports it. NCCL ends the process instead, with another message.
-    """
+    """A block in which this many processes communicate; InputError where gloo loses one. NCCL ends the process."""
     try:
         yield
     except RuntimeError as error:
@@ -121,11 +115,8 @@ def connected(processes: int) -> Iterator[None]:
         lost = isinstance(error, dist.DistError) or any(text in str(error) for text in ("/gloo/", "Wait timeout"))
         if processes == 1 or not lost:
             raise
-        reason = first_line(error).partition(". ")[0]
-        raise InputError(
-            f"training: lost the connection to another process ({reason}), expected all {processes} processes to run "
-            "to the end; the next attempt resumes from the last saved state."
-        ) from error
+        found = f"lost the connection to another process ({first_line(error).partition('. ')[0]})"
+        raise InputError(f"training: {found}; the next attempt resumes from the last saved state.") from error
 
 
 def destroy_distributed(world: World) -> None:

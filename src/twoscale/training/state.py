@@ -4,23 +4,31 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from twoscale import tables
 from twoscale.base import InputError, canonical_json
-from twoscale.config import TrainConfig
+from twoscale.config import ModelConfig, TrainConfig
 from twoscale.jobs import machine
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header, check_tensors
 from twoscale.model.interface import Gated, LoopedModel
 from twoscale.training.processes import gather, shard_like, shard_model
-from twoscale.training.recipe import SegmentConfig, make_optimizer
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+
+class SegmentConfig(Protocol):
+    """The config of a segment: a slice with `model`, `train`, `seed` and `device`."""
+
+    seed: int
+    device: str
+    model: ModelConfig
+    train: TrainConfig
 
 
 GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
@@ -38,10 +46,8 @@ def check_compiler(device: str) -> None:
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler as error:
-        raise InputError(
-            "config key train.compile: found no C++ compiler (the variable CXX, otherwise g++), expected one for "
-            "compilation on CPU; set train.compile: false to train without it."
-        ) from error
+        found = "no C++ compiler (the variable CXX, otherwise g++)"
+        raise InputError(f"config key train.compile: found {found}, expected one, or false, on CPU.") from error
 
 
 def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) -> None:
@@ -61,6 +67,7 @@ def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) ->
             module.compile(**options)
 
 
+ADAM_EPSILON = 1e-8
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 PARTS = ("weights/", "optimizer/")  # what the names of tensors in a partial state begin with
 
@@ -153,8 +160,8 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
     """AdamW's moments after `iteration`; an empty file, as a restored segment has, is refused."""
     if path.is_file() and not path.stat().st_size:
         raise InputError(
-            f"{path}: found an empty file, the placeholder for the optimizer state of a restored segment; remove the "
-            "folder .result_cache/checkpoints of the run and train with `snakemake --forcerun init_model`."
+            f"{path}: found an empty file, the placeholder for the optimizer state of a restored segment; remove "
+            ".result_cache/checkpoints of the run and train with `snakemake --forcerun init_model`."
         )
     moments, header = checkpoints.load(path, "optimizer", identity, _loads_on(config))
     if header.iteration != iteration:
@@ -200,6 +207,17 @@ def restore(
         optimizer.state[parameter] = {"step": updates} | parts
     log, environments = list(header.extra.get("log", ())), machine.valid_environments(header.extra.get("environments"))
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
+
+
+def make_optimizer(model: LoopedModel, train: TrainConfig) -> torch.optim.AdamW:
+    """AdamW with decay on matrices and embeddings and none on the norms' vectors, as in nanoGPT."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": train.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    betas = (train.beta1, train.beta2)
+    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=ADAM_EPSILON, fused=True)
 
 
 def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:

@@ -1,28 +1,40 @@
-"""One segment of training, from one checkpoint to the next; the bits do not depend on interruptions."""
+"""Training: the computation of one iteration, and one segment from a checkpoint to the next.
 
+The recipe is nanoGPT's (App. B): AdamW, decay on matrices, clipping, warm-up and cosine. Loop counts, batches and noise
+are functions of (seed, iteration, purpose), so an iteration needs no state but weights and moments, and the bits do not
+depend on interruptions.
+"""
+
+import contextlib
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from twoscale import rng
 from twoscale.base import InputError, meter
-from twoscale.data.batches import HeldOut, open_held_out
+from twoscale.config import ModelConfig, TrainConfig
+from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
 from twoscale.data.shards import TokenShard, open_shard
 from twoscale.jobs import machine
 from twoscale.model import registry
 from twoscale.model.flops import exit_gate_flops
-from twoscale.model.noise import DrawnNoise
+from twoscale.model.interface import Gated, LoopedModel, Noise
+from twoscale.model.kernels import lowered_weights
+from twoscale.model.loss import exit_log_probabilities
+from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
+from twoscale.model.registry import Loss
 from twoscale.training.metrics_log import Record, SegmentView, monitoring
 from twoscale.training.processes import World, connected, destroy_distributed, init_distributed, reshard
-from twoscale.training.recipe import ALONE, Recipe, SegmentConfig, held_out_loss
 from twoscale.training.state import (
     Segment,
+    SegmentConfig,
     SegmentPaths,
     TrainingState,
     load_state,
@@ -30,6 +42,101 @@ from twoscale.training.state import (
     save_partial,
     write_segment,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+# --- one iteration
+
+
+def default_loss(
+    model: LoopedModel, tokens: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise, train: TrainConfig
+) -> Tensor:
+    """The `Loss` of an architecture without its own, see `twoscale.model.registry`."""
+    if train.exit_gate is not None:
+        return exit_gate_loss(cast(Gated, model), tokens, targets, loops[0], noise, train)
+    return model.loss(model.hidden_states(tokens, loops, noise, train.backprop_depth, train.recompute), targets)
+
+
+def exit_gate_loss(
+    model: Gated, tokens: Tensor, targets: Tensor, loops: int, noise: Noise, train: TrainConfig
+) -> Tensor:
+    """Mean loss in nats of `tokens` (B, T) against the ids `targets` (B, T) after up to `loops` loop steps.
+
+    This is Ouro's first stage (Zhu et al., arXiv 2510.25741). After loop step k the gate reads lambda^k from the state
+    of a token, and p^k = lambda^k prod_{j<k} (1 - lambda^j) is the probability that the token leaves there; the rest is
+    that of the last loop step. The loss of a token is
+
+        sum_k p^k CE^k - beta H(p)
+
+    with CE^k the cross-entropy if all tokens leave with their x^k, decoded through the layers after the group, and H
+    the entropy of p in nats, which keeps p from collapsing onto one loop step: a uniform prior, up to a constant. Ouro
+    has no layers after its group and a fixed number of loop steps; here p is over the loop steps drawn for the
+    iteration. The gradient reaches the gate and, through both p and CE, the whole model.
+    """
+    assert train.exit_gate is not None
+    states, hidden = model.exit_states(tokens, loops, noise, train.backprop_depth, train.recompute)  # (K, B, T, C)
+    log_p = exit_log_probabilities(model.exit_gate_logit(states))  # (K, B, T)
+    p = log_p.exp()
+    # `loss` is a mean over exits too
+    expected = loops * model.loss(hidden, targets.expand(p.shape), p)
+    entropy = -(p * log_p).sum(0).mean()
+    return expected - train.exit_gate.entropy_weight * entropy
+
+
+ALONE = World()
+
+
+def draw_loops(model: ModelConfig, seed: int, iteration: int) -> tuple[int, ...]:
+    """Loop counts of `iteration`, one per group (log-normal Poisson of Geiping et al., App. B).
+
+    rate ~ LogNormal(ln r - sigma^2 / 2, sigma), so that its mean is r; K ~ Poisson(rate) + 1.
+    """
+    center = math.log(model.mean_loops) - model.loops_sigma**2 / 2
+    counts = []
+    for group in range(len(model.groups)):
+        stream = rng.stream(seed, "loops", iteration, group)
+        counts.append(int(stream.poisson(stream.lognormal(center, model.loops_sigma))) + 1)
+    return tuple(counts)
+
+
+def learning_rate(train: TrainConfig, iteration: int) -> float:
+    """Rate of `iteration`, counted from 0: linear warm-up, then the peak, or a cosine to the minimum as in nanoGPT."""
+    if iteration < train.warmup_iterations:
+        return train.learning_rate * (iteration + 1) / (train.warmup_iterations + 1)
+    if train.lr_decay_iterations is None:
+        return train.learning_rate
+    if iteration >= train.lr_decay_iterations:
+        return train.min_learning_rate
+    done = (iteration - train.warmup_iterations) / (train.lr_decay_iterations - train.warmup_iterations)
+    height = train.learning_rate - train.min_learning_rate
+    return train.min_learning_rate + height * (1 + math.cos(math.pi * done)) / 2
+
+
+def autocast(device: str, precision: str) -> contextlib.AbstractContextManager:
+    """The context of a forward pass in `precision`, float32 or bfloat16, for float32 weights."""
+    return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else contextlib.nullcontext()
+
+
+def held_out_loss(
+    model: LoopedModel,
+    held_out: HeldOut,
+    loops: int,
+    seed: int,
+    batch_size: int,
+    precision: str = "float32",
+    drawn: DrawnNoise | None = None,
+) -> float:
+    """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count; `drawn` keeps the noise."""
+    # always eager: rare evaluation shapes would trigger recompilation
+    device = next(model.parameters()).device
+    total = 0.0
+    with torch.no_grad(), autocast(device.type, precision), torch.compiler.set_stance("force_eager"):
+        for batch in held_out.batches(batch_size):
+            noise = EvaluationNoise.of(model.config, seed, batch.sequences, drawn)
+            hidden = model.hidden_states(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
+            total += model.loss(hidden, batch.targets.to(device)).item() * batch.targets.numel()
+    return total / held_out.targets.numel()
 
 
 @dataclass(frozen=True)
@@ -41,7 +148,7 @@ class TrainingData:
 
     @classmethod
     def open(cls, shard: TokenShard, config: SegmentConfig) -> "TrainingData":
-        """The data in the three files of a token shard; raises InputError for a file that is missing or too short."""
+        """The data in the three files of a token shard."""
         tokens = open_shard(shard.train, shard.metadata, config.model.vocab_size)
         return cls(tokens, open_held_out(shard.val, shard.metadata, config.model, config.train.held_out_sequences))
 
@@ -50,10 +157,13 @@ class Trainer:
     """Runs the iterations of one config; holds what is the same for all of them."""
 
     def __init__(self, config: SegmentConfig, data: TrainingData, world: World = ALONE) -> None:
-        self.model, self.train, self.world = config.model, config.train, world
-        self.recipe, self.held_out = Recipe(config, data.tokens, world), data.held_out
-        self._held_out_noise = DrawnNoise()
+        self.seed, self.device, self.model, self.train = config.seed, config.device, config.model, config.train
+        self.precision, self.world, self.held_out = config.train.precision_on(config.device), world, data.held_out
         self.record: Record = lambda row: None  # called with each row of the log
+        self._loss: Loss = registry.architecture(self.model.architecture).loss or default_loss
+        batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
+        self.batches = Prefetched(batches, pins=self.device == "cuda") if self.train.prefetch else batches
+        self._held_out_noise = DrawnNoise()
         self._unread: tuple[dict[str, Any], Timer] | None = None  # row and numbers of the last iteration
 
     def iterate(self, state: TrainingState) -> None:
@@ -62,32 +172,72 @@ class Trainer:
         On CUDA the row comes with the next iteration or with `complete`, so that the host queues an iteration while the
         device computes the one before.
         """
-        timer = Timer(self.recipe.device)
-        update = self.recipe.update(state.model, state.optimizer, state.iteration)
+        timer = Timer(self.device)
+        loops, rate = draw_loops(self.model, self.seed, state.iteration), learning_rate(self.train, state.iteration)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self.accumulate_gradient(state.model, state.iteration, loops)
+        gradient_norm = self.clip_gradient(state.model)
+        state.optimizer.step()
+        state.optimizer.zero_grad(set_to_none=True)
         state.iteration += 1
         state.tokens_seen += self.train.batch_size * self.model.context_length
-        timer.stop(update.loss, update.gradient_norm)
+        timer.stop(loss, gradient_norm)
         self.complete(state)  # of the iteration before
-        row = {"iteration": state.iteration, "tokens_seen": state.tokens_seen, "learning_rate": update.learning_rate}
-        self._unread = row | {"held_out_loss": None, "loops": list(update.loops)}, timer
-        if self.recipe.device == "cpu":
+        row = {"iteration": state.iteration, "tokens_seen": state.tokens_seen, "learning_rate": rate}
+        self._unread = row | {"held_out_loss": None, "loops": list(loops)}, timer
+        if self.device == "cpu":
             self.complete(state)
 
-    def complete(self, state: TrainingState) -> None:
-        """Append the row of the last iteration to the log, if it is not there; waits for the device.
+    def accumulate_gradient(self, model: LoopedModel, iteration: int, loops: Sequence[int]) -> Tensor:
+        """Mean loss () of the batch of an iteration; its gradient is left in the parameters.
 
-        Raises InputError for numbers that are not finite.
+        The batch is split into micro-batches, and each of them over the processes. Noise is a function of the number
+        of a sample in the batch, so the split changes nothing but the order of sums.
         """
+        inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[iteration])  # (B, T)
+        loss = torch.zeros((), device=self.device)
+        # weights are rounded to bfloat16 once, not at every loop step; FSDP has to gather them first, so of a divided
+        # model autocast rounds them
+        lowered = model.blocks if self.precision == "bfloat16" and not self.train.shard else ()
+        with lowered_weights(lowered, torch.bfloat16):
+            for rows in self.world.parts(self.train.batch_size, self.train.micro_batches):
+                if rows.start < rows.stop:
+                    loss += self._add_gradient(model, iteration, inputs[rows], targets[rows], rows.start, loops)
+        if self.train.shard:  # FSDP has averaged the gradients
+            reshard(model)
+            self.world.average([loss])
+        else:
+            # every process has a sample in the first micro-batch, so all have the same gradients
+            self.world.average([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
+        return loss
+
+    def _add_gradient(
+        self, model: LoopedModel, iteration: int, inputs: Tensor, targets: Tensor, first: int, loops: Sequence[int]
+    ) -> Tensor:
+        """Add the gradient of a part (B, T) of the batch that begins with sample `first`; its share of the loss, ()."""
+        # 1 / parts times the 1 / size of the average over processes is the share of the batch that this part has
+        parts = self.train.batch_size / (len(inputs) * self.world.size)
+        noise = training_noise(self.seed, iteration, first, self.model.state_std)
+        with autocast(self.device, self.precision):
+            loss = self._loss(model, inputs, targets, loops, noise, self.train)
+        (loss / parts).backward()
+        return loss.detach() / parts
+
+    def clip_gradient(self, model: LoopedModel) -> Tensor:
+        """Limit the norm of the gradient to train.grad_clip; the norm before, ()."""
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.train.grad_clip)
+        return cast("DTensor", norm).full_tensor() if self.train.shard else norm
+
+    def complete(self, state: TrainingState) -> None:
+        """Append the row of the last iteration to the log, if it is not there; waits for the device."""
         if self._unread is None:
             return
         (row, timer), self._unread = self._unread, None
         (loss, gradient_norm), seconds = timer.read()
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):
-            raise InputError(
-                f"training: found the loss {loss} and the gradient norm {gradient_norm} at iteration "
-                f"{row['iteration']}, expected finite numbers; the last checkpoint is kept (a lower "
-                "train.learning_rate may help)."
-            )
+            found = f"the loss {loss} and the gradient norm {gradient_norm} at iteration {row['iteration']}"
+            raise InputError(f"training: found {found}, expected finite numbers; a lower train.learning_rate may help.")
         state.log.append(row | {"loss": loss, "gradient_norm": gradient_norm} | self._speed(row["loops"], seconds))
 
     def _speed(self, loops: Sequence[int], seconds: float) -> dict[str, float | None]:
@@ -109,10 +259,9 @@ class Trainer:
         self.complete(state)
         if not self.world.is_main and not state.sharded:
             return
-        seed, precision, drawn = self.recipe.seed, self.recipe.precision, self._held_out_noise
-        state.log[-1]["held_out_loss"] = held_out_loss(
-            state.model, self.held_out, self.train.held_out_loops, seed, self.train.batch_size, precision, drawn
-        )
+        loops, size, drawn = self.train.held_out_loops, self.train.batch_size, self._held_out_noise
+        loss = held_out_loss(state.model, self.held_out, loops, self.seed, size, self.precision, drawn)
+        state.log[-1]["held_out_loss"] = loss
         if state.sharded:
             reshard(state.model)
 
@@ -150,6 +299,9 @@ class Timer:
         return event
 
 
+# --- one segment
+
+
 def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths) -> None:
     """Train from the latest saved state of the segment, and write its outputs.
 
@@ -158,7 +310,10 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
     with connected(config.train.processes):
         world = init_distributed(config.device, config.train.processes)
         state = load_state(config, segment, paths)
-        check_same_start(world, paths.partial, state.iteration)
+        starts = sorted(set(world.gather_number(state.iteration)))
+        if len(starts) > 1:  # nodes that do not see the same files
+            found = f"states after iterations {', '.join(map(str, starts))} on the nodes"
+            raise InputError(f"{paths.partial}: found {found}, expected the same state on all nodes; start it again.")
         now = machine.environment(config.device, world.size, config.train.nodes, config.train.shard)
         note_environment(state, paths.previous_log, now, world.is_main)
         trainer = Trainer(config, data, world)
@@ -169,16 +324,6 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         if world.is_main or state.sharded:
             write_segment(state, paths, segment.identity, world.is_main)
         destroy_distributed(world)
-
-
-def check_same_start(world: World, partial: Path, iteration: int) -> None:
-    """Refuse to train if the processes have read different states, on nodes that do not see the same files."""
-    found = sorted(set(world.gather_number(iteration)))
-    if len(found) > 1:
-        raise InputError(
-            f"{partial}: found states after iterations {', '.join(map(str, found))} on the nodes, expected the same "
-            "state on all nodes; start the job again once all nodes see the same file."
-        )
 
 
 def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:

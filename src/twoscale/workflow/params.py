@@ -17,7 +17,7 @@ from twoscale.base import InputError, canonical_json, json_digest
 from twoscale.config import Config, CriterionConfig
 from twoscale.data.text import digest_files
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
-from twoscale.jobs.launch import NodeResources
+from twoscale.jobs.machine import NodeResources
 from twoscale.jobs.rows import module_of
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.memory import loading_bytes, training_bytes

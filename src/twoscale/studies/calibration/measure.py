@@ -15,7 +15,7 @@ from twoscale import rng
 from twoscale.base import InputError, meter
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
-from twoscale.data.shards import read_end_of_text
+from twoscale.data.shards import TokenMetadata, read_metadata
 from twoscale.exits.benchmark import try_criteria
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import OperatingPoint, TextEvaluator, make_criteria
@@ -40,7 +40,8 @@ def run(job: "CheckpointJob") -> None:
     if config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], config.exits)
     probe = open_probe(job.optional("probe"), checkpoint)
-    rows = measure_calibration(checkpoint, text, config, read_end_of_text(job.file("metadata")), probe)
+    end_of_text = read_metadata(job.file("metadata"), TokenMetadata).end_of_text
+    rows = measure_calibration(checkpoint, text, config, end_of_text, probe)
     job.write("calibration_runs", rows, "runs")
 
 
