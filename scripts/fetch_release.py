@@ -1,14 +1,13 @@
-"""Rule fetch_release: the tables of a release, each with the size and the SHA-256 of its manifest."""
+"""Rule fetch_release: the tables of a release, each with the SHA-256 of its manifest."""
 
 from twoscale.config import ConfigSlice
 from twoscale.jobs import command
-from twoscale.report.release import Release
+from twoscale.report.release import File, fetch
 
 
 def main(arguments) -> None:
-    release = Release.of(arguments.source, arguments.config.files, arguments.download.download)
-    for name, path in zip(release.tables, arguments.tables, strict=True):
-        release.fetch(name, path)
+    for (name, facts), path in zip(sorted(arguments.config.files.items()), arguments.tables, strict=True):
+        fetch(arguments.source, name, File(**facts), path, arguments.download.download)
 
 
 if __name__ == "__main__":

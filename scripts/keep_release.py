@@ -8,33 +8,40 @@ which `snakemake --config release=…` writes of the tables.
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.figures.catalogue import figures, snapshot_figures
 from twoscale.jobs import command
-from twoscale.report import release
-
-MOST_BYTES = 4_000_000
+from twoscale.report.release import MANIFEST, write_snapshot
 
 
 def main(arguments) -> None:
-    manifest = arguments.snapshot / release.MANIFEST
+    snapshot, folder = arguments.snapshot, arguments.folder
+    manifest = snapshot / MANIFEST
     if not manifest.is_file():
         raise InputError(f"{manifest}: no such file, expected the manifest of `snakemake snapshot`.")
-    run = json.loads(manifest.read_text(encoding="utf-8"))["run"]
-    drawn = snapshot_figures(figures())
+    facts = json.loads(manifest.read_text(encoding="utf-8"))
+    if facts["modified"] is not False:
+        raise InputError(
+            f"{manifest}: found modified: {json.dumps(facts['modified'])}, expected false; commit your changes and "
+            "take the snapshot again."
+        )
+    if folder.exists() and not (folder / MANIFEST).is_file():
+        raise InputError(f"{folder}: found a folder without {MANIFEST}, expected an earlier release or none.")
+    shutil.rmtree(folder, ignore_errors=True)
+    run, drawn = facts["run"], snapshot_figures(figures())
     files = {f"{run}/{file}" for figure in drawn for file in figure.inputs.values()}
     judged = {f"{run}/tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
     names = {f"{figure.name}.svg" for figure in drawn} | files | judged
-    release.excerpt(arguments.snapshot, arguments.folder, sorted(names), MOST_BYTES)
+    del facts["files"]
+    write_snapshot(folder, [snapshot / name for name in names], snapshot, facts)
 
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("snapshot", type=Path, help="folder of the snapshot")
-    options.add_argument(
-        "folder", type=Path, help="folder of the release; files that an earlier manifest lists are replaced"
-    )
+    options.add_argument("folder", type=Path, help="folder of the release, which takes the place of an earlier one")
     command.run(main, options)

@@ -38,8 +38,7 @@ from tests.worlds import (
 )
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Evidence
-from twoscale.claims.findings import FAILS, HOLDS, OPEN
+from twoscale.claims.evidence import FAILS, HOLDS, OPEN, Evidence
 
 REPEATS = 300  # samples of a bootstrap, fewer than in use
 POWER = 0.8

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from twoscale.claims.evidence import HOLDS
 from twoscale.claims.exits import PAPER_GRID
-from twoscale.claims.findings import HOLDS
 
 TRUE, TRUE_LIMIT, FALSE, FALSE_LIMIT = "true", "true, at every bound", "false", "false, at one bound"
 HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-10, -3))

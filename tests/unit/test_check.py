@@ -9,9 +9,7 @@ import pytest
 
 from tests.small import ROOT
 from twoscale import tables
-from twoscale.base import InputError
 from twoscale.claims.verdicts import CLAIMS
-from twoscale.config import runs, training_identity
 from twoscale.jobs import machine
 from twoscale.report import check as checks
 from twoscale.report.release import Manifest
@@ -114,22 +112,6 @@ def test_findings_of_a_kind_that_one_side_lacks_are_outside_and_no_others(lackin
     assert outside["kind"].tolist() == [checks.COSINE.name]
 
 
-def test_an_unknown_claim_is_one_sentence():
-    strange = frames()
-    strange["claims"].loc[0, "claim"] = 99
-    with pytest.raises(InputError, match="table claims: found claim 99, expected one of 1, 2"):
-        checks.check(strange, frames(), same_arithmetic=False)
-
-
-def test_a_run_with_another_config_is_refused_with_its_keys():
-    config = runs({"preset": "tiny"})["tiny"]
-    identity = training_identity(config)
-    checks.check_config(identity | {"data": "digest of the text"}, config, "a.safetensors")
-    other = identity | {"seed": 3, "model": identity["model"] | {"hidden_size": 8}}
-    with pytest.raises(InputError, match=r"a\.safetensors: found other values of model.hidden_size, seed, expected"):
-        checks.check_config(other, config, "a.safetensors")
-
-
 def test_times_are_not_compared():
     for same in (True, False):
         slow = changed("training", "tokens_per_s", 0, 1e-3)
@@ -146,7 +128,7 @@ def test_times_are_not_compared():
         ("training", "held_out_loss", 1, checks.HELD_OUT),
         ("claims", "value", 1, checks.COSINE),
         ("claims", "value", 2, checks.NATS),
-        ("claims", "value", 6, checks.RESPONSE),
+        ("claims", "value", 6, checks.CLAIM_KINDS[14]),
     ],
 )
 def test_with_another_arithmetic_each_kind_of_number_has_its_tolerance(name, column, row, kind):
@@ -159,7 +141,7 @@ def test_with_another_arithmetic_each_kind_of_number_has_its_tolerance(name, col
 
 
 def test_lengths_are_compared_by_their_logarithms():
-    bound = np.exp(checks.DECAY.tolerance)
+    bound = np.exp(checks.CLAIM_KINDS[1].tolerance)
     for factor, count in ((0.99 * bound, 0), (1 / (1.01 * bound), 1)):
         assert len(checks.check(changed("claims", "value", 0, 0.01 * factor), frames(), False).outside) == count
 
@@ -180,12 +162,6 @@ def test_a_missing_row_and_a_number_that_one_side_lacks_are_outside(same):
     sides = [changed("training", "held_out_loss", 1, np.nan), frames()]
     for side, (found, released) in (("found", sides), ("released", sides[::-1])):
         assert checks.check(found, released, same).outside[side].isna().tolist() == [True]
-
-
-def test_equal_nulls_and_infinities_agree():
-    for value in (np.nan, np.inf):
-        here, there = (changed("claims", "value", 0, value) for _ in range(2))
-        assert checks.check(here, there, False).outside.empty
 
 
 def test_another_verdict_is_named_and_is_no_number():
@@ -222,32 +198,12 @@ def test_another_processor_or_environment_of_training_is_another_arithmetic(segm
     assert re.match("processor: 'Other' in the release, '.*' here", checks.differences(elsewhere, [segment])[0])
 
 
-def test_a_run_on_another_text_is_refused_with_the_python_of_the_release():
-    released = manifest([], text={"val.bin": "a" * 64}, versions={"python": "3.11.7"})
-    checks.check_text(released, {"val.bin": "a" * 64, "train.bin": "b"}, "tokens.json")
-    with pytest.raises(
-        InputError, match=r"^tokens\.json: found val\.bin with .*bbbb…, expected aaaa.*Python 3\.11\.7\.$"
-    ):
-        checks.check_text(released, {"val.bin": "b" * 64}, "tokens.json")
-
-
 def test_the_answer_names_numbers_outside_and_what_differs_in_the_machine():
     result = checks.check(changed("training", "held_out_loss", 1, 50.0), frames(), False)
     text = checks.lines(result, ["cpus: 2 in the release, 4 here"])
     assert text[0] == "another arithmetic: cpus: 2 in the release, 4 here"
     assert "outside: held-out loss, iteration 100: 50 here, 101 in the release" in text
     assert checks.lines(checks.check(frames(), frames(), True), [])[0] == "arithmetic: as in the release"
-
-
-def test_the_largest_differences_are_named_and_the_rest_is_counted():
-    found = frames()
-    found["training"]["held_out_loss"] += [5.0, 7.0]
-    found["claims"].loc[1, "value"] = -1.0
-    result = checks.check(found, frames(), False)
-    numbers = [line.split(",")[0] for line in checks.lines(result, ["cpus"], most=2) if line.startswith("outside")]
-    assert numbers == ["outside: held-out loss", "outside: held-out loss"]
-    assert checks.lines(result, ["cpus"], most=2)[-1] == "and 1 more"
-    assert checks.lines(result, ["cpus"], most=3)[-1].startswith("outside: claim 4, 4, late cosine")
 
 
 def test_numbers_of_one_name_are_told_apart_by_a_count():

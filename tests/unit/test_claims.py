@@ -8,7 +8,6 @@ import pytest
 
 from tests.small import ROOT
 from tests.synthetic_run import (
-    BOUNDARY,
     GROUPS,
     HALF_DECADES,
     ITERATIONS,
@@ -27,9 +26,9 @@ from tests.synthetic_run import (
     without,
 )
 from twoscale import tables
-from twoscale.claims import evidence, exits, findings, geometry
+from twoscale.claims import evidence, exits, geometry
 from twoscale.claims import verdicts as claims
-from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.config import DownloadConfig
 from twoscale.report.release import Release
 
@@ -109,45 +108,45 @@ def test_each_claim_reaches_each_verdict(number, expected, changes, reason):
 )
 def test_bounds_are_met_by_a_whole_interval(interval, expected):
     estimate = evidence.Estimate(np.mean(interval), *interval)
-    assert findings.judge(findings.at_most(1), estimate)[0] == expected
+    assert evidence.judge(evidence.at_most(1), estimate)[0] == expected
 
 
 @pytest.mark.parametrize(
     ("bounds", "interval", "reason"),
     [
-        (findings.between(0.45, 0.70), (0.40, 0.5, 0.66), "the interval (0.26) is wider than the bounds (0.25)"),
-        (findings.between(0.45, 0.70), (0.40, 0.5, 0.64), "the interval crosses the bounds"),
-        (findings.at_most(0.25, smallest=0), (-1.0, 0.0, 0.26), "the upper part of the interval (0.26) is wider"),
-        (findings.at_most(0.25, smallest=0), (-1.0, 0.1, 0.34), "the interval crosses the bounds"),
-        (findings.at_most(0.25), (-9.0, 0.0, 9.0), "the interval crosses the bounds"),
+        (evidence.between(0.45, 0.70), (0.40, 0.5, 0.66), "the interval (0.26) is wider than the bounds (0.25)"),
+        (evidence.between(0.45, 0.70), (0.40, 0.5, 0.64), "the interval crosses the bounds"),
+        (evidence.at_most(0.25, smallest=0), (-1.0, 0.0, 0.26), "the upper part of the interval (0.26) is wider"),
+        (evidence.at_most(0.25, smallest=0), (-1.0, 0.1, 0.34), "the interval crosses the bounds"),
+        (evidence.at_most(0.25), (-9.0, 0.0, 9.0), "the interval crosses the bounds"),
     ],
 )
 def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_value(bounds, interval, reason):
     low, value, high = interval
-    verdict, found = findings.judge(bounds, evidence.Estimate(value, low, high))
+    verdict, found = evidence.judge(bounds, evidence.Estimate(value, low, high))
     assert verdict == OPEN
     assert reason in found
     assert found.startswith("no value could be upheld: ") == ("wider" in reason)
 
 
 def test_the_width_of_the_interval_of_a_ratio_is_a_factor():
-    bounds = findings.between(0.5, 2.0)
+    bounds = evidence.between(0.5, 2.0)
     wide, narrow = (evidence.Estimate(1.0, 0.45, high, is_ratio=True) for high in (1.9, 1.7))
-    assert "the interval as a factor (4.2) is wider than the bounds (4)" in findings.judge(bounds, wide)[1]
-    assert findings.judge(bounds, narrow)[1] == "the interval crosses the bounds"
+    assert "the interval as a factor (4.2) is wider than the bounds (4)" in evidence.judge(bounds, wide)[1]
+    assert evidence.judge(bounds, narrow)[1] == "the interval crosses the bounds"
 
 
 def test_a_strict_bound_is_not_met_by_its_own_value():
-    assert findings.judge(findings.below(0), evidence.Estimate(0, 0, 0))[0] == FAILS
-    assert findings.judge(findings.above(1), evidence.Estimate(1, 1, 1))[0] == FAILS
+    assert evidence.judge(evidence.below(0), evidence.Estimate(0, 0, 0))[0] == FAILS
+    assert evidence.judge(evidence.above(1), evidence.Estimate(1, 1, 1))[0] == FAILS
 
 
 def test_one_in_many_findings_is_further_outside_before_it_refutes():
     """At 20 degrees of freedom the 95 % quantile is 2.086, and 3.153 for one of ten."""
     estimate = evidence.Estimate(2.0, 2.0 - 0.9, 2.0 + 0.9, freedom=20)
-    bounds = findings.at_most(1)
-    assert findings.judge(bounds, estimate)[0] == FAILS
-    verdict, reason = findings.judge(bounds, estimate, findings=10)
+    bounds = evidence.at_most(1)
+    assert evidence.judge(bounds, estimate)[0] == FAILS
+    verdict, reason = evidence.judge(bounds, estimate, findings=10)
     assert (verdict, reason) == (OPEN, "outside, but within the chance of one in 10 findings")
     assert estimate.widened(10).low == pytest.approx(2.0 - 0.9 * 3.153 / 2.086, rel=1e-3)
 
@@ -174,41 +173,6 @@ def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
     verdict = examine(10, synthetic(quality=better, latency=faster))
     assert verdict.verdict == HOLDS
     assert all("acceleration at τ = 0.01" in f.reason for f in verdict.findings if f.bounds)
-
-
-def test_noise_alone_does_not_refute_flat_quality():
-    """The largest of several |changes| is not zero, and resampling makes it larger again."""
-    generator, verdicts = np.random.default_rng(0), []
-    for _ in range(20):
-        noisy = quality(step_norm={})
-        noisy["ce"] += generator.normal(scale=0.2, size=len(noisy))
-        verdicts.append(examine(8, synthetic(quality=noisy), references=False).verdict)
-    assert verdicts.count(FAILS) <= 3  # 5 % of 20 is 1
-
-
-def test_kl_that_is_a_little_slower_is_not_refuted_by_the_noise_of_times():
-    """The smallest of seven ratios, each 1.03 but for a noise of 5 %, was below 1 in every third run."""
-    generator, verdicts = np.random.default_rng(0), []
-    for _ in range(20):
-        times = latency(kl=1.03, spread=0.0)
-        times["latency_ms"] *= np.exp(0.05 * generator.normal(size=len(times)))
-        verdicts.append(examine(11, synthetic(latency=times), references=False).verdict)
-    assert verdicts.count(FAILS) <= 3
-
-
-@pytest.mark.parametrize("number", [8, 11])
-def test_each_threshold_of_the_paper_has_a_finding_and_none_is_an_extreme(number):
-    """The interval of an extreme over thresholds need not contain its value."""
-    verdict = examine(number, synthetic(quality=quality(spread=1.0, kl={1e-2: 0.004}, acceleration={1e-3: -0.003})))
-    counted = [f for f in verdict.findings if f.counts]
-    assert len(counted) == {8: 6, 11: 4}[number]
-    assert all(f.estimate.low <= f.estimate.value <= f.estimate.high for f in counted)
-
-
-def test_the_half_decades_between_the_papers_thresholds_do_not_decide_claim_11():
-    times = latency()
-    times.loc[(times["criterion"] == "kl") & np.isclose(times["threshold"], 3.16e-4), "latency_ms"] = 1.0
-    assert examine(11, synthetic(latency=times)).verdict == HOLDS
 
 
 @pytest.mark.parametrize("number", [2, 12])
@@ -251,27 +215,6 @@ def test_sequences_of_one_document_are_one_unit():
             )
 
 
-@pytest.mark.parametrize("number", [7, 8, 9, 10, 11, 14, 15])
-def test_claims_about_thresholds_give_them_in_units_of_the_states(number):
-    """Absolute τ are those of an unknown scale of the states."""
-    values = {f.quantity: f.estimate.value for f in examine(number, synthetic()).findings if f.scope == "all groups"}
-    assert values == {
-        "τ = 0.01 over the mean norm of the states, last checkpoint": pytest.approx(0.01 / 8),
-        "τ = 0.01 over the mean step norm at k = 1, last checkpoint": pytest.approx(0.01 / 0.6),
-    }
-
-
-def test_claim_6_gives_the_share_of_the_leap_and_the_jump_over_the_path():
-    """The mean step contains the leap from noise, so a DLR above 1 is weak."""
-    found = examine(6, synthetic()).findings
-    leaps = [f.estimate.value for f in found if "leap" in f.quantity]
-    norms = np.maximum(0.6 ** np.arange(30), 0.02)
-    assert leaps == pytest.approx([norms[0] / norms.sum()] * 2)
-    (jump,) = (f for f in found if f.scope == f"{BOUNDARY}, final" and "path" in f.quantity)
-    assert jump.estimate.value == pytest.approx(12 / 30)
-    assert not any(f.verdict for f in found if "leap" in f.quantity or "path" in f.quantity)
-
-
 def test_a_loaded_machine_is_named_in_the_claims_about_time_and_in_no_other():
     busy = synthetic(latency=latency(load=8.1))  # 8.1 to 12.1 on 10 cores
     for verdict in claims.verdicts(busy):
@@ -287,14 +230,6 @@ def test_the_reference_state_initial_does_not_count():
     untrained = [f for f in verdict.findings if "untrained" in f.quantity]
     assert len(untrained) == 4
     assert all(np.isfinite(f.estimate.value) and not f.verdict for f in untrained)
-
-
-def test_the_drift_of_every_trained_checkpoint_counts():
-    early = drift()
-    early.loc[(early["iteration"] == 10) & (early["reference_state"] == "final"), "mean"] = 0.8
-    verdict = examine(6, synthetic(drift=early))
-    assert verdict.verdict == FAILS
-    assert [f.quantity for f in verdict.findings if f.verdict == FAILS and f.counts] == ["DLR, iteration 10"]
 
 
 def test_a_claim_that_needs_something_else_of_the_run_is_not_asked():
@@ -387,13 +322,6 @@ def test_a_doubtful_quality_of_the_other_criterion_widens_the_race_on_the_other_
     assert (unsure.value, unsure.high) == pytest.approx((sure.value, sure.high), rel=5e-3)
 
 
-def test_the_cost_of_a_check_is_given_with_claims_10_and_11():
-    for number in (10, 11):
-        (cost,) = (f for f in examine(number, synthetic()).findings if "KL check" in f.quantity)
-        assert cost.estimate.value == pytest.approx(1.5)
-        assert cost.verdict == ""
-
-
 @pytest.mark.parametrize("empty", ["loops", "drift", "quality", "exit_loops", "latency", "checks"])
 def test_empty_tables_leave_claims_open_and_none_fails(empty):
     whole = synthetic()
@@ -431,37 +359,6 @@ def test_a_loop_that_does_not_decay_never_reaches_a_tenth():
     norms = np.ones((1, 30))
     assert geometry.decay_time(norms)[0] == np.inf
     assert geometry.decay_rate(np.ones((1, 30, 2)))[0] == 0
-
-
-def test_the_trend_of_values_on_a_line_is_their_change():
-    iterations = [10, 30, 200, 1000]
-    values = 3 + 2 * np.log(iterations)
-    assert values @ evidence.trend_weights(iterations) == pytest.approx(values[-1] - values[0])
-    assert evidence.trend_error(values, iterations)[0] == pytest.approx(0, abs=1e-12)
-
-
-def test_the_trend_of_a_level_course_with_correlated_noise_is_missed_as_often_as_its_interval_says():
-    """An interval for independent noise contains the trend in 85 %."""
-    generator, iterations, trials = np.random.default_rng(0), (100, 200, 400, 600, 800, 1000), 300
-    number = np.arange(len(iterations))
-    factor = np.linalg.cholesky(evidence.CORRELATION ** np.abs(number - number[:, None]))
-    run = synthetic(loops=pd.concat([loop_rows(iteration) for iteration in iterations]), drift=drift(iterations))
-    covered = 0
-    for _ in range(trials):
-        course = factor @ generator.normal(size=len(iterations)) + 0.01 * generator.normal(size=(20, len(iterations)))
-        estimate = run.trend(evidence.mean, np.stack([course, np.ones_like(course)], axis=-1))
-        covered += estimate.low <= 0 <= estimate.high
-    assert covered / trials == pytest.approx(0.95, abs=0.04)
-
-
-def test_the_variance_of_late_angles_is_free_of_the_noise_of_the_documents():
-    """The mean of 8 noisy cosines at each k varies by noise² / 8 though the truth does not vary."""
-    generator, run, estimates = np.random.default_rng(0), synthetic(), []
-    for _ in range(200):
-        cosines = 0.5 + 0.2 * generator.normal(size=(8, 30))
-        units = np.stack([cosines, np.ones_like(cosines)], axis=-1)
-        estimates.append(run.estimate(geometry.late_variance, units, unbias=True).value)
-    assert abs(np.mean(estimates)) < 0.2 * 0.2**2 / 8
 
 
 def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):

@@ -23,7 +23,7 @@ from tests.synthetic_run import (
 )
 from twoscale.claims import bootstrap, evidence
 from twoscale.claims import verdicts as claims
-from twoscale.claims.findings import NOT_ASKED
+from twoscale.claims.evidence import NOT_ASKED
 
 RATES = {"rate": 0.72, "level": 0.62, "wobble": 0.03, "scale": 1.1}  # of the last checkpoint
 SHAPE = {"floor": 0.004, "bend": 1.3, "start": 0.2}
@@ -384,26 +384,12 @@ def test_a_group_with_too_few_loop_steps_is_named_with_those_that_a_quantity_nee
     assert reasons == [f"rows missing: loop steps up to k = {k}, found k ≤ 0" for k in needed]
 
 
-def test_three_loop_steps_are_enough_for_the_course_of_step_norms():
-    rows = usual_tables()["loops"]
-    for number in (2, 12):
-        assert not any(
-            "rows missing" in f.reason for f in examine(number, synthetic(loops=rows[rows["k"] <= 3])).findings
-        )
-
-
 def test_a_run_with_just_enough_loop_steps_is_asked():
     enough = usual_tables()["loops"]
     for number, loop_steps in ((1, 11), (4, 30)):
         for missing in (0, 1):
             rows = enough[enough["k"] <= loop_steps - missing]
             assert (examine(number, synthetic(loops=rows)).verdict == NOT_ASKED) == bool(missing)
-
-
-@pytest.mark.parametrize("is_ratio", [False, True])
-def test_an_interval_without_width_stays_as_it_is(is_ratio):
-    exact = evidence.Estimate(0.0, 0.0, 0.0, freedom=3, is_ratio=is_ratio)
-    assert exact.widened(7) == exact
 
 
 def test_what_each_claim_needs_of_a_run_is_fixed():

@@ -79,27 +79,6 @@ def test_files_keep_their_paths_and_the_manifest_has_their_digests(results, rele
     assert (release(config={}) / "manifest.json").read_bytes() == first
 
 
-def test_an_excerpt_keeps_some_files_and_replaces_those_of_its_old_manifest(release, tmp_path):
-    folder, kept = release(modified=False), tmp_path / "kept"
-    releases.excerpt(folder, kept, ["claims.md", LOOPS], 10**6)
-    releases.excerpt(folder, kept, ["claims.md"], 10**6)
-    assert sorted(path.name for path in kept.rglob("*") if path.is_file()) == ["claims.md", "manifest.json"]
-    assert json.loads((kept / "manifest.json").read_text())["run"] == "tiny"
-
-
-@pytest.mark.parametrize(
-    ("modified", "names", "most", "match"),
-    [
-        (True, ["claims.md"], 10**6, "found modified: true, expected false"),
-        (False, ["gone.md"], 10**6, r"found no file gone\.md in the snapshot"),
-        (False, [LOOPS], 3, r"found \d+ bytes in the files to keep, expected at most 3"),
-    ],
-)
-def test_an_excerpt_of_another_form_is_refused(release, tmp_path, modified, names, most, match):
-    with pytest.raises(InputError, match=match):
-        releases.excerpt(release(modified=modified), tmp_path / "kept", names, most)
-
-
 def test_the_commit_is_that_of_the_checkout_and_says_whether_files_were_changed(tmp_path):
     assert releases.checkout(tmp_path) == {"commit": None, "modified": None}
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -111,16 +90,6 @@ def test_the_commit_is_that_of_the_checkout_and_says_whether_files_were_changed(
     assert found["modified"] is False
     (tmp_path / "file").write_text("2")
     assert releases.checkout(tmp_path) == found | {"modified": True}
-
-
-def test_the_text_is_named_by_the_digests_of_its_tokens(tmp_path):
-    tokens = tmp_path / "tokens.json"
-    tokens.write_text('{"parts": {"val.bin": {"sha256": "ab", "count": 3}, "train.bin": {"sha256": "cd"}}}')
-    assert releases.text_digests(tokens) == {"train.bin": "cd", "val.bin": "ab"}
-    for content in ('{"parts": {"val.bin": {}}}', "{"):
-        tokens.write_text(content)
-        with pytest.raises(InputError, match=r"tokens\.json: found no token metadata"):
-            releases.text_digests(tokens)
 
 
 def test_hours_of_training_are_those_of_its_iterations_and_environments_are_named_where_they_change(tmp_path):
@@ -162,15 +131,24 @@ def test_jobs_of_a_rule_add_up_and_the_longest_rule_comes_first(tmp_path):
 # --- reading a release ---------------------------------------------------------------------------------------------
 
 
-def test_the_tables_of_a_release_are_those_of_its_manifest_and_nothing_else_of_it(release, tmp_path):
+def fetched(source, tmp_path, name=LOOPS) -> bytes:
+    release = opened(source)
+    releases.fetch(release.source, name, release.tables[name], tmp_path / "here.parquet", ONCE)
+    return (tmp_path / "here.parquet").read_bytes()
+
+
+def test_the_tables_of_a_release_are_read_from_a_folder_or_an_address(release, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
     folder = release()
-    found = opened(folder)
-    assert list(found.tables) == [TRAINING, LOOPS]
-    assert found.read(LOOPS) == (folder / LOOPS).read_bytes()
-    found.fetch(TRAINING, tmp_path / "here.parquet")
-    assert tables.read("training", tmp_path / "here.parquet")["tokens_seen"].tolist() == [128]
-    with pytest.raises(InputError, match=r"found no entry for the file tiny/tables/drift\.parquet, expected one"):
-        found.read("tiny/tables/drift.parquet")
+    assert list(opened(folder).tables) == [TRAINING, LOOPS]
+    assert fetched(folder, tmp_path) == (folder / LOOPS).read_bytes()
+    with web.serving(folder) as server:
+        assert fetched(f"{server.address}/", tmp_path) == (folder / LOOPS).read_bytes()
+        assert server.requests == ["/manifest.json", f"/{LOOPS}"]
+        assert "secret" not in str(server.headers)
+        server.faults = [web.status(404)]
+        with pytest.raises(InputError, match=r"manifest\.json: cannot be read \(HTTP Error 404"):
+            opened(server.address)
 
 
 @pytest.mark.parametrize("name", ["../a/tables/b.parquet", "/a/tables/b.parquet", "a/b/c/tables/d.parquet", "..\\b"])
@@ -182,35 +160,15 @@ def test_a_name_that_leaves_the_release_is_no_table(release, name):
     assert list(opened(folder).tables) == [TRAINING, LOOPS]
 
 
-@pytest.mark.parametrize("change", ["one byte", "shorter", "missing"])
+@pytest.mark.parametrize(
+    "change", [lambda content: content[:-1], lambda content: bytes([content[0] ^ 1]) + content[1:]]
+)
 def test_a_table_that_is_not_the_manifests_is_refused(release, tmp_path, change):
     folder = release()
-    content = (folder / LOOPS).read_bytes()
-    if change == "missing":
-        (folder / LOOPS).unlink()
-    else:
-        (folder / LOOPS).write_bytes(content[:-1] if change == "shorter" else bytes([content[0] ^ 1]) + content[1:])
-    match = f"{re.escape(LOOPS)}: {'cannot be read' if change == 'missing' else 'found .* with the SHA-256 .*, as'}"
-    with pytest.raises(InputError, match=match):
-        opened(folder).fetch(LOOPS, tmp_path / "here.parquet")
+    (folder / LOOPS).write_bytes(change((folder / LOOPS).read_bytes()))
+    with pytest.raises(InputError, match=rf"{re.escape(LOOPS)}: found \d+ bytes with the SHA-256 .*, as manifest"):
+        fetched(folder, tmp_path)
     assert not (tmp_path / "here.parquet").exists()
-
-
-NO_SOURCES = [
-    None,
-    3,
-    "",
-    "ftp://host/folder",
-    "https://host/folder?token=1",
-    "file:///etc",
-    "https://me:x@host/folder",
-]
-
-
-@pytest.mark.parametrize("source", NO_SOURCES)
-def test_a_source_that_is_no_folder_and_no_address_is_refused(source):
-    with pytest.raises(InputError, match="config key release: found"):
-        Release.open(source, ONCE)
 
 
 @pytest.mark.parametrize(
@@ -220,27 +178,16 @@ def test_a_source_that_is_no_folder_and_no_address_is_refused(source):
         ("{", r"manifest\.json: found no manifest of a release"),
         ('{"run": "a/../b", "config": {}, "files": {}}', r"manifest\.json: found no manifest of a release \(run"),
         ('{"run": "a", "config": {}, "files": {"x": 3}}', r"manifest\.json: found no manifest of a release \(files"),
+        ('{"run": "a", "config": {"seed": "one"}, "files": {}}', r"manifest\.json: config key seed: found 'one'"),
     ],
 )
 def test_a_folder_without_a_manifest_is_refused(tmp_path, manifest, match):
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
     with pytest.raises(InputError, match=match):
-        opened(tmp_path)
-
-
-def test_a_release_at_an_address_is_read_as_one_in_a_folder(release, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    folder = release()
-    with web.serving(folder) as server:
-        assert opened(f"{server.address}/").read(LOOPS) == (folder / LOOPS).read_bytes()
-        assert server.requests == ["/manifest.json", f"/{LOOPS}"]
-        assert "secret" not in str(server.headers)
-        server.faults = [web.status(404)]
-        with pytest.raises(InputError, match=r"manifest\.json: cannot be read \(HTTP Error 404"):
-            opened(server.address)
-    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/release/manifest\.json: cannot be read"):
-        opened("http://127.0.0.1:9/release")
+        opened(tmp_path).runs({})
+    with pytest.raises(InputError, match="config key release: found 3, expected"):
+        Release.open(3, ONCE)
 
 
 # --- its runs ------------------------------------------------------------------------------------------------------
@@ -271,15 +218,6 @@ def test_figures_read_released_tables_and_those_without_are_left_out(release):
     assert (mine.figures.of_target("all"), mine.figures.claims, mine.figures.results({})) == ([], [], [])
     with pytest.raises(InputError, match=r"has no tiny/tables/drift\.parquet"):
         mine.figures.inputs(by_name["fig2"])["drift"]({})
-
-
-def test_a_published_model_and_a_wrong_value_are_refused_with_the_name_of_the_manifest(release):
-    with pytest.raises(InputError, match=r"manifest\.json: config key seed"):
-        runs(release(config=config_of(seed="one")))
-    published = config_of(tokenizer={"name": "published"})
-    published["model"] |= {"source": "published", "folder": "/nowhere"}
-    with pytest.raises(InputError, match=r"manifest\.json: found a published model, expected a run trained here"):
-        runs(release(config=published))
 
 
 def test_planning_a_release_imports_no_torch_and_no_pandas(release):

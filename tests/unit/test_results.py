@@ -9,7 +9,7 @@ import pytest
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
-from twoscale.claims.findings import HOLDS
+from twoscale.claims.evidence import HOLDS
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.report import docs as pages
 from twoscale.report.render import number
@@ -49,19 +49,6 @@ def test_a_number_of_the_page_follows_its_table(docs):
     assert before[:2] == after[:2]
     assert before[1] == "0.621"
     assert after[2].startswith("1.24 [1, 1.5] ✓; 2 times the paper's;")
-
-
-@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: str(claim.number))
-def test_each_claim_has_its_place_and_words_in_the_paper_our_numbers_verdict_and_a_command(claim):
-    text, place = section(PAGE, claim.number), claim.where.partition(": ")
-    assert f"The paper, {place[0]}: {place[2]}." in text
-    assert place[2]
-    lines = [cells(line) for line in text.splitlines() if line.startswith("|")]
-    assert len({len(line) for line in lines}) == 1
-    verdict = tables.read("claims", DEMO).query("claim == @claim.number and scope == 'all'")["verdict"].iloc[0]
-    assert lines[-1][3] == f"**{verdict}, small scale**"
-    assert lines[2][3:]
-    assert f"`{pages.PAPER[claim.number].command}`" in text
 
 
 @pytest.mark.parametrize("command", sorted({paper.command for paper in pages.PAPER.values()}))

@@ -4,12 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.small import of, project
 from twoscale import config
-from twoscale.claims.findings import marked
+from twoscale.claims.evidence import marked
 from twoscale.claims.scale import SMALL_SCALE, Scale, Scales, scales
-from twoscale.config import ConfigSlice
-from twoscale.workflow.core import JOBS
 
 PAPER = Scale(tokens=1000, parameters=100, mean_loops=12.0, loops=30)
 
@@ -63,11 +60,3 @@ def test_scales_survive_the_params_of_a_job():
     found = preset("tiny")
     assert Scales.of(found.plain) == found
     assert found.rows[0] == ("tokens of training", "2,560", "307.2 M", "8.3e-06")
-
-
-def test_the_params_of_the_jobs_that_print_verdicts_have_the_scale():
-    runs = project()
-    slices = [runs.figures.overview_slice(of())]
-    slices += [row.config(runs)(of()) for row in JOBS if row.name == "take_snapshot"]
-    for text in slices:
-        assert Scales.of(ConfigSlice.from_json(text).scales) == scales(runs.config)

@@ -12,8 +12,7 @@ from tests.unit import test_claims
 from twoscale import tables
 from twoscale.claims import bootstrap, evidence, seeds
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Estimate, InconclusiveError
-from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, above, judge
+from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, Estimate, InconclusiveError
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.studies.seeds import draw as seeds_page
 
@@ -174,23 +173,6 @@ def test_the_interval_covers_the_truth_in_95_percent(world, count):
     drawn = [draw(generator, *WORLDS[world], count)[1] for _ in range(DRAWS)]
     covered = np.mean([mean.low <= 0 <= mean.high for mean in drawn])
     assert covered > 0.95 - 3 * np.sqrt(0.05 * 0.95 / DRAWS)
-
-
-def test_the_interval_of_one_seed_and_the_mean_of_their_intervals_do_not_cover_the_truth_over_seeds():
-    """Why it takes seeds: where they differ as much as documents do, the interval of one run is too narrow."""
-    generator = np.random.default_rng(5)
-    drawn = [draw(generator, *WORLDS["seeds as much as documents"], 3)[0][0] for _ in range(DRAWS)]
-    assert np.mean([one.low <= 0 <= one.high for one in drawn]) < 0.9
-
-
-@pytest.mark.parametrize("findings", [1, 9])
-def test_a_true_number_at_its_bound_is_refuted_in_at_most_5_percent(findings):
-    generator = np.random.default_rng(findings)
-    refuted = 0
-    for _ in range(DRAWS // findings):
-        drawn = [draw(generator, 1.0, 2.0, 1.0, 3)[1] for _ in range(findings)]
-        refuted += any(judge(above(0), mean, findings)[0] == FAILS for mean in drawn)
-    assert refuted / (DRAWS // findings) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / (DRAWS // findings)) * (findings > 1)
 
 
 def test_the_true_deviation_is_within_its_factors_in_95_percent():

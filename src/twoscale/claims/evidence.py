@@ -2,6 +2,11 @@
 
 The first axis of each array is the unit: whole documents for geometry and quality, whole prompts for latency.
 Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
+
+A claim names its quantities before any of them is measured, so the number of those that count is known when they are
+judged. A finding *holds* if its whole 95 % interval is within the bounds. It *does not hold* if its whole interval is
+outside, after the interval was widened for the number of findings: a claim with many findings would otherwise be
+refuted by chance. Between the two it *cannot be judged*.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,8 +72,8 @@ class Estimate:
 
     def exponential(self) -> Self:
         """The ratio of which this is the logarithm."""
-        value, low, high = (float(np.exp(number)) for number in (self.value, self.low, self.high))
-        return replace(self, value=value, low=low, high=high, is_ratio=True)
+        ends = {name: float(np.exp(getattr(self, name))) for name in ("value", "low", "high")}
+        return replace(self, **ends, is_ratio=True)
 
 
 # --- the tables of a run ---------------------------------------------------------------------------------------
@@ -184,15 +189,12 @@ class Evidence:
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (prompts, points): milliseconds per token at each operating point."""
-        units = _by_point(self.latency, points, "repeat", ["latency_ms"])[..., 0]
-        _check_units("prompts", len(units))
-        return units
+        return _enough("prompts", _by_point(self.latency, points, "repeat", ["latency_ms"])[..., 0])
 
     def check_times(self) -> np.ndarray:
         """Units (repeats, 2): milliseconds of a KL check and of a loop step, each summed over groups."""
-        times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum().to_numpy()
-        _check_units("prompts", len(times))
-        return times
+        times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum()
+        return _enough("prompts", times.to_numpy())
 
     def load(self) -> str:
         """In which repeats of the timing the machine had more to do than cores; empty if in none."""
@@ -238,15 +240,15 @@ class Evidence:
         effective = effective_number(units)
         return _estimate(change, changes, units, effective, remark, scatter, min(effective - 1, of_line))
 
-    def change(self, statistic: Statistic, units: np.ndarray) -> Estimate:
-        """Last minus first checkpoint after warm-up, for statistic and units as in `trend`."""
-        return self.estimate(lambda totals: statistic(totals)[:, -1] - statistic(totals)[:, 0], units)
-
     def ratio_of_medians(self, units: np.ndarray, remark: str = "") -> Estimate:
         """Ratio of the medians over prompts of the two columns: (prompts, 2)."""
-        samples = bootstrap.replicates(log_ratios_of_medians, units, self.seed)
-        value = log_ratios_of_medians(units[None])[0]
-        return _estimate(value, samples, units, len(units), remark).exponential()
+
+        def log_ratio(sample: np.ndarray) -> np.ndarray:  # (R, prompts, 2) -> (R,)
+            medians = np.log(np.median(sample, axis=1))
+            return medians[..., 0] - medians[..., 1]
+
+        samples = bootstrap.replicates(log_ratio, units, self.seed)
+        return _estimate(log_ratio(units[None])[0], samples, units, len(units), remark).exponential()
 
     def _resampled(self, statistic: Statistic, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
@@ -290,8 +292,7 @@ def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
     """Sums over the sequences of each document: (sequences, ...) -> (documents, ...), sequences as sorted."""
     of_sequence = rows.drop_duplicates("sequence").sort_values("sequence")["document"]
     documents, numbers = np.unique(of_sequence, return_inverse=True)
-    _check_units("documents", len(documents))
-    sums = np.zeros((len(documents), *units.shape[1:]))
+    sums = _enough("documents", np.zeros((len(documents), *units.shape[1:])))
     np.add.at(sums, numbers, units)
     return sums
 
@@ -309,9 +310,11 @@ def _by_point(rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, v
     return np.stack(columns, axis=1)
 
 
-def _check_units(name: str, number: int) -> None:
-    if number < 2:
-        raise InconclusiveError(f"rows missing: too few {name} for an interval (found {number}, expected at least 2)")
+def _enough(name: str, units: np.ndarray) -> np.ndarray:
+    if len(units) < 2:
+        found = f"found {len(units)}, expected at least 2"
+        raise InconclusiveError(f"rows missing: too few {name} for an interval ({found})")
+    return units
 
 
 # --- statistics of totals (R, …, 2) ----------------------------------------------------------------------------
@@ -353,7 +356,134 @@ def trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, f
     return float(np.sqrt(variance * (weights @ correlation @ weights))), float(freedom)
 
 
-def log_ratios_of_medians(sample: np.ndarray) -> np.ndarray:
-    """Log ratio of the medians over prompts of two columns: (R, prompts, 2) -> (R,)."""
-    medians = np.log(np.median(sample, axis=1))
-    return medians[..., 0] - medians[..., 1]
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
+NOT_ASKED = "not asked"  # of a run that the claim is not about
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a number may have: from `least` to `most`, both included.
+
+    `smallest` is the least value that the number can have at all, 0 for a variance.
+    """
+
+    text: str
+    least: float = -np.inf
+    most: float = np.inf
+    smallest: float = -np.inf
+
+    def too_narrow_for(self, estimate: Estimate) -> str:
+        """Why an interval as wide as the estimate's is within the bounds for no value; empty if for some."""
+        part, width, room = "interval", estimate.high - estimate.low, self.most - self.least
+        if self.least < self.smallest:
+            # the number is `smallest` at least, so only the upper part of its interval has to be within the bounds
+            part, width, room = "upper part of the interval", estimate.high - estimate.value, self.most - self.smallest
+        elif estimate.is_ratio and self.least > 0:
+            part, width, room = "interval as a factor", estimate.high / estimate.low, self.most / self.least
+        if not width > room:
+            return ""
+        return f"no value could be upheld: the {part} ({width:.2g}) is wider than the bounds ({room:.2g})"
+
+
+def at_most(bound: float, smallest: float = -np.inf) -> Bounds:
+    return Bounds(f"≤ {bound:g}", most=bound, smallest=smallest)
+
+
+def at_least(bound: float) -> Bounds:
+    return Bounds(f"≥ {bound:g}", least=bound)
+
+
+def below(bound: float) -> Bounds:
+    return Bounds(f"< {bound:g}", most=np.nextafter(bound, -np.inf))
+
+
+def above(bound: float) -> Bounds:
+    return Bounds(f"> {bound:g}", least=np.nextafter(bound, np.inf))
+
+
+def between(least: float, most: float) -> Bounds:
+    return Bounds(f"{least:g} … {most:g}", least, most)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that a claim is about, before it is measured."""
+
+    scope: str  # group, boundary, reference state or exit criterion
+    name: str
+    measure: Callable[[], Estimate]  # may raise InconclusiveError
+    bounds: Bounds | None  # None for a number for comparison, without a verdict
+    counts: bool  # whether the verdict on the claim depends on it
+
+    def finding(self, estimate: Estimate, verdict: str = "", reason: str = "") -> "Finding":
+        bounds = self.bounds.text if self.bounds else ""
+        return Finding(self.scope, self.name, estimate, bounds, verdict, reason, self.counts)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One measured number of a claim. Without bounds it has no verdict."""
+
+    scope: str
+    quantity: str
+    estimate: Estimate
+    bounds: str = ""
+    verdict: str = ""
+    reason: str = ""
+    counts: bool = True
+
+
+def marked(verdict: str, mark: str) -> str:
+    """A verdict with the mark of its run: "does not hold, small scale"."""
+    return f"{verdict}, {mark}" if mark and verdict != NOT_ASKED else verdict
+
+
+def judged(
+    scope: str, name: str, bounds: Bounds, measure: Callable[..., Estimate], *arguments: object, counts: bool = True
+) -> Quantity:
+    """The quantity `measure(*arguments)` with bounds."""
+    return Quantity(scope, name, lambda: measure(*arguments), bounds, counts)
+
+
+def reference(scope: str, name: str, measure: Callable[..., Estimate], *arguments: object) -> Quantity:
+    """The quantity `measure(*arguments)` for comparison, without bounds."""
+    return Quantity(scope, name, lambda: measure(*arguments), None, counts=False)
+
+
+def judge(bounds: Bounds, estimate: Estimate, findings: int = 1) -> tuple[str, str]:
+    """Verdict and reason for a number with its interval, one of so many `findings` of a claim."""
+    if bounds.least <= estimate.low and estimate.high <= bounds.most:
+        return HOLDS, "whole interval inside"
+    if not _outside(bounds, estimate):
+        return OPEN, bounds.too_narrow_for(estimate) or "the interval crosses the bounds"
+    if _outside(bounds, estimate.widened(findings)):
+        return FAILS, "whole interval outside"
+    return OPEN, f"outside, but within the chance of one in {findings} findings"
+
+
+def _outside(bounds: Bounds, estimate: Estimate) -> bool:
+    return estimate.high < bounds.least or bounds.most < estimate.low
+
+
+def find(quantity: Quantity, findings: int) -> Finding:
+    """Measure a quantity, and judge it as one of so many `findings` of its claim."""
+    bounds = quantity.bounds
+    try:
+        estimate = quantity.measure()
+        verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
+        reason = "; ".join(part for part in (reason, estimate.remark) if part)
+    except InconclusiveError as error:
+        estimate, verdict, reason = Estimate(), OPEN if bounds else "", str(error)
+    return quantity.finding(estimate, verdict, reason)
+
+
+def combine(findings: Iterable[Finding]) -> tuple[str, str]:
+    """Verdict and reason of several findings: one that does not hold decides, then one that cannot be judged."""
+    counted = [finding for finding in findings if finding.counts]
+    for verdict in (FAILS, OPEN):
+        reasons = [f"{f.scope}, {f.quantity}: {f.reason}" for f in counted if f.verdict == verdict]
+        if reasons:
+            return verdict, "; ".join(reasons)
+    if not counted:
+        return OPEN, "rows missing: nothing was measured that the claim is about"
+    return HOLDS, "every finding is within its bounds"

@@ -9,8 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twoscale.claims.evidence import Estimate, Evidence, InconclusiveError, OperatingPoint, mean
-from twoscale.claims.findings import Quantity, above, at_least, at_most, below, between, judged, reference
+from twoscale.claims.evidence import (
+    Estimate,
+    Evidence,
+    InconclusiveError,
+    OperatingPoint,
+    Quantity,
+    above,
+    at_least,
+    at_most,
+    below,
+    between,
+    judged,
+    mean,
+    reference,
+)
 from twoscale.claims.geometry import scale_of_threshold
 
 PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # App. D

@@ -9,8 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from twoscale.claims.evidence import FEWEST_FOR_TREND, Estimate, Evidence, InconclusiveError, Statistic, mean
-from twoscale.claims.findings import Bounds, Quantity, above, at_least, at_most, below, between, judged, reference
+from twoscale.claims.evidence import (
+    FEWEST_FOR_TREND,
+    Bounds,
+    Estimate,
+    Evidence,
+    InconclusiveError,
+    Quantity,
+    Statistic,
+    above,
+    at_least,
+    at_most,
+    below,
+    between,
+    judged,
+    mean,
+    reference,
+)
 
 TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
@@ -129,7 +144,8 @@ def _trend(evidence: Evidence, statistic: Statistic, units: _Units, group: str, 
 
 def _change(evidence: Evidence, statistic: Statistic, units: _Units, group: str) -> Estimate:
     iterations = evidence.after_warmup(2)
-    return evidence.change(statistic, units(evidence, group, [iterations[0], iterations[-1]]))
+    ends = units(evidence, group, [iterations[0], iterations[-1]])
+    return evidence.estimate(lambda totals: statistic(totals)[:, -1] - statistic(totals)[:, 0], ends)
 
 
 # --- claims 3, 4, 5: angles ------------------------------------------------------------------------------------

@@ -37,11 +37,6 @@ class Scale:
     seeds: int = 1
     hardware: str = "not stated"
 
-    def is_small(self, paper: Self) -> bool:
-        """Whether tokens or parameters are below `LEAST_SHARE` of the paper's; an unknown number is not."""
-        pairs = ((self.tokens, paper.tokens), (self.parameters, paper.parameters))
-        return any(ours is not None and theirs is not None and ours < LEAST_SHARE * theirs for ours, theirs in pairs)
-
 
 @dataclass(frozen=True)
 class Scales:
@@ -53,8 +48,9 @@ class Scales:
         """The inverse of `plain`."""
         return cls(*(Scale(**values[name]) for name in ("run", "paper")))
 
-    def of_seeds(self, seeds: int) -> Self:
-        return replace(self, run=replace(self.run, seeds=seeds))
+    def with_run(self, **values: Any) -> Self:
+        """With other values of the run, such as its number of seeds."""
+        return replace(self, run=replace(self.run, **values))
 
     @property
     def plain(self) -> dict[str, dict[str, Any]]:
@@ -63,17 +59,18 @@ class Scales:
     @property
     def mark(self) -> str:
         """The column `scale` of the table "claims": `SMALL_SCALE` or nothing."""
-        return SMALL_SCALE if self.run.is_small(self.paper) else ""
+        tokens, ours, paper = self.run.tokens, self.run, self.paper
+        few_tokens = tokens is not None and paper.tokens is not None and tokens < LEAST_SHARE * paper.tokens
+        return SMALL_SCALE if few_tokens or ours.parameters < LEAST_SHARE * paper.parameters else ""
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Rows of a table with the `HEADER`."""
-        rows = []
-        for name, label in LABELS.items():
-            ours, theirs = getattr(self.run, name), getattr(self.paper, name)
-            share = f"{ours / theirs:.2g}" if isinstance(ours, int) and isinstance(theirs, int) else ""
-            rows.append((label, text(ours), text(theirs), share))
-        return rows
+        pairs = [(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
+        return [
+            (label, text(ours), text(theirs), f"{ours / theirs:.2g}" if {type(ours), type(theirs)} == {int} else "")
+            for label, ours, theirs in pairs
+        ]
 
 
 def scales(run: "config.Config") -> Scales:

@@ -23,8 +23,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Estimate, Evidence, InconclusiveError
-from twoscale.claims.findings import NOT_ASKED, Finding, Quantity, combine, find
+from twoscale.claims.evidence import NOT_ASKED, Estimate, Evidence, Finding, InconclusiveError, Quantity, combine, find
 from twoscale.claims.verdicts import CLAIMS, Claim, Verdict
 
 MEAN = "mean"  # in the place of a seed: the mean over seeds
@@ -75,10 +74,8 @@ def over_seeds(values: np.ndarray) -> Estimate:
 
 
 def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
-    parts = of_documents, of_seeds
-    bounds = bootstrap.joined(of_documents.value, *((part.low, part.high) for part in parts))
-    low, high = map(float, bounds)
-    joined = SeedMean(of_documents.value, low, high, parts=parts)
+    parts, value = (of_documents, of_seeds), of_documents.value
+    joined = SeedMean(value, *map(float, bootstrap.joined(value, *((p.low, p.high) for p in parts))), parts=parts)
     return joined.exponential() if is_ratio else joined
 
 
@@ -117,17 +114,13 @@ class SeedVerdict:
 def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     """The verdict on one claim, from the tables of two seeds or more, whose bootstraps have the same seed."""
     of_seeds = tuple(claims.examine(claim, found) for found in evidence.values())
-    asked = all(verdict.findings for verdict in of_seeds)
-    quantities = list(claim.quantities(next(iter(evidence.values())))) if asked else []
+    if not all(verdict.findings for verdict in of_seeds):
+        return SeedVerdict(claim, of_seeds, (), NOT_ASKED, of_seeds[0].reason)
+    quantities = list(claim.quantities(next(iter(evidence.values()))))
     rows = list(zip(*(verdict.findings for verdict in of_seeds), strict=True))
     counted = sum(quantity.counts for quantity in quantities)
-    if not asked:
-        return SeedVerdict(claim, of_seeds, (), NOT_ASKED, of_seeds[0].reason)
     if claim.timed:
-        means = (
-            Finding(q.scope, q.name, Estimate(), q.bounds.text if q.bounds else "", counts=q.counts) for q in quantities
-        )
-        findings = tuple(map(SeedFinding, rows, means))
+        findings = tuple(map(SeedFinding, rows, (quantity.finding(Estimate()) for quantity in quantities)))
         return SeedVerdict(claim, of_seeds, findings, PER_RUN, "times depend on the machine and its load")
     findings = tuple(map(partial(_compare, list(evidence), counted), quantities, rows))
     return SeedVerdict(claim, of_seeds, findings, *combine(finding.mean for finding in findings))

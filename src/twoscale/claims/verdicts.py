@@ -1,6 +1,6 @@
 """The claims of the paper, measured on one run, with a verdict on each.
 
-A claim is judged on findings, see `twoscale.claims.findings`: numbers with intervals, judged against bounds, each
+A claim is judged on findings, see `twoscale.claims.evidence`: numbers with intervals, judged against bounds, each
 for one scope: a group, a boundary, a reference state, an exit criterion. A claim does not hold if one of its findings
 does not; else it cannot be judged if one of them cannot; else it holds. Bounds do not depend on a run.
 tests/simulation.py counts how often a verdict is wrong. A claim that is about another kind of run, such as
@@ -16,8 +16,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import exits, geometry
-from twoscale.claims.evidence import Estimate, Evidence
-from twoscale.claims.findings import NOT_ASKED, Finding, Quantity, combine, find
+from twoscale.claims.evidence import NOT_ASKED, Estimate, Evidence, Finding, Quantity, combine, find
 
 ALL = "all"  # the scope of the last row of a claim
 LATE_LOOPS = int(geometry.LATE_STEPS[-1]) + 1

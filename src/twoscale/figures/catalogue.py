@@ -43,19 +43,21 @@ class Figure:
     @property
     def function(self) -> str:
         """Dotted path of the function that draws it: `draw` of figures/<name>.py, or `draw_<name>` of a study."""
-        of_study = f"twoscale.studies.{self.room}.draw.draw_{self.name}"
-        return of_study if self.room else f"twoscale.figures.{self.name}.draw"
+        return f"{self.module}.draw_{self.name}" if self.room else f"{self.module}.draw"
 
     @property
     def module(self) -> str:
-        return self.function.rpartition(".")[0]
+        return f"twoscale.studies.{self.room}.draw" if self.room else f"twoscale.figures.{self.name}"
 
     @property
     def caption_file(self) -> str:
         """File of the caption in the project."""
         further = "" if self.name == self.room else f"_{self.name}"
-        of_study = f"src/twoscale/studies/{self.room}/caption{further}.rst"
-        return of_study if self.room else f"workflow/report/{self.name}.rst"
+        return (
+            f"src/twoscale/studies/{self.room}/caption{further}.rst"
+            if self.room
+            else f"workflow/report/{self.name}.rst"
+        )
 
     @property
     def category(self) -> str:

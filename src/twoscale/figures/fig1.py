@@ -73,15 +73,10 @@ class Segment:
 
 
 def paths_of(state_paths: pd.DataFrame) -> Paths:
-    """The content of the table "state_paths". Raises InputError unless every site has every token once."""
+    """The content of the table "state_paths"."""
+    style.check_rows("state_paths", state_paths)
     frame = state_paths.sort_values(["site", "position"], ignore_index=True)
     sites, tokens = frame.drop_duplicates("site"), frame.drop_duplicates("position")
-    expected = pd.MultiIndex.from_product([sites["site"], tokens["position"]])
-    if frame.empty or not pd.MultiIndex.from_frame(frame[["site", "position"]]).equals(expected):
-        raise InputError(
-            f"table state_paths: found {len(frame)} rows, expected one for each of {len(sites)} sites and "
-            f"{len(tokens)} tokens."
-        )
     described = sites[["stage", "layer", "group", "k", "follows"]].astype(object)
     return Paths(
         plane=frame[["pc1", "pc2"]].to_numpy().reshape(len(sites), len(tokens), 2),
@@ -133,9 +128,8 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
 
 def split(sites: Sequence[dict]) -> list[Segment]:
     """The sites as segments, each of one group's loop or of unlooped layers."""
-    runs = itertools.groupby(range(len(sites)), key=lambda i: sites[i]["group"])
-    segments = [(group, np.array(list(indices))) for group, indices in runs]
-    return [Segment(group, indices, sites[indices[0]]["follows"]) for group, indices in segments]
+    runs = [[*indices] for _, indices in itertools.groupby(range(len(sites)), key=lambda i: sites[i]["group"])]
+    return [Segment(sites[run[0]]["group"], np.array(run), sites[run[0]]["follows"]) for run in runs]
 
 
 def nearest_word(tokens: Sequence[str], position: int, taken: Set[int] = frozenset()) -> int:

@@ -62,12 +62,11 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
 def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:
     """One point per boundary, in the order of the model."""
     (looks,) = style.series_styles(1)
-    for place, (mean, std) in enumerate(zip(ratios["mean"], ratios["std"], strict=True)):
-        at, means, deviations = (np.array([value]) for value in (place, mean, std))
-        style.line_with_band(axes, at, means, deviations, **looks | {"linestyle": ""})
+    for place, row in enumerate(ratios.itertuples()):
+        point = (np.array([value]) for value in (place, row.mean, row.std))
+        style.line_with_band(axes, *point, **looks | {"linestyle": ""})
     axes.set_xticks(range(len(ratios)), map(style.group_name, ratios["boundary"]))
-    axes.set_xlim(-0.6, len(ratios) - 0.4)
-    axes.set_xlabel("boundary")
+    axes.set(xlim=(-0.6, len(ratios) - 0.4), xlabel="boundary")
 
 
 def _ratios(drift: pd.DataFrame, reference_state: str) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from typing import Any
 import matplotlib.style
 import numpy as np
 import pandas as pd
+from matplotlib import ticker
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -22,16 +23,6 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import (
-    FixedFormatter,
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-    StrMethodFormatter,
-)
 
 from twoscale import tables
 from twoscale.base import InputError, replacing
@@ -153,11 +144,11 @@ def draw_files(
     function: Callable[..., Figure], inputs: Mapping[str, Sequence[Path]], runs: Sequence[str], **values: Any
 ) -> Figure:
     """The figure that a function draws of the files of its tables, one per run, and of `values`, such as `context`."""
-    content = {}
-    for table, paths in inputs.items():
-        frames = [tables.read(table, path).assign(run=run) for path, run in zip(paths, runs, strict=True)]
-        content[table] = pd.concat(frames, ignore_index=True)
-    return function(**content, **values)
+    content = {
+        table: [tables.read(table, path).assign(run=run) for path, run in zip(paths, runs, strict=True)]
+        for table, paths in inputs.items()
+    }
+    return function(**{table: pd.concat(frames, ignore_index=True) for table, frames in content.items()}, **values)
 
 
 def measures_read(table: pd.DataFrame, measures: Mapping[str, str], reading: str) -> Mapping[str, str]:
@@ -231,16 +222,16 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
     """An x axis of loop steps k from `first` to `last`, labelled at most at `ticks` + 1 whole numbers."""
     axes.set_xlabel("loop step $k$")
     axes.set_xlim(first, last)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=ticks, integer=True))
 
 
 def scale_loops(axes: Axes, loops: pd.Series) -> None:
     """An axis of loop counts, logarithmic and labelled at the powers of two."""
     axes.set_xscale("log", base=2)
     powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
-    axes.xaxis.set_major_locator(FixedLocator(powers))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(ticker.FixedLocator(powers))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:.0f}"))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[str, Line2D]:
@@ -260,14 +251,11 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
     trained = [iteration for iteration in iterations if iteration > 0]
     shades = _CHECKPOINTS(np.linspace(0, 1, len(trained)))
     widths = [*np.linspace(0.8, 1.2, max(0, len(trained) - 1)), 2.0][: len(trained)]
-    styles = {
-        iteration: {"color": tuple(shade), "linestyle": "-", "linewidth": width}
-        for iteration, shade, width in zip(trained, shades, widths, strict=True)
-    }
+    styles: dict[int, Look] = {0: {"color": "0.6", "linestyle": (0, (3, 1.5))}} if 0 in iterations else {}
+    for iteration, shade, width in zip(trained, shades, widths, strict=True):
+        styles[iteration] = {"color": tuple(shade), "linestyle": "-", "linewidth": width}
     if trained:
         styles[trained[-1]]["zorder"] = 2.5
-    if 0 in iterations:
-        styles = {0: {"color": "0.6", "linestyle": (0, (3, 1.5))}} | styles
     return styles
 
 
@@ -302,10 +290,7 @@ def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The styles with markers and lines that become smaller, so that the first of coinciding lines stays visible."""
     styles = list(styles)
     sizes, widths = np.linspace(5.5, 3, len(styles)), np.linspace(1.8, 1, len(styles))
-    return [
-        {**style, "markersize": size, "linewidth": width}
-        for style, size, width in zip(styles, sizes, widths, strict=True)
-    ]
+    return [{**look, "markersize": s, "linewidth": w} for look, s, w in zip(styles, sizes, widths, strict=True)]
 
 
 def line_with_band(axes: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, **style: Any) -> Line2D:
@@ -362,7 +347,7 @@ def seed_legend(table: pd.DataFrame) -> dict[str, Artist]:
 def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any) -> None:
     """The column `mean` of the figure's run against `x`, with its deviation over tokens or the range over seeds."""
     own = of_run(rows, context)
-    places, mean, std = (own[name].to_numpy() for name in (x, "mean", "std"))
+    places, mean, std = own[x].to_numpy(), own["mean"].to_numpy(), own["std"].to_numpy()
     if _several_runs(rows):
         (line,) = axes.plot(places, mean, **style)
         seed_band(axes, rows, x, line.get_color())
@@ -421,18 +406,15 @@ def label_powers(axis: Axis, most: int = 6) -> None:
     An axis of less than two decades has further labels at twos and fives.
     """
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=most))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: power_name(value)))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=most))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: power_name(value)))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def power_name(value: float) -> str:
     """A tick of a logarithmic axis as printed: 0.1 to 5000 as they are, others as 1e-2."""
-    if value == 0 or 0.09 < abs(value) < 9999:
-        printed = f"{value:g}"
-    else:
-        mantissa, exponent = f"{value:.0e}".split("e")
-        printed = f"{mantissa}e{int(exponent)}"
+    mantissa, exponent = f"{value:.0e}".split("e")
+    printed = f"{value:g}" if value == 0 or 0.09 < abs(value) < 9999 else f"{mantissa}e{int(exponent)}"
     return printed.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else printed
 
 
@@ -452,9 +434,9 @@ def scale_iterations(axes: Axes, iterations: Sequence[int] | np.ndarray, context
     axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
     axes.set_xlim(-0.15 * linear if 0 in iterations else 0.9 * linear, 1.12 * max(linear, iterations[-1]))
     ticks = iterations[_with_room(axes, iterations)]
-    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
-    axes.xaxis.set_major_formatter(FixedFormatter([grouped(iteration) for iteration in ticks]))
-    axes.xaxis.set_minor_locator(FixedLocator(list(iterations)))
+    axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
+    axes.xaxis.set_major_formatter(ticker.FixedFormatter([grouped(iteration) for iteration in ticks]))
+    axes.xaxis.set_minor_locator(ticker.FixedLocator(list(iterations)))
     axes.set_xlabel("iteration (0, then log scale)" if 0 in iterations else "iteration (log scale)")
     return iterations
 

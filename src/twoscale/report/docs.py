@@ -18,8 +18,8 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.base import markdown, replacing, study_parts
+from twoscale.claims.evidence import FAILS, HOLDS, OPEN, marked
 from twoscale.claims.exits import REPORTED_LATENCY
-from twoscale.claims.findings import FAILS, HOLDS, OPEN, marked
 from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.claims.scale import LABELS, MEANING, Scales, scales, text
 from twoscale.claims.seeds import MEAN, PER_RUN
@@ -155,7 +155,9 @@ def columns(docs: Path) -> Iterator[Column]:
             frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
             count = each["seed"].nunique()
-            yield Column(f"{name}, {count} seeds", means, each, scale.of_seeds(count), state, {"text": facts["text"]})
+            yield Column(
+                f"{name}, {count} seeds", means, each, scale.with_run(seeds=count), state, {"text": facts["text"]}
+            )
 
 
 def released_runs(docs: Path) -> dict[str, tuple[str, Path]]:

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
 
 MANIFEST = "manifest.json"
-FOLDER = "results/released"  # where the tables of a release are put
 OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables are fetched and drawn
-ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
 # {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
 TABLE = re.compile(rf"{FILE_NAME}(?:/{FILE_NAME})?/tables/{FILE_NAME}\.parquet")
 PACKAGES = (
@@ -84,7 +82,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Release:
-    """The files at a source, a folder or an address, and what their manifest says of them."""
+    """A source, a folder or an address, and what the manifest there says."""
 
     source: str
     manifest: Manifest
@@ -95,24 +93,14 @@ class Release:
         """The release at a source. Raises InputError."""
         if not isinstance(source, str) or not source:
             raise InputError(f"config key release: found {source!r}, expected a folder or an http(s) address.")
-        if "://" in source and not ADDRESS.fullmatch(source):
-            raise InputError(
-                f"config key release: found {source}, expected a folder or http(s):// without spaces, ?, # or @."
-            )
-        source = source.rstrip("/") or source
         try:
-            manifest = parse_json(_read(source, MANIFEST, download), Manifest)
+            manifest = parse_json(_content(source, MANIFEST, download), Manifest)
         except ValueError as error:
             raise InputError(
                 f"{source}/{MANIFEST}: found no manifest of a release ({error}), expected the output of "
                 "`snakemake snapshot`."
             ) from error
-        return cls(source, manifest, download)
-
-    @classmethod
-    def of(cls, source: str, files: Mapping[str, Mapping[str, Any]], download: DownloadConfig) -> Self:
-        """The release at a source, of which a job gets the files of the manifest as values of JSON."""
-        return cls(source, Manifest("released", {}, {name: File(**facts) for name, facts in files.items()}), download)
+        return cls(source.rstrip("/"), manifest, download)
 
     @property
     def tables(self) -> dict[str, File]:
@@ -128,30 +116,21 @@ class Release:
         layers = configs.merge(_known_keys(self.manifest.config, Config), own)
         layers |= {"preset": "paper", "run": self.manifest.run}
         try:
-            found = configs.runs(layers) | configs.studies(layers)
+            return configs.runs(layers) | configs.studies(layers)
         except InputError as error:
             raise InputError(f"{self.source}/{MANIFEST}: {error}") from error
-        if found[self.manifest.run].model.source != "trained":
-            raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a run trained here.")
-        return found
 
-    def read(self, name: str) -> bytes:
-        """The content of one of `tables`. Raises InputError unless it is as the manifest says."""
-        if name not in self.tables:
-            raise InputError(f"{self.source}/{MANIFEST}: found no entry for the file {name}, expected one.")
-        content, file = _read(self.source, name, self.download), self.tables[name]
-        if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
-            raise InputError(
-                f"{self.source}/{name}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected "
-                f"{file.bytes} bytes with {file.sha256[:12]}…, as {MANIFEST} says."
-            )
-        return content
 
-    def fetch(self, name: str, path: Path) -> None:
-        """Write one of `tables` to `path`. Raises InputError as `read` does."""
-        content = self.read(name)
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+def fetch(source: str, name: str, file: File, path: Path, download: DownloadConfig) -> None:
+    """Write a file of the release at `source` to `path`. Raises InputError unless it is as the manifest says."""
+    content = _content(source, name, download)
+    if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
+        raise InputError(
+            f"{source}/{name}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected {file.bytes} bytes "
+            f"with {file.sha256[:12]}…, as {MANIFEST} says."
+        )
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
@@ -166,17 +145,15 @@ def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str
     return known
 
 
-def _read(source: str, name: str, download: DownloadConfig) -> bytes:
+def _content(source: str, name: str, download: DownloadConfig) -> bytes:
     try:
-        if ADDRESS.fullmatch(source):
-            with urlopen(f"{source}/{name}", timeout=download.timeout) as answer:
+        if source.startswith(("http://", "https://")):
+            with urlopen(f"{source.rstrip('/')}/{name}", timeout=download.timeout) as answer:
                 return answer.read()
         return Path(source, name).read_bytes()
     except (OSError, HTTPException) as error:
-        model = Path(source, "config.json").is_file() and Path(source, "model.safetensors").is_file()
-        hint = "; this folder has a model and no tables" if model else ""
         raise InputError(
-            f"{source}/{name}: cannot be read ({first_line(error)}), expected a file of released tables{hint}."
+            f"{source}/{name}: cannot be read ({first_line(error)}), expected a file of released tables."
         ) from error
 
 
@@ -197,32 +174,6 @@ def write_snapshot(folder: Path, files: Iterable[Path], results: Path, facts: Ma
         temporary.write_text(json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int) -> None:
-    """Copy some files of a snapshot into `folder`, with a manifest of them; others that its old one lists are removed.
-
-    Raises InputError for a snapshot without these files, one of a checkout with changes, or one that is too large, and
-    for a folder with files but no manifest.
-    """
-    manifest = folder / MANIFEST
-    old = json.loads(manifest.read_text(encoding="utf-8"))["files"] if manifest.is_file() else {}
-    if not old and folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: found files without a {MANIFEST}, expected an empty folder or an earlier release.")
-    facts = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
-    listed, names = facts.pop("files"), list(names)
-    if absent := sorted({*names} - {*listed}):
-        raise InputError(f"{snapshot / MANIFEST}: found no file {', '.join(absent)} in the snapshot.")
-    if facts["modified"] is not False:
-        raise InputError(
-            f"{snapshot / MANIFEST}: found modified: {json.dumps(facts['modified'])}, expected false; commit your "
-            "changes and take the snapshot again."
-        )
-    if (size := sum(listed[name]["bytes"] for name in names)) > most_bytes:
-        raise InputError(f"{snapshot}: found {size} bytes in the files to keep, expected at most {most_bytes}.")
-    write_snapshot(folder, [snapshot / name for name in names], snapshot, facts)
-    for name in old.keys() - {*names}:
-        (folder / name).unlink(missing_ok=True)
-
-
 def checkout(project: Path) -> dict[str, Any]:
     """Commit of the checkout, and whether tracked files differ from it; null for both where git cannot say."""
 
@@ -237,13 +188,9 @@ def checkout(project: Path) -> dict[str, Any]:
 
 def text_digests(tokens: Path) -> dict[str, str]:
     """File of tokens -> SHA-256 of its content, from their metadata (`data/tokens.json`). Raises InputError."""
-    try:
-        parts = json.loads(tokens.read_text(encoding="utf-8"))["parts"]
-        return {name: str(part["sha256"]) for name, part in sorted(parts.items())}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{tokens}: found no token metadata ({first_line(error)}), expected that of a finished run."
-        ) from error
+    from twoscale.data.shards import TokenMetadata, read_metadata
+
+    return {name: part.sha256 for name, part in sorted(read_metadata(tokens, TokenMetadata).parts.items())}
 
 
 def versions() -> dict[str, str]:
@@ -275,27 +222,18 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    jobs = [_job(path) for path in sorted(benchmarks)]
-    if not jobs:
-        return pd.DataFrame(columns=["rule", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
+    jobs = [pd.DataFrame(columns=["rule", "s", "cpu_time", "max_rss"])]
+    for path in sorted(benchmarks):
+        rule = re.sub(r"_\d+$", "", path.name.partition(".")[0])
+        # Snakemake writes NA or - for a job that ended before the first measurement
+        jobs.append(pd.read_csv(path, sep="\t", na_values=["NA", "-"]).assign(rule=rule))
     columns = {"total_s": ("s", "sum"), "longest_s": ("s", "max"), "cpu_s": ("cpu_time", "sum")}
-    by_rule = pd.DataFrame(jobs).groupby("rule")
-    table = by_rule.agg(jobs=("s", "size"), **columns, peak_memory_mb=("max_rss", "max"))
+    table = (
+        pd.concat(jobs[1:] or jobs)
+        .groupby("rule")
+        .agg(jobs=("s", "size"), **columns, peak_memory_mb=("max_rss", "max"))
+    )
     return table.sort_values("total_s", ascending=False).reset_index()
-
-
-def _job(path: Path) -> dict[str, object]:
-    import pandas as pd
-
-    name = path.name.partition(".")[0]
-    rule, _, iteration = name.rpartition("_")
-    # Snakemake writes NA or - for a job that ended before the first measurement
-    frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
-    if frame.empty or not {"s", "cpu_time", "max_rss"} <= {*frame.columns}:
-        raise InputError(
-            f"{path}: found the columns {', '.join(frame.columns)}; expected those of a Snakemake benchmark."
-        )
-    return {"rule": rule if iteration.isdigit() else name} | frame.iloc[0].to_dict()
 
 
 def take_snapshot(job: StudyJob) -> None:

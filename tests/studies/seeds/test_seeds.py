@@ -8,7 +8,7 @@ from tests.studies.seeds.samples import SPREADS, seeds, seeds_table
 from tests.synthetic_run import synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
-from twoscale.claims.findings import marked
+from twoscale.claims.evidence import marked
 from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
 from twoscale.studies.seeds import draw
 from twoscale.studies.seeds.study import JOBS
@@ -38,7 +38,7 @@ def test_a_table_without_rows_is_refused():
 
 def test_the_page_counts_its_seeds_and_marks_the_verdicts_over_them():
     judged = over_seeds.verdicts({seed: synthetic() for seed in (1, 2)})
-    scales = Scales(Scale(1, 100, 12.0, 30), Scale(1000, 100, 12.0, 30)).of_seeds(2)
+    scales = Scales(Scale(1, 100, 12.0, 30), Scale(1000, 100, 12.0, 30)).with_run(seeds=2)
     page = draw.page(judged, "trial", "text", [1, 2], scales)
     assert "| seeds | 2 | 1 | 2 |" in page
     assert f"| **{marked(judged[0].verdict, SMALL_SCALE)}** |" in page

@@ -24,8 +24,7 @@ from tests.synthetic_run import GROUPS, loop_rows
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap, geometry
-from twoscale.claims.evidence import Evidence
-from twoscale.claims.findings import FAILS, HOLDS, OPEN
+from twoscale.claims.evidence import FAILS, HOLDS, OPEN, Evidence
 from twoscale.figures import style
 from twoscale.studies.sweeps import draw
 

@@ -18,8 +18,8 @@ from matplotlib.ticker import PercentFormatter
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap
+from twoscale.claims.evidence import FAILS, HOLDS, OPEN
 from twoscale.claims.exits import criterion_name
-from twoscale.claims.findings import FAILS, HOLDS, OPEN
 from twoscale.figures import style
 
 if TYPE_CHECKING:

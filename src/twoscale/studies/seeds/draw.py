@@ -11,13 +11,12 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.claims import bootstrap, seeds
-from twoscale.claims.evidence import Estimate, Evidence
-from twoscale.claims.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
+from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, Estimate, Evidence, marked
 from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
-from twoscale.report.claims_page import scale_table
+from twoscale.report.pages import scale_table
 from twoscale.report.render import interval, number, render
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def run(job: "StudyJob") -> None:
     files = zip(*(job.files[name] for name in tables.CLAIM_TABLES), strict=True)
     found = [Evidence.read(dict(zip(tables.CLAIM_TABLES, paths, strict=True)), **values) for paths in files]
     verdicts = seeds.verdicts(dict(zip(config.seeds, found, strict=True)))
-    scales = Scales.of(config.scales).of_seeds(len(config.seeds))
+    scales = Scales.of(config.scales).with_run(seeds=len(config.seeds))
     frame = seeds.table(verdicts, config.run, config.seeds, scales.mark)
     tables.write("seeds", frame, job.file("table"))
     job.write_text("page", page(verdicts, config.run, config.text, config.seeds, scales))

@@ -23,8 +23,7 @@ from matplotlib.patches import Patch
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
 from twoscale.claims.bootstrap import with_bounds
-from twoscale.claims.evidence import Estimate, Evidence, InconclusiveError
-from twoscale.claims.findings import OPEN, between, judge
+from twoscale.claims.evidence import OPEN, Estimate, Evidence, InconclusiveError, between, judge
 from twoscale.claims.seeds import mean_over_seeds, over_seeds
 from twoscale.figures import style
 from twoscale.report.render import render
