@@ -25,11 +25,6 @@ FLOORS = [
     {"workflow"},
 ]
 WITHOUT_TORCH = ("claims", "figures", "report")  # nor the drawings of studies
-# Planning needs Snakemake with its requirements only.
-HEAVY = ("torch", "numpy", "pandas", "pyarrow", "safetensors", "tokenizers", "datasets", "matplotlib", "tqdm")
-LIGHT = ["base", "rng", "tables", "config", "jobs", "workflow"]
-
-
 CHECKOUT = size.Checkout(Path(__file__).parents[2])
 KNOWN = CHECKOUT.files
 
@@ -66,12 +61,6 @@ def importing(names: list[str], *forbidden: str) -> None:
     imports = ", ".join(f"twoscale.{name}" for name in names)
     code = f"import sys, {imports}; sys.exit(', '.join({{*{forbidden}}} & {{*sys.modules}}) or 0)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_planning_imports_no_heavy_library():
-    planned = [name for name in KNOWN if name.partition(".")[0] in LIGHT or name.endswith(".study")]
-    without_session = [name for name in planned if name not in ("workflow.pack", "workflow.session")]
-    importing([*without_session, "model.published.folder"], *HEAVY)
 
 
 def test_what_judges_and_draws_imports_no_torch():

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -333,45 +334,31 @@ def job(rule, uses_torch=False, **wildcards):
 TRAIN = job("train_segment", uses_torch=True)
 ON_CUDA = {"compute": {"device": "cuda"}}
 SEVERAL_NODES = {"train": {"nodes": 2, "processes": 2}}
-REFUSED = {
+OTHERS = [job("plot_fig4"), job("join_tokens")]
+# config, jobs, where they run, and the refusal
+PLANS = {
     "CUDA": (ON_CUDA, [TRAIN], {}, r"^config key compute.device: found cuda, expected cpu, because .*\.$"),
     "CUDA in conda": (ON_CUDA, [TRAIN], {"installed": False}, r"because this machine has no CUDA device\.$"),
     "nodes": (
         SEVERAL_NODES,
         [TRAIN],
         {"here": False},
-        r"^config key train.nodes: found 2, expected 1 for jobs that do not",
+        r"^config key train.nodes: found 2, expected 1 for jobs that do",
     ),
-}
-ALLOWED = {
-    "no job with torch": (ON_CUDA, [job("plot_fig4"), job("join_tokens")], {}),
-    "finished": (ON_CUDA, [], {}),
-    "on a cluster": (ON_CUDA, [TRAIN], {"here": False}),
-    "on the CPU": ({}, [TRAIN], {}),
-    "nodes with srun": (SEVERAL_NODES, [TRAIN], {"here": False, "srun": True}),
-    "nodes without training": (SEVERAL_NODES, [job("plot_fig4"), job("extract_trajectories", uses_torch=True)], {}),
+    "no job with torch": (ON_CUDA, OTHERS, {}, None),
+    "on a cluster": (ON_CUDA, [TRAIN], {"here": False}, None),
+    "nodes with srun": (SEVERAL_NODES, [TRAIN], {"here": False, "srun": True}, None),
+    "nodes without training": (SEVERAL_NODES, [*OTHERS, job("extract_trajectories", uses_torch=True)], {}, None),
 }
 
 
-@pytest.fixture
-def without_cuda(tmp_path, monkeypatch):
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_plan_that_this_machine_cannot_carry_out_is_refused_and_no_other(plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-@pytest.mark.usefixtures("without_cuda")
-@pytest.mark.parametrize("plan", REFUSED)
-def test_a_plan_that_this_machine_cannot_carry_out_is_refused(plan):
-    config, jobs, where, sentence = REFUSED[plan]
-    with pytest.raises(InputError, match=sentence):
+    config, jobs, where, sentence = PLANS[plan]
+    with pytest.raises(InputError, match=sentence) if sentence else nullcontext():
         snakefile.check(runs(**config), jobs, **where)
-
-
-@pytest.mark.usefixtures("without_cuda")
-@pytest.mark.parametrize("plan", ALLOWED)
-def test_a_plan_that_needs_no_more_than_this_machine_has_is_not_refused(plan):
-    config, jobs, where = ALLOWED[plan]
-    snakefile.check(runs(**config), jobs, **where)
 
 
 def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
