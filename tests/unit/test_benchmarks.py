@@ -70,11 +70,8 @@ def test_a_run_replaces_what_it_measures_and_keeps_the_rest(tmp_path):
         ("bench_b.py", "allocator"): (f"{2.0**30:.4g}", False),
         ("bench_b.py", "against peer"): ("1", True),
     }
-    assert [rows["bench_b.py", "kept keys"][column] for column in ("quartile_1", "quartile_3", "aim")] == [
-        "1.5",
-        "3",
-        "≤ 2",
-    ]
+    kept = rows["bench_b.py", "kept keys"]
+    assert [kept[column] for column in ("quartile_1", "quartile_3", "aim")] == ["1.5", "3", "≤ 2"]
     page = (tmp_path / "table.md").read_text()
     assert page.startswith("Before.\n")
     assert page.endswith("After.\n")

@@ -24,11 +24,8 @@ def read(name: str) -> str:
 
 
 def test_citation_archive_codemeta_changelog_and_package_have_one_version_and_licence():
-    citation, archive, meta = (
-        yaml.safe_load(read("CITATION.cff")),
-        json.loads(read(".zenodo.json")),
-        json.loads(read("codemeta.json")),
-    )
+    citation = yaml.safe_load(read("CITATION.cff"))
+    archive, meta = (json.loads(read(name)) for name in (".zenodo.json", "codemeta.json"))
     latest = re.search(r"^## (\S+), (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
     versions = {citation["version"], archive["version"], meta["version"], twoscale.__version__, latest[1]}
     assert len(versions) == 1

@@ -8,14 +8,7 @@ import yaml
 
 PROFILES = Path(__file__).parents[2] / "profiles"
 CALLS = [("--profile", "profiles/slurm"), ("--workflow-profile", "profiles/slurm")]
-WITH_TORCH = {
-    "train_segment",
-    "train_segment_last",
-    "extract_trajectories",
-    "extract_states",
-    "measure_exit_quality",
-    "benchmark_exits",
-}
+WITH_TORCH = "extract_trajectories extract_states measure_exit_quality benchmark_exits".split()
 
 
 def resources(text: str) -> dict[str, dict[str, str]]:
@@ -47,6 +40,4 @@ def test_jobs_with_torch_ask_for_the_gpus_they_use_and_no_other_does(fresh):
 def test_the_default_profile_overrides_nothing_of_the_cluster_profile():
     """Snakemake reads profiles/default beside `--profile profiles/slurm`, and it wins."""
     default, slurm = (yaml.safe_load((PROFILES / name / "config.yaml").read_text()) for name in ("default", "slurm"))
-    assert {key: default[key] for key in default.keys() & slurm.keys()} == {
-        key: slurm[key] for key in default.keys() & slurm.keys()
-    }
+    assert [key for key in default.keys() & slurm.keys() if default[key] != slurm[key]] == []
