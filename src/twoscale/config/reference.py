@@ -56,16 +56,10 @@ def json_schema() -> dict[str, Any]:
     for section in definitions.values():
         if "overrides" in section["properties"]:
             section["properties"]["overrides"]["$ref"] = "#/$defs/Overrides"
-    definitions["Overrides"] = {"type": "object", "additionalProperties": False, "properties": properties}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "config.yaml",
-        "description": f"{GENERATED} {LAYERS}",
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {**SELECTORS, **properties},
-        "$defs": definitions,
-    }
+    closed = {"type": "object", "additionalProperties": False}
+    definitions["Overrides"] = closed | {"properties": properties}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "description": f"{GENERATED} {LAYERS}"}
+    return head | closed | {"properties": SELECTORS | properties, "$defs": definitions}
 
 
 def user_schema(node: Any) -> Any:
@@ -76,9 +70,9 @@ def user_schema(node: Any) -> Any:
         return node
     if node.get("additionalProperties") == {"$ref": "#/$defs/CriterionConfig"}:
         node = node | {"additionalProperties": {"anyOf": [node["additionalProperties"], {"type": "null"}]}}
-    kept = {key: value for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    kept = {key: value for key, value in node.items() if key != "title" or isinstance(value, dict)}
     return {
-        key: user_schema(value) for key, value in kept.items() if not (isinstance(value, dict) and value.get("derived"))
+        k: user_schema(value) for k, value in kept.items() if not isinstance(value, dict) or not value.get("derived")
     }
 
 
@@ -86,10 +80,13 @@ def sections() -> dict[str, tuple[str, dict[str, Any]]]:
     """Name -> meaning and keys of each section, in the order of Config; the keys outside of them are those of ""."""
     schema = user_schema(Config.model_json_schema())
     outside = {name: node for name, node in schema["properties"].items() if name not in SECTIONS}
-    found = {name: schema["$defs"][section.__name__] for name, section in SECTIONS.items()}
-    return {"": ("", outside)} | {
-        name: (" ".join(node["description"].split()), node["properties"]) for name, node in found.items()
-    }
+    found = {name: described(schema["$defs"][section.__name__]) for name, section in SECTIONS.items()}
+    return {"": ("", outside)} | found
+
+
+def described(node: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Meaning and keys of a section."""
+    return " ".join(node["description"].split()), node["properties"]
 
 
 # --- paper.yaml ---
@@ -128,24 +125,17 @@ def comment(text: str) -> list[str]:
 
 def config_page() -> str:
     """The reference page: a table per section, then those of sections in sections."""
-    top = {key: node | {"source": "ours"} for key, node in SELECTORS.items()}
     definitions = user_schema(Config.model_json_schema())["$defs"]
-    lines = ["# Config reference", "", f"<!-- {GENERATED} -->", ""]
-    lines += [
-        f'{LAYERS} The defaults are the values of the paper. A number may also be written as a string (`"1e-4"`).'
-    ]
-    lines += ["", f"Sources: {SOURCES}"]
-    nested = []
+    intro = f'{LAYERS} The defaults are the values of the paper. A number may also be written as a string (`"1e-4"`).'
+    lines = ["# Config reference", "", f"<!-- {GENERATED} -->", "", intro, "", f"Sources: {SOURCES}"]
+    nested = {"Entries of `criteria`": "CriterionConfig"}
     for name, (meaning, keys) in sections().items():
         title = f"`{name}`" if name else "Top level"
-        lines += table(title, meaning or "Keys outside the sections.", keys if name else top | keys)
-        nested += [(f"{name}.{key}", option) for key, node in keys.items() for option in node.get("anyOf", ())]
-    entry = definitions["CriterionConfig"]
-    lines += table("Entries of `criteria`", " ".join(entry["description"].split()), entry["properties"])
-    for key, option in nested:
-        if "$ref" in option:
-            entry = definitions[option["$ref"].rpartition("/")[2]]
-            lines += table(f"Keys of `{key}`", " ".join(entry["description"].split()), entry["properties"])
+        lines += table(title, meaning or "Keys outside the sections.", keys if name else SELECTORS | keys)
+        options = ((key, option.get("$ref")) for key, node in keys.items() for option in node.get("anyOf", ()))
+        nested |= {f"Keys of `{name}.{key}`": section.rpartition("/")[2] for key, section in options if section}
+    for title, section in nested.items():
+        lines += table(title, *described(definitions[section]))
     return "\n".join(lines) + "\n"
 
 
@@ -185,11 +175,8 @@ def kind(node: dict[str, Any]) -> str:
 def generated_files() -> dict[Path, str]:
     """Path -> content of the files that this module generates."""
     schema = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-    return {
-        PRESETS / "paper.yaml": paper_yaml(),
-        PROJECT / "docs" / "config.md": config_page(),
-        PROJECT / "workflow" / "schemas" / "config.schema.json": schema,
-    }
+    texts = {"docs/config.md": config_page(), "workflow/schemas/config.schema.json": schema}
+    return {PRESETS / "paper.yaml": paper_yaml()} | {PROJECT / name: text for name, text in texts.items()}
 
 
 def main() -> None:
