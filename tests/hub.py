@@ -6,8 +6,6 @@ range, behind a redirect like the real Hub. `Hub.environment` makes a process us
 
 import hashlib
 import json
-import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,13 +87,6 @@ def truncate(handler) -> None:
     handler.wfile.write(content[: len(content) // 2])
     handler.wfile.flush()
     handler.close_connection = True
-
-
-def reset(handler) -> None:
-    """Send half of the range, then reset the connection."""
-    truncate(handler)
-    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    handler.connection.close()
 
 
 def short(handler) -> None:

@@ -45,8 +45,6 @@ class Cluster:
 class SlurmProject(Project):
     """A checkout whose jobs go to SLURM."""
 
-    profile = "--profile"
-
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.started: list[subprocess.Popen] = []
@@ -57,7 +55,7 @@ class SlurmProject(Project):
 
     def options(self, *arguments: str) -> list[str]:
         # default: 40 seconds
-        return [self.profile, "profiles/slurm", "--slurm-init-seconds-before-status-checks", "3", *arguments]
+        return ["--profile", "profiles/slurm", "--slurm-init-seconds-before-status-checks", "3", *arguments]
 
     def local(self) -> Project:
         """The same folder, with jobs on this machine."""

@@ -21,7 +21,6 @@ SEGMENT = {"train": {"iterations": ITERATIONS, "checkpoint_every": ITERATIONS, "
 TARGET = f"results/tiny/checkpoints/iteration_{ITERATIONS:06d}.safetensors"
 PARTIAL = f"results/tiny/checkpoints/iteration_{ITERATIONS:06d}.partial.safetensors"
 LOG = f"results/tiny/training/iteration_{ITERATIONS:06d}.parquet"
-LOG_10 = "training/iteration_000010.parquet"
 RULE = f"rule_train_segment_last_wildcards_tiny_{ITERATIONS:06d}"  # SLURM's comment of its job
 
 
@@ -147,23 +146,6 @@ def start_run(project: SlurmProject, run: str) -> None:
         target = project.root / "results" / run / name
         target.parent.mkdir(parents=True, exist_ok=True)
         (project.root / "results/tiny" / name).rename(target)
-
-
-def test_two_processes_train_inside_one_allocation(project, slurm):
-    """The first ten iterations again, in a run of its own that starts from the same tokens and weights.
-
-    Called with the profile in its other place, where profiles/default is not read.
-    """
-    project.profile = "--workflow-profile"
-    start_run(project, "pair")
-    project.configure(run="pair", train={"processes": 2})
-    snakemake = project.start("results/pair/checkpoints/iteration_000010.safetensors")
-    wait_until("torchrun and two trainers", lambda: len(trainers(project.root)) == 3, snakemake)
-    assert snakemake.wait(PATIENCE) == 0
-    job = slurm.jobs()[-1]
-    assert (job["Comment"], job["CPUs/Task"]) == ("rule_train_segment_wildcards_pair_000010", "2")
-    pair, alone = (tables.read("training", project.root / f"results/{run}/{LOG_10}") for run in ("pair", "tiny"))
-    np.testing.assert_allclose(pair["loss"], alone["loss"], rtol=1e-4)
 
 
 def test_training_on_two_nodes_resumes_after_one_of_them_is_lost(segment, without_slurm):

@@ -75,25 +75,11 @@ def test_the_next_batch_is_read_once_while_the_current_one_is_computed():
     assert recorder.read == [3, 4, 5, 6, 9, 10, 11]
 
 
-@pytest.mark.parametrize("pins", [False, True])
-def test_the_reader_pins_batches_if_it_is_told_to(shard, pins, monkeypatch):
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda part: pinned.append(part) or part)  # needs a GPU
-    prefetched = Prefetched(Batches(shard, CONTEXT, 3, "permutation", seed=1), pins)
-    assert [any(part is other for other in pinned) for part in prefetched[0]] == [pins, pins]
-
-
 def test_a_batch_may_be_larger_than_an_epoch(shard):
     batches = Batches(shard, CONTEXT, 25, "permutation", seed=1)
     first, second = batches.indices(0), batches.indices(1)
     assert len(first) == len(second) == 25
     assert sorted(np.concatenate([first, second])) == sorted(5 * [CONTEXT * number for number in range(10)])
-
-
-def test_the_order_of_sequences_does_not_depend_on_the_batch_size(shard):
-    small = starts(Batches(shard, CONTEXT, 2, "permutation", seed=1), range(15))
-    large = starts(Batches(shard, CONTEXT, 6, "permutation", seed=1), range(5))
-    np.testing.assert_array_equal(small, large)
 
 
 def test_offsets_reach_every_start_that_has_a_target_and_no_other(shard):
@@ -144,15 +130,6 @@ def test_the_document_of_a_sequence_is_that_of_its_first_token():
     shard = np.zeros(5 * CONTEXT + 1, dtype="<u2")
     shard[ends] = END
     assert held_out_sequences(shard, END, CONTEXT, 5).documents == (0, 1, 4, 4, 5)
-
-
-def test_batches_and_rows_of_held_out_sequences_keep_their_numbers():
-    held_out = held_out_sequences(numbered(10), END, CONTEXT, 7)
-    batches = list(held_out.batches(3))
-    assert [len(batch) for batch in batches] == [3, 3, 1]
-    assert torch.cat([batch.targets for batch in batches]).equal(held_out.targets)
-    assert [key for batch in batches for key in batch.keys] == held_out.keys
-    assert held_out[5:6].inputs[0, 0] == held_out.sequences[5] * CONTEXT
 
 
 def test_the_end_of_text_is_read_from_the_metadata(tmp_path):

@@ -73,14 +73,6 @@ def test_the_size_of_parts_changes_no_byte_and_that_of_row_groups_no_row(source,
     assert [row["text"] for row in rows_of(shards)] == TEXTS
 
 
-def test_copies_of_a_document_are_on_one_side_whatever_their_file_is_called(tmp_path, shards):
-    prepare(write_parquet(tmp_path / "s.parquet", TEXTS * 2), shards)
-    sides = {(row["text"], row["held_out"]) for row in rows_of(shards)}
-    assert len(sides) == len(TEXTS)
-    prepare(write_parquet(tmp_path / "other.parquet", TEXTS[::-1]), shards)
-    assert {(row["text"], row["held_out"]) for row in rows_of(shards)} == sides
-
-
 @pytest.mark.parametrize(
     ("texts", "fraction", "found"),
     [
@@ -158,10 +150,6 @@ def folder(tmp_path):
 def test_the_manifest_describes_each_part_and_parts_with_the_same_identity_are_used(folder):
     parts = json.loads((folder / ingestion.MANIFEST).read_text())["parts"]
     assert [(part["file"], part["first"], part["end"]) for part in parts] == [("a", 0, 10), ("a", 10, 20), ("b", 0, 6)]
-    assert [part["documents"] for part in parts] == [10, 8, 3]
-    assert [part["characters"] for part in parts] == [
-        sum(map(len, TEXTS[first:end])) for first, end in ((0, 10), (12, 20), (3, 6))
-    ]
     names = [name for name, _, _ in ingestion.Parts(folder, {"source": "here"}).documents()]
     assert names == [f"n{row}" for row in (*range(10), *range(12, 20), 3, 4, 5)]
 

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from tests.segment import Run
-from twoscale.base import InputError
-from twoscale.jobs.machine import Team, checked_team, leave_team, team
+from twoscale.jobs.machine import Team, leave_team, team
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 WITH_NODES = SCRIPTS / "with_nodes.py"
@@ -32,19 +31,12 @@ def export(monkeypatch):
 
 
 def test_torchrun_gives_a_process_its_team(export):
-    export({"TORCHELASTIC_RUN_ID": "none"})
+    export(OPERATOR)
     assert team() == Team(0, 1, nodes=1)
     export(TORCHRUN)
-    assert checked_team(4) == Team(3, 4)
+    assert team() == Team(3, 4)
     export({"GROUP_WORLD_SIZE": "2"})
     assert team() == Team(3, 4, nodes=2)
-
-
-@pytest.mark.parametrize(("variables", "processes", "size"), [(TORCHRUN, 1, 4), (TORCHRUN, 8, 4), (OPERATOR, 2, 1)])
-def test_a_team_of_another_size_is_refused(variables, processes, size, export):
-    export(variables)
-    with pytest.raises(InputError, match=rf"train.processes: found {processes}, expected {size}, the number"):
-        checked_team(processes)
 
 
 SRUN = """#!/bin/sh

@@ -85,13 +85,6 @@ def test_the_csv_has_the_numbers_of_the_tables(resumed, table):
             assert lines[name].astype(float).tolist() == pytest.approx(expected, rel=1e-5, nan_ok=True), name
 
 
-def test_the_time_left_ends_at_zero(resumed):
-    lines = resumed.metrics().set_index("iteration")
-    assert (lines[["segment_left_s", "run_left_s"]].dropna() >= 0).all(axis=None)
-    assert lines.loc[FIRST, "segment_left_s"] == 0 < lines.loc[FIRST, "run_left_s"]
-    assert lines.loc[SECOND, ["segment_left_s", "run_left_s"]].tolist() == [0, 0]
-
-
 def config(**changes: Any) -> ConfigSlice:
     return job_config(model=model_config(), train=train_config(log_every=2, **changes))
 

@@ -118,16 +118,6 @@ def test_an_ngram_across_an_end_of_text_drops_the_document_of_its_middle_token(o
     assert counts.share_before == n / 60
 
 
-def test_an_ngram_that_dropping_makes_is_found_too():
-    """Without the second document the end of the first stands before the third, as it does in training text."""
-    draw, n = np.random.default_rng(5), 8
-    first, second, third, fourth = (unlike(draw, 20) for _ in range(4))
-    training = np.concatenate([unlike(draw, 30)[:-1], second, [0], first[-5:], third[:3], unlike(draw, 30)])
-    kept, counts = drop(np.concatenate([first, second, third, fourth]), training, n)
-    assert kept.tolist() == np.concatenate([third, fourth]).tolist()
-    assert (counts.share_before, counts.share_after) == (20 / 80, 0)
-
-
 @pytest.mark.runs
 def test_no_held_out_page_of_the_running_pythons_documentation_stands_in_its_training_text():
     """Split as in the demo; 150 bytes are about 32 tokens of its tokenizer."""

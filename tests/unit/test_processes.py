@@ -50,19 +50,6 @@ def test_two_processes_train_the_model_of_one(alone, two):
     assert_same_run(two, alone)
 
 
-@pytest.mark.runs
-def test_three_processes_have_the_loss_and_gradient_of_one_where_they_do_not_divide_the_batch(tmp_path):
-    # micro-batches of 3 and 2 samples: 1 + 1 + 1, then 1 + 1 + 0
-    one, three = (
-        Run(tmp_path / str(count), NOISY, batch_size=5).succeed(0, 1, processes=count, micro_batches=cut)
-        for count, cut in ((1, 1), (3, 2))
-    )
-    assert three.log(1)["loss"].item() == pytest.approx(one.log(1)["loss"].item(), rel=1e-6)
-    expected, found = (checkpoints.load(run.optimizer(1), "optimizer", {})[0] for run in (one, three))
-    for name, moment in expected.items():  # after one iteration 1 - beta1 times the gradient, and the like
-        torch.testing.assert_close(found[name], moment, rtol=1e-4, atol=1e-7, msg=name)
-
-
 @pytest.mark.parametrize("samples", range(1, 14))
 def test_the_parts_of_a_batch_are_each_sample_once_in_order_and_of_nearly_one_size(samples):
     for size in range(1, samples + 1):

@@ -128,14 +128,6 @@ def test_where_nothing_can_be_kept_the_job_succeeds_and_says_so(project, capsys)
     assert "the result is not cached" in capsys.readouterr().err
 
 
-def test_a_failed_job_keeps_the_result_of_before(project):
-    first = project.rerun("1")
-    with pytest.raises(ZeroDivisionError):
-        result_cache.run(project.job("2"), lambda: 1 / 0)
-    assert project.rerun("1") == first
-    assert project.computed == 1
-
-
 def test_only_the_main_process_of_a_job_keeps_and_restores(project, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of torchrun")
     monkeypatch.setenv("RANK", "1")
@@ -243,12 +235,3 @@ def test_a_chain_of_segments_is_restored_without_the_temporary_states(chain):
 def test_a_segment_without_a_way_to_an_optimizer_state_is_computed(chain, schedule, computed):
     chain.train(schedule)
     assert chain.computed == computed
-
-
-def test_a_gap_in_the_chain_is_computed_from_its_start_and_the_rest_restored(chain):
-    """The weights of segment 2 are the same bits again, so segment 3 is restored."""
-    for path in chain.kept(2).iterdir():
-        path.unlink()
-    chain.train([1, 2, 3])
-    assert chain.computed == [1, 2]
-    assert (chain.folder / "optimizer3").read_text() == "state 3"

@@ -12,7 +12,6 @@ import tiktoken
 from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.data import tokens as joining
 from twoscale.data.shards import TokenShard, open_shard
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer
 from twoscale.data.tokens import join_tokens, tokenize_text
@@ -145,17 +144,6 @@ def test_metadata_describes_the_ids_and_the_files(shards, tmp_path):
     assert content["parts"]["val.bin"]["documents"] < 10
 
 
-def test_digest_identifies_the_training_tokens_and_their_tokenizer(shards, tmp_path, trained):
-    def digest(*arguments):
-        return json.loads(tokenize(shards, tmp_path, *arguments)[2].read_text())["digest"]
-
-    first = digest()
-    assert digest(None, 100) == first  # held-out tokens do not affect training
-    assert digest(load_bpe(trained)) != first
-    shards.pop()
-    assert digest() != first
-
-
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
@@ -172,28 +160,11 @@ def test_ids_shorter_than_a_sequence_and_a_target_is_refused(shards, tmp_path, k
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_joining_in_chunks_of_any_size_gives_the_same_files(shards, tmp_path, monkeypatch):
-    first = [path.read_bytes() for path in tokenize(shards, tmp_path)]
-    for chunk in (7, 100):
-        monkeypatch.setattr(joining, "CHUNK", chunk)
-        assert [path.read_bytes() for path in tokenize(shards, tmp_path)] == first
-
-
 def test_token_shards_of_different_tokenizers_are_refused(shards, tmp_path, trained):
     separate = tokenize_each(shards, tmp_path, byte_level())
     tokenize_text(shards[1], load_bpe(trained), separate[1])
     with pytest.raises(InputError, match="found ids of 2 tokenizers, expected those of one"):
         join_tokens(separate, TokenShard(*outputs(tmp_path)), 200, NGRAM, CONTEXT)
-
-
-def test_a_shard_of_text_that_breaks_late_leaves_the_files_of_before(shards, tmp_path):
-    paths = tokenize(shards, tmp_path)
-    before = [path.read_bytes() for path in paths]
-    shards[1].write_bytes(shards[1].read_bytes()[:-50])
-    with pytest.raises(InputError, match=r"shard_1\.parquet: cannot be read"):
-        tokenize(shards, tmp_path, held_out_tokens=100)
-    assert [path.read_bytes() for path in paths] == before
-    assert sorted(paths[0].parent.iterdir()) == sorted(paths)
 
 
 def test_more_ids_than_uint16_holds_are_stored_in_uint32(shards, tmp_path):

@@ -1,4 +1,4 @@
-"""Real kills and full disks: an interrupted run that is called again gives the bits of an uninterrupted one."""
+"""Real kills: an interrupted run that is called again gives the bits of an uninterrupted one."""
 
 import hashlib
 import os
@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,44 +57,6 @@ def test_a_killed_trainer_and_then_a_killed_snakemake_with_an_orphan_cost_no_bit
     assert target.read_bytes() == undisturbed
     assert not partial.exists()
     assert editable.plan(TARGET) == {}
-
-
-# --- a disk that fills up ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(finished, tmp_path) -> Iterator[Project]:
-    """The finished project, whose results are on a disk of their own with some MB of free space."""
-    project = finished.copy(tmp_path)
-    kept = (project.root / "results").rename(project.root / "earlier")
-    (project.root / "results").mkdir()
-    size = sum(path.stat().st_size for path in kept.rglob("*") if path.is_file()) + 2**23
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(project.root / "results")]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"needs a disk that may be filled: {done.stderr.strip()}")
-    shutil.copytree(kept, project.root / "results", dirs_exist_ok=True)
-    yield project
-    subprocess.run(["umount", "--lazy", str(project.root / "results")], check=True)
-
-
-@pytest.mark.long
-def test_a_disk_that_fills_up_is_one_sentence_and_the_run_continues_once_there_is_space(small_disk, undisturbed):
-    small_disk.configure(**SEGMENT)
-    snakemake = small_disk.start(TARGET)
-    partial, filler = small_disk.root / PARTIAL, small_disk.root / "results/filler"
-    wait_until(partial.exists, snakemake)
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    assert snakemake.wait(PATIENCE) == 1
-    said = (small_disk.root / "snakemake.log").read_text()
-    assert "found the error 'No space left on device', expected free space on its disk" in said
-    assert "Traceback" not in said
-    assert partial.stat().st_size
-    filler.unlink()
-    small_disk.succeed(TARGET)
-    assert (small_disk.root / TARGET).read_bytes() == undisturbed
 
 
 # --- kills at random moments ------------------------------------------------------------------------------------------

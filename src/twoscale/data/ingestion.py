@@ -134,8 +134,6 @@ class DownloadPart:
     file: str
     first: JsonCount
     end: JsonCount
-    documents: JsonCount
-    characters: JsonCount
     sha256: str  # of the part's file
 
 
@@ -183,9 +181,8 @@ class Parts:
         texts = [document.text for document in documents]
         with tables.writing("text_part", self.folder / name) as append:
             append({"document": [document.name for document in documents], "text": texts, "size": sizes})
-        digest, characters = sha256(self.folder / name), sum(map(len, texts))
         first = self.parts[-1].end if self.parts and self.parts[-1].file == file else 0
-        self.parts.append(DownloadPart(name, file, first, documents[-1].row + 1, len(texts), characters, digest))
+        self.parts.append(DownloadPart(name, file, first, documents[-1].row + 1, sha256(self.folder / name)))
         saved = {"identity": self.identity, "commit": self.commit, "parts": [asdict(part) for part in self.parts]}
         with replacing(self.folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
@@ -272,7 +269,7 @@ def _write_shards(parts: Parts, tally: Tally, total_characters: int, shards: Seq
 
         def flush() -> None:
             if group:
-                appends[current](dict(zip(("document", "held_out", "text"), zip(*group, strict=True), strict=True)))
+                appends[current](dict(zip(tables.columns("text"), zip(*group, strict=True), strict=True)))
                 group.clear()
 
         for name, text, size in parts.documents():

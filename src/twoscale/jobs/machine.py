@@ -129,23 +129,6 @@ def differences(before: Environment, now: Environment, words: tuple[str, str] = 
     return [f"{name}: {old} {words[0]}, {new} {words[1]}" for name, (old, new) in shown.items() if old != new]
 
 
-def warning(before: Environment, now: Environment) -> str | None:
-    """One line where training continues in another environment, otherwise None."""
-    if not (changes := differences(before, now)):
-        return None
-    return (
-        f"warning: training continues in another environment ({'; '.join(changes)}), so the weights may "
-        "not be bit-identical to those of an uninterrupted run"
-    )
-
-
-def extended(environments: Sequence[Environment], iteration: int, now: Environment) -> list[Environment]:
-    """The environments of a segment, each with its first iteration, where `iteration` is the first one in `now`."""
-    if environments and not differences(environments[-1], now):
-        return list(environments)
-    return [*environments, {FIRST: iteration, **now}]
-
-
 def distinct_environments(logs: Iterable[Path]) -> list[Environment]:
     """The environments of segments in order, each that differs from the one before."""
     found: list[Environment] = []
@@ -155,15 +138,10 @@ def distinct_environments(logs: Iterable[Path]) -> list[Environment]:
     return found
 
 
-def valid_environments(value: Any) -> list[Environment]:
-    """A value from a file if it is a list of environments, otherwise none."""
-    return value if isinstance(value, list) and all(isinstance(entry, dict) for entry in value) else []
-
-
 def recorded_environments(log: Path) -> list[Environment]:
     """The environments of the segment with this log; none where it is missing or does not say."""
     try:
-        return valid_environments(json.loads(tables.metadata(log).get(ENVIRONMENTS, "[]")))
+        return json.loads(tables.metadata(log).get(ENVIRONMENTS, "[]"))
     except (OSError, ValueError):
         return []
 
@@ -200,15 +178,6 @@ def team() -> Team:
         return Team()
     numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))
     return Team(*(int(os.environ.get(name, default)) for name, default in numbers))
-
-
-def checked_team(processes: int) -> Team:
-    """The team of this process, which must have the size train.processes of the config."""
-    found = team()
-    if found.size != processes:
-        expected = f"{found.size}, the number of processes that torchrun started together"
-        raise InputError(f"config key train.processes: found {processes}, expected {expected}.")
-    return found
 
 
 def leave_team(environment: MutableMapping[str, str]) -> None:

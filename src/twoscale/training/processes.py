@@ -90,7 +90,10 @@ class World:
 
 def init_distributed(device: str, processes: int) -> World:
     """Join the processes of this launch by torchrun. On CUDA a process uses the GPU of its local rank."""
-    team = machine.checked_team(processes)
+    team = machine.team()
+    if team.size != processes:
+        expected = f"{team.size}, the number of processes that torchrun started together"
+        raise InputError(f"config key train.processes: found {processes}, expected {expected}.")
     if team.size == 1:
         return World()
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else None

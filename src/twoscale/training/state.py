@@ -205,7 +205,7 @@ def restore(
         if sharded:
             parts = {m: shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
         optimizer.state[parameter] = {"step": updates} | parts
-    log, environments = list(header.extra.get("log", ())), machine.valid_environments(header.extra.get("environments"))
+    log, environments = (list(header.extra.get(name, ())) for name in ("log", "environments"))
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
 
 
@@ -232,9 +232,15 @@ def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
 def note_environment(state: TrainingState, previous_log: Path, now: machine.Environment, visible: bool) -> None:
     """Record the environment in which training continues, and report a change."""
     before = state.environments or machine.recorded_environments(previous_log)
-    if visible and before and (warning := machine.warning(before[-1], now)) is not None:
-        print(warning, file=sys.stderr)
-    state.environments = machine.extended(state.environments, state.iteration + 1, now)
+    changes = machine.differences(before[-1], now) if before else []
+    if changes and visible:
+        print(
+            f"warning: training continues in another environment ({'; '.join(changes)}), so the weights may not be "
+            "bit-identical to those of an uninterrupted run",
+            file=sys.stderr,
+        )
+    if changes or not state.environments:
+        state.environments = [*state.environments, {machine.FIRST: state.iteration + 1, **now}]
 
 
 def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -203,7 +203,13 @@ class Trainer:
         with lowered_weights(lowered, torch.bfloat16):
             for rows in self.world.parts(self.train.batch_size, self.train.micro_batches):
                 if rows.start < rows.stop:
-                    loss += self._add_gradient(model, iteration, inputs[rows], targets[rows], rows.start, loops)
+                    # 1 / parts times the 1 / size of the average over processes is the share of the batch in `rows`
+                    parts = self.train.batch_size / ((rows.stop - rows.start) * self.world.size)
+                    noise = training_noise(self.seed, iteration, rows.start, self.model.state_std)
+                    with autocast(self.device, self.precision):
+                        part = self._loss(model, inputs[rows], targets[rows], loops, noise, self.train)
+                    (part / parts).backward()
+                    loss += part.detach() / parts
         if self.train.shard:  # FSDP has averaged the gradients
             reshard(model)
             self.world.average([loss])
@@ -211,18 +217,6 @@ class Trainer:
             # every process has a sample in the first micro-batch, so all have the same gradients
             self.world.average([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
         return loss
-
-    def _add_gradient(
-        self, model: LoopedModel, iteration: int, inputs: Tensor, targets: Tensor, first: int, loops: Sequence[int]
-    ) -> Tensor:
-        """Add the gradient of a part (B, T) of the batch that begins with sample `first`; its share of the loss, ()."""
-        # 1 / parts times the 1 / size of the average over processes is the share of the batch that this part has
-        parts = self.train.batch_size / (len(inputs) * self.world.size)
-        noise = training_noise(self.seed, iteration, first, self.model.state_std)
-        with autocast(self.device, self.precision):
-            loss = self._loss(model, inputs, targets, loops, noise, self.train)
-        (loss / parts).backward()
-        return loss.detach() / parts
 
     def clip_gradient(self, model: LoopedModel) -> Tensor:
         """Limit the norm of the gradient to train.grad_clip; the norm before, ()."""
