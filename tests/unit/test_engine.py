@@ -259,12 +259,6 @@ def test_a_criterion_of_the_user_runs_alike_in_parallel_and_decoding(batch, leng
         )
 
 
-def both_limits(name):
-    """A threshold of the criterion that no token meets, and one that every token meets."""
-    later = CRITERIA[name].larger_is_later
-    return (MAX_LOOPS + 1 if later else 1e-300), (1e-300 if later else 1e300)
-
-
 @pytest.mark.parametrize("variants", (VARIANTS | PUBLISHED).values(), ids=VARIANTS | PUBLISHED)
 def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants):
     model, tokens = small_model(**variants), text(2, 9)
@@ -273,20 +267,6 @@ def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants):
         assert_close(logits, model(tokens, [loops] * len(model.config.groups), noise_of(2, 6)))
         assert (counts.loop_steps == loops).all()
         assert (counts.evaluations == loops).all()
-
-
-@pytest.mark.parametrize("name", [name for name in CRITERIA if name != "fixed"])
-def test_a_threshold_never_met_runs_all_loops_and_one_always_met_exits_at_the_first_chance(name):
-    model, tokens = small_model(), text(2, 9)
-    first = (2, 3) if name.startswith("acceleration") else (1, 1)  # loop steps and evaluations
-    for threshold, (steps, evaluations) in zip(both_limits(name), ((MAX_LOOPS, MAX_LOOPS), first), strict=True):
-        if name == "argmax_stability" and steps != MAX_LOOPS:
-            continue  # which tokens repeat their prediction depends on the model
-        logits, counts = evaluate(model, tokens, make_criterion(name, threshold), MAX_LOOPS, noise_of(0, 1))
-        assert (counts.loop_steps == steps).all()
-        assert (counts.evaluations == evaluations).all()
-        if steps == evaluations:  # otherwise later tokens attend to a step that was discarded
-            assert_close(logits, model(tokens, [steps] * len(model.config.groups), noise_of(0, 1)))
 
 
 @pytest.mark.parametrize("replay", [False, True])

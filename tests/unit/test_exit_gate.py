@@ -87,17 +87,6 @@ def test_a_gate_that_is_open_or_shut_leaves_at_the_first_or_the_last_step(logit,
     assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])
-def test_every_exit_is_the_plain_pass_with_as_many_loop_steps(changes):
-    model, _ = gated(**changes)
-    tokens, _, noise = batch(model)
-    states, hidden = model.exit_states(tokens, LOOPS, noise)
-    group = next(part for part in model.trace(tokens, [LOOPS], noise) if part.stage is not None and part.stage.is_group)
-    torch.testing.assert_close(states, torch.stack(group.states[1:]))
-    for k in range(LOOPS):
-        torch.testing.assert_close(hidden[k], model.hidden_states(tokens, [k + 1], noise))
-
-
 def reference(model, tokens, targets, noise, entropy_weight):
     """The loss in plain loops over exits and tokens."""
     rows = []
@@ -130,23 +119,6 @@ def test_loss_and_gradients_are_those_of_plain_loops(changes, entropy_weight):
     for name, (ours, theirs) in zip(parameters, gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
         assert ours.abs().max() > 0
-
-
-@pytest.mark.parametrize("right", [0, LOOPS - 1])
-def test_the_gate_learns_to_leave_where_the_prediction_is_best(right):
-    """The targets are what one exit predicts; only the gate is trained, without the entropy."""
-    model, train = gated(0.0)
-    tokens, _, noise = batch(model)
-    targets = model.readout(model.exit_states(tokens, LOOPS, noise)[1][right]).argmax(-1)
-    optimizer = torch.optim.Adam(model.gate.parameters(), lr=0.3)
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss_of(model, train, tokens, targets, noise).backward()
-        optimizer.step()
-    with torch.no_grad():
-        p = exit_log_probabilities(model.exit_gate_logit(model.exit_states(tokens, LOOPS, noise)[0])).exp()
-    # some tokens have a target that another exit predicts with a larger probability
-    assert p[right].mean() > 0.75
 
 
 @pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])

@@ -226,7 +226,7 @@ RUNS = {
     "no checkpoint": ({"iterations": ()}, {}, r"found no checkpoint in .*, expected one of the runs \(none\)"),
     "other vocabulary": ({"vocab_size": 300}, {}, "found a model of 300 token ids .* expected 257 and"),
     "other text": ({"digest": "cd" * 32}, {}, "and the text abab.*, expected 257 and cdcd.* as in .*tokens.json"),
-    "no tokenizer": ({"tokenizer": "bpe"}, {}, "tokenizer.json: cannot be used as a tokenizer"),
+    "no tokenizer": ({"tokenizer": "bpe"}, {}, "tokenizer.json: cannot be used"),
     "no description": ({}, {"data/tokens.json": "{}"}, r"tokens.json: found no description"),
     "published": ({"iterations": ()}, {"data/tokens.json": "{}"}, "or the folder of a published model"),
 }

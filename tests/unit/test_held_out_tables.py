@@ -1,10 +1,7 @@
 """Held-out sequences that are not consecutive: all tables name them alike, and their noise is that of their number."""
 
-import json
-
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 from tests import small
 from tests.held_out import (
@@ -14,7 +11,6 @@ from tests.held_out import (
     MODEL,
     SEED,
     TRAJECTORIES,
-    T,
     assert_numbered,
     exits,
     loss_under_own_noise,
@@ -22,7 +18,6 @@ from tests.held_out import (
 from twoscale import tables
 from twoscale.config import PathTypesConfig, ScalingConfig
 from twoscale.dynamics import trajectories
-from twoscale.dynamics.states import save_states
 from twoscale.exits import benchmark
 from twoscale.exits.evaluation import measure_scaling
 from twoscale.training.trainer import held_out_loss
@@ -68,17 +63,3 @@ def test_the_held_out_loss_scaling_and_quality_agree_on_every_sequence():
     assert [row["ce"] for row in rows] == pytest.approx(expected, rel=1e-9)
     loss = held_out_loss(MODEL, CHOSEN, LOOPS, SEED, batch_size=2)
     assert loss == pytest.approx(np.mean(expected), rel=1e-6)  # float32
-
-
-@pytest.mark.parametrize("site", [0, 1, 2])
-def test_saved_states_are_those_of_the_trajectories(tmp_path, site):
-    trajectory = extracted(tmp_path)["trajectories"]
-    path = tmp_path / "states.safetensors"
-    save_states(CHECKPOINT, CHOSEN[site : site + 1], ["w"] * T, LOOPS, path)
-    with safe_open(path, framework="np") as file:
-        states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
-    assert header["sequence"] == CHOSEN.sequences[site]
-    last = next(row for row, where in enumerate(header["sites"]) if where["group"] == "2" and where["k"] == LOOPS)
-    rows = trajectory[(trajectory["sequence"] == header["sequence"]) & (trajectory["group"] == "2")]
-    norms = rows[rows["k"] == LOOPS].sort_values("position")["state_norm"]
-    np.testing.assert_allclose(np.linalg.norm(states[last], axis=-1), norms, rtol=1e-5)

@@ -16,7 +16,6 @@ from twoscale.exits.probe import (
     criterion_of,
     features,
     fit,
-    fit_probe,
     open_probe,
     save_probe,
     trajectory_samples,
@@ -114,17 +113,6 @@ def test_samples_are_the_converged_losses_of_every_loop_step_of_the_plain_pass()
     expected = torch.stack([first <= k + 1 for k in range(loops)])  # (K, B, T)
     assert torch.equal(converged, expected.transpose(0, 1).flatten())  # one sequence at a time
     assert 0 < converged.double().mean() < 1
-
-
-def test_a_probe_of_a_model_predicts_better_than_the_share_of_converged_tokens():
-    model, read = initialise(model_config(), 3).double(), random_text(4)
-    made = fit_probe(checkpoint(model), read, probe_config(5))
-    assert made.weight.shape == (2, model.config.hidden_size + 2)
-    for group in range(2):
-        seen, converged = trajectory_samples(checkpoint(model), read, group, probe_config(5))
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(made.logits(group, seen), converged.double())
-        share = converged.double().mean()
-        assert loss < -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
 
 
 def ragged(threshold=0.5, seed=1):

@@ -229,20 +229,6 @@ def test_masked_tokens_have_no_row_and_positions_count_the_others(tmp_path):
 TWO = {name: Loop(f"cells.{i}", Input(f"cells.{i}", "state")) for i, name in enumerate(("slow", "fast"))}
 
 
-def test_drift_between_groups_that_run_one_after_the_other_is_the_jump_to_the_states_of_the_next(tmp_path):
-    module = model(Cell(0.9), Cell(0.5))
-    drift = record(tmp_path, module, TWO)["token_drift"].set_index(["boundary", "reference_state"])
-    assert list(drift.index.unique()) == [("slow->fast", state) for state in ("first_state", "final", "initial")]
-    distance = module.embedding(tokens()).norm(dim=-1).flatten().numpy() * 0.9**LOOPS  # of the last slow state
-    jumps = {"initial": 0, "first_state": 0.5, "final": 1 - 0.5**LOOPS}
-    for state, share in jumps.items():
-        np.testing.assert_allclose(drift.loc[("slow->fast", state), "jump"], distance * share, rtol=1e-5, atol=1e-7)
-    steps = distance / 0.9**LOOPS * (1 - 0.9**LOOPS)  # summed
-    rows = drift.loc[("slow->fast", "first_state")]
-    np.testing.assert_allclose(rows["jump_over_path"], distance * 0.5 / steps, rtol=1e-5)
-    np.testing.assert_allclose(rows["dlr"], distance * 0.5 / (steps / LOOPS), rtol=1e-5)
-
-
 def test_groups_that_run_in_turns_have_no_drift(tmp_path):
     frames = record(tmp_path, model(Cell(0.9), Cell(0.5), in_turns=True), TWO)
     assert frames["token_drift"].empty
