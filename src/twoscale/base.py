@@ -12,8 +12,6 @@ import re
 import secrets
 import stat
 import sys
-import time
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -23,30 +21,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Characters of embedding and overriding directions, which could show a text in another order.
-DIRECTIONS = frozenset(map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
-LINE_ENDS = frozenset("\u2028\u2029")  # besides those that are control characters
-CONTROL_PICTURES = 0x2400  # + code of a control character
+# Characters that control a terminal, that no encoding has, or that show a text in another order; with the line ends.
+CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069"
+LINE_ENDS = r"\t\n\u2028\u2029"
 LONGEST = 4000  # characters of a sentence
 
 
 def neutralise(text: str) -> str:
     """Text that cannot control a terminal or the order of a page; line ends and tabs are kept."""
-    return "".join(character if character in "\n\t" else _safe(character) for character in text)
+    return re.sub(f"[{CONTROLS}]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str) -> str:
     """Like `neutralise`, without line ends and tabs; the middle of a very long text is left out."""
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
-    return "".join("\N{REPLACEMENT CHARACTER}" if character in LINE_ENDS else _safe(character) for character in text)
-
-
-def _safe(character: str) -> str:
-    if character < " ":
-        return chr(CONTROL_PICTURES + ord(character))
-    is_control = unicodedata.category(character) in ("Cc", "Cs") or character in DIRECTIONS
-    return "\N{REPLACEMENT CHARACTER}" if is_control else character
+    return re.sub(f"[{CONTROLS}{LINE_ENDS}]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def rst(text: str) -> str:
@@ -134,7 +124,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         yield temporary
-        _finish(temporary)
+        # until its bytes are on disk, so that a power failure leaves no empty file under a name
+        with open(temporary, opener=lambda name, _: os.open(name, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+            os.fchmod(file.fileno(), _MODE)
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except Exception as error:
         found = _system_error(error, temporary)
@@ -150,16 +143,11 @@ def _remove_orphans(folder: Path, start: str) -> None:
     pattern = re.compile(re.escape(start) + r"(\d{1,9})\.[0-9a-f]{16}\.tmp")
     with suppress(OSError):  # the folder cannot be listed, or another process removes the same file
         for name in os.listdir(folder):
-            if (found := pattern.fullmatch(name)) and not _is_running(int(found[1])):
-                (folder / name).unlink()
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # sends no signal
-    except OSError as error:  # PermissionError: another user's process
-        return not isinstance(error, ProcessLookupError)
-    return True
+            if found := pattern.fullmatch(name):
+                try:
+                    os.kill(int(found[1]), 0)  # sends no signal; PermissionError: another user's process
+                except ProcessLookupError:
+                    (folder / name).unlink()
 
 
 def link(source: str | os.PathLike, path: str | os.PathLike) -> None:
@@ -201,72 +189,38 @@ def check_writable(folder: Path) -> None:
         raise InputError(f"{folder.absolute()}: is not writable.")
 
 
-def _finish(path: Path) -> None:
-    """Give a file its mode, and wait until its bytes are on disk: a power failure leaves no empty file under a name."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        os.fchmod(descriptor, _MODE)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 LOG_SECONDS = 10.0  # between two lines in a log
 WITH_TOTAL = "{l_bar} {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 class _LogLines:
-    """The part of tqdm's interface that meters offer, with whole lines instead of carriage returns."""
+    """Standard error for a progress bar in a log: whole lines in place of carriage returns."""
 
-    def __init__(self, label: str, total: int | None, unit: str, initial: int) -> None:
-        self.label, self.total, self.unit = label, total, unit
-        self.done, self.initial, self.note = initial, initial, ""
-        self.start = self.last = time.monotonic()
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            print(line, file=sys.stderr, flush=True)
 
-    def set_postfix_str(self, note: str, refresh: bool = False) -> None:
-        self.note = note
-
-    def update(self, amount: int = 1) -> None:
-        self.done += amount
-        if time.monotonic() - self.last >= LOG_SECONDS:
-            self.line()
-
-    def line(self) -> None:
-        from tqdm import tqdm  # planning has none
-
-        self.last = time.monotonic()
-        text = tqdm.format_meter(
-            self.done,
-            self.total,
-            self.last - self.start,
-            prefix=self.label,
-            unit=self.unit,
-            unit_scale=True,
-            initial=self.initial,
-            postfix=self.note or None,
-            bar_format=WITH_TOTAL if self.total else WITHOUT_TOTAL,
-        )
-        print(text, file=sys.stderr, flush=True)
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 @contextmanager
 def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: bool = True) -> Iterator:
-    """Yield an object with `update(amount)` and `set_postfix_str(note)` that prints progress on standard error.
+    """Yield a progress bar of tqdm on standard error, in a log a line at the beginning, every 10 s and at the end.
 
     `total` is the amount of work in `unit`, None if unknown, of which an earlier process completed `initial`. All but
     one of several processes that work together are not `visible` and print nothing.
     """
-    if not visible or sys.stderr.isatty():
-        from tqdm import tqdm
+    from tqdm import tqdm  # planning has none
 
-        options: dict[str, Any] = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not visible}
-        with tqdm(desc=label, total=total, file=sys.stderr, **options) as bar:
-            yield bar
-        return
-    lines = _LogLines(label, total, unit, initial)
-    yield lines
-    lines.line()
+    tqdm.monitor_interval = 0  # no thread
+    options: dict[str, Any] = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not visible}
+    if not sys.stderr.isatty():
+        options |= {"bar_format": WITH_TOTAL if total else WITHOUT_TOTAL, "file": _LogLines()}
+        options |= {"mininterval": LOG_SECONDS, "maxinterval": LOG_SECONDS, "miniters": 1}
+    with tqdm(desc=label, total=total, **options) as bar:
+        yield bar
 
 
 STUDIES = Path(__file__).parent / "studies"

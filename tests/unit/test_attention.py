@@ -59,10 +59,3 @@ def test_causal_attention_of_grouped_heads_is_that_of_repeated_ones():
     q, k, v = (x.transpose(1, 2) for x in grouped_heads())
     repeated = causal_attention(q, k.repeat_interleave(2, 2), v.repeat_interleave(2, 2))
     torch.testing.assert_close(causal_attention(q, k, v), repeated)
-
-
-def test_a_position_does_not_see_later_ones():
-    q, k, v = (x.detach().clone() for x in heads(7))
-    before = causal_attention(q, k, v)[:, :4]
-    k[:, 4:], v[:, 4:] = 1e6, 1e6
-    assert torch.equal(causal_attention(q, k, v)[:, :4], before)

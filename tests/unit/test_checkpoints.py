@@ -22,7 +22,10 @@ IDENTITY = {
     "train": {"lr_decay_iterations": None},
     "data": "ab",
 }
-TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1.5, -2.5], dtype=torch.float64)}
+TENSORS = {
+    "b": torch.nn.Parameter(torch.arange(6.0).reshape(2, 3)).T,
+    "a": torch.tensor([1.5, -2.5], dtype=torch.float64),
+}
 HEADER = Header("weights", 10, 5120, IDENTITY, {"log": [{"iteration": 10, "loss": 0.1, "held_out_loss": None}]})
 
 
@@ -44,20 +47,13 @@ def refusal(path, kind="weights", identity=IDENTITY) -> str:
 
 
 def test_tensors_and_header_come_back_as_they_were(saved):
+    """Also a view of a parameter."""
     tensors, header = checkpoints.load(saved, "weights", IDENTITY)
     assert header == HEADER == checkpoints.read_header(saved)
     assert tensors.keys() == TENSORS.keys()
     for name, tensor in tensors.items():
         assert tensor.dtype == TENSORS[name].dtype
         assert torch.equal(tensor, TENSORS[name])
-
-
-def test_views_and_parameters_are_saved_by_value(tmp_path):
-    path = tmp_path / "view.safetensors"
-    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
-    checkpoints.save(path, {"turned": parameter.T}, HEADER)
-    tensors, _ = checkpoints.load(path, "weights", IDENTITY)
-    assert torch.equal(tensors["turned"], torch.arange(6.0).reshape(2, 3).T)
 
 
 def test_equal_states_are_equal_files_whatever_the_order_of_their_names(saved, tmp_path):
@@ -71,7 +67,6 @@ def test_equal_states_are_equal_files_whatever_the_order_of_their_names(saved, t
     ("change", "name", "found", "expected"),
     [
         ({"seed": 2}, "seed", "1", "2"),
-        ({"model": {"hidden_size": 16, "groups": [[2], [3]]}}, "model.hidden_size", "8", "16"),
         ({"model": {"hidden_size": 16, "groups": [[2, 3]]}}, "model.groups", "[[2], [3]]", "[[2, 3]]"),
         ({"train": {"lr_decay_iterations": 20}}, "train.lr_decay_iterations", "None", "20"),
         ({"further": 3}, "further", "None", "3"),
@@ -96,7 +91,7 @@ def written(path, content=None, **changes):
 
 
 def foreign(path, metadata):
-    save_file(TENSORS, path, metadata=metadata)
+    save_file({"a": TENSORS["a"]}, path, metadata=metadata)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +103,6 @@ def foreign(path, metadata):
         (lambda path: written(path, pickle.dumps({"weights": 1})), "cannot be read"),
         (lambda path: foreign(path, None), "found no header"),
         (lambda path: foreign(path, {"twoscale": "not json"}), "found no header"),
-        (lambda path: foreign(path, {"twoscale": '{"places": []}'}), "found no header"),
         (lambda path: written(path, iteration=-5), "found no header"),
         (lambda path: written(path, iteration=11), "found a header of iteration 11, expected 10"),
         (lambda path: written(path, identity=[]), "found no header"),
@@ -127,14 +121,13 @@ def test_a_flipped_bit_anywhere_is_refused(saved):
         with pytest.raises(InputError) as error:
             checkpoints.load(saved, "weights", IDENTITY)
         assert str(error.value).startswith(f"{saved}: "), place
-    assert f"the file is damaged; remove it and run `snakemake {saved}`" in str(
-        error.value
-    )  # the last byte is one of a tensor
+    # the last byte is one of a tensor
+    assert f"the file is damaged; remove it and run `snakemake {saved}`" in str(error.value)
 
 
 def test_a_file_of_a_version_without_digests_is_read(tmp_path):
     path = tmp_path / "old.safetensors"
-    save_file(TENSORS, path, metadata={"twoscale": canonical_json(vars(HEADER))})
+    foreign(path, {"twoscale": canonical_json(vars(HEADER))})
     tensors, header = checkpoints.load(path, "weights", IDENTITY)
     assert header == HEADER
     assert torch.equal(tensors["a"], TENSORS["a"])
@@ -169,31 +162,6 @@ def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for
         assert torch.equal(found, wanted.double()), name
 
 
-def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_path):
-    path = tmp_path / "model.safetensors"
-    made = initialise(model_config(), seed=3)
-    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": plain(model_config())}, {}))
-    with pytest.raises(InputError, match=r"model\.sandwich is post_residual there, expected branch"):
-        checkpoints.load_model(path, model_config(sandwich="branch"), torch.float32, "cpu")
-
-
-@pytest.fixture
-def model_file(tmp_path):
-    """Writes weights of the small model with changes, as `checkpoints.save` does; the header may be another."""
-    config = model_config()
-    path = tmp_path / "iteration_000010.safetensors"
-
-    def write(change=lambda tensors: None, **header):
-        tensors = dict(initialise(config, seed=3).state_dict())
-        change(tensors)
-        checkpoints.save(
-            path, tensors, Header(**{**vars(HEADER), "identity": {"model": plain(config), "seed": 1}, **header})
-        )
-        return path
-
-    return write
-
-
 NORM = "final_norm.weight"
 
 
@@ -201,7 +169,6 @@ NORM = "final_norm.weight"
     ("change", "message"),
     [
         (lambda tensors: tensors.update({NORM: tensors[NORM].int()}), r"found the dtype torch\.int32, expected"),
-        (lambda tensors: tensors.update({NORM: tensors[NORM].double()}), r"found the dtype torch\.float64, expected"),
         (lambda tensors: tensors.update({NORM: tensors[NORM] * torch.nan}), "found NaN or an infinite value"),
         (lambda tensors: tensors.update({NORM: tensors[NORM] / 0}), "found NaN or an infinite value"),
         (lambda tensors: tensors.update({NORM: tensors[NORM][1:]}), r"found the shape \(7,\), expected \(8,\)"),
@@ -209,9 +176,12 @@ NORM = "final_norm.weight"
         (lambda tensors: tensors.update(further=torch.zeros(1)), "found the unknown tensor further, expected"),
     ],
 )
-def test_weights_of_another_form_are_refused_in_one_sentence(change, message, model_file):
+def test_weights_of_another_form_are_refused_in_one_sentence(change, message, tmp_path):
+    path, tensors = tmp_path / "model.safetensors", dict(initialise(model_config(), seed=3).state_dict())
+    change(tensors)
+    checkpoints.save(path, tensors, Header("weights", 10, 0, {"model": plain(model_config())}, {}))
     with pytest.raises(InputError, match=message):
-        checkpoints.load_model(model_file(change), model_config(), torch.float32, "cpu")
+        checkpoints.load_model(path, model_config(), torch.float32, "cpu")
 
 
 def test_an_untrained_model_is_that_of_its_identity_and_has_seen_no_token(tmp_path):

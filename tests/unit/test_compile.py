@@ -13,8 +13,8 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.kernels import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.trainer import autocast, draw_loops, held_out_loss
 from twoscale.training.state import compile_blocks, restore
+from twoscale.training.trainer import autocast, draw_loops, held_out_loss
 
 SEED = 11
 PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}
@@ -31,11 +31,9 @@ def compiler():
     torch._dynamo.reset()
 
 
-def gradient_of(
-    model: LoopedTransformer, loops: int, depth: int | None, recompute=False, batch=2
-) -> dict[str, torch.Tensor]:
+def gradient_of(model: LoopedTransformer, loops: int, depth: int | None, recompute: bool) -> dict[str, torch.Tensor]:
     """Gradients of one batch, and its loss under the name "loss"."""
-    tokens = torch.arange(8 * batch).reshape(batch, 8)
+    tokens = torch.arange(16).reshape(2, 8)
     model.zero_grad()
     logits = model(tokens, [loops] * len(model.config.groups), training_noise(SEED, 0, 0), depth, recompute)
     loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
@@ -48,11 +46,15 @@ def gradient_of(
     [(PAPER_GROUPS, None, False), (PAPER_GROUPS, 2, True), (THREE_SIZES, 2, False)],
     ids=["paper", "paper, truncated and recomputed", "three sizes, truncated"],
 )
-def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute, depth, compiler):
+def test_graphs_are_compiled_per_group_and_not_per_loop_count_and_compute_what_the_model_does(
+    groups, recompute, depth, compiler
+):
     model = initialise(model_config(**groups), SEED)
+    eager = gradient_of(model, 1, depth, recompute)
     compile_blocks(model, backend=compiler)
-    for loops in (4, 1):  # with and without steps that have no gradient
-        gradient_of(model, loops, depth, recompute)
+    gradient_of(model, 4, depth, recompute)  # with steps that have no gradient
+    for name, compiled in gradient_of(model, 1, depth, recompute).items():
+        torch.testing.assert_close(compiled, eager[name], msg=name)
     graphs = compiler.frame_count
     for loops in (2, 3, 7, 19):
         gradient_of(model, loops, depth, recompute)
@@ -116,16 +118,6 @@ def test_measuring_the_held_out_loss_compiles_nothing(compiler):
     compile_blocks(model, backend=compiler)
     held_out_loss(model, held_out(torch.arange(24).reshape(3, 8)), loops=3, seed=SEED, batch_size=2)
     assert compiler.frame_count == 0
-
-
-@pytest.mark.parametrize("depth", [None, 2])
-def test_compiled_steps_compute_what_the_model_does(depth, compiler):
-    model = initialise(model_config(), SEED)
-    eager = gradient_of(model, 4, depth)
-    compile_blocks(model, backend=compiler)
-    for name, compiled in gradient_of(model, 4, depth).items():
-        torch.testing.assert_close(compiled, eager[name], msg=name)
-    assert compiler.frame_count
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 18), (64, 64)])

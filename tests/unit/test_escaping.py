@@ -4,24 +4,13 @@ import html
 import re
 
 import markdown as renderer
-import pytest
-from docutils.core import publish_doctree, publish_parts
+from docutils.core import publish_doctree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twoscale.base import LONGEST, InputError, first_line, markdown, one_line, rst
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-ATTACKS = [
-    "demo_",
-    "|x|",
-    "a\n\n.. raw:: html\n\n   <img src=x onerror=alert(1)>",
-    "`c <javascript:alert(1)>`_",
-    "[c](javascript:alert(1))",
-    "<script>alert(1)</script>",
-    "http://example.org/a_b",
-    "\x1b]0;title\x07 \u202egpj",
-]
 
 
 def plain(shown: str) -> str:
@@ -41,12 +30,6 @@ def test_a_sentence_that_quotes_a_very_long_name_keeps_its_beginning_and_its_end
     assert sentence.endswith("xxx, expected less.")
 
 
-@pytest.mark.parametrize("text", ATTACKS)
-def test_a_caption_shows_what_it_quotes(text):
-    page = publish_parts(f"Run {rst(text)} on.", writer="html")["body"]
-    assert html.unescape(re.sub("</?p>", "", page)).strip() == f"Run {one_line(text)} on."
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.text(st.sampled_from("ab_*`|:<>.-[]\\\"'&!#$+1(){}^=~,;@/? \n\té…"), max_size=12))
 def test_reStructuredText_shows_any_text_as_it_is(text):
@@ -63,6 +46,5 @@ def test_markdown_shows_any_text_as_it_is(text):
     page = renderer.markdown(f"Run **{markdown(text)}** on.", extensions=["tables"])
     assert set(re.findall("<[^>]*>", page)) <= {"<p>", "</p>", "<strong>", "</strong>"}
     if text.strip() and text == text.strip():
-        assert plain(html.unescape(re.sub("<[^>]*>", "", page))).replace("**", "") == plain(
-            f"Run {one_line(text)} on."
-        ).replace("**", "")
+        shown = html.unescape(re.sub("<[^>]*>", "", page)).replace("**", "")
+        assert plain(shown) == plain(f"Run {one_line(text)} on.".replace("**", ""))

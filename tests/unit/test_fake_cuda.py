@@ -19,8 +19,7 @@ from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.model import registry
 from twoscale.model.noise import EvaluationNoise
-from twoscale.training.state import make_optimizer
-from twoscale.training.state import TrainingState
+from twoscale.training.state import TrainingState, make_optimizer
 from twoscale.training.trainer import Trainer, TrainingData
 
 MAX_LOOPS = 5
@@ -87,15 +86,6 @@ def test_a_token_waits_only_for_its_decisions_if_loops_are_captured(options):
                 assert evaluations == [MAX_LOOPS] * len(model.config.groups)
             decoder.feed(1, evaluations)
             assert not exits_waits(seen)
-
-
-@pytest.mark.parametrize("name", CRITERIA)
-def test_a_token_waits_for_each_decision_if_loops_are_eager(name):
-    with fake_cuda() as seen:
-        model = model_for(seen, name)
-        Decoder(model, never(name), MAX_LOOPS, 0, DecoderOptions(replay=False)).feed(1)
-        (place,), (times,) = zip(*exits_waits(seen).items(), strict=True)
-        assert (place.split()[0], times) == ("value", MAX_LOOPS * len(model.config.groups))
 
 
 @pytest.mark.parametrize("name", CRITERIA)

@@ -82,15 +82,6 @@ def step_formula(model: LoopedTransformer, group: int, state: Tensor, entered: T
     return x
 
 
-def start_formula(model: LoopedTransformer, group: int, entered: Tensor) -> Tensor:
-    return {
-        "noise": noise(group, 0, entered),
-        "input": entered,
-        "input_plus_noise": entered + noise(group, 0, entered),
-        "zero": 0 * entered,
-    }[model.config.state_init]
-
-
 def embedding_formula(model: LoopedTransformer, tokens: Tensor) -> Tensor:
     positions = model.position_embedding.weight[: tokens.shape[1]]
     return (model.token_embedding.weight[tokens] + positions) * math.sqrt(model.config.hidden_size)
@@ -106,7 +97,9 @@ def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_de
     sandwich = model.config.sandwich
     hidden = layer_formula(embedding_formula(model, tokens), model.unlooped["1"], sandwich)
     for group, steps in enumerate(loops):
-        state = start_formula(model, group, hidden)
+        drawn = noise(group, 0, hidden)
+        starts = {"noise": drawn, "input": hidden, "input_plus_noise": hidden + drawn, "zero": 0 * hidden}
+        state = starts[model.config.state_init]
         for k in range(steps):
             if k:
                 state = state + model.config.loop_noise / NOISE_STD * noise(group, k, state)
@@ -118,25 +111,11 @@ def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_de
     return logits_formula(model, layer_formula(hidden, model.unlooped["4"], sandwich))
 
 
-@pytest.mark.parametrize("sandwich", ["post_residual", "branch"])
-def test_a_layer_normalises_where_its_variant_says(sandwich):
-    model = random_model(sandwich=sandwich)
-    x = noise(0, 1, torch.empty(2, 6, 8))
-    torch.testing.assert_close(model.unlooped_layer(1, x, CAUSAL), layer_formula(x, model.unlooped["1"], sandwich))
-
-
 def test_a_step_runs_all_layers_of_its_group_on_the_projection():
     model = random_model(groups=[[2, 3]])
     state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
     stepped = model.recur(0, 0, state, model.project_input(0, entered), CAUSAL)
     torch.testing.assert_close(stepped, step_formula(model, 0, state, entered))
-
-
-@pytest.mark.parametrize("state_init", ["noise", "input", "input_plus_noise", "zero"])
-def test_a_group_starts_from_the_state_of_its_variant(state_init):
-    model = random_model(state_init=state_init)
-    entered = noise(1, 5, torch.empty(2, 6, 8))
-    assert torch.equal(model.init_state(1, entered, noise), start_formula(model, 1, entered))
 
 
 def test_rotary_positions_leave_the_embedding_to_the_tokens():
@@ -167,22 +146,6 @@ def test_the_exit_gate_is_a_probability_of_each_state_and_has_no_gradient_unless
     torch.testing.assert_close(model.exit_gate(hidden), expected)
     assert not model.gate.weight.requires_grad
     assert LoopedTransformer(model_config()).gate is None
-
-
-def test_embedding_the_rest_of_a_text_continues_its_positions():
-    model = random_model()
-    whole = model.embed(TOKENS, CAUSAL.positions)
-    assert torch.equal(model.embed(TOKENS[:, 4:], CAUSAL.positions[4:]), whole[:, 4:])
-
-
-def test_the_head_is_the_embedding_without_the_rows_that_pad():
-    model = random_model()
-    hidden = noise(0, 1, torch.empty(2, 6, 8))
-    logits = model.readout(hidden)
-    assert model.token_embedding.weight.shape == (64, 8)
-    assert logits.shape == (2, 6, 37)
-    torch.testing.assert_close(logits, logits_formula(model, hidden))
-    assert not [name for name, _ in model.named_parameters() if "head" in name]
 
 
 def test_attention_gets_the_layer_number_and_separate_heads():
@@ -228,7 +191,7 @@ def test_without_groups_the_model_is_a_plain_stack_of_layers():
 
 
 def test_the_trace_has_every_stage_in_the_order_of_the_layers():
-    model = random_model(num_layers=5, groups=[[1], [3, 4]])
+    model = random_model(num_layers=5, groups=[[1], [3, 4]], loop_noise=0.3)
     trace = list(model.trace(TOKENS, [2, 1], noise))
     stages = [None, Stage(group=0), Stage(layer=2), Stage(group=1), Stage(layer=5)]
     assert [part.stage for part in trace] == stages
@@ -236,16 +199,12 @@ def test_the_trace_has_every_stage_in_the_order_of_the_layers():
     for before, after in itertools.pairwise(trace):
         assert after.entered is before.output
     torch.testing.assert_close(model.readout(trace[-1].output), model(TOKENS, [2, 1], noise))
-
-
-def test_the_trace_has_the_states_without_the_noise_of_the_loop_steps():
-    model = random_model(loop_noise=0.3)
-    states = next(part.states for part in model.trace(TOKENS, [3, 1], noise) if part.stage == Stage(group=0))
-    entered = layer_formula(embedding_formula(model, TOKENS), model.unlooped["1"], "post_residual")
-    assert torch.equal(states[0], noise(0, 0, entered))
-    torch.testing.assert_close(states[1], step_formula(model, 0, states[0], entered))
-    noisy = states[1] + 0.3 / math.sqrt(2 / 5) * noise(0, 1, entered)
-    torch.testing.assert_close(states[2], step_formula(model, 0, noisy, entered))
+    # the states are without the noise that a loop step adds
+    x0, x1, x2 = trace[1].states
+    assert torch.equal(x0, noise(0, 0, x0))
+    torch.testing.assert_close(x1, step_formula(model, 0, x0, trace[1].entered))
+    noisy = x1 + 0.3 / math.sqrt(2 / 5) * noise(0, 1, x1)
+    torch.testing.assert_close(x2, step_formula(model, 0, noisy, trace[1].entered))
 
 
 @pytest.mark.parametrize("variant", [{}, {"groups": [[2, 3]], "state_init": "input_plus_noise", "loop_noise": 0.1}])
@@ -271,36 +230,29 @@ def gradients(model: LoopedTransformer, logits: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("state_init", ["noise", "input"])
 @pytest.mark.parametrize("depth", [None, 1, 2, 5])
-def test_truncation_cuts_the_gradient_where_a_written_out_detach_does(depth, state_init):
+def test_truncation_cuts_the_gradient_where_a_written_out_detach_does_and_recomputing_changes_none(depth, state_init):
     model = random_model(state_init=state_init, loop_noise=0.1)
-    cut = gradients(model, model(TOKENS, [4, 2], noise, backprop_depth=depth))
     by_hand = gradients(model, forward_formula(model, TOKENS, [4, 2], backprop_depth=depth))
-    for name, gradient in cut.items():
-        torch.testing.assert_close(gradient, by_hand[name], msg=name)
-
-
-@pytest.mark.parametrize("depth", [None, 2])
-def test_recomputing_changes_no_gradient(depth):
-    model = random_model(loop_noise=0.1)
-    kept = gradients(model, model(TOKENS, [4, 2], noise, depth))
-    again = gradients(model, model(TOKENS, [4, 2], noise, depth, recompute=True))
-    for name, gradient in kept.items():
-        torch.testing.assert_close(again[name], gradient, msg=name)
-
-
-@pytest.mark.parametrize("variant", [{}, {"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
-def test_a_recomputed_step_takes_the_memory_of_one_state(variant):
-    model = random_model(**variant)
-    state = TOKENS.numel() * 8 * 8 * len(model.config.groups)  # a float64 state of each group
-    kept, again = (bytes_for_backward(model, recompute=recompute) for recompute in (False, True))
-    assert [later - again[0] for later in again] == [0, state, 4 * state, 12 * state]
-    assert kept[1] - kept[0] > 10 * state
+    for recompute in (False, True):
+        for name, found in gradients(model, model(TOKENS, [4, 2], noise, depth, recompute)).items():
+            torch.testing.assert_close(found, by_hand[name], msg=name)
 
 
 def bytes_for_backward(model: LoopedTransformer, **options) -> list[int]:
     """Bytes that a forward pass of 4, 5, 8 and 16 loop steps holds for the backward pass."""
     groups = len(model.config.groups)
     return [saved_bytes(model, lambda k=k: model(TOKENS, [k] * groups, noise, **options)) for k in (4, 5, 8, 16)]
+
+
+@pytest.mark.parametrize("variant", [{"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
+def test_a_recomputed_step_takes_the_memory_of_one_state_and_one_without_gradient_none(variant):
+    model = random_model(**variant)
+    state = TOKENS.numel() * 8 * 8 * len(model.config.groups)  # a float64 state of each group
+    kept, again = (bytes_for_backward(model, recompute=recompute) for recompute in (False, True))
+    assert [later - again[0] for later in again] == [0, state, 4 * state, 12 * state]
+    assert kept[1] - kept[0] > 10 * state
+    for recompute in (False, True):
+        assert len(set(bytes_for_backward(model, backprop_depth=2, recompute=recompute))) == 1
 
 
 def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
@@ -364,11 +316,3 @@ def test_initial_weights_are_a_function_of_the_seed():
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["token_embedding.weight"], other["token_embedding.weight"])
     assert not torch.equal(one["unlooped.1.qkv.weight"], one["unlooped.4.qkv.weight"])
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("variant", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
-def test_steps_without_gradient_take_no_memory(variant, recompute):
-    model = random_model(**variant)
-    held = bytes_for_backward(model, backprop_depth=2, recompute=recompute)
-    assert len(set(held)) == 1

@@ -32,16 +32,11 @@ def training(seed: int = 1, iteration: int = 5, sample: int = 2, group: int = 0,
 
 
 @pytest.mark.parametrize("length", [1, 5, CONTEXT_LENGTH])
-def test_the_noise_of_a_position_does_not_depend_on_the_length_of_the_text(length):
-    shorter = EvaluationNoise(1, [3], CONTEXT_LENGTH)(0, 0, like(1, length))
-    assert shorter.shape == (1, length, HIDDEN_SIZE)
-    assert torch.equal(shorter[0], evaluation()[:length])
-
-
-def test_the_noise_of_a_sequence_does_not_depend_on_its_batch():
-    batch = EvaluationNoise(1, [7, 3, 0], CONTEXT_LENGTH)(0, 0, like(3))
+def test_the_noise_of_a_position_depends_neither_on_the_length_of_the_text_nor_on_its_batch(length):
+    batch = EvaluationNoise(1, [7, 3, 0], CONTEXT_LENGTH)(0, 0, like(3, length))
+    assert batch.shape == (3, length, HIDDEN_SIZE)
     for row, sequence in enumerate([7, 3, 0]):
-        assert torch.equal(batch[row], evaluation(sequence=sequence))
+        assert torch.equal(batch[row], evaluation(sequence=sequence)[:length])
 
 
 @pytest.mark.parametrize(("group", "k"), [(0, 0), (2, 0), (2, 1), (1, 4)])
@@ -88,11 +83,6 @@ def test_noise_that_is_kept_for_one_purpose_is_not_that_of_another(change):
     assert first.dtype != other.dtype or not torch.equal(first, other)
 
 
-def test_every_pair_of_group_and_loop_step_has_noise_of_its_own_in_evaluation():
-    draws = [evaluation(group=group, k=k) for group in range(3) for k in range(3)]
-    assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
-
-
 @pytest.mark.parametrize("cuts", [[0, 6], [0, 3, 6], [0, 1, 2, 6]])
 def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
     whole = training_noise(1, 5, 0)(1, 2, like(6))
@@ -100,24 +90,19 @@ def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
     assert torch.equal(torch.cat(pieces), whole)
 
 
-def test_the_noise_of_a_sample_on_the_host_is_the_stream_of_its_purpose():
-    drawn = training_noise(1, 5, 2)(3, 4, like(2))
+def test_the_noise_of_a_sample_on_the_host_is_the_stream_of_its_purpose_without_gradient():
+    drawn = training_noise(1, 5, 2)(3, 4, like(2).requires_grad_())
+    assert not drawn.requires_grad
     for row in range(2):
         stream = (1, "training", 5, 2 + row, 3, 4)
         expected = rng.truncated_normal(stream, (CONTEXT_LENGTH, HIDDEN_SIZE), math.sqrt(2 / 5))
         assert torch.equal(drawn[row], torch.from_numpy(expected).double())
 
 
-def test_every_pair_of_group_and_loop_step_has_noise_of_its_own_in_training():
-    draws = [training(group=group, k=k) for group in range(3) for k in range(3)]
+@pytest.mark.parametrize("draw", [evaluation, training])
+def test_every_pair_of_group_and_loop_step_has_noise_of_its_own(draw):
+    draws = [draw(group=group, k=k) for group in range(3) for k in range(3)]
     assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
-
-
-def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_states():
-    hidden = torch.zeros(1, 4, HIDDEN_SIZE, requires_grad=True)
-    drawn = training_noise(1, 5, 0)(0, 0, hidden)
-    assert not drawn.requires_grad
-    assert drawn.dtype == torch.float32
 
 
 def drawn_on_device(key: tuple, std: float = math.sqrt(2 / 5), size: int = 100_000) -> torch.Tensor:
@@ -137,10 +122,8 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_noise_is_a_normal_of_variance_two_fifths_cut_at_three_deviations(source):
     drawn = SOURCES[source]().flatten()
-    assert drawn.min() < -0.97 * BOUND
-    assert drawn.max() > 0.97 * BOUND
-    assert drawn.abs().max() <= BOUND
-    assert drawn.abs().max() > 0.97 * BOUND
+    assert -BOUND <= drawn.min() < -0.97 * BOUND
+    assert 0.97 * BOUND < drawn.max() <= BOUND
     assert drawn.mean().abs() < 0.01
     assert drawn.std().item() == pytest.approx(0.9866 * math.sqrt(2 / 5), rel=0.01)
     share = (drawn.abs() < math.sqrt(2 / 5)).double().mean().item()  # within one deviation
@@ -157,35 +140,23 @@ def test_noise_of_another_deviation_is_the_same_noise_scaled(std):
         torch.testing.assert_close(other(0, 0, like(1)), scaled, rtol=1e-6, atol=0)
 
 
-def test_drawing_noise_leaves_the_generators_of_others_alone():
-    before = torch.get_rng_state()
-    evaluation()
-    training()
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def uncorrelated(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two draws look independent: a correlation within four standard errors."""
     correlation = torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
     return correlation.abs().item() < 4 / math.sqrt(one.numel())
 
 
-def test_noise_on_a_device_is_a_function_of_the_whole_key_and_leaves_other_generators_alone():
+def test_noise_on_a_device_is_a_function_of_the_whole_key_and_no_noise_changes_other_generators():
     key = (1, "training", 5, 2, 0, 0)
     before = torch.get_rng_state()
-    drawn = drawn_on_device(key, size=500)
-    assert torch.equal(drawn_on_device(key, size=500), drawn)
+    evaluation(), training()
+    drawn, several = drawn_on_device(key, size=500), torch.empty(2, 500, dtype=torch.float64)
+    draw_on_device(several, [(1, "training", 5, 1, 0, 0), key], math.sqrt(2 / 5))
+    assert torch.equal(several[1], drawn)
     for part in (0, 2, 3, 4, 5):
         other = (*key[:part], key[part] + 1, *key[part + 1 :])
         assert uncorrelated(drawn, drawn_on_device(other, size=500))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_row_of_noise_on_a_device_depends_on_its_key_alone():
-    keys = [(1, "training", 5, sample, 0, 0) for sample in range(3)]
-    together = torch.empty(3, 500, dtype=torch.float64)
-    draw_on_device(together, keys, math.sqrt(2 / 5))
-    assert torch.equal(together, torch.stack([drawn_on_device(key, size=500) for key in keys]))
 
 
 @pytest.mark.gpu

@@ -9,46 +9,37 @@ from twoscale import base
 
 @pytest.fixture
 def log(capsys):
-    """Lines that the meter has printed; captured standard error is not a terminal."""
-    return lambda: capsys.readouterr().err.splitlines()
+    """Amount, total and text of the lines that the meter has printed; captured standard error is not a terminal."""
+
+    def lines():
+        found = [line for line in capsys.readouterr().err.splitlines() if line]
+        return [(*re.search(r"([\d.]+)/([\d.]+) ", line).groups(), line) for line in found]
+
+    return lines
 
 
-def counts(line: str) -> tuple[float, str]:
-    """Completed amount and total in a line."""
-    done, total = re.search(r"([\d.]+)/([\d.]+)", line).groups()
-    return float(done), total
-
-
-def test_quick_work_prints_one_line_with_the_total(log):
-    with base.meter("train 0 -> 200", 200, "it") as bar:
-        for _ in range(200):
+def test_quick_work_prints_its_beginning_and_its_end(log):
+    with base.meter("train 7 -> 200", 200, "it", initial=7) as bar:
+        for _ in range(193):
             bar.update()
-    (line,) = log()
-    assert line.startswith("train 0 -> 200")
-    assert counts(line) == (200, "200")
-    assert "100%" in line
+    (first, *_), (last, total, line) = log()
+    assert (first, last, total) == ("7.00", "200", "200")
+    assert line.startswith("train 7 -> 200: 100%")
 
 
 def test_long_work_prints_a_line_per_interval(log, monkeypatch):
     monkeypatch.setattr(base, "LOG_SECONDS", 0.0)
     with base.meter("train", 2, "it") as bar:
         bar.update()
-        bar.set_postfix_str("loss 1.5")
+        bar.set_postfix_str("loss 1.5", refresh=False)
         bar.update()
     lines = log()
-    assert [counts(line)[0] for line in lines] == [1, 2, 2]
-    assert "loss" not in lines[0]
-    assert "loss 1.5" in lines[1]
+    assert [float(done) for done, *_ in lines] == [0, 1, 2, 2]
+    assert ["loss 1.5" in line for *_, line in lines] == [False, False, True, True]
 
 
-def test_resumed_work_counts_from_its_initial_amount(log):
-    with base.meter("train", 10, "it", initial=7) as bar:
-        bar.update(3)
-    assert counts(log()[0]) == (10, "10.0")
-
-
-def test_work_without_a_total_is_counted(log):
-    with base.meter("documents", None, "documents") as bar:
-        bar.update(5)
-    (line,) = log()
-    assert re.match(r"documents: 5\.0+ \[", line)
+def test_work_without_a_total_is_counted_and_other_processes_print_nothing(capsys):
+    for visible in (True, False):
+        with base.meter("documents", None, "documents", visible=visible) as bar:
+            bar.update(5)
+    assert re.fullmatch(r"documents: 0\.0+ \[.*\n*documents: 5\.0+ \[.*\n*", capsys.readouterr().err)

@@ -9,13 +9,11 @@ import yaml
 from tests import hub as loopback
 from tests.published import write_folder
 from tests.workflow.conftest import Project, checkout
-from twoscale.figures.catalogue import figures
 from twoscale.model.published.folder import PublishedFolder
 
 pytestmark = pytest.mark.runs
 
 FIGURES = [f"fig{number}" for number in range(1, 6)]
-TRAINING = {"init_model", "train_segment", "train_segment_last", "aggregate_training"}
 # as few jobs as have one of each kind
 UNUSED = dict.fromkeys(("step_norm", "kl", "acceleration", "entropy_diff", "cosine", "minp_kl"))
 SMALL = {"data": {"text_shards": 1, "held_out_tokens": 2048}}
@@ -28,7 +26,7 @@ def huginn(tmp_path_factory) -> Project:
     project = checkout(tmp_path_factory.mktemp("huginn"))
     published = PublishedFolder(folder)
     origin = {"source": "published", "repository": loopback.REPOSITORY, "revision": loopback.COMMIT}
-    loops = published.defaults.loops
+    loops = published.description.loops
     project.configure(
         run="huginn",
         model=published.layer["model"] | origin,
@@ -96,16 +94,7 @@ def test_a_folder_is_measured_with_its_gate_and_changed_weights_repeat_that_and_
     planned = copy.plan("--configfile", "my.yaml")
     assert planned["measure_exit_quality"] == 2
     assert {"extract_trajectories", "extract_states", "benchmark_exits"} <= set(planned)
-    assert not {"prepare_text", "tokenize_text", "join_tokens"} & set(planned)
-
-
-def test_the_plan_of_a_published_model_has_no_job_of_training(ouro):
-    planned = ouro.plan("--forceall", "--configfile", "my.yaml", "--", "all", "supplementary")
-    assert not TRAINING & set(planned)
-    # Ouro's states depend on no noise
-    drawn = {figure.name for figure in figures() if not figure.training and not figure.noise}
-    wanted = drawn & {figure.name for figure in figures() if figure.target in ("all", "supplementary")}
-    assert {rule for rule in planned if rule.startswith("plot_")} == {f"plot_{name}" for name in wanted}
+    assert not {"prepare_text", "tokenize_text", "join_tokens", "init_model", "train_segment"} & set(planned)
 
 
 def test_a_folder_without_a_supported_model_is_one_sentence_before_any_job(fresh):

@@ -11,7 +11,7 @@ tensors are read.
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BufferedRandom, BufferedReader
@@ -29,7 +29,7 @@ from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
 from twoscale.config.types import JsonCount, parse_json
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.jobs.rows import StudyJob
-from twoscale.model.interface import LoopedModel
+from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import DrawnNoise, EvaluationNoise
 from twoscale.model.registry import architecture, build
 
@@ -62,7 +62,6 @@ def check_finite(path: Path, name: str, tensor: Tensor) -> None:
 
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
 METADATA_KEY = "twoscale"
-DIGEST_KEY = "sha256"
 NO_DIGEST = "0" * 64
 
 
@@ -85,7 +84,7 @@ class Header:
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     """Write `tensors` and their header to `path` in one step."""
-    text = canonical_json(vars(header) | {DIGEST_KEY: NO_DIGEST})
+    text = canonical_json(vars(header) | {"sha256": NO_DIGEST})
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         save_file(contiguous, temporary, metadata={METADATA_KEY: text})
@@ -154,9 +153,7 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
     wanted = json.loads(canonical_json(identity))
-    difference = first_difference({key: header.identity.get(key) for key in wanted}, wanted)
-    if difference is not None:
-        name, found, expected = difference
+    for name, found, expected in differences({key: header.identity.get(key) for key in wanted}, wanted):
         advice = "" if kind == "partial" else "; choose another `run` name or remove the file"
         raise InputError(
             f"{path}: belongs to another configuration: {name} is {found} there, expected {expected}{advice}."
@@ -192,16 +189,13 @@ def blank(config: ModelConfig) -> LoopedModel:
         return build(config)
 
 
-def first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, Any, Any] | None:
-    """Dotted name and both values of the first leaf in which two nested mappings differ."""
+def differences(found: Any, expected: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted name and both values of the leaves in which two nested mappings differ."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
-            inner = f"{name}.{key}" if name else key
-            difference = first_difference(found.get(key), expected.get(key), inner)
-            if difference:
-                return difference
-        return None
-    return None if found == expected else (name, found, expected)
+            yield from differences(found.get(key), expected.get(key), f"{name}.{key}" if name else key)
+    elif found != expected:
+        yield name, found, expected
 
 
 @dataclass(frozen=True)
@@ -215,7 +209,7 @@ class LoadedCheckpoint:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return any_weight(self.model).device
 
     def noise(self, sequences: Sequence[int]) -> EvaluationNoise:
         """The noise of held-out sequences with these numbers."""

@@ -99,14 +99,11 @@ def parameters(model: ModelConfig) -> int:
     per_group = injection + (size**2 if model.exit_projection else 0) + (size if model.input_norm else 0)
     gate = size + 1 if model.exit_gate else 0
     numbers = range(1, model.num_layers + 1)
-    layers = sum(layer_matrices(model, number) + _layer_vectors(model, number) for number in numbers)
-    return tables * size + layers + per_group * len(model.groups) + size + gate
-
-
-def _layer_vectors(model: ModelConfig, number: int) -> int:
-    heads = (model.num_heads + model.kv_heads_of(number)) * model.head_dim  # channels of queries and keys
-    of_heads = (model.qk_bias + (model.qk_norm is True)) * heads
-    return (4 if model.norms == "sandwich" else 2) * model.hidden_size + of_heads
+    matrices = sum(layer_matrices(model, number) for number in numbers)
+    norms = (4 if model.norms == "sandwich" else 2) * size * model.num_layers
+    channels = sum(model.num_heads + model.kv_heads_of(number) for number in numbers) * model.head_dim
+    of_heads = (model.qk_bias + (model.qk_norm is True)) * channels  # of queries and keys
+    return tables * size + matrices + norms + of_heads + per_group * len(model.groups) + size + gate
 
 
 def cache_bytes(model: ModelConfig, slots: int, dtype: str) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twoscale.config import ModelConfig, RotaryScaling
+from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend
 from twoscale.model.kernels import Linear, RMSNorm, few_rows, linear
 
@@ -23,10 +23,8 @@ from twoscale.model.kernels import Linear, RMSNorm, few_rows, linear
 class RotaryEmbedding(nn.Module):
     """Rotates pairs of the first R channels of a head by the position times the frequency base^(-2d/R) of pair d.
 
-    By default R is D, all channels of the head.
-
-    The tables hold sine and cosine of every position below the context length. They are computed in float64 and rounded
-    once, to the dtype of the module, also when that changes.
+    By default R is D. The tables hold sine and cosine of every position below the context length. They are computed in
+    float64 and rounded once, to the dtype of the module, also when that changes.
     """
 
     cos: Tensor
@@ -42,8 +40,12 @@ class RotaryEmbedding(nn.Module):
         """Compute the tables in the dtype and on the device of `like`."""
         exponents = torch.arange(0, self.rotated, 2, dtype=torch.float64, device="cpu") / self.rotated
         frequencies = self.config.rotary_base**-exponents  # radians per position of each pair (R/2,)
-        if self.config.rotary_scaling is not None:
-            frequencies = _stretched(frequencies, self.config.rotary_scaling)
+        if (scaling := self.config.rotary_scaling) is not None:
+            # Llama 3.1: slow frequencies are divided by the factor, fast ones kept, those between interpolated
+            rotations = scaling.original_context_length * frequencies / (2 * math.pi)
+            low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+            share = ((rotations - low) / (high - low)).clamp(0, 1)  # 0 for slow, 1 for fast
+            frequencies = (1 - share) * frequencies / scaling.factor + share * frequencies
         # without values on "meta", where a model is only compared with the tensors of a file
         frequencies = frequencies.to("meta" if like.is_meta else "cpu")
         positions = torch.arange(self.config.context_length, dtype=torch.float64, device=frequencies.device)
@@ -63,22 +65,11 @@ class RotaryEmbedding(nn.Module):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (..., H, D) at `positions`, which are broadcastable to the leading axes, -> (..., H, D)."""
         cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, R/2)
-        if self.rotated < x.shape[-1]:
-            x, kept = x[..., : self.rotated], x[..., self.rotated :]
-            return torch.cat((self._rotate(x, cos, sin).to(kept.dtype), kept), dim=-1)
-        return self._rotate(x, cos, sin)
-
-    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        first, second = self.pairs(x)
-        return self.join(first * cos - second * sin, second * cos + first * sin)
-
-
-def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
-    """Llama 3.1's scaling: slow frequencies are divided by the factor, fast ones kept, those between interpolated."""
-    rotations = scaling.original_context_length * frequencies / (2 * math.pi)
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    share = ((rotations - low) / (high - low)).clamp(0, 1)  # 0 for slow, 1 for fast
-    return (1 - share) * frequencies / scaling.factor + share * frequencies
+        first, second = self.pairs(x[..., : self.rotated])
+        rotated = self.join(first * cos - second * sin, second * cos + first * sin)
+        if self.rotated == x.shape[-1]:
+            return rotated
+        return torch.cat((rotated.to(x.dtype), x[..., self.rotated :]), dim=-1)
 
 
 # rotary_pairs -> how the channels (..., D) are split into pairs, twice (..., D/2), and joined again
@@ -108,13 +99,18 @@ class TransformerBlock(nn.Module):
         size = config.hidden_size
         self.number = number
         self.normalise_sum = config.norms == "sandwich" and config.sandwich == "post_residual"
-        self.norm1, self.norm2, self.norm3, self.norm4 = _norms(config)
+        # before and after attention, before and after the MLP
+        kept = {"sandwich": (True, True), "pre": (True, False), "post": (False, True)}[config.norms]
+        norms = [RMSNorm(size, config.norm_epsilon) if keep else nn.Identity() for keep in 2 * kept]
+        self.norm1, self.norm2, self.norm3, self.norm4 = norms
         kv_heads, width = config.kv_heads_of(number), config.mlp_width_of(number)
-        self.heads = make_heads(config, rotary, kv_heads)
+        varied = rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
+        self.heads = VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
         self.qkv = Linear(size, (config.num_heads + 2 * kv_heads) * config.head_dim)
         self.attention_out = Linear(size, size)
-        self.activation, factors = ACTIVATIONS[config.mlp, config.activation]
-        self.mlp_in = Linear(size, factors * width)
+        function, is_gated = ACTIVATIONS[config.activation], config.mlp == "gated"
+        self.activation = gated(function) if is_gated else function
+        self.mlp_in = Linear(size, 2 * width if is_gated else width)
         self.mlp_out = Linear(width, size)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
@@ -128,12 +124,6 @@ class TransformerBlock(nn.Module):
         if self.normalise_sum:
             return norm.forward(projection.added(x, branch))
         return x + norm.forward(projection.forward(branch))
-
-
-def _norms(config: ModelConfig) -> list[nn.Module]:
-    """Before and after attention, before and after the MLP."""
-    kept = {"sandwich": (True, True), "pre": (True, False), "post": (False, True)}[config.norms]
-    return [RMSNorm(config.hidden_size, config.norm_epsilon) if keep else nn.Identity() for keep in 2 * kept]
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -151,12 +141,7 @@ def gated(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return product
 
 
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu2": relu2}
-# (mlp, activation) -> its function, and how often M the matrix before it has as rows
-ACTIVATIONS: dict[tuple[str, str], tuple[Callable[[Tensor], Tensor], int]]
-ACTIVATIONS = {("plain", name): (function, 1) for name, function in FUNCTIONS.items()}
-ACTIVATIONS |= {("gated", name): (gated(function), 2) for name, function in FUNCTIONS.items()}
-
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu2": relu2}
 
 # --- heads -------------------------------------------------------------------------------------------------------
 
@@ -200,20 +185,10 @@ class VariedHeads(nn.Module):
         if self.rotary is not None:
             qk = self.rotary.forward(qk, attend.positions)
         if self.has_head_norms:
-            qk = normed(qk)
+            # over the root mean square of each head, without weights
+            qk = qk * (qk.square().mean(-1, keepdim=True) + torch.finfo(qk.dtype).eps).rsqrt()
         q, k = qk.to(v.dtype).split(self.heads, dim=-2)  # autocast leaves sums in float32
         return q, k, v.unflatten(-1, (-1, self.head_dim))
-
-
-def normed(x: Tensor) -> Tensor:
-    """x over its root mean square, without weights: (..., D) -> (..., D). The epsilon is the dtype's."""
-    return x * (x.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps).rsqrt()
-
-
-def make_heads(config: ModelConfig, rotary: RotaryEmbedding | None, kv_heads: int) -> nn.Module:
-    """Module that turns the product [Q; K; V] (..., (H + 2G) D) into heads."""
-    varied = rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
-    return VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
 
 
 # --- groups ------------------------------------------------------------------------------------------------------
@@ -243,17 +218,15 @@ class LoopedGroup(nn.Module):
 
 
 class Adapter(Linear):
-    """The projection of [state ; input] from 2C to C channels, which are computed in halves."""
+    """The projection of [state ; input] from 2C to C channels, which are computed in halves, (..., C) -> (..., C)."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(2 * hidden_size, hidden_size)
 
     def of_state(self, state: Tensor) -> Tensor:
-        """(..., C) -> (..., C)."""
         return linear(state, self.used_weight()[:, : state.shape[-1]])
 
     def of_input(self, entered: Tensor) -> Tensor:
-        """(..., C) -> (..., C)."""
         return linear(entered, self.used_weight()[:, entered.shape[-1] :])
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
@@ -274,11 +247,9 @@ class ProjectedGroup(LoopedGroup):
         self.adapter = Adapter(config.hidden_size)
 
     def project_input(self, entered: Tensor) -> Tensor:
-        """The input's half of the adapter. It is the same at every loop step, so it is computed once."""
         return self.adapter.of_input(entered)
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
-        """The adapter's output for [state ; input]: what the first layer of the group sees."""
         return self.adapter.added(injected, state)
 
 
@@ -291,11 +262,9 @@ class DiagonalGroup(LoopedGroup):
         self.of_input = Linear(config.hidden_size, config.hidden_size)  # B
 
     def project_input(self, entered: Tensor) -> Tensor:
-        """D * (e B^T), the same at every loop step."""
         return F.softplus(self.step_bias) * self.of_input.forward(entered)
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
-        """The decayed state plus what `project_input` gives."""
         return state * (-F.softplus(self.step_bias) * self.decay_bias.exp()).exp() + injected
 
 

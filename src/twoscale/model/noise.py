@@ -8,6 +8,8 @@ group), so the noise does not depend on how a batch is split over processes.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,49 +22,41 @@ from twoscale.rng import integer_key, truncated_normal
 MOST_KEPT = 2**28  # bytes; at the paper's size 56 sequences
 
 
-class DrawnNoise:
+class DrawnNoise(dict[tuple, Tensor]):
     """Arrays of evaluation noise, kept on their device for the next time that they are read.
 
     Up to `MOST_KEPT` bytes: whatever is read after these are full is drawn each time. Noise is read in the same order
     again and again, so to drop the oldest array for the newest would drop each one before its next use.
     """
 
-    def __init__(self) -> None:
-        self._arrays: dict[tuple, Tensor] = {}
-        self._bytes = 0
+    size = 0  # bytes
 
-    def get(self, key: tuple, draw: Callable[[], Tensor]) -> Tensor:
+    def get_or_draw(self, key: tuple, draw: Callable[[], Tensor]) -> Tensor:
         """The array of this key, from `draw` if it is not here."""
-        if key in self._arrays:
-            return self._arrays[key]
+        if key in self:
+            return self[key]
         array = draw()
-        if self._bytes + array.nbytes <= MOST_KEPT:
-            self._arrays[key] = array
-            self._bytes += array.nbytes
+        if self.size + array.nbytes <= MOST_KEPT:
+            self[key] = array
+            self.size += array.nbytes
         return array
 
 
+@dataclass(frozen=True, eq=False)
 class EvaluationNoise:
     """Noise of held-out sequences with these numbers, the `Noise` of one batch; other text uses sequence 0.
 
     std: standard deviation before truncation, the model's `state_std`. drawn: arrays that are kept to be read again.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        sequences: Sequence[int],
-        context_length: int,
-        std: float = NOISE_STD,
-        drawn: DrawnNoise | None = None,
-    ) -> None:
-        self.seed, self.sequences, self.context_length, self.std = seed, sequences, context_length, std
-        self.drawn = drawn
+    seed: int
+    sequences: Sequence[int]
+    context_length: int
+    std: float = NOISE_STD
+    drawn: DrawnNoise | None = None
 
     @classmethod
-    def of(
-        cls, config: ModelConfig, seed: int, sequences: Sequence[int], drawn: DrawnNoise | None = None
-    ) -> "EvaluationNoise":
+    def of(cls, config: ModelConfig, seed: int, sequences: Sequence[int], drawn: DrawnNoise | None = None) -> Self:
         """The noise of a model with this config."""
         return cls(seed, sequences, config.context_length, config.state_std, drawn)
 
@@ -72,20 +66,19 @@ class EvaluationNoise:
 
     def rows(self, group: int, k: int, channels: int, like: Tensor) -> Tensor:
         """The whole arrays (B, context_length, C) in the dtype and on the device of `like`."""
-        return torch.stack([self._array(sequence, group, k, channels, like) for sequence in self.sequences])
-
-    def _array(self, sequence: int, group: int, k: int, channels: int, like: Tensor) -> Tensor:
-        """The noise (context_length, C) of one sequence."""
-        stream = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
         shape = (self.context_length, channels)
 
-        def draw() -> Tensor:
+        def draw(stream: tuple) -> Tensor:
             drawn = torch.from_numpy(truncated_normal(stream, shape, self.std))
             return drawn.to(device=like.device, dtype=like.dtype)
 
-        if self.drawn is None:
-            return draw()
-        return self.drawn.get((stream, shape, self.std, like.device, like.dtype), draw)
+        def array(sequence: int) -> Tensor:
+            stream = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
+            if self.drawn is None:
+                return draw(stream)
+            return self.drawn.get_or_draw((stream, shape, self.std, like.device, like.dtype), lambda: draw(stream))
+
+        return torch.stack([array(sequence) for sequence in self.sequences])
 
 
 def training_noise(seed: int, iteration: int, first_sample: int, std: float = NOISE_STD) -> Noise:

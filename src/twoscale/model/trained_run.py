@@ -16,7 +16,7 @@ from twoscale.data.shards import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.jobs.machine import check_cuda
 from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header
-from twoscale.model.interface import LoopedModel, Noise, any_weight
+from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.folder import CONFIG, PublishedFolder
 from twoscale.model.published.weights import open_published
@@ -35,13 +35,7 @@ class _Tokens:
 class CallableModel(LoopedModel, Protocol):
     """A looped model that is called with a text or token ids."""
 
-    def __call__(
-        self,
-        tokens: Text,
-        loops: int | Sequence[int] | None = None,
-        noise: Noise | None = None,
-        **further: Any,
-    ) -> Tensor:
+    def __call__(self, tokens: Text, *loops_and_noise: Any, **further: Any) -> Tensor:
         """Logits (B, T, V)."""
 
 
@@ -75,7 +69,7 @@ class TrainedRun:
 
         Raises InputError for an empty text, and for ids of another shape, type or vocabulary.
         """
-        expected = "a text of at least one token, or integer ids (T,) or (B, T)"
+        expected, size = "a text of at least one token, or integer ids (T,) or (B, T)", self.model.config.vocab_size
         try:
             ids = torch.as_tensor(self.tokenizer.encode(text) if isinstance(text, str) else text)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -83,10 +77,8 @@ class TrainedRun:
         is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
         if not ids.numel() or not is_integer or ids.dim() not in (1, 2):
             raise InputError(f"tokens: found {ids.dtype} values of shape {tuple(ids.shape)}, expected {expected}.")
-        most = self.model.config.vocab_size - 1
-        if ids.min() < 0 or ids.max() > most:
-            wrong = int(ids.min() if ids.min() < 0 else ids.max())
-            raise InputError(f"tokens: found the id {wrong}, expected ids from 0 to {most}.")
+        if ids.min() < 0 or ids.max() >= size:
+            raise InputError(f"tokens: found ids from {ids.min()} to {ids.max()}, expected ids from 0 to {size - 1}.")
         return ids.long().view(-1, ids.shape[-1]).to(any_weight(self.model).device)
 
     def context(self, text: Text) -> Tensor:
@@ -207,7 +199,7 @@ def open_published_run(
     Its context has `context_length` tokens, at most as many as were published: a cache is allocated for all of them.
     """
     source = PublishedFolder(folder)
-    config = source.model_config(context_length=min(context_length, source.defaults.max_context_length))
+    config = source.model_config(context_length=min(context_length, source.description.max_context_length))
     model = cast(CallableModel, open_published(folder, config, dtype, device))
     return TrainedRun(model, tokenizer, Config().seed, 0, folder)
 

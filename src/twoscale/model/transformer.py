@@ -11,7 +11,6 @@ from 1 as in the paper, groups from 0 in the order of their layers.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,20 +27,10 @@ from twoscale.rng import truncated_normal
 BLEND_NOISE = 0.04  # size of the random part in adapter_init = blend, relative to the share of its block
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """Arguments of all loops of one pass; backprop_depth and recompute as in `LoopedTransformer.hidden_states`."""
-
-    noise: Noise
-    attend: Attend
-    backprop_depth: int | None = None
-    recompute: bool = False
-
-
 class LoopedTransformer(nn.Module):
     """The model of the paper; its weights come from `initialise` or from a checkpoint.
 
-    Methods without a docstring are those of `LoopedModel` and `Gated`.
+    Methods without a docstring are those of `LoopedModel` and `Gated`, which describe their options.
     """
 
     kv_policy: KVPolicy = "last"
@@ -59,8 +48,11 @@ class LoopedTransformer(nn.Module):
         norms = (RMSNorm(size, config.norm_epsilon) for _ in config.groups if config.input_norm)
         self.input_norms = nn.ModuleList(norms)
         self.exit_projections = nn.ModuleList(Linear(size, size) for _ in config.groups if config.exit_projection)
-        self.stages = stages_of(config)
-        numbers = [stage.index for stage in self.stages if not stage.is_group]
+        looped = {number for group in config.groups for number in group}
+        numbers = [number for number in range(1, config.num_layers + 1) if number not in looped]
+        stages = {layers[0]: Stage(group=index) for index, layers in enumerate(config.groups)}
+        stages |= {number: Stage(layer=number) for number in numbers}
+        self.stages = tuple(stages[first] for first in sorted(stages))  # in the order of the layers
         self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config, rotary) for number in numbers})
         self.head = None if config.tied_head else Linear(size, config.padded_vocab_size)
         # without a gradient, unless train.exit_gate trains it
@@ -161,26 +153,35 @@ class LoopedTransformer(nn.Module):
         for stage in self.stages:
             entered = hidden
             if stage.is_group:
-                states = list(self._loop(stage.index, entered, loops[stage.index], _Pass(noise, attend)))
+                states = list(self._loop(stage.index, entered, loops[stage.index], attend, noise))
                 hidden = self.finish(stage.index, states[-1])
             else:
                 hidden = self.unlooped_layer(stage.index, entered, attend)
                 states = [hidden]
             yield StageTrace(stage, entered, states, hidden)
 
-    def _loop(self, group: int, entered: Tensor, loops: int, of: _Pass) -> Iterator[Tensor]:
-        """x^0 … x^loops of one group, each (B, T, C)."""
+    def _loop(
+        self,
+        group: int,
+        entered: Tensor,
+        loops: int,
+        attend: Attend,
+        noise: Noise,
+        backprop_depth: int | None = None,
+        recompute: bool = False,
+    ) -> Iterator[Tensor]:
+        """x^0 … x^loops of one group, each (B, T, C); the options are as in `LoopedModel.hidden_states`."""
         injected = self.project_input(group, entered)
-        state = self.init_state(group, entered, of.noise)
+        state = self.init_state(group, entered, noise)
         yield state
-        first_with_gradient = 0 if of.backprop_depth is None else max(0, loops - of.backprop_depth)
+        first_with_gradient = 0 if backprop_depth is None else max(0, loops - backprop_depth)
         for k in range(loops):
             with_gradient = torch.is_grad_enabled() and k >= first_with_gradient
             with torch.set_grad_enabled(with_gradient):
                 # detached before the first step with gradient, so that none flows into the steps before it
-                state = self.add_noise(group, k, state if with_gradient else state.detach(), of.noise)
-                step = (group, k, state, injected, of.attend)
-                if with_gradient and of.recompute:
+                state = self.add_noise(group, k, state if with_gradient else state.detach(), noise)
+                step = (group, k, state, injected, attend)
+                if with_gradient and recompute:
                     state = checkpoint(self.recur, *step, use_reentrant=False, preserve_rng_state=False)
                 else:
                     state = self.recur(*step)
@@ -190,37 +191,19 @@ class LoopedTransformer(nn.Module):
         """Logits (B, T, V); takes the arguments of `hidden_states`."""
         return self.readout(self.hidden_states(*arguments, **options))
 
-    def hidden_states(
-        self,
-        tokens: Tensor,
-        loops: Sequence[int],
-        noise: Noise,
-        backprop_depth: int | None = None,
-        recompute: bool = False,
-    ) -> Tensor:
-        """Hidden states (B, T, C) after `loops` steps of each group, see `LoopedModel.hidden_states`."""
+    def hidden_states(self, tokens: Tensor, loops: Sequence[int], noise: Noise, *options: Any, **named: Any) -> Tensor:
         attend = CausalAttention.of(tokens)
-        of = _Pass(noise, attend, backprop_depth, recompute)
-
-        def layer(number: int, hidden: Tensor) -> Tensor:
-            return self.unlooped_layer(number, hidden, attend)
 
         def group(index: int, hidden: Tensor) -> Tensor:
-            return self.finish(index, last(self._loop(index, hidden, loops[index], of)))
+            return self.finish(index, last(self._loop(index, hidden, loops[index], attend, noise, *options, **named)))
 
-        return run_stages(self, self.embed(tokens, attend.positions), layer, group)
+        hidden = self.embed(tokens, attend.positions)
+        return run_stages(self, hidden, lambda number, x: self.unlooped_layer(number, x, attend), group)
 
     def exit_states(
-        self,
-        tokens: Tensor,
-        loops: int,
-        noise: Noise,
-        backprop_depth: int | None = None,
-        recompute: bool = False,
+        self, tokens: Tensor, loops: int, noise: Noise, *options: Any, **named: Any
     ) -> tuple[Tensor, Tensor]:
-        """x^1 … x^loops of the only group and `hidden_states` for an exit with each, see `Gated.exit_states`."""
         attend = CausalAttention.of(tokens)
-        of = _Pass(noise, attend, backprop_depth, recompute)
 
         def run(stages: Sequence[Stage], hidden: Tensor) -> Tensor:
             for stage in stages:
@@ -229,62 +212,40 @@ class LoopedTransformer(nn.Module):
 
         place = self.stages.index(Stage(group=0))
         entered = run(self.stages[:place], self.embed(tokens, attend.positions))
-        _, *states = self._loop(0, entered, loops, of)
+        _, *states = self._loop(0, entered, loops, attend, noise, *options, **named)
         # one state at a time, so that compiled layers see one shape whatever the loop count
         hidden = [run(self.stages[place + 1 :], self.finish(0, state)) for state in states]
         return torch.stack(states), torch.stack(hidden)
-
-
-def stages_of(config: ModelConfig) -> tuple[Stage, ...]:
-    """The stages in the order of the layers."""
-    looped = {number for group in config.groups for number in group}
-    starts = {numbers[0]: Stage(group=index) for index, numbers in enumerate(config.groups)}
-    unlooped = {number: Stage(layer=number) for number in range(1, config.num_layers + 1) if number not in looped}
-    return tuple(stage for _, stage in sorted((starts | unlooped).items()))
-
-
-def initial_std(config: ModelConfig, name: str) -> float:
-    """Standard deviation, before truncation, of the parameter `name` (Geiping's code, after Takase et al.).
-
-    sqrt(2 / 5C) for matrices and embeddings; the output projections of attention and MLP are divided
-    by sqrt(2 L) with L the layers applied per token at the mean loop count.
-    """
-    std = math.sqrt(2 / (5 * config.hidden_size))
-    return std * _output_factor(config) if name.endswith(("attention_out.weight", "mlp_out.weight")) else std
-
-
-def _output_factor(config: ModelConfig) -> float:
-    return 1 / math.sqrt(2 * config.effective_depth)
 
 
 @torch.no_grad()
 def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
     """An untrained model: every matrix from a truncated normal (±3 deviations), every norm at one, biases at zero.
 
-    Each parameter has its own random stream, (seed, "init", name), so that a further parameter changes no other. The
-    value half of a gated MLP starts at the deviation of an output projection, as in Geiping's code.
+    The standard deviation, before truncation, is sqrt(2 / 5C) for matrices and embeddings. For the output projections
+    of attention and MLP it is divided by sqrt(2 L) with L the layers applied per token at the mean loop count
+    (Geiping's code, after Takase et al.); so is the value half of a gated MLP's first matrix.
+
+    Each parameter has its own random stream, (seed, "init", name), so that a further parameter changes no other.
     """
-    model = LoopedTransformer(config)
+    model, size = LoopedTransformer(config), config.hidden_size
+    output_factor = 1 / math.sqrt(2 * config.effective_depth)
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
+        std = math.sqrt(2 / (5 * size))
+        std = std * output_factor if name.endswith(("attention_out.weight", "mlp_out.weight")) else std
         # the streams of unlooped layers keep the name of their first version, so that a seed keeps its weights
         stream = (seed, "init", name.replace("unlooped.", "single.", 1))
-        values = truncated_normal(stream, tuple(parameter.shape), initial_std(config, name))
-        parameter.copy_(torch.from_numpy(values))
+        parameter.copy_(torch.from_numpy(truncated_normal(stream, tuple(parameter.shape), std)))
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
-            parameter[len(parameter) // 2 :] *= _output_factor(config)
+            parameter[len(parameter) // 2 :] *= output_factor
         if name.endswith("adapter.weight") and config.adapter_init == "blend":
-            _blend(parameter, config.adapter_share)
+            # [share times the state ; 1 - share times the input], and random parts in proportion to these shares, so
+            # that the half of a share of 0 is zero
+            for half, share in zip(
+                parameter.split(size, dim=1), (config.adapter_share, 1 - config.adapter_share), strict=True
+            ):
+                half.mul_(BLEND_NOISE * share).add_(torch.eye(size) * share)
     return model
-
-
-def _blend(adapter: Tensor, share: float) -> None:
-    """Random weights (C, 2C) -> `share` times the state plus 1 - share times the input, with small random parts.
-
-    The random part of a block is in proportion to its share, so that the block of a share of 0 is zero.
-    """
-    size = len(adapter)
-    for block, part in zip(adapter.split(size, dim=1), (share, 1 - share), strict=True):
-        block.mul_(BLEND_NOISE * part).add_(torch.eye(size) * part)

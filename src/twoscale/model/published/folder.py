@@ -13,18 +13,14 @@ from pydantic import Field
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig, merge
 from twoscale.config.types import build, parse_json
-from twoscale.model.published.family import Defaults, Family, Options, Shape
-from twoscale.model.published.ouro import OURO
-from twoscale.model.published.parcae import PARCAE
-from twoscale.model.published.raven import RAVEN
+from twoscale.model.published.families import FAMILIES, Description, Family, Options, Shapes
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt")
-# Keys of config.json that name the family, and its names. Parcae's code writes no model_type.
+# Keys of config.json that name the family.
 KIND_KEYS = ("model_type", "model_class_name", "_class_name")
-FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE}
 # Thresholds around the published one, so that a curve shows where a gate starts to cost quality.
 GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
@@ -52,15 +48,6 @@ class PublishedFolder:
     path: Path
 
     @cached_property
-    def options(self) -> Options:
-        return Options.read(self.path / CONFIG)
-
-    @cached_property
-    def family(self) -> Family:
-        key = next((key for key in KIND_KEYS if self.options.get(key) is not None), KIND_KEYS[0])
-        return FAMILIES[self.options.choice(key, "", FAMILIES)]
-
-    @cached_property
     def weight_files(self) -> list[Path]:
         """The safetensors files."""
         path = self.path / INDEX
@@ -75,47 +62,49 @@ class PublishedFolder:
         return [self.path / file for file in sorted(set(files))]
 
     @cached_property
-    def _found(self) -> dict[Path, dict[str, Shape]]:
-        return {file: tensor_shapes(file) for file in self.weight_files}
-
-    @property
-    def tensors(self) -> Mapping[str, Path]:
-        """Name of each tensor -> its file."""
-        return {name: file for file, shapes in self._found.items() for name in shapes}
-
-    @property
-    def shapes(self) -> dict[str, Shape]:
+    def shapes(self) -> Shapes:
         """Name of each tensor -> its shape."""
-        return {name: shape for shapes in self._found.values() for name, shape in shapes.items()}
+        return {name: shape for file in self.weight_files for name, shape in tensor_shapes(file).items()}
+
+    @cached_property
+    def _described(self) -> tuple[Family, Description]:
+        options = Options(self.path / CONFIG)
+        key = next((key for key in KIND_KEYS if options.get(key) is not None), KIND_KEYS[0])
+        family = FAMILIES[options.choice(key, "", FAMILIES)]
+        return family, family.describe(options, self.shapes)
+
+    @property
+    def family(self) -> Family:
+        return self._described[0]
+
+    @property
+    def description(self) -> Description:
+        """The model, and the loops, exit criteria and context with which it was published."""
+        return self._described[1]
 
     @property
     def layer(self) -> dict[str, dict[str, Any]]:
         """config.json as a layer of the config: sections `model` and `tokenizer`."""
-        model = self.family.layer(self.options, self.shapes)
-        return {"model": model, "tokenizer": {"name": "published", "vocab_size": model.pop("vocab_size")}}
-
-    @property
-    def defaults(self) -> Defaults:
-        """Loops, exit criteria and context with which the model was published."""
-        return self.family.defaults(self.options, self.tensors)
+        found = self.description
+        return {"model": found.model, "tokenizer": {"name": "published", "vocab_size": found.vocab_size}}
 
     @property
     def readout(self) -> str:
         """`exits.readout` as published: predictions through the layers after the last loop, where there are any."""
-        model = self.layer["model"]
+        model = self.description.model
         return "remaining_layers" if model["groups"][-1][-1] < model["num_layers"] else "head"
 
     def model_config(self, **changes: Any) -> ModelConfig:
         """The section `model` of this folder, with the published context length unless `changes` have another."""
-        layer = self.layer
-        values = {"source": "published", "folder": str(self.path), "vocab_size": layer["tokenizer"]["vocab_size"]}
-        values |= {"context_length": self.defaults.max_context_length} | layer["model"] | changes
+        found = self.description
+        values = {"source": "published", "folder": str(self.path), "vocab_size": found.vocab_size}
+        values |= {"context_length": found.max_context_length} | found.model | changes
         return build(ModelConfig, values, "model")
 
     def check(self, config: ModelConfig) -> None:
         """Refuse a section `model` that describes another model than this folder."""
         published = self.model_config()
-        for key in ("vocab_size", *self.layer["model"]):
+        for key in ("vocab_size", *self.description.model):
             found, expected = (getattr(model, RESOLVED.get(key, key)) for model in (config, published))
             # floats agree up to their digits in a file
             agree = math.isclose(found, expected) if isinstance(expected, float) else found == expected
@@ -129,7 +118,7 @@ class PublishedFolder:
             )
 
 
-def tensor_shapes(file: Path) -> dict[str, Shape]:
+def tensor_shapes(file: Path) -> Shapes:
     """Name and shape of the tensors of a safetensors file, from its header: planning needs no package for weights."""
     try:
         with file.open("rb") as opened:
@@ -139,13 +128,11 @@ def tensor_shapes(file: Path) -> dict[str, Shape]:
         if file.stat().st_size != 8 + size + max(tensor["data_offsets"][1] for tensor in tensors.values()):
             raise ValueError("the file is cut or has further bytes")
         return {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
-    except FileNotFoundError as error:
-        pickled = [name for name in PICKLED if (file.parent / name).is_file()]
-        hint = f" in place of {pickled[0]}, which is not read because pickled files can run code" if pickled else ""
-        raise InputError(f"{file}: no such file, expected a file with weights of the model{hint}.") from error
     except (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as error:
+        pickled = [name for name in PICKLED if not file.is_file() and (file.parent / name).is_file()]
+        hint = f"; {pickled[0]} is not read because pickled files can run code" if pickled else ""
         raise InputError(
-            f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors file."
+            f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors file{hint}."
         ) from error
 
 
@@ -155,11 +142,11 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
     `values` are all layers merged; the layer keeps what they allow of context, timed tokens, loop grid and path window.
     """
     source = PublishedFolder(Path(folder))
-    defaults, window = source.defaults, values["path_types"]
-    loops = max(2, defaults.loops)  # one loop step cannot be compared with another
+    found, window = source.description, values["path_types"]
+    loops = max(2, found.loops)  # one loop step cannot be compared with another
     scaling = {count for count in values["scaling"]["loops"] if count <= 2 * loops}
-    context = min(values["model"]["context_length"], defaults.max_context_length)
-    criteria = {"fixed": sorted({defaults.loops, loops}), **defaults.criteria}
+    context = min(values["model"]["context_length"], found.max_context_length)
+    criteria = {"fixed": sorted({found.loops, loops}), **found.criteria}
     if "exit_gate" in criteria:
         criteria["exit_gate"] = sorted({*GATE_GRID, *criteria["exit_gate"]})
     sections = {
@@ -172,6 +159,6 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
             "latency_tokens": min(values["exits"]["latency_tokens"], context),
             "criteria": {name: {"thresholds": list(thresholds)} for name, thresholds in criteria.items()},
         },
-        "scaling": {"loops": sorted(scaling | {defaults.loops})},
+        "scaling": {"loops": sorted(scaling | {found.loops})},
     }
     return merge(source.layer, sections)

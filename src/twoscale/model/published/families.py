@@ -1,0 +1,476 @@
+"""Families of published models: how their config.json and tensors map to the section `model` and our parameters.
+
+A family is one entry of `FAMILIES`: a function that reads a config.json, and the names of its tensors. Nothing here
+needs torch.
+"""
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twoscale.base import InputError, first_line
+from twoscale.config import ModelConfig
+from twoscale.config.types import LONGEST_VALUE, parse_json
+
+# Name of a published tensor -> its shape.
+Shapes = Mapping[str, tuple[int, ...]]
+HEAD = "lm_head.weight"
+# Keys of `model` that all or most families share.
+SHARED = {"positions": "rotary", "vocab_multiple": 1, "exit_norm": "none", "loop_norm": False, "exit_gate": False}
+
+
+@dataclass(frozen=True)
+class Description:
+    """A published model as its config.json and tensors describe it.
+
+    model: keys of the section `model`. loops, criteria: published loop steps, and exit criterion -> thresholds.
+    max_context_length: positions that it knows.
+    """
+
+    model: dict[str, Any]
+    vocab_size: int
+    max_context_length: int
+    loops: int
+    criteria: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of published tensors: ours -> theirs, or several that are the rows of ours, in this order.
+
+    outside: parameters outside of layers. inside: parameters of a layer, both without the beginnings of their names.
+    beginning: (our model, number of a layer) -> the beginning of its tensors' names.
+    """
+
+    outside: Mapping[str, str]
+    inside: Mapping[str, str | Sequence[str]]
+    beginning: Callable[[ModelConfig, int], str]
+
+    def of(self, model: ModelConfig, parameter: str) -> list[str]:
+        """The published tensors of a parameter of a model."""
+        match parameter.split(".", 4):
+            case ["unlooped", number, *rest]:
+                layer, name = int(number), ".".join(rest)
+            case ["groups", group, "layers", number, name]:
+                layer = model.groups[int(group)][int(number)]
+            case _:
+                return [HEAD if parameter == "head.weight" else self.outside[parameter]]
+        theirs = self.inside[name]
+        return [f"{self.beginning(model, layer)}.{part}" for part in ([theirs] if isinstance(theirs, str) else theirs)]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Published models with one config.json format and one naming of tensors.
+
+    Attributes:
+        name: Its name in messages.
+        describe: (config.json, shapes of the tensors) -> the model.
+        names: (our model, shapes of the tensors) -> names of its tensors.
+        droppable: Pattern of the names of tensors that may be there and are not needed; a head that is tied, too.
+    """
+
+    name: str
+    describe: Callable[["Options", Shapes], Description]
+    names: Callable[[ModelConfig, Shapes], Names]
+    droppable: str
+
+
+class Options:
+    """The keys of a config.json. Errors name the file and the key. Keys that nobody asks for are ignored."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        try:
+            self.values = parse_json(path.read_bytes(), dict[str, Any]) if values is None else values
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{path}: cannot be read ({first_line(error)}), expected the config.json of a published model."
+            ) from error
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key; its default where it is absent or null."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def count(self, *keys: str, default: int | None = None) -> int:
+        """The whole number of at least 1 under the first of the keys that is there."""
+        key = next((key for key in keys if self.get(key) is not None), keys[0])
+        value = self.get(key, default)
+        if type(value) is not int or value < 1:
+            raise self.error(key, "a whole number of at least 1")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.get(key, default)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self.error(key, "a number above 0")
+        return float(value)
+
+    def choice(self, key: str, default: str, known: Collection[str]) -> str:
+        """One of several known values."""
+        value = self.get(key, default)
+        if not isinstance(value, str) or value not in known:
+            raise self.error(key, f"one of {', '.join(known)}")
+        return value
+
+    def require(self, value: Any, *keys: str) -> Any:
+        """`value`, which is the only supported one of these keys; a key that is absent or null is fine."""
+        for key in keys:
+            if self.get(key, value) != value:
+                raise self.error(key, json.dumps(value))
+        return value
+
+    def within(self, key: str) -> "Options":
+        """The mapping under a key, empty where it is absent."""
+        values = self.get(key, {})
+        if not isinstance(values, dict):
+            raise self.error(key, "a mapping")
+        return Options(self.path, values)
+
+    def error(self, key: str, expected: str) -> InputError:
+        found = json.dumps(self.values[key])[:LONGEST_VALUE] if key in self.values else "nothing"
+        return InputError(f"{self.path}: found {key} = {found}, expected {expected}.")
+
+
+def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
+    """`model.rotary_base` and `model.rotary_scaling`, as in Llama 3.1 or None.
+
+    They are under rope_theta and rope_scaling, or from version 5 of transformers on together under rope_parameters.
+    """
+    together = options.within("rope_parameters")
+    base, key = (together, "rope_parameters") if together.values else (options, "rope_scaling")
+    if together.values:
+        options.require(together.get("rope_theta", options.get("rope_theta")), "rope_theta")
+    scaling = options.within(key)
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in ("default", "llama3") or any(isinstance(value, dict) for value in scaling.values.values()):
+        raise options.error(key, "null or one rotation of the type llama3 for all layers")
+    base = base if base.get("rope_theta") is not None else options
+    found: dict[str, Any] = {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": None}
+    if kind == "llama3":
+        found["rotary_scaling"] = {
+            "factor": scaling.positive("factor"),
+            "low_frequency_factor": scaling.positive("low_freq_factor"),
+            "high_frequency_factor": scaling.positive("high_freq_factor"),
+            "original_context_length": scaling.count("original_max_position_embeddings"),
+        }
+    return found
+
+
+def core_layer(model: ModelConfig, number: int) -> str:
+    """Name of layer `number` in the code that Huginn and Parcae share: layers are counted from 0 in each part."""
+    (core,) = model.groups
+    if number in core:
+        return f"core_block.{number - core[0]}"
+    return f"prelude.{number - 1}" if number < core[0] else f"coda.{number - core[-1] - 1}"
+
+
+# --- Ouro (Zhu et al., arXiv 2510.25741): all layers are looped; each loop ends with the final norm and an exit gate
+
+
+def describe_ouro(options: Options, shapes: Shapes) -> Description:
+    """All of `total_ut_steps` loops or those up to `early_exit_step`; an exit by the gate at `early_exit_threshold`."""
+    options.require("silu", "hidden_act")
+    options.require(False, "use_sliding_window", "attention_bias", "mlp_bias")
+    layers, size = options.count("num_hidden_layers"), options.count("hidden_size")
+    options.require(["full_attention"] * layers, "layer_types")
+    heads, mean = options.count("num_attention_heads"), options.count("total_ut_steps", default=4)
+    options.require(size // heads, "head_dim")
+    last = options.get("early_exit_step", mean - 1)  # from 0; their code ignores a number out of range
+    if type(last) is not int:
+        raise options.error("early_exit_step", "a whole number")
+    model = SHARED | {
+        "num_layers": layers,
+        "num_heads": heads,
+        "num_kv_heads": options.count("num_key_value_heads", default=heads),
+        "hidden_size": size,
+        "groups": [list(range(1, layers + 1))],
+        "mean_loops": mean,
+        "norms": "sandwich",
+        "sandwich": "branch",
+        "norm_epsilon": options.positive("rms_norm_eps", 1e-6),
+        "state_init": "input",
+        "injection": "none",
+        "loop_norm": True,
+        "exit_gate": True,
+        "rotary_pairs": "halves",
+        **rotation(options, 10_000.0),
+        "mlp": "gated",
+        "mlp_size": options.count("intermediate_size"),
+        "embedding_scale": 1.0,
+        "tied_head": bool(options.get("tie_word_embeddings", False)),
+    }
+    return Description(
+        model,
+        options.count("vocab_size"),
+        options.count("max_position_embeddings", default=32768),
+        last + 1 if 0 <= last < mean else mean,
+        {"exit_gate": [options.positive("early_exit_threshold", 1.0)]},
+    )
+
+
+OURO_NAMES = Names(
+    {
+        "token_embedding.weight": "model.embed_tokens.weight",
+        "final_norm.weight": "model.norm.weight",
+        "gate.weight": "model.early_exit_gate.weight",
+        "gate.bias": "model.early_exit_gate.bias",
+    },
+    {
+        "norm1.weight": "input_layernorm.weight",
+        "norm2.weight": "input_layernorm_2.weight",
+        "norm3.weight": "post_attention_layernorm.weight",
+        "norm4.weight": "post_attention_layernorm_2.weight",
+        "qkv.weight": ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
+        "attention_out.weight": "self_attn.o_proj.weight",
+        "mlp_in.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+        "mlp_out.weight": "mlp.down_proj.weight",
+    },
+    lambda model, number: f"model.layers.{number - 1}",
+)
+
+
+# --- Huginn (Geiping et al., arXiv 2502.05171), and models retrofitted with its loop (McLeish et al., arXiv 2511.07384)
+# Their layers differ and are told apart by the tensors of a layer: Huginn's has four norms, that of a retrofitted Llama
+# two before the branches, that of a retrofitted OLMo two after them and norms of queries and keys. The retrofitted
+# models keep rotary embeddings, embedding scale and head of the model they come from, and have no norm where the loop
+# ends.
+
+# Norms of a layer, as in `model.norms`: our norm -> theirs.
+RAVEN_NORMS = {
+    "sandwich": {f"norm{number}.weight": f"norm_{number}.weight" for number in (1, 2, 3, 4)},
+    "pre": {"norm1.weight": "norm_1.weight", "norm3.weight": "norm_2.weight"},
+    "post": {"norm2.weight": "norm_1.weight", "norm4.weight": "norm_2.weight"},
+}
+# Thresholds "auto" of the exit evaluators in Huginn's code.
+AUTO_THRESHOLDS = {"entropy_diff": [1e-3], "argmax_stability": [5], "cosine": [1e-3], "minp_kl": [1e-5]}
+
+
+def describe_raven(options: Options, shapes: Shapes) -> Description:
+    """The mean number of loops, and the exit criteria at the thresholds of Huginn's code."""
+    options.require("SandwichBlock", "block_class_name")
+    options.require("RMSNorm_llama", "norm_class_name")
+    options.require("GatedMLP", "mlp_class_name")
+    options.require("SiLU", "nonlin_name")
+    options.require("linear", "injection_type")
+    options.require(False, "bias", "test_time_noise")
+    mode = options.choice("initial_state_mode", "random", ("random", "embed-init"))
+    prelude, core, coda = (options.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda"))
+    size, heads = options.count("n_embd", "hidden_size"), options.count("n_heads", "num_attention_heads")
+    options.require(size // heads, "head_dim")
+    qk_bias, loops = bool(options.get("qk_bias", True)), options.count("mean_recurrence", default=32)
+    if qk_bias:  # one bias of both in their code
+        options.require(heads, "num_key_value_heads")
+    has = {part: f"transformer.core_block.0.{part}.weight" in shapes for part in ("norm_3", "attn.q_norm")}
+    norms = "sandwich" if has["norm_3"] else "post" if has["attn.q_norm"] else "pre"
+    init, scale = options.within("init_values"), math.sqrt(size)
+    if norms == "sandwich":
+        # Huginn's code takes the scale from the size and draws the first state, whatever the config says
+        base = {"rotary_base": options.positive("rope_base", 50_000.0), "rotary_scaling": None}
+        variant = {"sandwich": "post_residual", "exit_norm": "final_norm", "rotary_pairs": "interleaved", **base}
+    else:
+        scale = init.positive("embed_scale", scale)
+        variant = {"rotary_pairs": "halves", **rotation(options, None)}
+    model = SHARED | {
+        "num_layers": prelude + core + coda,
+        "num_heads": heads,
+        "num_kv_heads": options.count("num_key_value_heads", default=heads),
+        "hidden_size": size,
+        "groups": [list(range(prelude + 1, prelude + core + 1))],
+        "mean_loops": loops,
+        "injection": "projection",
+        "mlp": "gated",
+        "mlp_size": options.count("intermediate_size"),
+        "norms": norms,
+        **variant,
+        "qk_bias": qk_bias,
+        "qk_norm": norms == "post",
+        "norm_epsilon": options.positive("norm_eps", 1e-6),
+        # of the retrofitted models, only OLMo's code reads the mode
+        "state_init": "input" if norms == "post" and mode == "embed-init" else "noise",
+        "state_std": init.positive("std", math.sqrt(2 / (5 * size))) * scale,
+        "embedding_scale": scale,  # the scale of the noise, too
+        "tied_head": bool(options.get("tie_embeddings", True)),
+    }
+    positions = options.count("max_position_embeddings", "block_size", default=4096)
+    return Description(model, options.count("padded_vocab_size", "vocab_size"), positions, loops, AUTO_THRESHOLDS)
+
+
+def raven_names(model: ModelConfig, shapes: Shapes) -> Names:
+    outside = {
+        "token_embedding.weight": "transformer.wte.weight",
+        "final_norm.weight": "transformer.ln_f.weight",
+        "groups.0.adapter.weight": "transformer.adapter.weight",
+    }
+    inside = {
+        "qkv.weight": "attn.Wqkv.weight",
+        "heads.bias": "attn.qk_bias",
+        "heads.q_norm.weight": "attn.q_norm.weight",
+        "heads.k_norm.weight": "attn.k_norm.weight",
+        "attention_out.weight": "attn.proj.weight",
+        "mlp_in.weight": "mlp.fc.weight",
+        "mlp_out.weight": "mlp.proj.weight",
+    }
+    return Names(
+        outside, RAVEN_NORMS[model.norms] | inside, lambda model, number: f"transformer.{core_layer(model, number)}"
+    )
+
+
+# --- Parcae (Prairie et al., arXiv 2604.12946): a prelude, a core that is looped with its input, a coda
+# Two namings of tensors are read: Parcae's, and the one of the training script derived from it that names the embedding
+# `tok_emb` and the projection after the core `project_out`. Sizes are read from the tensors, whatever config.json says.
+
+PARCAE_ACTIVATIONS = {"GELU": "gelu", "SiLU": "silu", "ReLU2": "relu2"}
+PARCAE_STATES = {"like-init": "noise", "zero": "zero"}
+# Initialisations whose embedding has the deviation sqrt(2 / 5C) -> whether the embedding is multiplied by sqrt(C).
+PARCAE_STRATEGIES = {"scaled": False, "scaled-zero": False, "scaled-geiping": False, "small": False, "takase": True}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of tensors, and the defaults of their code for absent keys."""
+
+    prefix: str
+    embedding: str
+    input_norm: str
+    exit_projection: str
+    final_norm: str
+    rope_base: float
+    norm_epsilon: float
+    softcap: float | None
+    context: int
+    state_std: float | None  # None: from init_strategy
+
+    @classmethod
+    def of(cls, shapes: Shapes) -> "Layout":
+        """The naming of a folder."""
+        if any(name.startswith("transformer.") for name in shapes):
+            names = ("transformer.wte", "transformer.ln_prelude", "transformer.C", "transformer.ln_f")
+            return cls("transformer.", *names, 50_000.0, 1e-5, None, 4096, None)
+        return cls("", "tok_emb", "prelude_norm_layer", "project_out", "final_norm", 10_000.0, 1e-6, 30.0, 1024, 0.005)
+
+
+def describe_parcae(options: Options, shapes: Shapes) -> Description:
+    """The mean number of loops; no exit criterion was published."""
+    of = Layout.of(shapes)
+    _refuse_parcae(options, shapes, of)
+    loops, cap = options.count("mean_recurrence"), options.get("logit_softcap", of.softcap)
+    rows, size = shapes[f"{of.embedding}.weight"]
+    # the scale of the embedding is also the scale of the noise
+    is_scaled = PARCAE_STRATEGIES[options.choice("init_strategy", "scaled", PARCAE_STRATEGIES)]
+    scale = options.positive("emb_scale", math.sqrt(size) if is_scaled else 1.0)
+    std = options.positive("tied_embed_init_std", of.state_std or math.sqrt(2 / (5 * size)))
+    adapters = {"A_log": "diagonal", "adapter.weight": "projection"}
+    found = (kind for name, kind in adapters.items() if f"{of.prefix}adapter.{name}" in shapes)
+    rope = options.within("rope_settings")
+    rope.require(1, "use_rope", "rope_condense_ratio")
+    rope = rope if rope.get("rope_base") is not None else options
+    channels = options.get("rope_dims", 0) or None
+    options.require(channels, "outer_rope_dims", "recurrent_rope_dims")
+    model = SHARED | {
+        **_parcae_sizes(options, shapes, of),
+        "rotary_pairs": "interleaved",
+        "rotary_base": rope.positive("rope_base", of.rope_base),
+        "rotary_scaling": None,
+        "rotary_channels": channels and options.count("rope_dims"),
+        "state_init": PARCAE_STATES[options.choice("state_init", "like-init", PARCAE_STATES)],
+        "embedding_scale": scale,
+        "state_std": std * scale,
+        "mean_loops": loops,
+        "norms": "pre",
+        "norm_epsilon": options.positive("norm_eps", of.norm_epsilon),
+        "injection": next(found, "add"),
+        "input_norm": f"{of.input_norm}.weight" in shapes,
+        "exit_projection": True,
+        "qk_norm": "head" if options.get("qk_norm", False) else False,
+        "activation": PARCAE_ACTIVATIONS[options.choice("nonlin_name", "GELU", PARCAE_ACTIVATIONS)],
+        "tied_head": bool(options.get("tie_embeddings", HEAD not in shapes)),
+        "logit_softcap": cap and options.positive("logit_softcap", cap),
+    }
+    return Description(model, rows, options.count("block_size", "train_seq_len", default=of.context), loops, {})
+
+
+def _refuse_parcae(options: Options, shapes: Shapes, of: Layout) -> None:
+    """Refuse options and tensors that are not supported."""
+    options.require("TransformerPreNormBlock", "block_class_name")
+    options.require("RMSNorm", "norm_class_name")
+    options.require(0, "bias", "use_abacus", "debias_attention", "center_attention", "bigram_hash_buckets")
+    options.require(1, "mup_model_scaling_factor", "logit_scale")
+    options.require(None, "clip_qkv", "randomize_positions_from")
+    options.require("", "recurrent_layer_rope_dims")
+    if tables := sorted(name for name in shapes if "value_embeds." in name):
+        raise InputError(f"{options.path.parent}: found value embeddings ({tables[0]}), which are not supported.")
+    core = f"{of.prefix}core_block.0"
+    for name in (f"{of.embedding}.weight", f"{core}.attn.c_q.weight", f"{core}.mlp.fc.weight"):
+        if name not in shapes:
+            raise InputError(f"{options.path.parent}: found no tensor {name}, expected the tensors of Parcae.")
+
+
+def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
+    heads, size = options.count("num_attention_heads", "num_heads"), shapes[f"{of.embedding}.weight"][1]
+    options.require(heads, "recurrent_num_attention_heads", "recurrent_num_heads")
+    options.require(size // heads, "head_dim")
+
+    def layers(part: str) -> int:
+        start = f"{of.prefix}{part}."
+        return len({name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)})
+
+    def layer_sizes(part: str) -> tuple[int, int]:
+        """Heads of keys and values of the first layer of a part, and the hidden size of its MLP."""
+        start, head_dim = f"{of.prefix}{part}.0", size // heads
+        keys, width = shapes.get(f"{start}.attn.c_k.weight", (head_dim,)), shapes.get(f"{start}.mlp.proj.weight", (1,))
+        return max(1, keys[0] // head_dim), width[-1]
+
+    prelude, core, coda = (layers(part) for part in ("prelude", "core_block", "coda"))
+    kv_heads, width = layer_sizes("prelude" if prelude else "coda" if coda else "core_block")
+    looped_kv_heads, looped_width = layer_sizes("core_block")
+    is_gated = shapes[f"{of.prefix}core_block.0.mlp.fc.weight"][0] == 2 * looped_width
+    return {
+        "num_layers": prelude + core + coda,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "looped_kv_heads": looped_kv_heads,
+        "qk_bias": f"{of.prefix}core_block.0.attn.qk_bias" in shapes,
+        "hidden_size": size,
+        "groups": [list(range(prelude + 1, prelude + core + 1))],
+        "mlp": "gated" if is_gated else "plain",
+        "mlp_size": width,
+        "looped_mlp_size": looped_width,
+    }
+
+
+def parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
+    of = Layout.of(shapes)
+    outside = {
+        "token_embedding.weight": f"{of.embedding}.weight",
+        "input_norms.0.weight": f"{of.input_norm}.weight",
+        "groups.0.decay_bias": f"{of.prefix}adapter.A_log",
+        "groups.0.step_bias": f"{of.prefix}adapter.dt_bias",
+        "groups.0.of_input.weight": f"{of.prefix}adapter.B",
+        "groups.0.adapter.weight": f"{of.prefix}adapter.adapter.weight",
+        "exit_projections.0.weight": f"{of.exit_projection}.weight",
+        "final_norm.weight": f"{of.final_norm}.weight",
+    }
+    inside = {
+        "norm1.weight": "norm_1.weight",
+        "norm3.weight": "norm_2.weight",
+        "qkv.weight": ["attn.c_q.weight", "attn.c_k.weight", "attn.c_v.weight"],
+        "heads.bias": "attn.qk_bias",
+        "attention_out.weight": "attn.c_proj.weight",
+        "mlp_in.weight": "mlp.fc.weight",
+        "mlp_out.weight": "mlp.proj.weight",
+    }
+    return Names(outside, inside, lambda model, number: f"{of.prefix}{core_layer(model, number)}")
+
+
+OURO = Family("Ouro", describe_ouro, lambda model, shapes: OURO_NAMES, r"model\.rotary_emb\.inv_freq")
+RAVEN = Family("Huginn and retrofitted models", describe_raven, raven_names, r"freqs_cis|rotary_emb\.inv_freq")
+# the table of rotations, and gates of value embeddings, whose tables are absent
+PARCAE = Family("Parcae", describe_parcae, parcae_names, r"freqs_cis|.*\.attn\.ve_gate\.weight")
+# Value of the key of config.json that names the family. Parcae's code writes no model_type.
+FAMILIES = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE}
