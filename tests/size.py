@@ -13,7 +13,7 @@ from pathlib import Path
 # Scripts of jobs that are no rows; rows for the report and for released tables.
 SCRIPTS = "prepare_text train_tokenizer fetch_gpt2 tokenize_text join_tokens init_model train_segment measure call draw"
 FIGURES = [f"twoscale.figures.fig{number}.draw" for number in range(1, 6)]
-BESIDES = "write_overview write_runtimes write_claims_page take_snapshot write_rocrate".split()
+BESIDES = "write_overview write_runtimes write_claims_page take_snapshot".split()
 
 
 class Checkout:

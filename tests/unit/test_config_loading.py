@@ -178,13 +178,6 @@ def test_an_entry_of_the_command_line_that_cannot_be_read_is_refused(entry):
     assert user.items() >= {"preset": "tiny", "run": "tiny", "seed": 3}.items()
 
 
-def test_early_checkpoints_of_a_preset_that_a_shorter_training_does_not_reach_are_left_out():
-    demo = config.runs({"preset": "demo", "train": {"iterations": 200}})["demo"]
-    assert config.checkpoint_iterations(demo.train)[:2] == [50, 100]
-    cut = {"iterations": 50, "checkpoint_every": 50}
-    assert config.checkpoint_iterations(config.runs({"preset": "demo", "train": cut})["demo"].train) == [50]
-
-
 def test_a_path_may_begin_with_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     data = config.runs({"preset": "tiny", "data": {"source": "txt", "path": "~/texts"}})["tiny"].data

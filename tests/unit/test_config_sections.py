@@ -44,19 +44,6 @@ def test_thresholds_may_be_strings_and_take_the_type_of_their_criterion():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "read"),
-    [
-        ("learning_rate", "1e-3", 1e-3),
-        ("learning_rate", "1", 1.0),
-        *(("warmup_iterations", value, 1000) for value in ("1e3", "1000", 1e3, 1000)),
-    ],
-)
-def test_a_string_is_accepted_where_a_number_is_meant(key, value, read):
-    found = getattr(from_paper(train={key: value}).train, key)
-    assert (found, type(found)) == (read, type(read))
-
-
-@pytest.mark.parametrize(
     ("groups", "labels"),
     [
         ([], ()),

@@ -210,10 +210,7 @@ class Params:
         return int(self.runs.of(wildcards)[1].compute.device == "cuda")
 
     def exit_threads(self, cores: int | None, grid: str | None = None) -> Callable:
-        """Threads of a quality job: those of all criteria of a grid share the cores.
-
-        Small tensors gain little from a second thread, and parallel jobs gain all of a second core.
-        """
+        """Threads of a quality job: those of all criteria share the cores; small tensors gain little from a second."""
         return lambda wildcards: max(1, (cores or 1) // len(self.runs.exits(wildcards, grid).criteria))
 
     def last_group(self, wildcards: Any) -> str:
@@ -265,12 +262,8 @@ class Params:
         `gres`: GPUs of each node, in place of `gpu`, those of the job, which SLURM may distribute unevenly.
         """
 
-        def on_several(value: Callable[[NodeResources], Any], alone: Any = None) -> Callable:
-            def resource(wildcards: Any) -> Any:
-                share = self.node_share(wildcards)
-                return value(share) if share.nodes > 1 else alone and alone(wildcards)
-
-            return resource
+        def on_several(value: Callable[[NodeResources], Any]) -> Callable:
+            return lambda wildcards: value(share) if (share := self.node_share(wildcards)).nodes > 1 else None
 
         return {
             "nodes": on_several(lambda share: share.nodes),
@@ -279,7 +272,7 @@ class Params:
             "tasks_per_gpu": on_several(lambda share: 0),
             "gres": on_several(lambda share: f"gpu:{share.gpus}" if share.gpus else None),
             "cpus_per_task": lambda wildcards: self.node_share(wildcards).cpus,
-            "gpu": on_several(lambda share: 0, alone=self.training_gpus),
+            "gpu": lambda wildcards: self.training_gpus(wildcards) if self.node_share(wildcards).nodes == 1 else 0,
             "gpu_slot": self.training_gpus,
         }
 
