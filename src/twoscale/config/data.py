@@ -173,14 +173,9 @@ def text_source(data: DataConfig) -> dict[str, Any]:
 
 def text_label(data: DataConfig) -> str:
     """Name of the text in figures and captions, one line of harmless characters."""
-    match data.source:
-        case "fineweb":
-            return one_line(f"FineWeb {data.subset}")
-        case "txt" | "jsonl" | "parquet":
-            assert data.path is not None
-            return one_line(f"{data.source} {data.path.rstrip('/').rpartition('/')[2]}")
-        case _:
-            return "Python documentation"
+    if data.path is not None:  # of a source that reads files
+        return one_line(f"{data.source} {data.path.rstrip('/').rpartition('/')[2]}")
+    return one_line(f"FineWeb {data.subset}") if data.source == "fineweb" else "Python documentation"
 
 
 class ComputeConfig(Section):

@@ -8,6 +8,7 @@ of the paper (arXiv 2509.23314). Sources: "§" is a section of the paper, "App."
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -37,21 +38,15 @@ from twoscale.config.types import (
     require,
 )
 
+_absent: Any = partial(Field, default=None, min_length=1, exclude_if=lambda value: value is None)
+
 
 class CriterionConfig(Section):
     """Thresholds of one exit criterion. Criteria that are not built in also need a Python file and class."""
 
     thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(description="Values of tau to evaluate.")
-    file: str | None = Field(
-        default=None, description="Python file of the criterion.", min_length=1, exclude_if=lambda file: file is None
-    )
-    class_name: str | None = Field(
-        default=None,
-        alias="class",
-        description="Class in that file.",
-        min_length=1,
-        exclude_if=lambda class_name: class_name is None,
-    )
+    file: str | None = _absent(description="Python file of the criterion.")
+    class_name: str | None = _absent(alias="class", description="Class in that file.")
 
 
 def typed_criteria(criteria: Mapping[str, CriterionConfig]) -> dict[str, CriterionConfig]:
