@@ -62,14 +62,14 @@ JUDGED = pd.DataFrame(
 def picture(folder):
     path = folder / "fig2.svg"
     path.write_text("<svg/>" * 20_000)
-    return pages.Shown("fig2", "Fig. 2 <drift>", [6], "", path)
+    return {"name": "fig2", "title": "Fig. 2 <drift>", "picture": path, "sentences": ["1 & 2"]}
 
 
 def drawn(folder):
     """Name of a template -> a page from it."""
     evidence = synthetic(loops=drifting_rows(), drift=drift((50,)))
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
-    overview = pages.overview("a<b", "a text", pages.answers(JUDGED, STATE), [(picture(folder), ["1 & 2"])], SCALES)
+    overview = pages.overview("a<b", "a text", pages.answers(JUDGED, STATE), [picture(folder)], SCALES)
     return {
         "claims.md": pages.claims_markdown(verdicts, "trial_1", "text <img src=x>", evidence, SCALES),
         "overview.html": re.sub(r"base64,[^\"]*", "base64,…", overview),
@@ -119,13 +119,10 @@ def test_a_claim_shows_the_values_that_decide_it_as_figures_name_them():
     }
 
 
-def test_a_figure_has_the_sentences_of_its_claims_and_of_its_table(tmp_path):
-    shown, judged = picture(tmp_path), pages.answers(JUDGED, STATE)
-    (sentence,) = pages.sentences(shown, judged, None)
-    assert sentence.startswith(
-        "Claim 6, Jumps between groups are larger than loop steps: holds, small scale; DLR, last: "
-    )
-    assert pages.sentences(shown, judged, "Measured.") == ["Measured.", sentence]
+def test_a_claim_is_a_sentence_for_the_captions_of_its_figures():
+    sentence = next(answer.sentence for answer in pages.answers(JUDGED, STATE) if answer.number == 6)
+    title = "Claim 6, Jumps between groups are larger than loop steps"
+    assert sentence.startswith(f"{title}: holds, small scale; DLR, last: ")
 
 
 @pytest.mark.parametrize("figure", [figure for figure in figures() if figure.sentence], ids=lambda figure: figure.name)

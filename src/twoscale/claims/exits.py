@@ -120,10 +120,9 @@ def acceleration_and_kl_are_robust(evidence: Evidence) -> Iterator[Quantity]:
 
 def _excess_loss(evidence: Evidence, criterion: str) -> Estimate:
     """Cross-entropy lost by the step norm over the range of τ, minus that lost by `criterion`."""
-    ends = [(name, threshold) for name in ("step_norm", criterion) for threshold in (1e-2, 1e-5)]
-    units = evidence.entropies(ends)
-    losses = [_rise(mean(units.sum(axis=0))[part]) for part in (slice(0, 2), slice(2, 4))]
-    remark = f"{losses[0]:.3g} against {losses[1]:.3g}"
+    units = evidence.entropies([(name, threshold) for name in ("step_norm", criterion) for threshold in (1e-2, 1e-5)])
+    nats = mean(units.sum(axis=0))
+    remark = f"{_rise(nats[:2]):.3g} against {_rise(nats[2:]):.3g}"
     return evidence.estimate(lambda totals: _rise(mean(totals)[:, :2]) - _rise(mean(totals)[:, 2:]), units, remark)
 
 

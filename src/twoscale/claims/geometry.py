@@ -111,14 +111,14 @@ def decay_gets_faster(evidence: Evidence) -> Iterator[Quantity]:
 
 def steps_become_smaller(evidence: Evidence) -> Iterator[Quantity]:
     name = "ln of the mean step norm over k ≥ 1"
+
+    def norms(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+        return evidence.curves("step_norm", group, iterations, until=2)
+
     for group in evidence.groups:
-        yield judged(group, TREND.format(name), below(0), _trend, evidence, log_mean_step, _all_norms, group)
-        yield reference(group, ENDS, _change, evidence, log_mean_step, _all_norms, group)
+        yield judged(group, TREND.format(name), below(0), _trend, evidence, log_mean_step, norms, group)
+        yield reference(group, ENDS, _change, evidence, log_mean_step, norms, group)
         yield reference(group, "the same, over the norm of the states", _relative_trend, evidence, group)
-
-
-def _all_norms(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
-    return evidence.curves("step_norm", group, iterations, until=2)
 
 
 def log_mean_step(totals: np.ndarray) -> np.ndarray:

@@ -108,9 +108,10 @@ class Column:
 
     def verdict(self, claim: int) -> str:
         """The verdict with the mark of the scale; of times over seeds, the number of seeds with each."""
-        verdict = _verdicts(self.of(claim)).iloc[-1]
+        whole = f"claim == {claim} and scope == @ALL"
+        verdict = self.rows.query(whole)["verdict"].iloc[-1]
         if verdict == PER_RUN:
-            counts = _verdicts(self.each[self.each["claim"] == claim]).value_counts()
+            counts = self.each.query(whole)["verdict"].value_counts()
             verdict = ", ".join(f"{name}: {counts[name]}" for name in (HOLDS, FAILS, OPEN) if name in counts)
         return marked(verdict, self.scales.mark)
 
@@ -136,14 +137,10 @@ class Column:
         return ""
 
 
-def _verdicts(rows: pd.DataFrame) -> pd.Series:
-    return rows.loc[rows["scope"] == ALL, "verdict"]
-
-
 def columns(docs: Path) -> Iterator[Column]:
     """The runs whose tables are in `docs`, each followed by its mean over seeds, if there is one."""
-    for run, (name, folder) in released_runs(docs).items():
-        release = Release.open(str(folder), Config().download)
+    for name, release in releases(docs).items():
+        run, folder = release.manifest.run, Path(release.source)
         config = release.runs({})[run]
         scale, state, facts = scales(config), config.figures.dlr_reference_state, _facts(release.manifest, config)
         claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
@@ -160,11 +157,10 @@ def columns(docs: Path) -> Iterator[Column]:
             )
 
 
-def released_runs(docs: Path) -> dict[str, tuple[str, Path]]:
-    """Name of each run with released tables in `docs` -> its heading and folder."""
-    folders = [(name, docs / folder) for name, folder in RELEASES.items() if (docs / folder / MANIFEST).is_file()]
-    opened = [(Release.open(str(folder), Config().download), name, folder) for name, folder in folders]
-    return {release.manifest.run: (name, folder) for release, name, folder in opened}
+def releases(docs: Path) -> dict[str, Release]:
+    """Heading of each run with released tables in `docs` -> its release."""
+    folders = {name: docs / folder for name, folder in RELEASES.items() if (docs / folder / MANIFEST).is_file()}
+    return {name: Release.open(str(folder), Config().download) for name, folder in folders.items()}
 
 
 def _facts(manifest: Manifest, config: Config) -> dict[str, str]:
@@ -184,7 +180,7 @@ def _facts(manifest: Manifest, config: Config) -> dict[str, str]:
 def results(docs: Path) -> str:
     """The Markdown of results.md."""
     found = list(columns(docs))
-    links = [f"[{name}]({folder.name}/)" for name, folder in released_runs(docs).values()]
+    links = [f"[{name}]({RELEASES[name]}/)" for name in releases(docs)]
     return render(
         "report/templates/results.md.j2",
         names=[run.name for run in found],
@@ -268,11 +264,9 @@ def _declared(module: ModuleType, declared: Mapping[str, Mapping[str, tables.Col
 
 
 def _measures(name: str) -> list[tuple[str, str, str]]:
-    if name not in tables.MEASURED:
-        return []
     from twoscale.dynamics import measures
 
-    registry = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES}[name]
+    registry = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES}.get(name, {})
     return [(measure.name, tables.MEASURE_TYPE, f"measure, unit: {measure.unit}") for measure in registry.values()]
 
 

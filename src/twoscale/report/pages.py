@@ -7,11 +7,10 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import groupby
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -61,20 +60,6 @@ class Answer:
         return f"Claim {self.number}, {self.title}: {self.marked}{values}."
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A figure of the report: its name in files, its title, the numbers of its claims, and its picture as SVG.
-
-    `sentence` is the dotted path of a function of the table of the figure's name; empty if there is none.
-    """
-
-    name: str
-    title: str
-    claims: Sequence[int]
-    sentence: str
-    picture: Path
-
-
 def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
     """The verdict on each claim of the table "claims", in their order.
 
@@ -96,15 +81,15 @@ def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
 
 def _measured(rows: pd.DataFrame) -> str:
     """Each quantity with its values and bounds: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …, expected ≥ 10"."""
+
+    def value(finding: Any) -> str:
+        scope = printed_scope(finding.scope)
+        return f"{printed_value(finding)} ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
+
     alike = groupby(rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds))
-    parts = [f"{quantity}: {', '.join(map(_value, found))}, expected {bounds}" for (quantity, bounds), found in alike]
+    parts = [f"{quantity}: {', '.join(map(value, found))}, expected {bounds}" for (quantity, bounds), found in alike]
     named = re.sub(r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), "; ".join(parts))
     return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", named)
-
-
-def _value(finding: Any) -> str:
-    scope = printed_scope(finding.scope)
-    return f"{printed_value(finding)} ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
 
 
 def printed_value(finding: Any) -> str:
@@ -118,22 +103,14 @@ def printed_scope(scope: str) -> str:
     return scope.replace("->", " → ").replace("-", "–").replace("_", " ")
 
 
-def sentences(shown: Shown, judged: Iterable[Answer], measured: str | None) -> list[str]:
-    """The results that belong to a figure: what was `measured`, if it has a sentence on that, and its verdicts."""
-    numbers = [] if measured is None else [measured]
-    return numbers + [answer.sentence for answer in judged if answer.number in shown.claims]
-
-
 def overview(
-    run: str,
-    text: str,
-    judged: Sequence[Answer],
-    figures: Sequence[tuple[Shown, Sequence[str]]],
-    scales: Scales | None = None,
+    run: str, text: str, judged: Sequence[Answer], figures: Sequence[Mapping[str, Any]], scales: Scales | None = None
 ) -> str:
-    """HTML of the verdicts, of which a run may have none, and then of `figures`, each with its sentences."""
+    """HTML of the verdicts, of which a run may have none, and then of `figures`.
+
+    A figure has a name, a title, a picture as the file of an SVG, and sentences.
+    """
     counts = pd.Series([answer.verdict for answer in judged], dtype=object).value_counts()
-    pictures = [base64.encodebytes(shown.picture.read_bytes()).decode() for shown, _ in figures]
     return render(
         "report/templates/overview.html.j2",
         run=run,
@@ -144,10 +121,7 @@ def overview(
         counts=[f"{verdict}: {counts[verdict]}" for verdict in COLOURS if verdict in counts],
         colours=COLOURS,
         meaning=MEANING.replace("*", ""),
-        figures=[
-            {**asdict(shown), "picture": picture, "sentences": list(results)}
-            for (shown, results), picture in zip(figures, pictures, strict=True)
-        ],
+        figures=[{**f, "picture": base64.encodebytes(f["picture"].read_bytes()).decode()} for f in figures],
     )
 
 
@@ -155,17 +129,16 @@ def write_overview(job: "StudyJob") -> None:
     """Write the page, and the results of each figure for its caption."""
     config = job.config
     judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
-    pictures = zip(config.report_figures, job.files["pictures"], strict=True)
-    figures = [Shown(**figure, picture=path) for figure, path in pictures]
-    measured = {
-        shown.name: function(shown.sentence)(tables.read(shown.name, job.file(shown.name)))
-        for shown in figures
-        if shown.sentence
-    }
-    results = {shown.name: sentences(shown, judged, measured.get(shown.name)) for shown in figures}
-    first = [(shown, results[shown.name]) for shown in figures[:1]]  # the others have pages of their own in the report
-    body = overview(config.run, config.text, judged, first, Scales.of(config.scales))
+    figures = []
+    for figure, path in zip(config.report_figures, job.files["pictures"], strict=True):
+        name, found = figure["name"], [answer.sentence for answer in judged if answer.number in figure["claims"]]
+        if figure["sentence"]:  # dotted path of a function of the table of the figure's name
+            found.insert(0, function(figure["sentence"])(tables.read(name, job.file(name))))
+        figures.append({**figure, "picture": path, "sentences": found})
+    # figures but the first have pages of their own in the report
+    body = overview(config.run, config.text, judged, figures[:1], Scales.of(config.scales))
     job.write_text("page", page(f"The run {config.run}", body))
+    results = {figure["name"]: figure["sentences"] for figure in figures}
     job.write_text("results", json.dumps(results, ensure_ascii=False, indent=1))
 
 

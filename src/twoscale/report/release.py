@@ -28,7 +28,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.request import urlopen
@@ -195,13 +195,8 @@ def text_digests(tokens: Path) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of those packages that are installed."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    installed = {found.name.lower(): found.version for found in distributions()}
+    return {"python": platform.python_version()} | {name: installed[name] for name in PACKAGES if name in installed}
 
 
 def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
