@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from httpx2 import HTTPError
 from huggingface_hub import HfFileSystem, snapshot_download
@@ -84,7 +84,7 @@ def documents(subset: Subset, name: str, first: int, download: DownloadConfig) -
 def fetch_model(repository: str, revision: str, folder: Path, download: DownloadConfig) -> None:
     """Download a model at a commit into `folder`, and write its manifest last; what is there already is kept."""
     what, wanted = f"{repository}, revision {revision}", list(MODEL_FILES)
-    options = {"revision": revision, "local_dir": folder, "allow_patterns": wanted}
+    options: dict[str, Any] = {"revision": revision, "local_dir": folder, "allow_patterns": wanted}
     _with_retries(what, lambda: snapshot_download(repository, **options), download)
     paths = sorted({path for pattern in wanted for path in folder.glob(pattern)})
     if not any(path.suffix == ".safetensors" for path in paths) or not (folder / "config.json").is_file():
