@@ -57,3 +57,5 @@ def test_training_and_the_core_stand_on_few_lines():
     training = fingerprint.covered(roots("train_segment"))
     assert sum(len(file.read_text().splitlines()) for file in training) <= 3_500
     assert CHECKOUT.lines(CHECKOUT.closure(planning=False)) <= 13_500
+    planning = CHECKOUT.closure(planning=True)  # what reads a folder of a published model is imported by name
+    assert [name for name in planning if name.startswith(("model.published", "studies"))] == []
