@@ -489,7 +489,6 @@ def test_wrong_calls_of_the_engines_are_refused():
         (r"expected a model with model\.exit_gate: true", engines(ungated, make_criterion("exit_gate", 0.5))),
         ("kv_slots: found 2 slots for 7 loops", engines(model, fixed, kv_slots=2)[1:2]),
         ("kv_slots: found 0, expected at least 1", [lambda: make_decoder(model, None, kv_slots=0)]),
-        ("steps_per_graph: found 0, expected at least 1", [lambda: make_decoder(model, None, steps_per_graph=0)]),
         ("found 13 tokens, expected at most model", [lambda: full.feed(0), lambda: rewound.feed_parallel([0] * 13)]),
     ]
     for sentence, calls in refused:

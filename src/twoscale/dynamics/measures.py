@@ -93,9 +93,8 @@ def loop_measure(
 ) -> Callable:
     """Register a function `LoopStep` -> (...) as a measure per loop step, of states and of directions.
 
-    The function is called only for steps with the updates that it needs; for others the measure is NaN. Lengths in the
-    unit "state" have the unit "1" for directions. `of_direction` is false where the measure of directions would be
-    constant or equal to another one.
+    It is called only for steps with the updates that it needs; for others the measure is NaN. `of_direction` is false
+    where the measure of directions would be constant or equal to another one.
     """
     readings = {name: (unit, False)}
     if of_direction:
@@ -220,9 +219,8 @@ def drift_to_loop(jump: Tensor, step_norms: Tensor) -> tuple[Tensor, Tensor]:
 def path_distances(path: Tensor) -> Tensor:
     """Distances between all states of a loop: x^0 … x^K (..., K + 1, C) -> (..., K + 1, K + 1).
 
-    They describe the shape of a path without its position and direction: the step norms are next to the
-    diagonal, the distances to the final state in the last column. Differences are computed before they are
-    squared, so a small distance between large states keeps its digits.
+    The step norms are next to the diagonal, the distances to the final state in the last column. Differences are
+    computed before they are squared, so a small distance between large states keeps its digits.
     """
     return torch.cdist(path, path, compute_mode="donot_use_mm_for_euclid_dist")
 

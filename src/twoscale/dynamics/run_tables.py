@@ -28,15 +28,14 @@ PARTS = {
 def read_table(run: str | PathLike[str] | TrainedRun, table: str, iteration: int | None = None) -> pd.DataFrame:
     """The table `table` of a run, one row per observation.
 
+    The meaning and unit of each column is in `frame.attrs["columns"]`.
+
     Args:
         run: Folder of the run, such as "results/demo" or "docs/demo-release/demo", or what `open_run` returned.
         table: Name of the table, such as "loop_metrics" (statistics of each measure at each loop step), "training"
             (loss at each iteration), "exit_quality" or "trajectories" (each token at each loop step). The error for an
             unknown name lists all tables of the run.
         iteration: Only the rows of this checkpoint. Tables with a row per token may have millions of rows in all.
-
-    Returns:
-        The rows, with the meaning and unit of each column in `frame.attrs["columns"]`.
 
     Raises:
         InputError: if the folder or table does not exist, or the table has no rows of the iteration.
@@ -67,11 +66,13 @@ def read_table(run: str | PathLike[str] | TrainedRun, table: str, iteration: int
             raise InputError(
                 f"{folder}, table {table}: found no column `iteration`, expected a call without an iteration."
             )
-        known = sorted(frame["iteration"].unique())
+        iterations = sorted(frame["iteration"].unique())
         frame = frame[frame["iteration"] == iteration].reset_index(drop=True)
         if frame.empty:
-            few = len(known) < 20
-            expected = f"one of {', '.join(map(str, known))}" if few else f"one from {known[0]} to {known[-1]}"
+            few = len(iterations) < 20
+            expected = (
+                f"one of {', '.join(map(str, iterations))}" if few else f"one from {iterations[0]} to {iterations[-1]}"
+            )
             raise InputError(f"{folder}, table {table}: found no rows of iteration {iteration}, expected {expected}.")
     frame.attrs["columns"] = tables.meanings(declared)
     return frame

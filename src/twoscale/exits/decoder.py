@@ -47,10 +47,8 @@ class DecoderOptions:
     steps_per_graph: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("kv_slots", "steps_per_graph"):
-            found = getattr(self, name)
-            if found is not None and found < 1:
-                raise InputError(f"{name}: found {found}, expected at least 1.")
+        if self.kv_slots is not None and self.kv_slots < 1:
+            raise InputError(f"kv_slots: found {self.kv_slots}, expected at least 1.")
 
 
 DEFAULTS = DecoderOptions()

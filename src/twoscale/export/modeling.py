@@ -80,19 +80,15 @@ class TwoscaleConfig(PreTrainedConfig):
 
 
 class LoopCache:
-    """`KVCache` of B texts that grows with them. The methods are those that `generate` calls.
-
-    Attributes:
-        slots: Loop steps with a slot, `max_loops` of all calls with this cache.
-        columns: Tokens read so far in each row of a batch, with the padding before the texts.
-    """
+    """`KVCache` of B texts that grows with them. The methods are those that `generate` calls."""
 
     is_compileable = False
 
     def __init__(self, model: LoopedTransformer, slots: int, texts: int) -> None:
-        self.slots, self.columns, self._model, self._texts = slots, 0, model, texts
+        self.slots = slots  # `max_loops` of all calls with this cache
+        self.columns = 0  # tokens read so far in each row of a batch, with the padding before the texts
+        self._model, self._texts, self._room = model, texts, 0
         self._padding: Tensor | None = None
-        self._room = 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.columns
@@ -209,14 +205,12 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: Token ids (B, N).
             attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all columns read so far.
-            past_key_values: Cache that the last call returned.
+            past_key_values: Cache that the last call with `use_cache` returned.
             labels: Token ids (B, N), usually `input_ids`: the loss is for token i + 1 given the logits of token i;
                 -100 leaves a token out, and so does padding as token i or i + 1.
-            use_cache: Return keys and values for a next call.
             logits_to_keep: Return the logits of the last so many tokens; 0: of all.
             max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion that is given comes
                 with its threshold. "none" as criterion: all loop steps, whatever the config says.
-            return_dict: False: a tuple.
             further: Arguments that `generate` passes to every model; others are refused.
         """
         for name, value in further.items():

@@ -281,10 +281,7 @@ class Recorder:
 
 
 class Reader:
-    """Predictions from states of one batch with the token ids (B, T), computed on the device of the model.
-
-    decode: states (B, T, C), and token ids if it takes two arguments -> logits (B, T, V).
-    """
+    """Predictions from states of one batch with the token ids (B, T), computed on the device of the model."""
 
     def __init__(self, decode: Callable[..., Tensor], tokens: Tensor, device: torch.device) -> None:
         self._decode, self._tokens, self._device = decode, tokens, device
@@ -372,7 +369,6 @@ def takes_tokens(decode: Callable[..., Tensor]) -> bool:
 
 
 def find_module(model: nn.Module, module: Module) -> nn.Module:
-    """The module at a dotted path in `model`, or the module itself."""
     return module if isinstance(module, nn.Module) else model.get_submodule(module)
 
 
@@ -388,7 +384,6 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def first_tensor(value: Any, module: Module) -> Tensor:
-    """The first floating-point tensor in nested tuples, lists and mappings."""
     found = next((tensor for tensor in tensors(value) if tensor.is_floating_point()), None)
     if found is None:
         raise InputError(f"{_name(module)}: found no floating-point tensor, expected the state.")

@@ -215,7 +215,7 @@ def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
         high = min(low + 1, int(fixed.columns.max()))
         at_mean = fixed[low] + (mean - low) * (fixed[high] - fixed[low])
         found.append(own.assign(gain=own["sequence"].map(at_mean) - own["ce"]))
-    joined, columns = pd.concat(found), {}
+    joined, columns = pd.concat(found), dict[str, Any]()
     for name in ("evaluations", "ce", "gain"):
         columns |= with_bounds(joined, point, name, name, SEED)
     gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
