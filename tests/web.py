@@ -68,17 +68,6 @@ def content(body: bytes, **headers: str) -> Callable:
     return fault
 
 
-def endless(handler) -> None:
-    """Send bytes until the client goes, without saying how many."""
-    handler.send_response(200)
-    handler.end_headers()
-    try:
-        while True:
-            handler.wfile.write(bytes(2**16))
-    except (BrokenPipeError, ConnectionResetError):
-        handler.close_connection = True
-
-
 class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         web = self.server.web

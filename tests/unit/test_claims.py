@@ -104,11 +104,17 @@ def test_each_claim_reaches_each_verdict(number, expected, changes, reason):
 
 
 @pytest.mark.parametrize(
-    ("interval", "expected"), [((0.0, 0.9), HOLDS), ((0.0, 1.0), HOLDS), ((0.9, 1.1), OPEN), ((1.01, 2.0), FAILS)]
+    ("bounds", "interval", "expected"),
+    [
+        (evidence.at_most(1), (0.0, 1.0), HOLDS),
+        (evidence.at_most(1), (0.9, 1.1), OPEN),
+        (evidence.at_most(1), (1.01, 2.0), FAILS),
+        (evidence.below(0), (0, 0), FAILS),
+        (evidence.above(1), (1, 1), FAILS),
+    ],
 )
-def test_bounds_are_met_by_a_whole_interval(interval, expected):
-    estimate = evidence.Estimate(np.mean(interval), *interval)
-    assert evidence.judge(evidence.at_most(1), estimate)[0] == expected
+def test_bounds_are_met_by_a_whole_interval(bounds, interval, expected):
+    assert evidence.judge(bounds, evidence.Estimate(np.mean(interval), *interval))[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -136,11 +142,6 @@ def test_the_width_of_the_interval_of_a_ratio_is_a_factor():
     assert evidence.judge(bounds, narrow)[1] == "the interval crosses the bounds"
 
 
-def test_a_strict_bound_is_not_met_by_its_own_value():
-    assert evidence.judge(evidence.below(0), evidence.Estimate(0, 0, 0))[0] == FAILS
-    assert evidence.judge(evidence.above(1), evidence.Estimate(1, 1, 1))[0] == FAILS
-
-
 def test_one_in_many_findings_is_further_outside_before_it_refutes():
     """At 20 degrees of freedom the 95 % quantile is 2.086, and 3.153 for one of ten."""
     estimate = evidence.Estimate(2.0, 2.0 - 0.9, 2.0 + 0.9, freedom=20)
@@ -149,13 +150,6 @@ def test_one_in_many_findings_is_further_outside_before_it_refutes():
     verdict, reason = evidence.judge(bounds, estimate, findings=10)
     assert (verdict, reason) == (OPEN, "outside, but within the chance of one in 10 findings")
     assert estimate.widened(10).low == pytest.approx(2.0 - 0.9 * 3.153 / 2.086, rel=1e-3)
-
-
-def test_one_group_decides_against_a_claim_and_is_named():
-    split = pd.concat([loop_rows(100, "4"), loop_rows(100, "5-6", rate=0.97)])
-    verdict = examine(1, synthetic(loops=split))
-    assert verdict.verdict == FAILS
-    assert verdict.reason.startswith("5-6, mean norm at k = 10")
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.3, HOLDS), (0.02, HOLDS), (-0.02, HOLDS), (-0.5, FAILS)])
@@ -347,18 +341,12 @@ def test_a_hole_in_a_table_is_named():
     assert "rows missing: sequence 3, iteration 100, k 4" in verdict.reason
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.6, 0.8, 0.9])
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.9, 1.0])
 def test_a_geometric_decay_reaches_a_tenth_when_its_logarithm_says(rate):
     norms = rate ** np.arange(40)[None]
-    assert geometry.decay_time(norms)[0] == pytest.approx(1 + np.log(0.1) / np.log(rate))
+    assert geometry.decay_time(norms)[0] == pytest.approx(1 + np.log(0.1) / np.log(rate) if rate < 1 else np.inf)
     totals = np.stack([norms, np.ones_like(norms)], axis=-1)
-    assert geometry.decay_rate(totals)[0] == pytest.approx(-np.log10(rate))
-
-
-def test_a_loop_that_does_not_decay_never_reaches_a_tenth():
-    norms = np.ones((1, 30))
-    assert geometry.decay_time(norms)[0] == np.inf
-    assert geometry.decay_rate(np.ones((1, 30, 2)))[0] == 0
+    assert geometry.decay_rate(totals)[0] == pytest.approx(-np.log10(rate) if rate < 1 else 0)
 
 
 def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):

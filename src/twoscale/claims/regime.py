@@ -83,11 +83,11 @@ class Regime:
 
     def row(self) -> dict[str, object]:
         """Columns of the table "regime" after its keys."""
-        exponents = {"step": self.step_exponent, "norm": self.norm_exponent, "direction": self.direction_exponent}
+        row: dict[str, object] = {"regime": self.name, "first": self.first, "last": self.last}
+        for name in ("step", "norm", "direction"):
+            value, low, high = getattr(self, f"{name}_exponent")
+            row |= {name: value, f"{name}_low": low, f"{name}_high": high}
         direction = {None: "", True: "frozen", False: "turning"}[self.freezes]
-        row = {"regime": self.name, "first": self.first, "last": self.last}
-        for name, exponent in exponents.items():
-            row |= dict(zip((name, f"{name}_low", f"{name}_high"), exponent, strict=True))
         return row | {"last_step": self.last_step, "at_floor": self.at_floor, "direction_limit": direction}
 
     @property

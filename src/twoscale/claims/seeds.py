@@ -79,25 +79,14 @@ def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedM
     return joined.exponential() if is_ratio else joined
 
 
-def deviation(estimates: Sequence[Estimate]) -> float:
-    """Standard deviation between seeds of the estimates, for ratios of their logarithms."""
-    return float(_values(estimates).std(ddof=1))
-
-
-def document_error(estimates: Sequence[Estimate]) -> float:
-    """Standard error of an estimate that is due to the choice of documents, root mean square over the seeds."""
-    variances = [e.samples.var() * e.effective / (e.effective - 1) for e in estimates if e.samples is not None]
-    return float(np.sqrt(np.mean(variances)))
-
-
 @dataclass(frozen=True)
 class SeedFinding:
     """One quantity of a claim under every seed; the spreads are NaN where they are not measured."""
 
     of_seeds: tuple[Finding, ...]
     mean: Finding
-    deviation: float = np.nan
-    document_error: float = np.nan
+    deviation: float = np.nan  # standard deviation between seeds, for ratios of their logarithms
+    document_error: float = np.nan  # standard error due to the choice of documents, root mean square over the seeds
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,8 @@ def _compare(seeds: list[int], counted: int, quantity: Quantity, row: tuple[Find
     mean = find(replace(quantity, measure=measure), counted)
     if np.isnan(mean.estimate.value):
         return SeedFinding(row, mean)
-    return SeedFinding(row, mean, deviation(estimates), document_error(estimates))
+    variances = [e.samples.var() * e.effective / (e.effective - 1) for e in estimates if e.samples is not None]
+    return SeedFinding(row, mean, float(_values(estimates).std(ddof=1)), float(np.sqrt(np.mean(variances))))
 
 
 def verdicts(evidence: Mapping[int, Evidence], examined: Iterable[Claim] = CLAIMS) -> list[SeedVerdict]:

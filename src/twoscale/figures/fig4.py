@@ -34,14 +34,11 @@ def draw(
     *,
     context: style.FigureContext,
 ) -> Figure:
-    """Two panels over tau: (i) latency, (ii) cross-entropy with perplexity, one line per exit criterion.
+    """Two panels over tau: (i) median latency, (ii) cross-entropy with perplexity, one line per exit criterion.
 
-    Perplexity, the second axis of (ii), is the exponential of the cross-entropy, so one line shows both. The range of
-    (ii) ends at most `MOST_LOSS` above full depth; the light line of the same colour shows random exits with as many
-    evaluations. The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. The paper's
-    thresholds have a grey background. Latency is the median of the repeats; the thin line of the same colour is the
-    time of the same loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the
-    quality those of its change from full depth on the same sequences.
+    Thin lines are the times of the same loop steps without a criterion, light ones random exits with as many
+    evaluations, and the dashed horizontal line is the criterion `fixed` at all `context.loops` loop steps. Bars are
+    95 % intervals: of the latency over repeats, of the quality those of its change from full depth.
     """
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)

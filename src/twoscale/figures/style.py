@@ -312,8 +312,7 @@ def band(axes: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: 
 
 def limit_cosine(axes: Axes) -> None:
     """Limit the y range, which bands may have extended, to the values of a cosine."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, -1.05), min(high, 1.05))
+    axes.set_ylim(*np.clip(axes.get_ylim(), -1.05, 1.05))
 
 
 def points_above_rounding(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -380,12 +379,11 @@ def checkpoint_legend(
         shown = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
         entries = {name: Line2D([], [], **look) for name, look in zip(shown, styles.values(), strict=True)} | entries
     if entries:
-        names = list(entries)
-        columns = legend_columns(names, figure.get_figwidth())
+        columns = legend_columns(list(entries), figure.get_figwidth())
         # matplotlib fills a legend column by column
-        row_wise = {name: entries[name] for column in range(columns) for name in names[column::columns]}
-        title = None if context.published else "iteration"
-        figure.legend(row_wise.values(), row_wise.keys(), loc="outside upper center", ncols=columns, title=title)
+        names = [name for column in range(columns) for name in list(entries)[column::columns]]
+        handles, title = [entries[name] for name in names], None if context.published else "iteration"
+        figure.legend(handles, names, loc="outside upper center", ncols=columns, title=title)
 
 
 def legend_columns(names: Sequence[str], width: float) -> int:
