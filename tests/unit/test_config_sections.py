@@ -196,23 +196,9 @@ def test_a_longer_run_only_appends_checkpoints(every, early, segments, more):
     assert long == sorted(set(long))
 
 
-RUNTIME_CHANGES = {
-    "iterations": 65000,
-    "checkpoint_every": 2500,
-    "early_checkpoints": [7],
-    "save_seconds": 1,
-    "log_every": 3,
-    "print_seconds": 5,
-    "micro_batches": 2,
-    "processes": 5,
-    "nodes": 2,
-    "shard": True,
-    "recompute": True,
-    "prefetch": False,
-    "peak_tflops": 100.0,
-}
-
-NEEDED = {"nodes": {"processes": 4}, "shard": {"processes": 4}}  # keys that a change is valid with
+# A longer run, or one that is cut, logged or distributed in another way, has the same weights.
+RUNTIME = "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds micro_batches processes "
+RUNTIME += "nodes shard recompute prefetch peak_tflops"
 
 
 def test_identity_and_runtime_partition_the_keys_of_train():
@@ -221,16 +207,10 @@ def test_identity_and_runtime_partition_the_keys_of_train():
     assert not identity.keys() & runtime.keys()
     # a run that does not train the gate has the identity that it had before there was the key
     assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys() - {"exit_gate"}
-    assert runtime.keys() == RUNTIME_CHANGES.keys() == config.RUNTIME_KEYS
+    assert runtime.keys() == set(RUNTIME.split())
     assert config.TrainConfig(**identity, **runtime) == made.train.model_copy(
         update={"compile": True, "precision": "bfloat16"}
     )
-
-
-@pytest.mark.parametrize(("key", "value"), RUNTIME_CHANGES.items())
-def test_a_longer_or_differently_cut_run_has_the_same_identity(key, value):
-    changed = from_paper(train=NEEDED.get(key, {}) | {key: value})
-    assert config.training_identity(changed) == config.training_identity(config.Config())
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,7 @@ def test_several_processes_share_the_sequences_and_wait_for_the_slowest(processe
     assert float(several[label]) == pytest.approx(hours * float(one[label]), rel=0.02)
 
 
-def test_nodes_take_no_process_away_and_a_divided_model_is_loaded_whole_by_each_process():
-    one, two = (dict(plans.rows(tiny(train={"processes": 4, "nodes": nodes}), 1e-9)) for nodes in (1, 2))
-    assert one == two
+def test_a_divided_model_is_loaded_whole_by_each_process_of_a_node():
     run = tiny(train={"processes": 4, "nodes": 2, "shard": True}, model={"num_layers": 8, "groups": [[4], [5]]})
     fixed = "weights, gradients, moments on a process"
     whole, divided = (

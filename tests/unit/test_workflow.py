@@ -16,7 +16,7 @@ from tests.published import write_folder
 from tests.small import ROOT, of
 from tests.small import project as runs
 from twoscale.base import InputError
-from twoscale.config import ModelConfig, modules_of_model, runtime
+from twoscale.config import ModelConfig, modules_of_model
 from twoscale.config.types import key
 from twoscale.data import text
 from twoscale.figures.catalogue import Figure, figures, table
@@ -158,12 +158,6 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
     assert (values["run"], values["device"]) == ("tiny", "cpu")
     assert values["exits"]["criteria"]["fixed"]["thresholds"] == [6]
     assert param(SimpleNamespace()) == text  # without a wildcard: the selected run
-
-
-def test_how_training_is_segmented_and_logged_is_no_part_of_its_identity():
-    mine, identity = runs(), json.loads(runs().params.training_identity(of()))
-    assert not identity["train"].keys() & runtime(mine.config).keys()
-    assert runs(train={"save_seconds": 9}).params.training_identity(of()) == mine.params.training_identity(of())
 
 
 def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights_of_a_published_model(monkeypatch):

@@ -40,21 +40,6 @@ def test_a_plan_that_cannot_succeed_here_is_one_sentence_before_the_first_job(fr
     assert "prepare_text" in fresh.plan("text")
 
 
-@pytest.mark.runs
-def test_a_checkpoint_of_another_config_is_refused(editable):
-    """Files brought from elsewhere have no record; only the identity inside them can tell."""
-    first = editable.root / "results/tiny/checkpoints/iteration_000000.safetensors"
-    stranger = first.read_bytes()
-    editable.configure(seed=7)
-    editable.succeed("results/tiny/checkpoints/iteration_000000.safetensors")
-    first.write_bytes(stranger)
-    editable.refused(
-        "belongs to another configuration: seed is 1337 there, expected 7",
-        *("results/tiny/checkpoints/iteration_000010.safetensors", "--rerun-triggers", "input"),
-        *("--forcerun", "train_segment"),
-    )
-
-
 @pytest.mark.parametrize(
     ("option", "sentence"), [("ro", "results: is not writable."), ("size=200k", "'No space left on device'")]
 )

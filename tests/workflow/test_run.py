@@ -36,14 +36,6 @@ def test_one_call_draws_five_figures_and_judges_the_claims_from_tables_of_everyt
     assert finished.plan() == {}
 
 
-def test_segments_append_their_metrics_to_one_file(finished):
-    folder = finished.root / "results/tiny/training"
-    lines = pd.read_csv(folder / "metrics.csv").set_index("iteration")
-    table = pd.concat(map(pd.read_parquet, sorted(folder.glob("iteration_??????.parquet")))).set_index("iteration")
-    assert lines.index.tolist() == [5, 10, 15, 20]
-    assert lines["loss"].tolist() == pytest.approx(table["loss"][lines.index].tolist(), rel=1e-5)
-
-
 @pytest.mark.runs
 def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again(editable):
     """Copies of its files take the place of another run's, which keeps its own, and come back."""
