@@ -150,18 +150,6 @@ def test_a_full_disk_leaves_the_old_checkpoint(saved, small_disk):
     assert [file.name for file in saved.parent.iterdir()] == [saved.name]
 
 
-def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for(tmp_path):
-    path, config = tmp_path / "model.safetensors", model_config()
-    untrained = initialise(config, seed=3)
-    checkpoints.save(path, untrained.state_dict(), Header("weights", 10, 0, {"model": plain(config), "seed": 1}, {}))
-    model, header = checkpoints.load_model(path, config, torch.float64, "cpu")
-    assert header.iteration == 10
-    assert not model.training
-    for (name, wanted), found in zip(untrained.named_parameters(), model.parameters(), strict=True):
-        assert (found.dtype, found.requires_grad) == (torch.float64, False), name
-        assert torch.equal(found, wanted.double()), name
-
-
 NORM = "final_norm.weight"
 
 
@@ -193,13 +181,17 @@ def test_an_untrained_model_is_that_of_its_identity_and_has_seen_no_token(tmp_pa
         assert torch.equal(tensors[name], expected), name
 
 
-def test_a_checkpoint_is_opened_with_its_iteration_and_the_seed_of_the_config(tmp_path):
+def test_a_checkpoint_is_opened_for_evaluation_with_its_iteration_and_the_seed_of_the_config(tmp_path):
     path, config = tmp_path / "model.safetensors", model_config()
     header = Header("weights", 10, 0, {"model": plain(config), "seed": 1}, {})
-    checkpoints.save(path, initialise(config, seed=3).state_dict(), header)
+    untrained = initialise(config, seed=3)
+    checkpoints.save(path, untrained.state_dict(), header)
     opened = checkpoints.open_checkpoint(path, job_config(model=config, seed=7), "float64")
+    assert not opened.model.training
+    for (name, wanted), found in zip(untrained.named_parameters(), opened.model.parameters(), strict=True):
+        assert (found.dtype, found.requires_grad) == (torch.float64, False), name
+        assert torch.equal(found, wanted.double()), name
     assert (opened.iteration, opened.seed, opened.device.type) == (10, 7, "cpu")
-    assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float64}
     hidden = torch.empty(2, config.context_length, config.hidden_size)
     expected = EvaluationNoise(7, [4, 2], config.context_length, config.state_std)(1, 0, hidden)
     assert torch.equal(opened.noise([4, 2])(1, 0, hidden), expected)

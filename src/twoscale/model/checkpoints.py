@@ -11,7 +11,7 @@ tensors are read.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BufferedRandom, BufferedReader
@@ -41,10 +41,7 @@ def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str
 
     The values of `expected` are not read, so it may be on the device "meta".
     """
-    for problem, names in (("no", expected.keys() - found.keys()), ("the unknown", found.keys() - expected.keys())):
-        if names:
-            others = f" and {len(names) - 1} others" if len(names) > 1 else ""
-            raise InputError(f"{path}: found {problem} tensor {min(names)}{others}, expected those of the model.")
+    check_names(path, expected.keys() - found.keys(), found.keys() - expected.keys(), "those of the model")
     for name, tensor in found.items():
         for what in ("shape", "dtype"):
             value, wanted = (getattr(of, what) for of in (tensor, expected[name]))
@@ -52,6 +49,14 @@ def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str
                 value, wanted = (tuple(shape) for shape in (value, wanted)) if what == "shape" else (value, wanted)
                 raise InputError(f"{path}: tensor {name}: found the {what} {value}, expected {wanted}.")
         check_finite(path, name, tensor)
+
+
+def check_names(path: Path, missing: Set[str], unknown: Set[str], expected: str) -> None:
+    """Refuse missing and unknown tensors."""
+    for problem, names in (("no", missing), ("the unknown", unknown)):
+        if names:
+            others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+            raise InputError(f"{path}: found {problem} tensor {min(names)}{others}, expected {expected}.")
 
 
 def check_finite(path: Path, name: str, tensor: Tensor) -> None:

@@ -248,6 +248,7 @@ RAVEN_NORMS = {
     "post": {"norm2.weight": "norm_1.weight", "norm4.weight": "norm_2.weight"},
 }
 # Thresholds "auto" of the exit evaluators in Huginn's code.
+AUTO_THRESHOLDS: Mapping[str, Sequence[float]]
 AUTO_THRESHOLDS = {"entropy_diff": [1e-3], "argmax_stability": [5], "cosine": [1e-3], "minp_kl": [1e-5]}
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import safetensors
 import torch
+from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
 from twoscale.model import flops, registry
-from twoscale.model.checkpoints import FLOATS, check_finite
+from twoscale.model.checkpoints import FLOATS, check_finite, check_names
 from twoscale.model.interface import LoopedModel
 from twoscale.model.published.families import HEAD
 from twoscale.model.published.folder import CONFIG, PublishedFolder
@@ -36,7 +37,7 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
     theirs = {ours: names.of(config, ours) for ours, _ in model.named_parameters()}
     _check_tensors(source, model, theirs)
     model = model.to_empty(device=device).eval().requires_grad_(False)
-    targets = {}  # name of a published tensor -> the rows of our parameter that it is
+    targets: dict[str, Tensor] = {}  # name of a published tensor -> the rows of our parameter that it is
     for ours, parameter in model.named_parameters():
         parts = theirs[ours]
         rows = [source.shapes[part][0] for part in parts] if len(parts) > 1 else [len(parameter)]
@@ -57,13 +58,8 @@ def _check_tensors(source: PublishedFolder, model: LoopedModel, theirs: dict[str
     shapes, wanted = source.shapes, {part for parts in theirs.values() for part in parts}
     tied = {HEAD} if model.config.tied_head else set()
     unknown = {name for name in shapes.keys() - wanted - tied if not re.fullmatch(source.family.droppable, name)}
-    for problem, found in (("no", wanted - shapes.keys()), ("the unknown", unknown)):
-        if found:
-            others = f" and {len(found) - 1} others" if len(found) > 1 else ""
-            raise InputError(
-                f"{source.path}: found {problem} tensor {min(found)}{others}, expected the tensors of {CONFIG} in the "
-                f"names of {source.family.name}."
-            )
+    expected_names = f"the tensors of {CONFIG} in the names of {source.family.name}"
+    check_names(source.path, wanted - shapes.keys(), unknown, expected_names)
     for ours, parameter in model.named_parameters():
         parts, expected = theirs[ours], tuple(parameter.shape)
         found = [shapes[part] for part in parts]
