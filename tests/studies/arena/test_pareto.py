@@ -1,6 +1,5 @@
 """The figure of quality against cost: what it shows of tables with known content; the sections of the study."""
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -8,27 +7,13 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
 from tests import configs, small
-from tests.figures import LOOPS, RUN, exit_tables, legend_texts, one_sentence, render_caption
+from tests.figures import RUN, exit_tables, legend_texts, one_sentence, render_caption
 from tests.studies.arena.samples import draw_pareto
 from twoscale import config
 from twoscale.base import InputError
 from twoscale.config.loading import paper as paper_values
 from twoscale.figures import style
 from twoscale.studies.arena import draw
-
-
-def test_there_is_a_line_per_criterion_with_all_loop_steps_at_zero():
-    figure = draw_pareto()
-    for axes in figure.axes:
-        lines = [container.lines[0] for container in axes.containers]
-        assert len(lines) == 3  # fixed, KL, mine
-        for line in lines:
-            np.testing.assert_allclose(
-                line.get_ydata(orig=False), 0, atol=1e-12
-            )  # all criteria of this table have one CE
-    assert set(figure.axes[0].containers[0].lines[0].get_xdata()) == {30.0}  # median latency
-    assert legend_texts(figure) == ["KL", "mine", "fixed loops"]
-    assert figure.axes[0].get_ylabel().startswith(f"cross-entropy above that of {LOOPS} loops")
 
 
 def test_criteria_of_other_papers_are_one_line_and_a_panel_has_six_at_most():

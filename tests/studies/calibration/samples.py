@@ -26,3 +26,6 @@ def draw(**changes):
 
 def calibration():
     return draw()
+
+
+FURTHER = {"calibration, fixed loops": lambda: draw(criteria=("fixed",))}

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests import configs, small
-from tests.figures import legend_texts
 from tests.small import job_row, of, project
 from tests.studies.calibration.samples import draw
 from twoscale import tables
@@ -280,16 +279,6 @@ def test_a_unit_is_a_document_with_all_of_its_sequences_or_a_sequence():
     assert guaranteed(runs, unit="sequence")["units"].item() == 6
 
 
-def test_the_figure_has_a_line_per_criterion_and_no_loss_where_nothing_was_guaranteed():
-    figure = draw()
-    for axes, expected in zip(figure.axes, ([0.01, 0.02, 0.05, 0.1], [0.02, 0.05, 0.1]), strict=True):
-        lines = [container.lines[0] for container in axes.containers]
-        assert len({line.get_xdata()[-1] for line in lines}) == 3, "intervals of one epsilon are side by side"
-        for line in lines:
-            assert list(line.get_xdata()) == pytest.approx(expected, rel=0.1)
-    assert list(figure.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx([0, 0.1, 0.2, 0.3])
-    assert list(figure.axes[1].containers[0].lines[0].get_ydata()) == pytest.approx([0.5] * 3)  # over epsilon
-    assert legend_texts(figure) == ["step norm", "KL", "acceleration", "guaranteed"]
-    assert legend_texts(draw(criteria=("fixed",))) == ["fixed loops", "guaranteed"]
+def test_a_table_without_rows_is_refused():
     with pytest.raises(InputError, match="table calibration: found no row"):
         draw(criteria=())

@@ -4,11 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests import configs, small
+from tests import small
 from tests.figures import legend_texts, render_caption
-from tests.studies.depth.samples import LOSSES, card, draw_card, draw_lens, lens_table, quality, scaling, scaling_table
-from tests.unit.test_benchmark import scaling as measured_scaling
-from tests.unit.test_benchmark import small_model
+from tests.studies.depth.samples import card, draw_lens, lens_table, quality, scaling, scaling_table
 from twoscale import config, tables
 from twoscale.base import InputError
 from twoscale.config.definitions import loop_counts
@@ -29,18 +27,6 @@ def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_th
     assert first[["lost", "lost_low", "lost_since_mean"]].isna().all()
 
 
-def test_the_lens_has_a_line_per_group_and_lost_predictions_start_after_the_first_loop_step():
-    figure = draw_lens()
-    ce, entropy, rank, lost = figure.axes
-    assert [len(axes.get_lines()) for axes in (ce, entropy, rank, lost)] == [4, 4, 3, 3]
-    assert list(ce.get_lines()[1].get_xdata()) == [0, 1, 3, 24]
-    assert list(lost.get_lines()[1].get_xdata()) == [1, 3, 24]
-    assert list(ce.get_lines()[1].get_ydata()) == pytest.approx([0.75, 0.25, 0, 1 / 25 - 1 / 4])
-    assert ce.get_title(loc="left") == "(i)  cross-entropy, 4.92 at $k = 3$"
-    assert rank.get_lines()[1].get_ydata()[-1] == pytest.approx(26 * np.exp(2 / 3))
-    assert legend_texts(figure) == ["group 2", "group 3", "trained: 3.2 loops"]
-
-
 @pytest.mark.parametrize(
     ("preset", "keys", "steps"),
     [
@@ -53,22 +39,10 @@ def test_the_loop_steps_reach_a_multiple_of_the_mean_and_contain_it(preset, keys
     assert study.lens_steps(config.checked(config.merge(config.preset(preset), keys))) == steps
 
 
-@pytest.mark.parametrize(
-    ("key", "found", "changes"),
-    [
-        ("data.held_out_tokens", "lens.tokens", {"lens": {"tokens": 1_000_448}}),
-        ("lens.max_multiple", "0.5", {"lens": {"max_multiple": 0.5}}),
-    ],
-)
-def test_wrong_values_are_refused(key, found, changes):
-    configs.assert_refused(key, found, **changes)
-
-
 # --- scaling --------------------------------------------------------------------------------------------------------
 
 
 def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
-    tables.write("scaling_quality", measured_scaling(small_model()), tmp_path / "measured.parquet")
     for iteration in (20, 0):
         rows = [
             {"iteration": iteration, "loops": loops, "sequence": i, "document": i, "tokens": 8}
@@ -86,15 +60,6 @@ def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
     np.testing.assert_allclose(found["ppl_high"], np.exp(found["ce_high"]))
     for column in ("excess", "excess_low", "excess_high"):  # the same for every sequence
         np.testing.assert_allclose(found[column], [-3, 0, -3, 0], atol=1e-12)
-
-
-def test_there_is_a_line_with_band_per_checkpoint_and_marks_the_loops_of_training():
-    figure = scaling()
-    first, excess = figure.axes
-    assert [len(axes.collections) for axes in figure.axes] == [3, 3]
-    assert list(first.get_lines()[1].get_ydata()) == pytest.approx([10, 9.5, 9 + 1 / 6])
-    assert list(excess.get_lines()[2].get_ydata()) == pytest.approx([0.1, 0.05, 0.1 / 6])
-    assert legend_texts(figure) == ["0 (untrained)", "50", "600", "trained: 3 loops"]
 
 
 def test_the_loops_of_a_published_model_are_not_called_those_of_training():
@@ -196,14 +161,6 @@ def test_tables_and_page(tmp_path):
     assert text.count("Group ") == 4
     assert "![Loss and geometry against loops](depth_card.svg)" in text
     assert "nan" not in text
-
-
-def test_the_card_has_the_plateau_and_a_line_per_group():
-    figure = draw_card(unlooped=quality({1: 3.5}))
-    assert legend_texts(figure) == ["plateau", "without loops", "group 2", "group 3", "trained: 3 loops"]
-    assert [len(axes.get_lines()) for axes in figure.axes] == [3, 2, 5, 3]
-    assert list(figure.axes[0].get_lines()[0].get_xdata()) == list(LOSSES)
-    assert "without loops" not in legend_texts(draw_card())
 
 
 # --- sentences, empty tables and jobs -------------------------------------------------------------------------------

@@ -12,11 +12,9 @@ from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from twoscale import tables
 from twoscale.dynamics import vectors
 from twoscale.exits import references
-from twoscale.exits.references import Pass
-from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.model.noise import EvaluationNoise
-from twoscale.studies.depth.measure import loop_steps, lost_again, measure_batch, measure_lens
+from twoscale.studies.depth.measure import loop_steps, measure_batch, measure_lens
 
 SEED, LENGTH, VOCABULARY = 5, 8, 37
 RANDOM = torch.Generator().manual_seed(2)
@@ -78,11 +76,6 @@ def test_every_group_meets_the_model_at_the_loops_of_the_other_groups():
         assert of_group["ce"].tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_prediction_is_lost_where_it_is_wrong_and_was_right_before():
-    right = torch.tensor([[0, 1, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]]).bool()  # (loop steps, tokens)
-    assert lost_again(right).int().tolist() == [[0, 0, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]
-
-
 def test_the_shares_of_right_and_lost_predictions_follow_the_paths_of_the_tokens(tmp_path):
     """Against a loop over tokens and loop steps, from logits of the plain forward pass."""
     subject = checkpoint(groups=((2, 3),))
@@ -115,18 +108,6 @@ def test_the_batch_and_the_size_of_the_parts_change_nothing(monkeypatch):
         pairs.append((keys, pd.DataFrame(cards[table]), pd.concat([pd.DataFrame(part[table]) for part in parts])))
     for keys, *frames in pairs:
         pd.testing.assert_frame_equal(*(frame.sort_values(keys, ignore_index=True) for frame in frames), rtol=1e-9)
-
-
-def test_the_states_of_a_group_are_those_of_the_trace():
-    subject = checkpoint(loop_noise=0.3)
-    noise = subject.noise(TEXT.sequences)
-    passing = Pass(subject.model, 5, noise, CausalAttention.of(TEXT.inputs))
-    traced = [
-        stage for stage in subject.model.trace(TEXT.inputs, [5, 5], noise) if stage.stage and stage.stage.is_group
-    ]
-    for (group, entered), stage in zip(passing.entering(TEXT.inputs), traced, strict=True):
-        assert torch.equal(entered, stage.entered)
-        torch.testing.assert_close(list(passing.states(group, entered, 5)), stage.states)
 
 
 def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents():

@@ -37,10 +37,3 @@ def test_the_card_compares_with_a_run_without_loops(editable):
     assert findings[findings["group"] == ""].set_index("quantity")["value"].notna()["loop_gain"]
     plain = pd.read_parquet(editable.root / "results/plain/depth_card/quality.parquet")
     assert plain["loops"].unique().tolist() == [1]
-
-
-def test_a_model_without_loops_has_no_card(fresh):
-    fresh.configure(model={"groups": []})
-    done = fresh.run("-n", PAGE)
-    assert done.returncode != 0
-    assert "run tiny has 0 looped groups, expected at least 1" in done.stdout + done.stderr

@@ -33,3 +33,15 @@ def path_types():
 
 def path_independence():
     return draw_independence(q05=0.0)
+
+
+def one_checkpoint():
+    types, metrics = types_table(("4",)), quantile_table(draw.PATH_ROWS, ("4",))
+    return draw_types(*(table[table["iteration"] == 600] for table in (types, metrics)))
+
+
+FURTHER = {
+    "path_types, all converge": lambda: draw_types(types_table().query("path_type == 'converging'").assign(share=1.0)),
+    "path_types, one checkpoint": one_checkpoint,
+    "path_independence, no rounding": draw_independence,
+}

@@ -4,16 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import pytest
 import torch
 
-from tests.configs import assert_refused
-from tests.figures import ITERATIONS
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.small import checkpoint, held_out, model_config
-from tests.studies.paths.samples import draw_independence
 from twoscale import tables
-from twoscale.base import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -100,31 +95,3 @@ def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
     measured |= {"iteration": [0, 20, 20], "mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
     found = draw.independence_sentence(pd.DataFrame(measured))
     assert "median relative distance 0.5, another prediction for 25 % of the tokens" in found
-
-
-def test_more_tokens_than_are_held_out_are_refused():
-    assert_refused("data.held_out_tokens", "path_independence.tokens", path_independence={"tokens": 1_000_448})
-
-
-def test_there_is_a_line_per_varied_group_and_the_share_of_changed_predictions():
-    figure = draw_independence()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["group 4", "group 5–6", "all groups"]
-    distance, divergence, changed = figure.axes
-    assert distance.get_yscale() == divergence.get_yscale() == "log"
-    assert list(distance.get_lines()[0].get_ydata()) == [3.0] * len(ITERATIONS)
-    assert list(changed.get_lines()[0].get_ydata()) == [0.25] * len(ITERATIONS)
-    with pytest.raises(InputError, match="expected at least one"):
-        draw_independence(groups=())
-
-
-def test_rounding_errors_are_drawn_at_the_edge_of_a_marked_range():
-    floor = 16 * 2.0**-52
-    figure = draw_independence(q05=0.0, q50=1e-16)
-    distance = figure.axes[0]
-    assert list(distance.get_lines()[0].get_ydata()) == [floor] * len(ITERATIONS)
-    low, high = distance.patches[0].get_y(), distance.patches[0].get_y() + distance.patches[0].get_height()
-    assert low < high == pytest.approx(floor)
-    assert distance.get_ylim()[0] < floor
-    entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries[-1] == "rounding errors, below 4e-15"
-    assert not draw_independence().axes[0].patches

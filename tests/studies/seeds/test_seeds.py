@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.small import job_row, of, project
-from tests.studies.seeds.samples import SPREADS, seeds, seeds_table
+from tests.studies.seeds.samples import seeds, seeds_table
 from tests.synthetic_run import synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
@@ -14,21 +14,6 @@ from twoscale.studies.seeds import draw
 from twoscale.studies.seeds.study import JOBS
 
 BOTH = {"seeds": [1337, 7]}
-
-
-def test_every_claim_has_a_cell_for_each_seed_and_for_the_mean():
-    axes = seeds().axes[0]
-    assert [text.get_text() for text in axes.texts] == ["✓", "✗", "?", "✓", "✓", "✓", "✓", "✓", "–"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1337", "1338", "over\nseeds"]
-    assert [label.get_text().split()[-1] for label in axes.get_yticklabels()] == ["1", "6", "7"]
-
-
-def test_every_quantity_is_a_point_with_its_spreads_and_hollow_if_it_has_no_bounds():
-    axes = seeds().axes[1]
-    lines = [line for line in axes.get_lines() if line.get_marker() not in ("", "None")]
-    assert {(line.get_xdata()[0], line.get_ydata()[0]) for line in lines} == set(SPREADS.values())
-    assert [line.get_markerfacecolor() == "white" for line in lines] == [True, False] * 2
-    assert axes.get_xlim() == axes.get_ylim()
 
 
 def test_a_table_without_rows_is_refused():

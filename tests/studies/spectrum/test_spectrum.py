@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tests import configs, small
-from tests.studies.spectrum.samples import LENGTH, RUN, SEQUENCES, spectrum, token_table
+from tests.studies.spectrum.samples import LENGTH, SEQUENCES, token_table
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.dynamics import arnoldi
@@ -334,13 +334,6 @@ def test_the_last_checkpoint_is_summed_up_group_by_group(agreement):
     assert sentence.count("100% have a rate nearer to the prefix eigenvalue.") == 2
 
 
-def test_the_figure_shows_rates_against_the_prefix_modulus():
-    panels = spectrum().get_axes()
-    assert len(panels) == 4
-    coloured = [line for line in panels[1].get_lines() if line.get_marker() == "o" and line.get_color() != draw.LEADING]
-    assert len(coloured) == 2
-    for line in coloured:
-        np.testing.assert_allclose(line.get_xdata(), line.get_ydata())
+def test_a_table_without_a_fixed_point_is_refused():
     with pytest.raises(InputError, match=r"found no token with a fixed point, .* raise spectrum\.steps"):
-        draw.draw_spectrum(token_table().assign(converged=False), pd.DataFrame({"iteration": []}), **RUN)
-    assert len([line for line in panels[3].get_lines() if len(line.get_xdata()) == 3]) == 4
+        draw.draw_spectrum(token_table().assign(converged=False), pd.DataFrame({"iteration": []}), context=None)

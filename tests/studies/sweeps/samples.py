@@ -117,6 +117,13 @@ def draw_baselines(folder, offsets=THREE):
     return draw.draw_baselines(compared(folder, offsets), context=style.FigureContext("trial", "text", 3))
 
 
-def baselines():
+def baselines(offsets=THREE):
     with TemporaryDirectory() as folder:
-        return draw_baselines(Path(folder))
+        return draw_baselines(Path(folder), offsets)
+
+
+FURTHER = {
+    "adapter_init, one seed": lambda: draw_starts(seeds=("1", "all")),
+    "baselines, one seed": lambda: baselines(ONE),
+    "variants, seeds": lambda: draw_variants(runs=(RUNS[0], f"{RUNS[0]}-seed5")),
+}

@@ -7,18 +7,13 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from tests.figures import LOOPS, legend_texts, ranges
 from tests.studies.sweeps.samples import (
     DOCUMENTS,
-    ITERATIONS,
     ONE,
     RUNS,
-    SHARES,
     compared,
-    draw_baselines,
     draw_starts,
     draw_variants,
-    value,
 )
 from tests.synthetic_run import GROUPS, loop_rows
 from twoscale import tables
@@ -112,46 +107,7 @@ def test_a_cosine_is_judged_by_the_bounds_of_claim_4(level, verdict):
     assert cells(draw.compare_starts([start_run(level=level)]))["verdict"].item() == verdict
 
 
-def lines(axes, marker="o"):
-    return [line for line in axes.get_lines() if line.get_marker() == marker]
-
-
-def test_every_checkpoint_has_a_line_over_the_shares_and_a_mark_for_random_weights():
-    figure = draw_starts()
-    for axes in figure.axes[:2]:
-        by_length = {length: [line for line in lines(axes) if len(line.get_xdata()) == length] for length in (1, 3)}
-        for iteration, line, mark in zip(ITERATIONS, by_length[3], by_length[1], strict=True):
-            assert list(line.get_xdata()) == [0, 0.5, 1]
-            assert list(line.get_ydata()) == pytest.approx([value(share, iteration, "all") for share in SHARES[:3]])
-            assert list(mark.get_ydata()) == pytest.approx([value(np.nan, iteration, "all")])
-    loss = [line for line in lines(figure.axes[2]) if len(line.get_xdata()) == 3]  # no untrained checkpoint
-    assert [line.get_ydata()[0] for line in loss] == pytest.approx([7.1, 7.4])
-
-
-def test_intervals_and_single_seeds_are_those_of_the_last_checkpoint():
-    axes = draw_starts().axes[0]
-    (bars,) = [collection for collection in axes.collections if hasattr(collection, "get_segments")]
-    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [
-        pytest.approx([value(share, 400, "all") - 0.1, value(share, 400, "all") + 0.1]) for share in SHARES
-    ]
-    (seeds,) = lines(axes, "_")
-    assert sorted(seeds.get_ydata()) == pytest.approx(sorted(value(s, 400, seed) for s in SHARES for seed in "12"))
-    assert lines(draw_starts(seeds=("1", "all")).axes[0], "_") == []
-
-
 # --- variants -------------------------------------------------------------------------------------------------------
-
-
-def test_the_last_checkpoint_of_every_variant_has_a_line_in_every_panel():
-    figure = draw_variants()
-    for axes in figure.axes[:4]:
-        found = [list(line.get_ydata()) for line in axes.get_lines()]
-        assert found == [[400 + place + k for k in range(LOOPS)] for place in range(len(RUNS))]
-    loss = figure.axes[5].get_lines()
-    assert [list(line.get_xdata()) for line in loss] == [[1, 3, 5]] * len(RUNS)
-    drift = [line for line in figure.axes[4].get_lines() if line.get_marker() != "None"]  # of the reference state
-    assert [list(line.get_ydata()) for line in drift] == [[3.0]] * len(RUNS)
-    assert len(draw_variants(groups=("3-6",), boundaries=()).axes) == 3
 
 
 def test_sandwich_and_adapter_share_a_colour_and_the_initial_state_a_dash():
@@ -159,16 +115,6 @@ def test_sandwich_and_adapter_share_a_colour_and_the_initial_state_a_dash():
     looks = list(draw.variant_styles(map(draw.variant, RUNS)).values())
     assert to_rgb(looks[0]["color"]) == to_rgb(looks[1]["color"]) != to_rgb(looks[2]["color"])
     assert looks[0]["linestyle"] == looks[2]["linestyle"] != looks[1]["linestyle"]
-
-
-def test_variants_under_several_seeds_are_means_with_the_range_and_a_mark_of_each():
-    figure = draw_variants(runs=(RUNS[0], f"{RUNS[0]}-seed5"))
-    (line,) = figure.axes[0].get_lines()
-    assert list(line.get_ydata()) == [400.5 + k for k in range(LOOPS)]
-    assert ranges(figure.axes[0]) == [(400, 401 + LOOPS - 1)]
-    seeds_of_ratio = [line for line in figure.axes[4].get_lines() if line.get_marker() == "_"]
-    assert [list(line.get_ydata()) for line in seeds_of_ratio] == [[3.0, 3.0]]
-    assert legend_texts(figure) == ["post-residual, random, noise", style.REPORTED_LABEL]
 
 
 @pytest.mark.parametrize("drawn", [draw_starts, draw_variants])
@@ -233,22 +179,13 @@ def test_the_page_has_sizes_differences_and_every_seed(tmp_path):
     assert "under the seed 1." in draw.baselines_page(compared(tmp_path, ONE), VALUES)
 
 
-def test_the_figure_has_means_and_seeds_of_every_trained_model(tmp_path):
-    figure, table = draw_baselines(tmp_path), compared(tmp_path)
-    ce, difference = figure.axes
-    assert [len(axes.get_lines()) for axes in figure.axes] == [3 * 4, 2 * 4 + 1]
-    means = table[table["seed"].isna()].set_index("model")
-    assert difference.get_lines()[0].get_ydata() == pytest.approx([means.loc["parameters", "difference"]])
-    assert ce.get_lines()[0].get_ydata() == pytest.approx([means.loc["looped", "ce"]])
-    untrained = f"untrained: {means.loc['untrained', 'ce']:.2f} nats/token"
-    assert legend_texts(figure) == ["mean over seeds", "one seed", untrained]
-    assert legend_texts(draw_baselines(tmp_path, ONE))[0] == "one seed"
-    with pytest.raises(InputError, match="table baselines: found no row"):
-        draw.draw_baselines(table[:0], context=style.FigureContext("trial", "text", 3))
-
-
 def test_the_report_says_what_the_loops_buy_over_all_seeds():
     means = {"model": ["looped", "flops", "flops"], "seed": [None, None, 7], "difference": [0.0, -0.25, 9.0]}
     ends = {"difference_low": [0.0, -0.5, 8.0], "difference_high": [0.0, 0.125, 10.0]}
     found = draw.baselines_sentence(pd.DataFrame(means | ends))
     assert found.endswith("per token: -0.250 [-0.500, +0.125] with the same training FLOPs.")
+
+
+def test_a_table_without_rows_is_refused(tmp_path):
+    with pytest.raises(InputError, match="table baselines: found no row"):
+        draw.draw_baselines(compared(tmp_path, ONE)[:0], context=None)

@@ -49,10 +49,6 @@ def test_random_weights_have_the_usual_share_in_the_sweeps_of_a_run_that_has_ano
     assert {name: runs[name].model.adapter_share for name in shares} == shares
 
 
-def test_a_model_without_a_projection_has_no_starts():
-    assert runs_of("adapter_init", {"preset": "tiny"} | without_projection()) == {}
-
-
 def test_models_from_before_the_share_keep_their_identity():
     before = config.training_identity(config.checked(config.preset("demo")))["model"]
     assert "adapter_share" not in before

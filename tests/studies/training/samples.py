@@ -38,3 +38,6 @@ def draw(groups=("4", "5-6"), iterations=100, **changed):
 
 def training():
     return draw()
+
+
+FURTHER = {"training, falling gradient": lambda: draw(gradient_norm=np.r_[50.0, np.full(99, 0.5)])}
