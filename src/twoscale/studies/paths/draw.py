@@ -87,7 +87,12 @@ def draw_path_types(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, con
     for column, group in zip(panels.T, groups, strict=True):
         for axes, measure in zip(column, PATH_ROWS, strict=False):
             metrics = path_metrics[(path_metrics["group"] == group) & (path_metrics["measure"] == measure)]
-            _draw_spread(axes, metrics, iterations, context)
+            places = style.scale_iterations(axes, iterations, context)
+            known = metrics[metrics["count"] > 0].set_index("iteration").reindex(iterations)
+            for (low, high), (_, alpha) in BANDS.items():
+                style.band(axes, places, known[low], known[high], color=style.BLUE, alpha=alpha)
+            axes.plot(places, known["q50"], **_BLUE)
+            axes.label_outer()
         if not shares.empty:
             places = style.scale_iterations(column[-1], shares.loc[group].index, context)
             for name, share in shares.loc[group].items():
@@ -129,16 +134,6 @@ def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> N
     for axes, share in zip(panels, shares.min(axis="columns"), strict=True):
         tokens = "all" if share > 1 - 1e-9 else f"{least}{min(100 * share, 99.9):.3g} %"
         axes.set_title(f"{axes.get_title()}, {tokens} converge")
-
-
-def _draw_spread(axes: Axes, metrics: pd.DataFrame, iterations: list[int], context: style.FigureContext) -> None:
-    """The median over tokens, with bands of the middle half and of nine tenths."""
-    places = style.scale_iterations(axes, iterations, context)
-    known = metrics[metrics["count"] > 0].set_index("iteration").reindex(iterations)
-    for (low, high), (_, alpha) in BANDS.items():
-        style.band(axes, places, known[low], known[high], color=style.BLUE, alpha=alpha)
-    axes.plot(places, known["q50"], **_BLUE)
-    axes.label_outer()
 
 
 # --- path independence -------------------------------------------------------------------------------------------
@@ -202,25 +197,20 @@ def draw_path_independence(path_independence: pd.DataFrame, *, dtype: str, conte
 def _draw_measure(
     axes: Axes, of_measure: pd.DataFrame, looks: dict[str, dict], floor: float, context: style.FigureContext
 ) -> None:
-    """One line per varied group over the checkpoints."""
+    """One line per varied group over the checkpoints: a median with a band of nine tenths, or a share."""
     iterations = sorted(of_measure["iteration"].unique())
     places = style.scale_iterations(axes, iterations, context)
     for group, look in looks.items():
         rows = of_measure[of_measure["group"] == group].set_index("iteration").reindex(iterations)
         if (of_measure["measure"] == "agreement").all():
             axes.plot(places, 1 - rows["mean"], **look)
-        else:
-            _draw_quantiles(axes, places, rows, look, floor)
+            continue
+        axes.set_yscale("log")
+        low, median, high = (rows[name].clip(lower=floor) for name in ("q05", "q50", "q95"))
+        style.band(axes, places, low, high, color=look["color"], alpha=0.12)
+        axes.plot(places, median, **look)
+        if (rows["q05"] < floor).any():
+            axes.axhspan(floor / 10, floor, **ROUNDING)
+        style.label_powers(axes.yaxis)
     if axes.patches:  # the range of rounding errors
         axes.set_ylim(bottom=floor / 10)
-
-
-def _draw_quantiles(axes: Axes, places: np.ndarray, rows: pd.DataFrame, look: dict, floor: float) -> None:
-    """The median with a band of nine tenths, above the rounding errors."""
-    axes.set_yscale("log")
-    low, median, high = (rows[name].clip(lower=floor) for name in ("q05", "q50", "q95"))
-    style.band(axes, places, low, high, color=look["color"], alpha=0.12)
-    axes.plot(places, median, **look)
-    if (rows["q05"] < floor).any():
-        axes.axhspan(floor / 10, floor, **ROUNDING)
-    style.label_powers(axes.yaxis)
