@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -358,17 +357,18 @@ def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping
     fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")].sort_values("threshold")
     axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
+    _scale(axes)
+
+
+def _scale(axes: Axes) -> None:
+    """Costs on a logarithmic axis, nats on one that is linear around 0."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yscale("symlog", linthresh=LINEAR)
-    _tick_powers(axes.yaxis)
-
-
-def _tick_powers(axis: Axis) -> None:
-    axis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+    axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
 
 
 # --- figure: Pareto ----------------------------------------------------------------------------------------------
@@ -415,12 +415,7 @@ def draw_pareto(
             bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
             axes.errorbar(rows[column], rows["excess"], yerr=bars, elinewidth=0.6, **look)
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_yscale("symlog", linthresh=LINEAR)
-        _tick_powers(axes.yaxis)
+        _scale(axes)
         axes.set_xlabel(label)
         axes.set_title(title, loc="left")
     panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
