@@ -61,7 +61,7 @@ SHARES = ("variance", "dlr")
 LATE_SPREAD = (0.17, 0.34, 0.29)
 DECAY_SPREAD = (0.02, 0.11, 0.23)
 # Of the nats that sequences lose at 1e-2, where the mean loses none; proportional to this power of the threshold. The
-# loss itself varies by half.
+# loss itself varies by half, or as `World.root_of_loss` says.
 LOSS_SPREAD = {"kl": 0.0164, "acceleration": 0.0003, "step_norm": 0.0003, "fixed": 0.0}
 LOSS_EXPONENT = 0.45
 
@@ -186,7 +186,10 @@ class Draw(Evidence):
     def _loss(self, point: tuple[str, float]) -> np.ndarray:
         """Nats lost per sequence: that of the world, more for some text than for other."""
         loss = at(self.world.loss, point, float(point[1] == TOO_LARGE))
-        spread = LOSS_SPREAD[point[0]] * (point[1] / 1e-2) ** LOSS_EXPONENT + 0.5 * abs(loss)
+        if self.world.root_of_loss and loss:
+            spread = self.world.root_of_loss * abs(loss) ** 0.5
+        else:
+            spread = LOSS_SPREAD[point[0]] * (point[1] / 1e-2) ** LOSS_EXPONENT + 0.5 * abs(loss)
         return loss + spread * self.once(("loss", point), lambda: self.effects(quality=True))
 
     def evaluations(self, points: Sequence[tuple[str, float]]) -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 from tests import simulation, worlds
 from tests.worlds import DEMO, FALSE, FALSE_LIMIT, GROUPS, SIZES, TRUE, TRUE_LIMIT, WORLDS
 from twoscale import tables
-from twoscale.claims import bootstrap, evidence, geometry
+from twoscale.claims import bootstrap, evidence, exits, geometry
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import FAILS, HOLDS
 from twoscale.claims.geometry import log_mean_step
@@ -64,6 +64,38 @@ def test_far_from_the_bounds_no_verdict_is_wrong_and_a_false_claim_is_mostly_ref
         counts = simulation.count_verdicts(number, world, paper, draws)
         assert counts[HOLDS] == 0
         assert counts[FAILS] >= draws / 2
+
+
+def race_with_known_ratio(size):
+    """A world in which three criteria lose 0.01 nats at different places of the grid, and the true ratios of times."""
+    grid = np.array([*worlds.HALF_DECADES, worlds.TOO_LARGE])
+    places = np.arange(len(grid))
+    lost = {"acceleration": (4.1, 0.45), "kl": (3.1, 0.35), "step_norm": (4.7, 0.6)}
+    curves = {name: 0.01 * 10 ** (slope * (places - place)) for name, (place, slope) in lost.items()}
+    world = worlds.race(1.2, 0.9, {name: dict(zip(grid, curve, strict=True)) for name, curve in curves.items()})
+    logs = {
+        name: np.interp(
+            exits._crossings(curve[None], 0.01)[0], places, np.log([world.milliseconds[name][t] for t in grid])
+        )
+        for name, curve in curves.items()
+    }
+    return world, {other: np.exp(logs["acceleration"] - logs[other]) for other in ("kl", "step_norm")}
+
+
+@pytest.mark.parametrize("draws", [40, pytest.param(500, marks=pytest.mark.long)])
+def test_the_interval_of_claim_10_covers_the_true_ratio_in_93_to_97_percent(draws, monkeypatch):
+    """With the noise of the demo; by chance the share differs by two standard errors more."""
+    monkeypatch.setattr(bootstrap, "REPEATS", simulation.REPEATS)
+    world, ratios = race_with_known_ratio(DEMO)
+    covered = [
+        race.low <= ratio <= race.high
+        for seed in range(draws)
+        for other, ratio in ratios.items()
+        for race in [exits._race(simulation.Draw(world, DEMO, seed), "acceleration", other)]
+    ]
+    chance = 2 * (0.05 * 0.95 / draws) ** 0.5
+    print(np.mean(covered))
+    assert 0.93 - chance <= np.mean(covered) <= 0.97 + chance
 
 
 def test_every_claim_is_simulated():
