@@ -72,8 +72,8 @@ class Estimate:
 
     def exponential(self) -> Self:
         """The ratio of which this is the logarithm."""
-        ends = {name: float(np.exp(getattr(self, name))) for name in ("value", "low", "high")}
-        return replace(self, **ends, is_ratio=True)
+        value, low, high = (float(np.exp(number)) for number in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high, is_ratio=True)
 
 
 # --- the tables of a run ---------------------------------------------------------------------------------------

@@ -75,7 +75,8 @@ def over_seeds(values: np.ndarray) -> Estimate:
 
 def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
     parts, value = (of_documents, of_seeds), of_documents.value
-    joined = SeedMean(value, *map(float, bootstrap.joined(value, *((p.low, p.high) for p in parts))), parts=parts)
+    low, high = bootstrap.joined(value, *((part.low, part.high) for part in parts))
+    joined = SeedMean(value, float(low), float(high), parts=parts)
     return joined.exponential() if is_ratio else joined
 
 

@@ -189,8 +189,8 @@ def write_arena(losses: Losses, exits: Exits, name: str, folder: Path) -> None:
     arena = compare(losses, exits).assign(run=name)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
-    halves = split_half(losses.nats[:, None])
-    halves = reliability(losses.means(**{column: values[0] for column, values in halves.items()}).assign(group=GROUP))
+    depths = {name: values[0] for name, values in split_half(losses.nats[:, None]).items()}
+    halves = reliability(losses.means(**depths).assign(group=GROUP))
     values = {"run": name, "text": losses.path.name, "tokens": len(losses.tokens), "loops": losses.depths}
     with replacing(folder / "arena.md") as temporary:
         temporary.write_text(page(arena, halves, values | {"draws": "all"}), encoding="utf-8")

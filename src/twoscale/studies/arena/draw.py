@@ -170,8 +170,8 @@ def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]
 # --- verdicts ----------------------------------------------------------------------------------------------------
 
 # The primary family, fixed before any run: the criteria of the paper and those of the parent work.
-PRIMARY = ("step_norm", "kl", "acceleration")
-PRIMARY += ("step_norm_relative", "cosine", "entropy_diff", "argmax_stability", "minp_kl")
+PRIMARY = {"step_norm", "kl", "acceleration"}
+PRIMARY |= {"step_norm_relative", "cosine", "entropy_diff", "argmax_stability", "minp_kl"}
 SHARES = (1 / 4, 1 / 2)  # of full depth
 RELEVANT = 0.02  # nats per token: a smaller gain is no reason to use a criterion
 POWER = 0.8
@@ -260,8 +260,8 @@ def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:
         by = "" if np.isnan(most) else f" (by up to {number(most)} nats per token)"
         found[word].append(criterion.replace("_", " ") + by)
     shown = [word for word, names in found.items() if names and (is_primary or word in (BETTER, BOTH, WORSE))]
-    words = {UNKNOWN: f"{UNKNOWN} at {rows['documents'].max()} documents"} if len(rows) else {}
-    listed = "; ".join(f"{words.get(word, word)}: {', '.join(found[word])}" for word in shown)
+    said = {UNKNOWN: f"{UNKNOWN} at {rows['documents'].max()} documents"} if len(rows) else {}
+    listed = "; ".join(f"{said.get(word, word)}: {', '.join(found[word])}" for word in shown)
     return listed or f"no difference is shown in {len(rows)} gains"
 
 
@@ -321,13 +321,14 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
         axes.set_title(f"{numeral}  gain over {name}", loc="left")
         axes.set_xlabel("evaluations per token and group (mean, log scale)")
     panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}")
-    lines = {
+    lines: dict[str, Line2D | Patch] = {
         criterion_name(name): Line2D([], [], color=colour) for name, colour in colours.items() if colour != style.OTHERS
     }
     others = sum(colour == style.OTHERS for colour in colours.values())
     lines |= {f"{others} other criteria": Line2D([], [], color=style.OTHERS)} if others else {}
     looks = {"difference shown": SURE, "not shown": UNSURE, "the oracle, over fixed loops": ROOM}
-    lines |= {name: Line2D([], [], **({"color": style.GREY} | look)) for name, look in looks.items()}
+    for name, look in looks.items():
+        lines[name] = Line2D([], [], **{"color": style.GREY, **look})
     lines["too small to be shown"] = Patch(**TOO_SMALL)
     figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=min(len(lines), 4))
     return figure

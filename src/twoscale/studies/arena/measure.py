@@ -7,7 +7,7 @@ budget oracle chooses one state per token so that the mean loss is least at give
 (`twoscale.exits.parallel`), a token sees what earlier exits have changed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -143,7 +143,7 @@ def measure_regret(
     return found
 
 
-def _rows(point: Row, batch: HeldOut, **columns: Tensor) -> Iterator[Row]:
+def _rows(point: Mapping[str, object], batch: HeldOut, **columns: Tensor) -> Iterator[Row]:
     """Means over the tokens of each sequence of columns (B, T)."""
     means = {name: values.double().mean(-1).tolist() for name, values in columns.items()}
-    return (point | row for row in batch.rows(**means))
+    return ({**point, **row} for row in batch.rows(**means))
