@@ -38,7 +38,7 @@ NODES, EDGES = 16, 24
 ABSENT, PRESENT = 2, 3  # tokens of edges; those of nodes are 1 for the two ends, else 0
 LOOPS = (8, 12, 16, 20, 24, 32, 48, 64)
 ARENA_LOOPS = 24
-HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-16, 5))
+QUARTER_DECADES = tuple(10 ** (exponent / 4) for exponent in range(-32, 9))
 PROBABILITIES = (0.6, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999)
 THRESHOLDS = {"argmax_stability": (1, 2, 3, 5, 8), "confidence": PROBABILITIES, "margin": PROBABILITIES}
 TRAINED_ITERATIONS = 1  # of the training, not published; above 0, so that the weights count as trained
@@ -156,7 +156,7 @@ def criteria() -> dict[tuple[str, float], tuple[ExitCriterion, bool]]:
     kinds["acceleration_one_hit"] = type("OneHit", (Acceleration,), {"patience": 1})
     found = {}
     for name, kind in kinds.items():
-        for threshold in THRESHOLDS.get(name, HALF_DECADES):
+        for threshold in THRESHOLDS.get(name, QUARTER_DECADES):
             found[name, threshold] = kind(threshold), False
             if not kind.needs_readout and name != "cosine" and "relative" not in name:
                 found[f"direction_{name}", threshold] = kind(threshold), True
@@ -195,6 +195,8 @@ def compare_exits(model: Solver, problems: Tensor, solutions: list[set[tuple[int
         ("one_path", nearest[:, is_single], {point: evaluations[is_single] for point, evaluations in exits.items()}),
         ("problems", whole, together),
     ):
+        if not losses.numel():  # no problem has a single path
+            continue
         numbers = np.indices(losses.shape[1:]).reshape(2, -1)
         tokens = pd.DataFrame({"document": numbers[0], "sequence": numbers[0], "position": numbers[1]})
         nats = losses.flatten(1).clone()

@@ -293,13 +293,42 @@ def test_without_any_threshold_of_equal_quality_there_is_no_race():
     assert any("neither criterion" in f.reason for f in verdict.findings)
 
 
+def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
+    """From place 6 on, criteria lose 0.01, 0.02 and 0.03 nats per threshold, so 0.01 at 7, 6.5 and 6 1/3."""
+    grid = [10 ** (-5 + place / 2) for place in range(13)]
+    lost = {
+        name: {tau: slope * max(0, place - 6) for place, tau in enumerate(grid)}
+        for name, slope in (("acceleration", 0.01), ("kl", 0.02), ("step_norm", 0.03))
+    }
+    loops = exit_loops(spread=0.0)
+    counts = [loops[loops["threshold"] == loops["threshold"].iloc[0]].assign(threshold=tau) for tau in grid]
+    slower = latency(grid=grid, kl=1.2)
+    run = synthetic(quality=quality(grid=grid, **lost), latency=slower, exit_loops=pd.concat(counts))
+    found = {}
+    for number in (9, 11, 14, 15):
+        verdict = examine(number, run)
+        assert verdict.verdict == {9: FAILS, 11: HOLDS, 14: HOLDS, 15: FAILS}[number]
+        found |= {f.quantity: f for f in verdict.findings if f.quantity.startswith(exits.EQUAL)}
+        differs = f"{exits.EQUAL} {HOLDS}" if number in (9, 15) else None
+        assert differs is None or differs in verdict.reason
+    lost_by_ten = "nats lost at the tenfold τ"
+    assert found[f"{exits.EQUAL} {lost_by_ten}"].estimate.value == pytest.approx(0.06)
+    assert found[f"{exits.EQUAL} {lost_by_ten}: step norm minus acceleration"].estimate.value == pytest.approx(0.04)
+    assert found[f"{exits.EQUAL} {lost_by_ten}: step norm minus kl"].estimate.value == pytest.approx(0.02)
+    latencies = found[f"{exits.EQUAL} latency over that of acceleration"].estimate
+    race = next(f.estimate for f in examine(10, run).findings if f.scope == "kl")
+    assert (latencies.value, latencies.low) == pytest.approx((1 / race.value, 1 / race.high), rel=0.02)
+    evaluations = found[f"{exits.EQUAL} evaluations per token and group minus those of acceleration"].estimate
+    assert (evaluations.value, evaluations.low, evaluations.high) == pytest.approx((3, 3, 3))
+
+
 @pytest.mark.parametrize(("criterion", "end"), [("acceleration", "high"), ("kl", "low")])
 def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race(criterion, end):
     """The criterion may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where it is slower."""
     doubtful = synthetic(quality=quality(spread=3.0, **{criterion: {1e-2: 0.008}}))
     limits = exits.equal_quality(doubtful, criterion)
-    assert limits.place == pytest.approx(6, abs=0.03)
-    assert 5 < limits.samples.min() < 5.9
+    assert limits.places[-1] == pytest.approx(6, abs=0.03)
+    assert 5 < limits.places.min() < 5.9
     sure, unsure = (
         next(f.estimate for f in examine(10, run).findings if f.scope == "kl") for run in (synthetic(), doubtful)
     )

@@ -24,13 +24,13 @@ def example():
 @pytest.fixture
 def data(tmp_path):
     path = tmp_path / "problems.data"
-    path.write_text("\n".join([PROBLEM] * 10) + "\n")
+    path.write_text("\n".join([PROBLEM] * 20) + "\n")
     return path
 
 
 def test_the_solver_reads_problems_and_all_their_shortest_paths(example, data):
     problems, solutions = example.read_problems(data)
-    assert problems.shape == (2, 40)  # a fifth of ten
+    assert problems.shape == (4, 40)  # a fifth of twenty
     assert problems[0, :16].nonzero().flatten().tolist() == [3, 13]
     assert (problems[0, 16:] == example.ABSENT).nonzero().flatten().tolist() == [12, 21]
     assert set(problems[0, 16:].tolist()) == {example.ABSENT, example.PRESENT}
@@ -48,12 +48,20 @@ def test_the_solver_is_right_if_it_marks_exactly_one_of_the_shortest_paths(examp
 def test_the_solver_is_loaded_run_and_recorded(example, data, tmp_path, monkeypatch, capsys, suffix):
     torch.manual_seed(0)
     monkeypatch.setattr(example, "LOOPS", (2, 5))
+    monkeypatch.setattr(example, "ARENA_LOOPS", 4)
+    monkeypatch.setattr(example, "QUARTER_DECADES", (0.1, 1.0))
+    data.write_text(f"{PROBLEM}\n{PROBLEM.removesuffix(',16-15-1')}\n" * 10)
     weights, state = tmp_path / f"weights{suffix}", example.Solver().state_dict()
     state["blocks.0.attn.mask"] = torch.ones(1, 1, 40, 40)
     (torch.save if suffix == ".pt" else save_file)(state, weights)
     folder = tmp_path / "recorded"
     example.main(argparse.Namespace(weights=weights, data=data, folder=folder, sequences=2))
-    assert capsys.readouterr().out.splitlines() == ["  2 loops: 0.000", "  5 loops: 0.000"]
+    said = capsys.readouterr().out
+    assert said.splitlines()[:2] == ["  2 loops: 0.000", "  5 loops: 0.000"]
+    for name in ("edges", "one_path", "problems"):
+        arena = tables.read("arena", folder / "arena" / name / "arena.parquet")
+        assert {"entropy", "direction_step_norm", "acceleration_one_hit"} & set(arena["criterion"]), name
+        assert f"{name}:\nCompared with random exits" in said
     (path,) = (folder / "trajectories").glob("*.parquet")
     rows = tables.read("trajectories", path)
     assert rows["k"].max() == 5

@@ -32,6 +32,9 @@ PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # App. D
 PAPER_MAX_LOOPS = 30
 REPORTED_LATENCY = (580, 360)  # ms per token under acceleration at τ = 1e-5 and 1e-2 (section 4, about)
 EQUAL_QUALITY = 0.01  # nats
+# The second reading of claims about τ, whose unit the paper leaves open: thresholds at which each criterion has lost
+# `EQUAL_QUALITY`, instead of equal numbers.
+EQUAL = "at equal quality:"
 OTHER_LOSSES = (0.003, 0.03)  # nats, at which claim 10 is printed too
 ABRUPT_LOSS = 0.05  # nats
 SAVING = 0.75  # of the time
@@ -66,6 +69,8 @@ def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
     for threshold in PAPER_GRID:
         name = f"latency over that of acceleration, τ = {threshold:g}"
         yield judged("kl", name, above(1), _latency_ratio, evidence, ("kl", threshold), ("acceleration", threshold))
+    name = f"{EQUAL} latency over that of acceleration"
+    yield judged("kl", name, above(1), _race, evidence, "kl", "acceleration", counts=False)
     yield _check_cost(evidence)
     yield from _scales(evidence)
 
@@ -110,6 +115,8 @@ def step_norm_loses_quality(evidence: Evidence) -> Iterator[Quantity]:
     flat, loss = "CE(1e-3) − CE(1e-5) in nats", "CE(1e-2) − CE(1e-3) in nats"
     yield judged("step_norm", flat, at_most(EQUAL_QUALITY), ce_change, evidence, middle, fine)
     yield judged("step_norm", loss, at_least(ABRUPT_LOSS), ce_change, evidence, coarse, middle)
+    name = f"{EQUAL} nats lost at the tenfold τ"
+    yield judged("step_norm", name, at_least(ABRUPT_LOSS), _loss_beyond, evidence, "step_norm", counts=False)
     yield from _scales(evidence)
 
 
@@ -117,6 +124,10 @@ def acceleration_and_kl_are_robust(evidence: Evidence) -> Iterator[Quantity]:
     name = "nats lost from τ = 1e-5 to 1e-2: step norm minus {}"
     for criterion in ("acceleration", "kl"):
         yield judged(criterion, name.format(criterion), above(EQUAL_QUALITY), _excess_loss, evidence, criterion)
+    name = f"{EQUAL} nats lost at the tenfold τ: step norm minus {{}}"
+    for other in ("acceleration", "kl"):
+        arguments = evidence, "step_norm", other
+        yield judged(other, name.format(other), above(EQUAL_QUALITY), _loss_beyond, *arguments, counts=False)
     yield from _scales(evidence)
 
 
@@ -140,6 +151,8 @@ def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
     for threshold in PAPER_GRID:
         name = f"evaluations per token and group minus those of acceleration, τ = {threshold:g}"
         yield judged("kl", name, above(0), later, threshold)
+    name = f"{EQUAL} evaluations per token and group minus those of acceleration"
+    yield judged("kl", name, above(0), _evaluations_at_equal_quality, evidence, "kl", "acceleration", counts=False)
     yield from _scales(evidence)
 
 
@@ -168,15 +181,23 @@ class EqualQuality:
 
     criterion: str
     thresholds: list[float]
-    place: float
-    samples: np.ndarray  # the place in samples of the documents (R,)
+    losses: np.ndarray  # nats at each threshold (R + 1, T), in samples of the documents and last of all of them
+    places: np.ndarray  # (R + 1,)
     effective: float  # number of documents
 
     def __str__(self) -> str:
-        if np.isnan(self.place):
+        if np.isnan(self.places[-1]):
             return f"{self.criterion} has no threshold of equal quality"
-        threshold = np.exp(np.interp(self.place, range(len(self.thresholds)), np.log(self.thresholds)))
+        threshold = np.exp(np.interp(self.places[-1], range(len(self.thresholds)), np.log(self.thresholds)))
         return f"{self.criterion} at τ = {threshold:.3g}"
+
+    def loss_beyond(self) -> np.ndarray:
+        """Nats lost from the place to the tenfold threshold (R + 1,). Raises InconclusiveError beyond the last one."""
+        logs, numbers = np.log10(self.thresholds), np.arange(len(self.thresholds))
+        beyond = np.interp(np.interp(self.places, numbers, logs) + 1, logs, numbers, right=np.nan)
+        if np.isnan(beyond[-1]):
+            raise InconclusiveError(f"{self} and tenfold: beyond its last threshold, {self.thresholds[-1]:.3g}")
+        return _interpolated(self.losses, beyond) - _interpolated(self.losses, self.places)
 
     def milliseconds(self, evidence: Evidence, prompts: np.ndarray) -> np.ndarray:
         """Median time per token over prompts (R + 1, P): in samples of documents and prompts, and last of all of them.
@@ -184,7 +205,7 @@ class EqualQuality:
         Times are interpolated linearly in their logarithm, and infinite without a place.
         """
         times = np.log(evidence.latencies([(self.criterion, threshold) for threshold in self.thresholds])).T  # (T, P)
-        places = np.append(self.samples, self.place)[:, None]
+        places = self.places[:, None]
         before = np.minimum(np.nan_to_num(places), len(times) - 2).astype(int)
         share = places - before
         at_places = (1 - share) * times[before, prompts] + share * times[before + 1, prompts]
@@ -198,9 +219,16 @@ def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALIT
         raise InconclusiveError(f"{criterion} may still have equal quality at its last threshold, {thresholds[-1]:.3g}")
     units = evidence.entropies([*((criterion, threshold) for threshold in thresholds), full])
     totals = np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
-    losses = mean(totals)  # (R + 1, T + 1)
-    *samples, place = _crossings(losses[:, :-1] - losses[:, -1:], nats)
-    return EqualQuality(criterion, thresholds, place, np.array(samples), effective_number(units))
+    losses = mean(totals)[:, :-1] - mean(totals)[:, -1:]
+    return EqualQuality(criterion, thresholds, losses, _crossings(losses, nats), effective_number(units))
+
+
+def _interpolated(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Values (R, T) at places (R,) between their columns; the value at the last column beyond it."""
+    places = np.clip(np.nan_to_num(places, nan=np.inf), 0, values.shape[1] - 1)
+    before = np.minimum(places, values.shape[1] - 2).astype(int)
+    low, high = (np.take_along_axis(values, (before + more)[:, None], axis=1)[:, 0] for more in (0, 1))
+    return low + (places - before) * (high - low)
 
 
 def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
@@ -225,7 +253,7 @@ def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QU
     the interval.
     """
     ours, theirs = (equal_quality(evidence, name, nats) for name in (criterion, other))
-    if np.isnan(ours.place) and np.isnan(theirs.place):
+    if np.isnan(ours.places[-1]) and np.isnan(theirs.places[-1]):
         raise InconclusiveError("neither criterion has a threshold of equal quality")
     prompts = len(evidence.latencies([(criterion, ours.thresholds[0])]))
     # in another order than the samples of documents, which come from the same random stream
@@ -257,3 +285,32 @@ def _log_estimate(value: float, samples: np.ndarray, effective: float, remark: s
     low = -np.inf if (~(samples > -np.inf)).mean() > outside else low
     high = np.inf if (~(samples < np.inf)).mean() > outside else high
     return Estimate(value, low, high, remark, effective - 1).checked()
+
+
+def _loss_beyond(evidence: Evidence, criterion: str, other: str | None = None) -> Estimate:
+    """Nats lost by `criterion` from equal quality to the tenfold threshold, minus those of `other` from its own."""
+    qualities = [equal_quality(evidence, name) for name in (criterion, other) if name is not None]
+    losses = [quality.loss_beyond() for quality in qualities]
+    remark = ", ".join(
+        f"{quality} and tenfold: {loss[-1]:.3g}" for quality, loss in zip(qualities, losses, strict=True)
+    )
+    return _of_documents(losses[0] - (losses[1] if other else 0), qualities[0].effective, remark)
+
+
+def _evaluations_at_equal_quality(evidence: Evidence, criterion: str, other: str) -> Estimate:
+    """Evaluations per token and group of `criterion` minus those of `other`, each where it has lost `EQUAL_QUALITY`."""
+    qualities = [equal_quality(evidence, name) for name in (criterion, other)]
+    counts = []
+    for quality in qualities:
+        units = evidence.evaluations([(quality.criterion, threshold) for threshold in quality.thresholds])
+        totals = np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
+        counts.append(_interpolated(mean(totals), quality.places))
+    remark = ", ".join(f"{quality}: {count[-1]:.3g}" for quality, count in zip(qualities, counts, strict=True))
+    return _of_documents(counts[0] - counts[1], qualities[0].effective, remark)
+
+
+def _of_documents(values: np.ndarray, effective: float, remark: str) -> Estimate:
+    """The estimate whose values are those of samples of the documents, and last that of all (R + 1,)."""
+    *samples, value = values
+    low, high = bootstrap.interval_about(value, np.array(samples), effective)
+    return Estimate(float(value), low, high, remark, effective - 1).checked()

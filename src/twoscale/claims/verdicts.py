@@ -10,7 +10,7 @@ Intervals are bootstraps over held-out documents (geometry, quality) or over tim
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -228,6 +228,9 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
     quantities = [quantity for quantity in claim.quantities(evidence) if references or quantity.counts]
     findings = tuple(find(quantity, sum(q.counts for q in quantities)) for quantity in quantities)
     verdict, reason = combine(findings)
+    at_equal_quality = [replace(f, counts=True) for f in findings if f.quantity.startswith(exits.EQUAL)]
+    if at_equal_quality and (other := combine(at_equal_quality)[0]) != verdict:
+        reason = f"at the τ of the paper; {exits.EQUAL} {other}; {reason}"
     load = evidence.load() if claim.timed else ""
     return Verdict(claim, findings, verdict, f"{reason}; {load}" if load else reason)
 
