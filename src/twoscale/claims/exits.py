@@ -34,7 +34,7 @@ REPORTED_LATENCY = (580, 360)  # ms per token under acceleration at τ = 1e-5 an
 EQUAL_QUALITY = 0.01  # nats
 # The second reading of claims about τ, whose unit the paper leaves open: thresholds at which each criterion has lost
 # `EQUAL_QUALITY`, instead of equal numbers.
-EQUAL = "at equal quality:"
+EQUAL, AT_PAPERS = "at equal quality:", "at the τ of the paper"
 OTHER_LOSSES = (0.003, 0.03)  # nats, at which claim 10 is printed too
 ABRUPT_LOSS = 0.05  # nats
 SAVING = 0.75  # of the time

@@ -230,7 +230,7 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
     verdict, reason = combine(findings)
     at_equal_quality = [replace(f, counts=True) for f in findings if f.quantity.startswith(exits.EQUAL)]
     if at_equal_quality and (other := combine(at_equal_quality)[0]) != verdict:
-        reason = f"at the τ of the paper; {exits.EQUAL} {other}; {reason}"
+        reason = f"{exits.AT_PAPERS}; {exits.EQUAL} {other}; {reason}"
     load = evidence.load() if claim.timed else ""
     return Verdict(claim, findings, verdict, f"{reason}; {load}" if load else reason)
 

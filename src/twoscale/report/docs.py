@@ -19,7 +19,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import markdown, replacing, study_parts
 from twoscale.claims.evidence import FAILS, HOLDS, OPEN, marked
-from twoscale.claims.exits import REPORTED_LATENCY
+from twoscale.claims.exits import AT_PAPERS, REPORTED_LATENCY
 from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.claims.scale import LABELS, MEANING, Scales, scales, text
 from twoscale.claims.seeds import MEAN, PER_RUN
@@ -107,13 +107,14 @@ class Column:
         return self.rows[self.rows["claim"] == claim]
 
     def verdict(self, claim: int) -> str:
-        """The verdict with the mark of the scale; of times over seeds, the number of seeds with each."""
+        """The verdict with the mark of the scale and another reading; of times over seeds, the number with each."""
         whole = f"claim == {claim} and scope == @ALL"
-        verdict = self.rows.query(whole)["verdict"].iloc[-1]
+        verdict, reason = self.rows.query(whole)[["verdict", "reason"]].iloc[-1]
         if verdict == PER_RUN:
             counts = self.each.query(whole)["verdict"].value_counts()
             verdict = ", ".join(f"{name}: {counts[name]}" for name in (HOLDS, FAILS, OPEN) if name in counts)
-        return marked(verdict, self.scales.mark)
+        other = f" ({reason.split('; ')[1]})" if reason.startswith(AT_PAPERS) else ""
+        return marked(verdict, self.scales.mark) + other
 
     def keys(self, claim: int) -> list[tuple[str, str]]:
         """Quantity and scope of the numbers that are judged, and of the untrained model's.
@@ -152,9 +153,10 @@ def columns(docs: Path) -> Iterator[Column]:
             frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
             count = each["seed"].nunique()
-            yield Column(
-                f"{name}, {count} seeds", means, each, scale.with_run(seeds=count), state, {"text": facts["text"]}
-            )
+            judged = set(claims.loc[claims["bounds"] != "", "quantity"])
+            rules = {"rules of judging": "present" if judged <= set(each["quantity"]) else "earlier"}
+            scale = scale.with_run(seeds=count)
+            yield Column(f"{name}, {count} seeds", means, each, scale, state, {"text": facts["text"]} | rules)
 
 
 def releases(docs: Path) -> dict[str, Release]:
