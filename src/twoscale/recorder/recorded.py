@@ -177,11 +177,13 @@ class StateTables:
     def _depth_rows(self, batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Rows of the table "depth_quality" at multiples of the trained loops."""
         most, previous = len(batch.decoded), None
-        for loops in loop_counts(self.trained_loops or most, most=most) if most else ():
+        trained = self.trained_loops or most
+        for loops in loop_counts(trained, most=most) if most else ():
             decoded = batch.decoded[loops - 1]
             flips = torch.nan if previous is None else decoded["predicted"] != previous
             values = {name: decoded[name] for name in ("ce", "entropy")}
             values["flips"] = torch.zeros_like(decoded["ce"]) + flips
+            values["agreement"] = decoded["predicted"] == batch.decoded[min(trained, most) - 1]["predicted"]
             yield from (row | {"loops": loops} for row in _means(values, batch.predicted, keys))
             previous = decoded["predicted"]
 

@@ -20,6 +20,7 @@ def lens_table(groups=("2", "3"), steps=(0, 1, 3, 24)):
         | {"sequence": number, "document": number, "tokens": 100 + 100 * number}
         | {"ce": 4 + 1 / (k + 1) + number, "entropy": 3 + 1 / (k + 1), "log_rank": np.log(2 + k) + number}
         | {"right": 0.25, "lost": 0.1 * k / 24 if k else None, "lost_since_mean": 0.05 if k > 3 else None}
+        | {"agreement": 1 - 1 / (k + 2)}
         for group in groups
         for k in steps
         for number in range(2)
@@ -63,6 +64,7 @@ def quality(losses=LOSSES, documents=8, tokens=100):
     rows = [
         {"iteration": 20, "loops": loops, "sequence": n, "document": n, "tokens": tokens * (1 + n % 2)}
         | {"ce": ce + n + 1e-4 * (-1) ** (n // 2) * loops, "entropy": 2.0, "flips": None if loops == 1 else 1 / loops}
+        | {"agreement": 1 - 1 / (loops + 1)}
         for loops, ce in losses.items()
         for n in range(documents)
     ]

@@ -167,9 +167,10 @@ def test_tables_and_page(tmp_path):
 
 
 def test_the_report_has_a_sentence_of_each_table():
-    lost = {"k": [3, 24, 24], "group": "5-6", "lost_since_mean": [None, 0.01, 0.03], "tokens": [9, 100, 300]}
-    found = draw.lens_sentence(pd.DataFrame({"run": "a"} | lost))
-    assert found.endswith("that are lost at 24 loops, of all tokens: 2.5 % (group 5–6).")
+    lost = {"k": [2, 24, 24], "group": "5-6", "lost_since_mean": [None, 0.01, 0.03], "tokens": [9, 100, 300]}
+    lens = draw.lens_sentence(pd.DataFrame({"run": "a", "agreement": [0.75, 1.0, 1.0]} | lost))
+    assert "that are lost at 24 loops, of all tokens: 2.5 % (group 5–6)." in lens
+    assert lens.endswith("already those at the mean loops, mean over groups: 75 % after 2.")
     table = pd.DataFrame({"run": "a", "iteration": [0, 20, 20], "loops": [1, 4, 1], "ppl": [9.0, 2.0, 3.0]})
     assert draw.scaling_sentence(table) == "Perplexity at the last checkpoint: 3 at 1 loops, 2 at 4 loops."
     losses = card()[0].query("quantity == 'ce'").set_index("loops")["value"]

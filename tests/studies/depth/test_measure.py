@@ -125,6 +125,10 @@ def test_quality_is_that_of_the_plain_forward_pass_with_as_many_loops(changes):
         logits, of_count = logits_at(subject, loops), found[found["loops"] == loops]
         flips = np.nan * torch.ones(3, 1) if previous is None else logits.argmax(-1) != previous
         means = {"ce": cross_entropies(logits, TEXT.targets), "entropy": entropies(logits), "flips": flips.double()}
+        trained = (
+            logits_at(subject, subject.model.config.typical_loops).argmax(-1) if subject.model.config.groups else None
+        )
+        means["agreement"] = torch.ones(3, 1) if trained is None else (logits.argmax(-1) == trained).double()
         assert of_count["sequence"].tolist() == list(TEXT.sequences)
         for name, values in means.items():
             assert of_count[name].tolist() == pytest.approx(values.mean(1).tolist(), nan_ok=True)

@@ -134,7 +134,7 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
         changes = lens.assign(**{f"{name}_change": lens[name] - at_mean})
         columns |= with_bounds(changes, point, name, f"{name}_change", seed)
         columns |= with_bounds(changes, point, f"{name}_change", f"{name}_change", seed)
-    for name in ("right", "lost", "lost_since_mean"):
+    for name in ("right", "lost", "lost_since_mean", "agreement"):
         columns |= with_bounds(lens.dropna(subset=name), point, name, name, seed)
     summary = pd.DataFrame(columns).reset_index()
     for name in [name for name in summary.columns if name.startswith("log_rank")]:
@@ -151,8 +151,15 @@ def lens_sentence(table: pd.DataFrame) -> str:
     ]
     return (
         f"Right predictions at the mean loops of training that are lost at {last['k'].iloc[0]} loops, of all tokens: "
-        f"{', '.join(shares)}."
+        f"{', '.join(shares)}. {_agreement(table)}"
     )
+
+
+def _agreement(table: pd.DataFrame) -> str:
+    """After how many loop steps predictions are those at the mean loops of training."""
+    means = {k: np.average(rows["agreement"], weights=rows["tokens"]) for k, rows in table.groupby("k")}
+    shares = [f"{100 * means[k]:.3g} % after {k}" for k in (1, 2, 4) if k in means]
+    return f"Predictions that are already those at the mean loops, mean over groups: {', '.join(shares)}."
 
 
 @style.look()
@@ -231,7 +238,7 @@ def summarise_card(quality: pd.DataFrame, states: pd.DataFrame, trained: int, se
     best = quality[quality["loops"] == best_loops].set_index("sequence")["ce"]
     quality = quality.assign(excess=quality["ce"] - quality["sequence"].map(best), group=NO_GROUP)
     at_counts = states[states["k"].isin(quality["loops"])].rename(columns={"k": "loops"})
-    parts = [_means(quality, name, seed) for name in ("ce", "excess", "entropy", "flips")]
+    parts = [_means(quality, name, seed) for name in ("ce", "excess", "entropy", "flips", "agreement")]
     parts += [_means(at_counts, name, seed) for name in STATE_MEASURES]
     means = pd.concat([part for part in parts if len(part)], ignore_index=True)
     return means.assign(multiple=means["loops"] / trained, iteration=quality["iteration"].iloc[0])

@@ -71,13 +71,15 @@ def _measure_group(
     states = enumerate(passing.states(group, entered, steps[-1]))
     decoded = [measure_tokens(passing.model, passing.behind(group, x), targets) for k, x in states if k in steps]
     measured = {name: torch.stack([columns[name] for columns in decoded]) for name in ("ce", "entropy", "rank")}
+    predicted = torch.stack([columns["predicted"] for columns in decoded])
     trained = steps.index(passing.model.config.typical_loops)
     right = measured["rank"] == 1
     measured["log_rank"] = measured.pop("rank").double().log()
     # no loop step precedes x^0, so nothing is lost by more of them
     lost = _from(1, lost_again(right[1:]))
     since = _from(trained + 1, right[trained] & ~right[trained + 1 :])
-    return measured | {"right": right.double(), "lost": lost, "lost_since_mean": since}
+    agrees = predicted == predicted[trained]
+    return measured | {"right": right.double(), "lost": lost, "lost_since_mean": since, "agreement": agrees}
 
 
 def lost_again(right: Tensor) -> Tensor:
@@ -153,10 +155,12 @@ class _Walk:
         self.decoded.append(measure_tokens(self.passing.model, hidden, self.batch.targets))
 
     def quality_rows(self) -> Iterator[Row]:
-        previous = None
+        typical = self.passing.model.config.typical_loops  # more than the one count of a model without groups
+        previous, trained = None, self.decoded[self.counts.index(min(typical, self.counts[-1]))]["predicted"]
         for loops, found in zip(self.counts, self.decoded, strict=True):
             flips = torch.full_like(found["ce"], torch.nan) if previous is None else found["predicted"] != previous
             columns = {"ce": found["ce"], "entropy": found["entropy"], "flips": flips}
+            columns["agreement"] = found["predicted"] == trained
             means = {name: values.double().mean(-1).tolist() for name, values in columns.items()}
             yield from ({"loops": loops, **row} for row in self.batch.rows(**means))
             previous = found["predicted"]

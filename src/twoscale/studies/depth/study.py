@@ -88,6 +88,7 @@ TABLES = {
         right=("float64", "share of tokens whose most likely next token is correct"),
         lost=("float64", "share of tokens predicted wrongly, but correctly at an earlier k > 0; null at k = 0"),
         lost_since_mean=("float64", "the same share among tokens predicted correctly at the mean loops of training"),
+        agreement=("float64", "share of tokens whose most likely next token is that at the mean loops of training"),
     ),
     # One row per (checkpoint, fixed loop count), with 95 % intervals over documents.
     "scaling": columns(
@@ -106,6 +107,7 @@ TABLES = {
         loops=("int32", "loop count of every group"),
         entropy=("float64", "entropy of the prediction in nats per token"),
         flips=("float64", "share of tokens whose prediction differs from the one at the next smaller loop count"),
+        agreement=("float64", "share of tokens whose prediction is that at the trained loop count"),
     ),
     # One row per (checkpoint, group, loop step, sequence), from one pass: medians over the tokens of the sequence. A
     # recorded run has no step after its last state.
