@@ -128,6 +128,12 @@ def lost_from(threshold: float, nats: float) -> dict[float, float]:
     return {tau: nats for tau in HALF_DECADES if tau > threshold / 1.01}
 
 
+def rising(place: float, slope: float = 0.5) -> dict[float, float]:
+    """Nats lost that are 0.01 at a place of the grid and grow tenfold in 1 / `slope` places, as in the demo."""
+    grid = [*HALF_DECADES, TOO_LARGE]
+    return {tau: 0.01 * 10 ** (slope * (number - place)) for number, tau in enumerate(grid)}
+
+
 SETTLING = World(variance=Course(0.0005, -0.01, 1.0, pinned=True))
 ORTHOGONAL = World(converged=Course(0.35, -0.4, 0.1))
 FASTER_DECAY = World(rate=Course(0.5, 0.2, 0.3))
@@ -214,13 +220,16 @@ WORLDS: dict[int, dict[str, list[World]]] = {
     },
     10: {
         TRUE: [race(1.5, 0.9, {"step_norm": lost_from(3e-4, 0.1)})],
-        TRUE_LIMIT: [race(1.0, 1.0), race(1.0, 1.0, {"acceleration": everywhere(0.01), "kl": everywhere(0.01)})],
+        TRUE_LIMIT: [
+            race(1.0, 1.0),
+            race(1.0, 1.0, {name: rising(4.5) for name in ("acceleration", "kl", "step_norm")}),
+        ],
         FALSE: [race(0.6, 1.5)],
         FALSE_LIMIT: [
             race(1.0, 1.5),
-            # as fast as KL where 0.01 nats are lost: halfway between thresholds, and just after 1e-2
-            race(1.1**1.51, 3.0, {"acceleration": lost_from(3e-3, 0.02)}),
-            race(1.1**-1.51, 1.5, {"kl": lost_from(3e-3, 0.02)}),
+            # as fast as KL where 0.01 nats are lost: between thresholds, and just after 1e-2
+            race(1.1**1.51, 3.0, {"acceleration": rising(4.5)}),
+            race(1.1**-1.51, 1.5, {"kl": rising(4.5)}),
         ],
     },
     11: {

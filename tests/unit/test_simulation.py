@@ -71,8 +71,8 @@ def race_with_known_ratio(size):
     grid = np.array([*worlds.HALF_DECADES, worlds.TOO_LARGE])
     places = np.arange(len(grid))
     lost = {"acceleration": (4.1, 0.45), "kl": (3.1, 0.35), "step_norm": (4.7, 0.6)}
-    curves = {name: 0.01 * 10 ** (slope * (places - place)) for name, (place, slope) in lost.items()}
-    world = worlds.race(1.2, 0.9, {name: dict(zip(grid, curve, strict=True)) for name, curve in curves.items()})
+    world = worlds.race(1.2, 0.9, {name: worlds.rising(*curve) for name, curve in lost.items()})
+    curves = {name: np.array(list(loss.values())) for name, loss in world.loss.items()}
     logs = {
         name: np.interp(
             exits._crossings(curve[None], 0.01)[0], places, np.log([world.milliseconds[name][t] for t in grid])

@@ -6,6 +6,7 @@ is biased, and resampling adds the bias again.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -199,17 +200,15 @@ class EqualQuality:
             raise InconclusiveError(f"{self} and tenfold: beyond its last threshold, {self.thresholds[-1]:.3g}")
         return _interpolated(self.losses, beyond) - _interpolated(self.losses, self.places)
 
-    def milliseconds(self, evidence: Evidence, prompts: np.ndarray) -> np.ndarray:
-        """Median time per token over prompts (R + 1, P): in samples of documents and prompts, and last of all of them.
+    def times(self, evidence: Evidence) -> np.ndarray:
+        """Milliseconds per token of each prompt at each place (R + 1, P), infinite without one.
 
-        Times are interpolated linearly in their logarithm, and infinite without a place.
+        They are interpolated linearly in their logarithm.
         """
         times = np.log(evidence.latencies([(self.criterion, threshold) for threshold in self.thresholds])).T  # (T, P)
-        places = self.places[:, None]
-        before = np.minimum(np.nan_to_num(places), len(times) - 2).astype(int)
-        share = places - before
-        at_places = (1 - share) * times[before, prompts] + share * times[before + 1, prompts]
-        return np.exp(np.nan_to_num(np.median(at_places, axis=1), nan=np.inf))
+        before = np.minimum(np.nan_to_num(self.places), len(times) - 2).astype(int)
+        share = (self.places - before)[:, None]
+        return np.exp(np.nan_to_num((1 - share) * times[before] + share * times[before + 1], nan=np.inf))
 
 
 def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALITY) -> EqualQuality:
@@ -248,43 +247,50 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
 def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QUALITY) -> Estimate:
     """Latency of `criterion` where it has lost some nats, over the latency of `other` where it has lost as many.
 
-    The place depends on quality and not on latency, so it is no choice of the fastest among noisy times. A sample draws
-    documents, on which both places depend, and prompts, with which both are timed; so what they share does not widen
-    the interval.
+    The place depends on quality and not on latency, so it is no choice of the fastest among noisy times. Documents, on
+    which both places depend, and prompts, with which both criteria are timed, are two sources of error; what both
+    criteria share of one does not widen the interval.
     """
     ours, theirs = (equal_quality(evidence, name, nats) for name in (criterion, other))
     if np.isnan(ours.places[-1]) and np.isnan(theirs.places[-1]):
         raise InconclusiveError("neither criterion has a threshold of equal quality")
-    prompts = len(evidence.latencies([(criterion, ours.thresholds[0])]))
-    # in another order than the samples of documents, which come from the same random stream
-    drawn = bootstrap.replicates(lambda units: units, np.arange(prompts), evidence.seed)[::-1]
-    drawn = np.concatenate([drawn, np.arange(prompts)[None]])
-    times = [quality.milliseconds(evidence, drawn) for quality in (ours, theirs)]
+    times = np.stack([quality.times(evidence) for quality in (ours, theirs)], axis=-1)  # (R + 1, P, 2)
+    medians = np.median(times, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        *samples, value = np.log(times[0] / times[1])
-    remark = f"{ours}, {theirs}"
+        *samples, value = np.log(medians[:, 0] / medians[:, 1])
+    ends, remark = _ends(value, np.array(samples), ours.effective), f"{ours}, {theirs}"
+    freedom = ours.effective - 1
     if np.isfinite(value):
-        remark += f": {times[0][-1]:.3g} against {times[1][-1]:.3g} ms"
-    effective = min(ours.effective, theirs.effective, prompts)
-    return _log_estimate(value, np.array(samples), effective, remark).exponential()
+        of_prompts = _ratio_of_times(evidence, times[-1])
+        ends = bootstrap.joined(value, ends, (np.log(of_prompts.low), np.log(of_prompts.high)))
+        remark, freedom = f"{remark}: {of_prompts.remark}", min(freedom, of_prompts.freedom)
+    return Estimate(value, *ends, remark, freedom).checked().exponential()
 
 
-def _log_estimate(value: float, samples: np.ndarray, effective: float, remark: str) -> Estimate:
-    """The estimate of a logarithm; an end of its interval is infinite if more samples are than lie beyond an end.
+def _ends(value: float, samples: np.ndarray, effective: float) -> tuple[float, float]:
+    """The 95 % interval over documents of a logarithm, infinite at an end where samples without a place are not rare.
 
-    The interval is that of percentiles about the value, widened as the variance of resamples asks for. With the
-    quantiles of Student's t, as elsewhere, it would cover the true ratio in 99 % of simulated runs in place of 96 %
+    It is that of percentiles about the value, widened as the variance of resamples asks for. With the quantiles of
+    Student's t, as elsewhere, it would cover the true ratio in 99 % of simulated runs in place of 96 %
     (tests/unit/test_simulation.py): interpolated places vary in more samples than in runs.
     """
-    outside = (1 - bootstrap.LEVEL) / 2
-    low = high = value
+    outside, low, high = (1 - bootstrap.LEVEL) / 2, value, value
+    widening = np.sqrt(effective / (effective - 1))
     if np.isfinite(value):
         finite = samples[np.isfinite(samples)]
-        ends = np.quantile(finite, [outside, 1 - outside]) - finite.mean()
-        low, high = value + ends * np.sqrt(effective / (effective - 1))
-    low = -np.inf if (~(samples > -np.inf)).mean() > outside else low
-    high = np.inf if (~(samples < np.inf)).mean() > outside else high
-    return Estimate(value, low, high, remark, effective - 1).checked()
+        low, high = value + widening * (np.quantile(finite, [outside, 1 - outside]) - finite.mean())
+    rare = NormalDist().cdf(-widening * bootstrap.t_quantile(1 - outside, effective - 1))
+    low = (
+        -np.inf
+        if (~(samples > -np.inf)).mean() > rare or (value == np.inf and np.isfinite(samples).mean() > rare)
+        else low
+    )
+    high = (
+        np.inf
+        if (~(samples < np.inf)).mean() > rare or (value == -np.inf and np.isfinite(samples).mean() > rare)
+        else high
+    )
+    return low, high
 
 
 def _loss_beyond(evidence: Evidence, criterion: str, other: str | None = None) -> Estimate:
