@@ -114,3 +114,27 @@ def test_the_interval_of_a_mean_is_that_of_student():
 def test_the_t_quantile_is_exact_near_the_median():
     for excess in (1e-6, 1e-3, 0.1):
         assert bootstrap.t_quantile(0.5 + excess, 1) == pytest.approx(np.tan(np.pi * excess), rel=1e-5)  # Cauchy
+
+
+def test_independent_sources_of_error_are_joined_by_their_squares():
+    """3-4-5 below the value and 5-12-13 above it."""
+    assert bootstrap.joined(20.0, (17.0, 25.0), (16.0, 32.0)) == pytest.approx((15.0, 33.0))
+
+
+def test_the_interval_of_a_standard_deviation_is_that_of_chi_square():
+    """Tables: 97.5 and 2.5 % of chi-square with 9 degrees of freedom are 19.023 and 2.700."""
+    assert bootstrap.deviation_factors(10) == pytest.approx(((9 / 19.023) ** 0.5, (9 / 2.700) ** 0.5), rel=1e-3)
+
+
+def test_the_tail_of_students_t_is_that_of_its_quantile():
+    for freedom in (1, 5.6, 40):
+        assert bootstrap.t_tail(bootstrap.t_quantile(0.975, freedom), freedom) == pytest.approx(0.025)
+    assert bootstrap.t_tail(0.0, 3) == pytest.approx(0.5)
+    assert bootstrap.t_tail(np.inf, 3) == 0
+
+
+def test_holm_rejects_from_the_smallest_on_until_one_is_too_large():
+    """Levels for three tests: 0.05 / 3, 0.05 / 2 and 0.05."""
+    assert bootstrap.holm(np.array([0.04, 0.01, 0.02])).tolist() == [True, True, True]
+    assert bootstrap.holm(np.array([0.04, 0.01, 0.03])).tolist() == [False, True, False]
+    assert bootstrap.holm(np.array([0.02, 0.02, 0.02])).tolist() == [False, False, False]

@@ -159,6 +159,7 @@ ON_PREDICTIONS = [
     ("entropy_diff", entropy(OTHER) - entropy(MIXED), as_logits(FLAT, OTHER, MIXED), 2, NEVER),
     ("entropy_diff", 1e-9, as_logits(FLAT, (0.7, 0.2, 0.1), (0.1, 0.7, 0.2)), 2, 2),  # of entropies, not distributions
     ("entropy_diff", 100 - entropy((0.7, 0.2, 0.1)), as_logits(FLAT, (0.7, 0.2, 0.1)), 1, NEVER),  # it starts from 100
+    ("entropy_diff", math.log(2), as_logits(FLAT, (0.5, 0.5, 0.0), (1.0, 0.0, 0.0)), 2, NEVER),  # probabilities of 0
     ("argmax_stability", 1, LIKELIEST, 6, 3),
     ("argmax_stability", 3, LIKELIEST, NEVER, 10),
     ("confidence", 0.7, CONFIDENT, 3, 1),
