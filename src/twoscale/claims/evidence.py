@@ -79,7 +79,7 @@ class Estimate:
 # --- the tables of a run ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity
 class Evidence:
     """The tables of one run (`tables.CLAIM_TABLES`), as units to resample."""
 

@@ -6,6 +6,7 @@ is biased, and resampling adds the bias again.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -211,6 +212,7 @@ class EqualQuality:
         return np.exp(np.nan_to_num((1 - share) * times[before] + share * times[before + 1], nan=np.inf))
 
 
+@lru_cache(maxsize=32)
 def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALITY) -> EqualQuality:
     """Where a criterion has lost so many nats; raises InconclusiveError if that may be beyond its last threshold."""
     thresholds, full = evidence.thresholds(criterion), ("fixed", evidence.max_loops)
