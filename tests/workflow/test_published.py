@@ -43,7 +43,7 @@ def huginn(tmp_path_factory) -> Project:
         **SMALL,
     )
     with loopback.serving(folder) as hub:
-        hub.faults += [loopback.reset, loopback.status(503)]
+        hub.faults += [loopback.truncate, loopback.status(503)]
         project.succeed(**hub.environment(tmp_path_factory.mktemp("home")))
     return project
 
