@@ -63,7 +63,7 @@ test-long: env
 
 # Suites with further packages, two at a time, because most of them use one core; where packages or tools cannot be
 # installed, the tests are skipped and say so.
-SUITES = slurm pythons pack release recorder browser packaging site
+SUITES = pythons slurm pack release recorder browser packaging site
 TOOLS  = $(addprefix $(VENV)/tools/,tests/recorder tests/release tests/browser tests/packaging docs)
 
 test-tools: env $(if $(SUITE),$(filter %/$(SUITE:site=docs),$(TOOLS)),$(TOOLS))

@@ -22,7 +22,7 @@ from twoscale import tables
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.prefix, "pythons", "3.12", "bin", "python")
 NO_NETWORK = ["unshare", "--net"] if os.getuid() == 0 else ["unshare", "--map-root-user", "--net"]
-PATIENCE, MINUTES = 2400, 8  # seconds; of the session, which a busy machine may exceed
+PATIENCE, MINUTES = 2400, 4  # seconds; of the session, which a busy machine may exceed
 NOT_CODE = (
     ".venv",
     ".git",
