@@ -322,6 +322,14 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
     assert (evaluations.value, evaluations.low, evaluations.high) == pytest.approx((3, 3, 3))
 
 
+@pytest.mark.parametrize(("number", "criterion"), [(9, "step_norm"), (14, "kl"), (15, "acceleration")])
+def test_the_second_reading_is_open_for_a_criterion_without_a_threshold_of_equal_quality(number, criterion):
+    verdict = examine(number, synthetic(quality=quality(**{criterion: dict.fromkeys(HALF_DECADES, 0.2)})))
+    found = [f for f in verdict.findings if f.quantity.startswith(exits.EQUAL)]
+    assert f"{criterion} has no threshold of equal quality" in [f.reason for f in found]
+    assert {f.verdict for f in found if criterion in f.reason} == {OPEN}
+
+
 @pytest.mark.parametrize(("criterion", "end"), [("acceleration", "high"), ("kl", "low")])
 def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race(criterion, end):
     """The criterion may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where it is slower."""

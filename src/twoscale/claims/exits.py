@@ -196,8 +196,8 @@ class EqualQuality:
     def loss_beyond(self) -> np.ndarray:
         """Nats lost from the place to the tenfold threshold (R + 1,). Raises InconclusiveError beyond the last one."""
         logs, numbers = np.log10(self.thresholds), np.arange(len(self.thresholds))
-        beyond = np.interp(np.interp(self.places, numbers, logs) + 1, logs, numbers, right=np.nan)
-        if np.isnan(beyond[-1]):
+        beyond = np.interp(np.interp(self.places, numbers, logs) + 1, logs, numbers, right=np.inf)
+        if np.isinf(beyond[-1]):
             raise InconclusiveError(f"{self} and tenfold: beyond its last threshold, {self.thresholds[-1]:.3g}")
         return _interpolated(self.losses, beyond) - _interpolated(self.losses, self.places)
 
@@ -206,10 +206,9 @@ class EqualQuality:
 
         They are interpolated linearly in their logarithm.
         """
-        times = np.log(evidence.latencies([(self.criterion, threshold) for threshold in self.thresholds])).T  # (T, P)
-        before = np.minimum(np.nan_to_num(self.places), len(times) - 2).astype(int)
-        share = (self.places - before)[:, None]
-        return np.exp(np.nan_to_num((1 - share) * times[before] + share * times[before + 1], nan=np.inf))
+        logs = np.log(evidence.latencies([(self.criterion, threshold) for threshold in self.thresholds]))  # (P, T)
+        at_places = [_interpolated(np.broadcast_to(of_prompt, self.losses.shape), self.places) for of_prompt in logs]
+        return np.where(np.isnan(self.places)[:, None], np.inf, np.exp(np.stack(at_places, axis=1)))
 
 
 @lru_cache(maxsize=32)
@@ -225,8 +224,8 @@ def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALIT
 
 
 def _interpolated(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Values (R, T) at places (R,) between their columns; the value at the last column beyond it."""
-    places = np.clip(np.nan_to_num(places, nan=np.inf), 0, values.shape[1] - 1)
+    """Values (R, T) at places (R,) between their columns: at the first without a place, at the last beyond it."""
+    places = np.minimum(np.nan_to_num(places, posinf=np.inf), values.shape[1] - 1)
     before = np.minimum(places, values.shape[1] - 2).astype(int)
     low, high = (np.take_along_axis(values, (before + more)[:, None], axis=1)[:, 0] for more in (0, 1))
     return low + (places - before) * (high - low)
@@ -282,22 +281,14 @@ def _ends(value: float, samples: np.ndarray, effective: float) -> tuple[float, f
         finite = samples[np.isfinite(samples)]
         low, high = value + widening * (np.quantile(finite, [outside, 1 - outside]) - finite.mean())
     rare = NormalDist().cdf(-widening * bootstrap.t_quantile(1 - outside, effective - 1))
-    low = (
-        -np.inf
-        if (~(samples > -np.inf)).mean() > rare or (value == np.inf and np.isfinite(samples).mean() > rare)
-        else low
-    )
-    high = (
-        np.inf
-        if (~(samples < np.inf)).mean() > rare or (value == -np.inf and np.isfinite(samples).mean() > rare)
-        else high
-    )
-    return low, high
+    below = ~(samples > -np.inf) | (np.isfinite(samples) & (value == np.inf))
+    above = ~(samples < np.inf) | (np.isfinite(samples) & (value == -np.inf))
+    return -np.inf if below.mean() > rare else low, np.inf if above.mean() > rare else high
 
 
 def _loss_beyond(evidence: Evidence, criterion: str, other: str | None = None) -> Estimate:
     """Nats lost by `criterion` from equal quality to the tenfold threshold, minus those of `other` from its own."""
-    qualities = [equal_quality(evidence, name) for name in (criterion, other) if name is not None]
+    qualities = _known_qualities(evidence, criterion, *([other] if other else []))
     losses = [quality.loss_beyond() for quality in qualities]
     remark = ", ".join(
         f"{quality} and tenfold: {loss[-1]:.3g}" for quality, loss in zip(qualities, losses, strict=True)
@@ -307,7 +298,7 @@ def _loss_beyond(evidence: Evidence, criterion: str, other: str | None = None) -
 
 def _evaluations_at_equal_quality(evidence: Evidence, criterion: str, other: str) -> Estimate:
     """Evaluations per token and group of `criterion` minus those of `other`, each where it has lost `EQUAL_QUALITY`."""
-    qualities = [equal_quality(evidence, name) for name in (criterion, other)]
+    qualities = _known_qualities(evidence, criterion, other)
     counts = []
     for quality in qualities:
         units = evidence.evaluations([(quality.criterion, threshold) for threshold in quality.thresholds])
@@ -315,6 +306,15 @@ def _evaluations_at_equal_quality(evidence: Evidence, criterion: str, other: str
         counts.append(_interpolated(mean(totals), quality.places))
     remark = ", ".join(f"{quality}: {count[-1]:.3g}" for quality, count in zip(qualities, counts, strict=True))
     return _of_documents(counts[0] - counts[1], qualities[0].effective, remark)
+
+
+def _known_qualities(evidence: Evidence, *criteria: str) -> list[EqualQuality]:
+    """Raises InconclusiveError if a criterion has no threshold of equal quality."""
+    qualities = [equal_quality(evidence, criterion) for criterion in criteria]
+    for quality in qualities:
+        if np.isnan(quality.places[-1]):
+            raise InconclusiveError(str(quality))
+    return qualities
 
 
 def _of_documents(values: np.ndarray, effective: float, remark: str) -> Estimate:
