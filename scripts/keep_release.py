@@ -1,9 +1,6 @@
-"""Keep the figures of the paper, that of training and the tables of claims of a snapshot, for docs/demo-release.
+"""Keep of a snapshot the figures of the paper and of training and the tables of claims, without the supplement.
 
-    python scripts/keep_release.py results/snapshot docs/demo-release
-
-Figures and tables of the supplement, which a snapshot has where they were computed, are left out, and so is claims.md,
-which `snakemake --config release=…` writes of the tables.
+python scripts/keep_release.py results/snapshot docs/demo-release
 """
 
 import argparse
@@ -25,18 +22,14 @@ def main(arguments) -> None:
         raise InputError(f"{manifest}: no such file, expected the manifest of `snakemake snapshot`.")
     facts = json.loads(manifest.read_text(encoding="utf-8"))
     if facts["modified"] is not False:
-        raise InputError(
-            f"{manifest}: found modified: {json.dumps(facts['modified'])}, expected false; commit your changes and "
-            "take the snapshot again."
-        )
+        raise InputError(f"{manifest}: found modified: {json.dumps(facts['modified'])}, expected false; commit first.")
     if folder.exists() and not (folder / MANIFEST).is_file():
         raise InputError(f"{folder}: found a folder without {MANIFEST}, expected an earlier release or none.")
     shutil.rmtree(folder, ignore_errors=True)
     run, drawn = facts["run"], snapshot_figures(figures())
-    files = {f"{run}/{file}" for figure in drawn for file in figure.inputs.values()}
-    judged = {f"{run}/tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
-    names = {f"{figure.name}.svg" for figure in drawn} | files | judged
-    del facts["files"]
+    files = {f"tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
+    files |= {file for figure in drawn for file in figure.inputs.values()}
+    names = {f"{figure.name}.svg" for figure in drawn} | {f"{run}/{file}" for file in files}
     write_snapshot(folder, [snapshot / name for name in names], snapshot, facts)
 
 

@@ -1,15 +1,20 @@
 """Tables of known content for figures, all figures drawn of them, and captions: what the tests of figures share."""
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 
 import jinja2
+import matplotlib
 import numpy as np
 import pandas as pd
+import pytest
 from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
@@ -214,3 +219,25 @@ def caption_source(name, values=MappingProxyType({}), **further):
     known = report_values("mine", config) | caption_values(figure, config) | {"results": "", "held_out": None}
     template = jinja2.Template((PROJECT / figure.caption_file).read_text(), undefined=jinja2.StrictUndefined)
     return template.render(snakemake={"params": {"caption": known | further}})
+
+
+class Drawings:
+    """Digests of drawings that have been looked at, by name, in tests/golden; of one version of matplotlib."""
+
+    def __init__(self, file):
+        self.file = PROJECT / "tests" / "golden" / file
+
+    def check(self, name, figure, folder):
+        golden = json.loads(self.file.read_text())
+        if golden["matplotlib"] != matplotlib.__version__:
+            pytest.skip(f"drawn with matplotlib {golden['matplotlib']}")
+        assert self.digest(figure, folder) == golden[name]
+
+    def digest(self, figure, folder):
+        style.save(figure, folder / "figure.svg")
+        return hashlib.sha256((folder / "figure.svg").read_bytes()).hexdigest()[:16]
+
+    def write(self, figures):
+        with tempfile.TemporaryDirectory() as folder:
+            digests = {name: self.digest(figure, Path(folder)) for name, figure in figures.items()}
+        self.file.write_text(json.dumps({"matplotlib": matplotlib.__version__, **digests}, indent=1) + "\n")

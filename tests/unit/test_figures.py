@@ -1,10 +1,10 @@
 """Figures: what they show of tables with known content, and what they are as files."""
 
-import hashlib
 import inspect
 import itertools
-import json
 import re
+import tempfile
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -21,6 +21,7 @@ from tests.figures import (
     HELD_OUT,
     LOOPS,
     RUN,
+    Drawings,
     assert_the_same_bytes,
     caption_source,
     draw,
@@ -204,21 +205,13 @@ DRAWINGS = {
     "fig5, directions": lambda _: fig5.draw(of_directions(loop_metrics()), reading="direction", **RUN),
     "fig5, published": lambda _: fig5.draw(published(loop_metrics(("3-6",))), **HUGINN),
 }
-GOLDEN = PROJECT / "tests" / "golden" / "figures.json"
-
-
-def digest_of(name, folder):
-    style.save(DRAWINGS[name](folder), folder / "figure.svg")
-    return hashlib.sha256((folder / "figure.svg").read_bytes()).hexdigest()[:16]
+GOLDEN = Drawings("figures.json")
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_a_figure_is_the_one_that_was_looked_at(name, tmp_path):
     """After a change that is meant: look at the figure, and `python -m tests.unit.test_figures`."""
-    golden = json.loads(GOLDEN.read_text())
-    if golden["matplotlib"] != mpl.__version__:
-        pytest.skip(f"drawn with matplotlib {golden['matplotlib']}")
-    assert digest_of(name, tmp_path) == golden[name]
+    GOLDEN.check(name, DRAWINGS[name](tmp_path), tmp_path)
 
 
 NO_FIGURES = [
@@ -415,9 +408,5 @@ def test_powers_of_ten_are_printed_without_an_exponent_above_the_line(value, pri
 
 
 if __name__ == "__main__":
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as temporary:
-        digests = {name: digest_of(name, Path(temporary)) for name in DRAWINGS}
-    GOLDEN.write_text(json.dumps({"matplotlib": mpl.__version__, **digests}, indent=1) + "\n")
+        GOLDEN.write({name: drawn(Path(temporary)) for name, drawn in DRAWINGS.items()})
