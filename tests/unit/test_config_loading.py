@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import sys
+from datetime import date
 from types import ModuleType
 
 import pytest
@@ -86,6 +87,12 @@ WRONG = [
     ({"preset": None}, "preset: found nothing (null), expected a name"),
     ({"run": "a b"}, "run: found 'a b'"),
     ({"run": ["a"]}, "run: found ['a'], expected a name"),
+    ({"run": True}, "run: found true, expected a name"),
+    ({"run": "None"}, "run: found 'None', expected at most 100 letters"),
+    ({"run": "a" * 101}, "run: found 'aaa"),
+    ({"seed": 2**63}, "seed: found 9223372036854775808, expected less than 9223372036854775808"),
+    ({"seed": date(2026, 1, 1)}, "seed: found 2026-01-01, expected a valid integer"),
+    ({"exits": {"criteria": {}}}, "exits.criteria: found {}, expected criteria to add or to change; null removes one"),
     ({"run": "models"}, "run: found 'models', a reserved folder of results/, expected another"),
     *(({"run": name}, f"run: found {name!r}, a reserved folder of results/") for name in WITH_OVERRIDES),
     ({"runs": {"tiny": {}}}, "runs: found 'tiny', the name of the selected run"),
@@ -155,10 +162,12 @@ def test_a_mistyped_name_is_answered_with_the_nearest_one(user, suggestion):
             "seed: 1\ntrain:\n  {beta1: 0.9,\n   beta1: 0.8}\n",
             ", line 4: cannot be read as YAML (key beta1 is repeated",
         ),
+        ("seed: " + "9" * 10_000, ": cannot be read as YAML (Exceeds the limit"),
+        ("seed: " + "[" * 3000, ": cannot be read as YAML (maximum recursion depth exceeded"),
         ("- preset\n", ": found ['preset'], expected keys and their values at the top level."),
         (None, ": cannot be read (["),
     ],
-    ids=["bracket", "repeated", "list", "missing"],
+    ids=["bracket", "repeated", "digits", "nested", "list", "missing"],
 )
 def test_a_broken_file_is_one_sentence_with_its_line(tmp_path, text, sentence):
     path = tmp_path / "my.yaml"

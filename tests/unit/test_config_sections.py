@@ -114,7 +114,7 @@ WRONG = [
     ("train.shard", {"train": {"shard": True}}, "true"),
     ("train.micro_batches", {"train": {"shard": True, "processes": 4, "micro_batches": 3}}, "3"),
     ("train.min_learning_rate", {"train": {"min_learning_rate": 1.0}}, "1.0"),
-    ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
+    ("train.warmup_iterations", {"train": {"warmup_iterations": 60001}}, "60001, expected less than train.lr_decay_"),
     ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
     *(("tokenizer.vocab_size", {"tokenizer": {"name": "bpe", "vocab_size": size}}, str(size)) for size in (256, 257)),
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),

@@ -312,8 +312,8 @@ class TrainConfig(Section):
         most, least = self.learning_rate, self.min_learning_rate
         require(least <= most, "train.min_learning_rate", least, f"at most train.learning_rate = {most}")
         end, warmup = self.lr_decay_iterations, self.warmup_iterations
-        expected = f"more than train.warmup_iterations = {warmup}, or null for a constant rate"
-        require(end is None or end > warmup, "train.lr_decay_iterations", end, expected)
+        expected = f"less than train.lr_decay_iterations = {end}, where null is a constant rate"
+        require(end is None or end > warmup, "train.warmup_iterations", warmup, expected)
 
     def _check_processes(self) -> None:
         size, processes = self.batch_size, self.processes

@@ -73,6 +73,10 @@ class ModelSizes:
         return (self.is_looped(number) and self.looped_mlp_size) or self.mlp_width
 
     @property
+    def value_gate_channels(self) -> int:
+        return min(32, self.hidden_size)
+
+    @property
     def rotated_channels(self) -> int:
         return self.rotary_channels or self.head_dim
 

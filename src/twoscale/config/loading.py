@@ -33,6 +33,7 @@ PUBLISHED_BASE = {
     "exits": {"quality_tokens": 2048},
 }
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
+NO_NAMES, LONGEST_NAME = ("none", "null", "true", "false"), 100  # of runs; a file name with more ends at 255 bytes
 RESERVED = ("logs", "models", "release", "released", "report", "snapshot")  # folders in results/, no runs
 
 # model.source -> module with a function `open_published`, which opens weights that were not trained here.
@@ -118,7 +119,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a YAML file.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # of nesting, and of a number with very many digits
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
         problem = getattr(error, "problem", None) or first_line(error)
@@ -175,6 +176,10 @@ def _has_own_base(config: Mapping[str, Any]) -> bool:
 
 def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """`overlay` over `base`; where it names the folder of a published model, what that says is between the two."""
+    for name, section in overlay.items():
+        if isinstance(section, Mapping) and section.get("criteria") == {}:
+            expected = "criteria to add or to change; null removes one, as in {kl: null}"
+            raise InputError(f"config key {name}.criteria: found {{}}, expected {expected}.")
     merged = merge(base, overlay)
     model = overlay.get("model")
     folder = model.get("folder") if isinstance(model, Mapping) else None
@@ -247,7 +252,7 @@ def runs(config: Mapping[str, Any]) -> dict[str, Config]:
     The run NAME under another seed S is NAME-seedS. `runs` maps names to overrides.
     """
     for key in ("preset", "run"):
-        if key in config and not isinstance(config[key], str | int | float) and (key == "run" or config[key] is None):
+        if key in config and type(config[key]) not in (str, int, float):
             raise InputError(f"config key {key}: found {shown(config[key])}, expected a name, such as {key}: demo.")
     merged = _chosen(config)
     unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)
@@ -269,8 +274,9 @@ def runs(config: Mapping[str, Any]) -> dict[str, Config]:
 
 
 def _check_name(key: str, run: str) -> None:
-    if not re.fullmatch(FILE_NAME, run):
-        raise InputError(f"config key {key}: found {run!r}, expected letters, digits, '.', '_' and '-'.")
+    if not re.fullmatch(FILE_NAME, run) or len(run) > LONGEST_NAME or run.lower() in NO_NAMES:
+        expected = f"at most {LONGEST_NAME} letters, digits, '.', '_' and '-', and none of {', '.join(NO_NAMES)}"
+        raise InputError(f"config key {key}: found {shown(run)}, expected {expected}.")
     sweeps = [name for name, section in SECTIONS.items() if "overrides" in section.model_fields]
     if run in (*RESERVED, *sweeps):
         raise InputError(f"config key {key}: found {run!r}, a reserved folder of results/, expected another name.")

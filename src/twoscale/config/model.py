@@ -132,6 +132,12 @@ class ModelConfig(ModelSizes, Section):
         "rotation, without weights, as in Parcae.",
         source="nanoGPT",
     )
+    value_embeddings: tuple[Count, ...] = option(
+        (),
+        "Layers that add to their values an embedding of the token, times a gate computed from the first 32 channels "
+        "of the layer's normed input, as in Parcae.",
+        source="nanoGPT",
+    )
     mlp: Literal["plain", "gated"] = option(
         "plain",
         "MLP: plain, out(silu(in(x))), or gated as in [G] and Llama, out(silu(gate(x)) * value(x)).",
@@ -224,6 +230,8 @@ class ModelConfig(ModelSizes, Section):
         require(looped is None or heads % looped == 0, "model.looped_kv_heads", looped, f"a divisor of {heads} heads")
         even = f"an even head dimension for rotary positions, not {self.head_dim}"
         require(self.positions != "rotary" or self.head_dim % 2 == 0, "model.num_heads", heads, even)
+        known = set(self.value_embeddings) <= set(range(1, self.num_layers + 1))
+        require(known, "model.value_embeddings", list(self.value_embeddings), f"layers of 1 to {self.num_layers}")
         rotated = self.rotary_channels
         fits = rotated is None or (rotated % 2 == 0 and rotated <= self.head_dim)
         require(fits, "model.rotary_channels", rotated, f"an even number up to the head dimension {self.head_dim}")

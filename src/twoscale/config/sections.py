@@ -30,6 +30,7 @@ from twoscale.config.types import (
     NonNegative,
     Positive,
     Section,
+    Seed,
     Threshold,
     Unique,
     check_sequence,
@@ -292,8 +293,8 @@ class FiguresConfig(Section):
 class CoreConfig(Section):
     """The sections of the reproduction, and the checks of one section against the others."""
 
-    seed: Natural = key(1337, "Seed of batches, loop counts and noise, which are functions of seed and iteration.")
-    seeds: Annotated[tuple[Natural, ...], *Unique] = key(
+    seed: Seed = key(1337, "Seed of batches, loop counts and noise, which are functions of seed and iteration.")
+    seeds: Annotated[tuple[Seed, ...], *Unique] = key(
         (), "Additional seeds for training and analysing the run and every run of a study."
     )
     compute: ComputeConfig = ComputeConfig()

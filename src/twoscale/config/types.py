@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import date
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -59,6 +60,7 @@ Number = BeforeValidator(parse_number)
 HomePath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell does not expand ~ inside a YAML file
 Flag = Annotated[StrictBool, BeforeValidator(parse_flag)]
 Natural = Annotated[int, Field(ge=0), Number]
+Seed = Annotated[int, Field(ge=0, lt=2**63), Number]
 Count = Annotated[int, Field(ge=1), Number]
 AtLeastTwo = Annotated[int, Field(ge=2), Number]
 NonNegative = Annotated[float, Field(ge=0), Number]
@@ -245,7 +247,7 @@ def shown(value: Any) -> str:
     """A value as YAML has it, cut where it is long."""
     if value is None:
         return "nothing (null)"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, date) else repr(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
