@@ -124,8 +124,8 @@ lock: env
 	$(LOCK) --output-file envs/cuda.lock.txt
 
 generated: env
-	$(BIN)/python -m twoscale.config.reference
-	$(BIN)/python -m twoscale.report.docs
+	$(BIN)/python -m docs.reference
+	$(BIN)/python -m docs.results
 
 lint: env
 	$(BIN)/ruff check .

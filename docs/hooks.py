@@ -9,10 +9,8 @@ import os.path
 import re
 from pathlib import Path
 
+from docs.reference import config_page, tables_page
 from mkdocs.structure.files import File
-
-from twoscale.config.reference import config_page
-from twoscale.report.docs import tables_page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -59,8 +59,8 @@ class Checkout:
         functions = [row["function"] for row in rows if "function" in row and row["name"] not in BESIDES]
         unread = {name.removeprefix("twoscale.").rpartition(".")[0] for name in (*functions, *FIGURES)}
         unread = unread.union(*(self.imports(p) for p in self.root.glob("scripts/*.py") if p.stem in SCRIPTS.split()))
-        if planning:  # config/__init__.py offers the names of its modules, all but the writer of a page
-            unread |= {"workflow.snakefile", *(n for n in self.files if n.startswith("config."))} - {"config.reference"}
+        if planning:  # config/__init__.py offers the names of its modules
+            unread |= {"workflow.snakefile", *(n for n in self.files if n.startswith("config."))}
         found = set(unread)
         while unread:
             unread |= self.arrows[unread.pop()] - found

@@ -1,14 +1,14 @@
 """Write docs/seeds.md, the summary of the tables in this folder; each run has released tables in docs/.
 
 cp results/demo/tables/seeds.parquet docs/seeds/demo.parquet
-python docs/seeds/seeds.py && python -m twoscale.report.docs
+python -m docs.seeds.seeds && python -m docs.results
 """
 
 from pathlib import Path
 
 import pandas as pd
+from docs import results
 
-from twoscale.report import docs
 from twoscale.report.render import blocks
 from twoscale.studies.seeds.draw import summary
 
@@ -18,7 +18,7 @@ CLOSING = """\
 claim, [seeds/](seeds/) the tables."""
 
 if __name__ == "__main__":
-    over_seeds = [found for found in docs.columns(DOCS) if not found.each.empty]
+    over_seeds = [found for found in results.columns(DOCS) if not found.each.empty]
     frames = [(pd.concat([found.each, found.rows]), found) for found in over_seeds]
     summaries = (summary(frame, found.facts["text"], found.scales) for frame, found in frames)
     (DOCS / "seeds.md").write_text(blocks(*summaries, CLOSING), encoding="utf-8")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import yaml
+from docs import reference
 
 from twoscale import config
-from twoscale.config import reference
 from twoscale.config.loading import LAYER_KEYS, STUDY_SECTIONS, paper
 
 

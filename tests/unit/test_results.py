@@ -6,12 +6,12 @@ import shutil
 
 import pandas as pd
 import pytest
+from docs import results as pages
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import HOLDS
 from twoscale.claims.seeds import MEAN, PER_RUN
-from twoscale.report import docs as pages
 from twoscale.report.render import number
 
 DOCS = config.PROJECT / "docs"

@@ -1,8 +1,8 @@
 """Templates of pages, and the parts that every page has: numbers, intervals, tables.
 
-A template is a file of jinja2 below src/twoscale, such as report/templates/claims.md.j2. Values in a page of HTML are
-escaped; in Markdown the filter `markdown` does so where a value is no text of ours. `twoscale.jobs.fingerprint` covers
-the templates that a module names, so an edit of one draws its pages again.
+A template is a file of jinja2 below src/twoscale, such as report/templates/claims.md.j2, or in docs/. Values in a page
+of HTML are escaped; in Markdown the filter `markdown` does so where a value is no text of ours.
+`twoscale.jobs.fingerprint` covers the templates that a module names, so an edit of one draws its pages again.
 """
 
 import math
@@ -49,7 +49,7 @@ def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 ENVIRONMENT = Environment(
-    loader=FileSystemLoader(Path(__file__).parents[1]),
+    loader=FileSystemLoader([Path(__file__).parents[1], Path(__file__).parents[3] / "docs"]),
     autoescape=lambda template: template is not None and template.endswith(".html.j2"),
     undefined=StrictUndefined,
     trim_blocks=True,

@@ -1,23 +1,20 @@
-"""The pages of docs/ that are written from tables: results.md with the verdicts in README, and tables.md.
+"""Write docs/results.md and the verdicts in README from the runs with a folder of released tables in docs/.
 
-    python -m twoscale.report.docs
+    python -m docs.results
 
-results.md and README show the runs that have a folder with released tables in docs/; docs/seeds/{run}.parquet is the
-table "seeds" of a run that was trained under several. tables.md lists the columns of all tables.
+docs/seeds/{run}.parquet is the table "seeds" of a run that was trained under several.
 """
 
-import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.base import markdown, replacing, study_parts
+from twoscale.base import markdown, replacing
 from twoscale.claims.evidence import FAILS, HOLDS, OPEN, marked
 from twoscale.claims.exits import AT_PAPERS, REPORTED_LATENCY
 from twoscale.claims.geometry import REPORTED_COSINE
@@ -184,7 +181,7 @@ def results(docs: Path) -> str:
     found = list(columns(docs))
     links = [f"[{name}]({RELEASES[name]}/)" for name in releases(docs)]
     return render(
-        "report/templates/results.md.j2",
+        "results.md.j2",
         names=[run.name for run in found],
         verdicts=[
             (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found)) for c in CLAIMS
@@ -243,40 +240,10 @@ def _by_verdict(run: Column) -> list[str]:
     return [run.name, *(", ".join(str(n) for n, verdict in found.items() if verdict == word) for word in MARKS if word)]
 
 
-COMMENT = re.compile(r'((?: {4}# .*\n)+) {4}"(\w+)": (?:table|columns)\(')
-
-
-def tables_page() -> str:
-    """The Markdown of tables.md."""
-    sections = [("The reproduction", _declared(tables, tables.CORE))]
-    studies = {name: part for name, part in study_parts().items() if hasattr(part, "TABLES")}
-    sections += [(f"Study `{name}`", _declared(part, part.TABLES)) for name, part in studies.items()]
-    return render("report/templates/tables.md.j2", sections=sections)
-
-
-def _declared(module: ModuleType, declared: Mapping[str, Mapping[str, tables.Column]]) -> list[tuple]:
-    """Name, comment and columns, with the measures, of the tables that a module declares."""
-    comments = {
-        name: re.sub(r"\s*# ", " ", found).strip() for found, name in COMMENT.findall(inspect.getsource(module))
-    }
-    return [
-        (name, comments.get(name, ""), [(key, *column) for key, column in columns.items()] + _measures(name))
-        for name, columns in declared.items()
-    ]
-
-
-def _measures(name: str) -> list[tuple[str, str, str]]:
-    from twoscale.dynamics import measures
-
-    registry = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES}.get(name, {})
-    return [(measure.name, tables.MEASURE_TYPE, f"measure, unit: {measure.unit}") for measure in registry.values()]
-
-
 def main() -> None:
     docs, readme = PROJECT / "docs", PROJECT / "README.md"
     written = {
         docs / "results.md": results(docs),
-        docs / "tables.md": tables_page(),
         readme: with_verdicts(readme.read_text(encoding="utf-8"), docs),
     }
     for path, content in written.items():
