@@ -17,7 +17,7 @@ from twoscale.exits.criteria import make_criterion
 from twoscale.exits.evaluation import TextEvaluator
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
-from twoscale.studies.calibration.draw import NO_THRESHOLD, betting, calibrate, fixed_sequence, unit_losses
+from twoscale.studies.calibration.draw import NO_THRESHOLD, betting, calibrate, fixed_sequence
 from twoscale.studies.calibration.measure import (
     PARTS,
     measure_calibration,
@@ -93,22 +93,10 @@ def rare_losses(random):
     return 20.0 * (random.random(60) < 0.05)
 
 
-def sequences_of_documents(random):
-    """3 documents of about 8 sequences each; four fifths of a loss belong to the document, both parts are skewed."""
-    lengths = np.maximum(1, random.poisson(8, 3))
-    of_documents = np.repeat(random.gamma(0.5, 2.0, 3), lengths)
-    return 0.8 * of_documents + 0.2 * random.gamma(0.5, 2.0, lengths.sum())
-
-
 def test_a_guarantee_says_nothing_about_losses_beyond_the_clip():
     clipped, unclipped = broken_guarantees(rare_losses)
     assert clipped == 0
     assert unclipped > 0.85
-
-
-def test_a_guarantee_over_sequences_of_few_documents_is_nominal():
-    clipped, _ = broken_guarantees(sequences_of_documents)
-    assert clipped > DELTA + 4 * np.sqrt(DELTA * (1 - DELTA) / 1000)
 
 
 # --- measurements ------------------------------------------------------------------------------------------------
@@ -199,7 +187,7 @@ def test_a_calibration_depends_on_its_grid_and_on_no_guarantee():
     values = json.loads(job())
     assert values["exits"]["criteria"] == {"kl": {"thresholds": [0.001, 0.01, 0.1]}}
     assert values["sequences"] == 32
-    assert job() == job(nats=[0.5], unit="document") == job(criteria={"step_norm": {"thresholds": [2.0]}})
+    assert job() == job(nats=[0.5]) == job(criteria={"step_norm": {"thresholds": [2.0]}})
     assert job() != job(criteria={"kl": {"thresholds": [0.5]}})
     assert job() != job(tokens=512)
     for tokens, sequences in ((1, 1), (1024, 2), (10**9, 100)):
@@ -270,13 +258,12 @@ def test_a_loss_has_an_interval_from_two_documents_of_the_report_on(documents, v
     assert np.isfinite([row["saved_low"], row["saved_high"]]).all() == (documents == 2)
 
 
-def test_a_unit_is_a_document_with_all_of_its_sequences_or_a_sequence():
-    runs = runs_table((0.0,), evaluations=(2,), documents=4, sequences=3)
+def test_a_document_counts_once_with_all_of_its_sequences():
+    runs = runs_table((0.0,), evaluations=(2,), sequences=3)
     runs["ce"] = 4 + runs["sequence"] % 3 * 0.1
-    of_documents, of_sequences = (unit_losses(runs, unit) for unit in ("document", "sequence"))
-    assert of_documents["loss"].tolist() == pytest.approx([(11 * 0.1 + 12 * 0.2) / 33] * 4)
-    assert of_sequences["loss"].tolist() == pytest.approx([0, 0.1, 0.2] * 4)
-    assert guaranteed(runs, unit="sequence")["units"].item() == 6
+    row = guaranteed(runs, nats=(0.5,)).iloc[0]
+    assert (row["units"], row["report_documents"]) == (20, 20)
+    assert row["loss"] == pytest.approx((11 * 0.1 + 12 * 0.2) / 33)
 
 
 def test_a_table_without_rows_is_refused():

@@ -1,7 +1,7 @@
 """Thresholds of exit criteria that are calibrated to a guarantee, a test of the guarantee, and the figure of both.
 
-Learn then Test (arXiv 2110.01052) rejects, threshold by threshold, the hypothesis that the expected loss of a unit is
-above a level. The units have to be independent and alike; nothing is assumed about the distribution of their losses.
+Learn then Test (arXiv 2110.01052) rejects, threshold by threshold, the hypothesis that the expected loss of a document
+is above a level. Documents have to be independent and alike; nothing is assumed about the distribution of their losses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from twoscale import tables
-from twoscale.base import InputError
 from twoscale.claims import bootstrap
 from twoscale.claims.evidence import FAILS, HOLDS, OPEN
 from twoscale.claims.exits import criterion_name
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from twoscale.studies.calibration.study import CalibrationConfig
 
 NO_THRESHOLD = "no threshold"
-CLIP = 5.0  # largest loss of a unit that counts, over epsilon; betting then needs at least 13 units at delta = 0.1
+CLIP = 5.0  # largest loss of a document that counts, over epsilon; 13 documents are then the fewest at delta = 0.1
 MEASURED = ("loss", "loss_low", "loss_high", "unclipped", "saved", "saved_low", "saved_high")  # columns of the report
 GUARANTEED: style.Look = {"color": style.GREY, "linewidth": 0.8}
 DODGE = 0.012  # decades between neighbouring points of one epsilon, whose intervals would coincide
@@ -42,14 +41,14 @@ def run(job: "StudyJob") -> None:
 def betting(losses: np.ndarray, level: float, delta: float) -> float:
     """p-value of the hypothesis that the expected loss is above `level`, by bets against it.
 
-    One over the largest wealth of a player who stakes a share of it on every unit in turn (arXiv 2010.09686), with the
-    stakes of arXiv 2101.02703, proposition 5, for p-values up to `delta`. Super-uniform under the hypothesis for every
-    number of units, whose losses (n,) are independent, between 0 and 1, in an order that does not depend on them.
+    One over the largest wealth of a player who stakes a share of it on every document in turn (arXiv 2010.09686), with
+    the stakes of arXiv 2101.02703, proposition 5, for p-values up to `delta`. Super-uniform under the hypothesis for
+    every n, if the losses (n,) are independent, between 0 and 1, in an order that does not depend on them.
     """
     number, counts = len(losses), np.arange(2, len(losses) + 2)
     means = (0.5 + np.cumsum(losses)) / counts
     variances = (0.25 + np.cumsum((losses - means) ** 2)) / counts
-    before = np.concatenate([[0.25], variances[:-1]])  # a stake must not depend on the unit that it is placed on
+    before = np.concatenate([[0.25], variances[:-1]])  # a stake must not depend on the document that it is placed on
     stakes = np.minimum(np.sqrt(2 * log(1 / delta) / (number * before)), 1.0)
     wealth = np.cumprod(1 + stakes * (level - losses))
     return float(min(1.0, 1 / wealth.max())) if wealth.max() > 0 else 1.0
@@ -58,41 +57,36 @@ def betting(losses: np.ndarray, level: float, delta: float) -> float:
 def fixed_sequence(p_values: Sequence[float], delta: float) -> int:
     """Number of hypotheses rejected by a test in a fixed order, which stops at the first one above `delta`.
 
-    If the order does not depend on the units, a true one is rejected with probability `delta` at most.
+    If the order does not depend on the documents, a true one is rejected with probability `delta` at most.
     """
     return next((number for number, p_value in enumerate(p_values) if p_value > delta), len(p_values))
 
 
 def calibrate(runs: pd.DataFrame, config: "CalibrationConfig", max_loops: int, seed: int) -> pd.DataFrame:
-    """The table "calibration" from the table "calibration_runs".
+    """The table "calibration" from the table "calibration_runs" of a run.
 
     Of the thresholds that the test accepts, the one with the fewest evaluations on the documents of the calibration is
     chosen: all of them keep the guarantee together with probability 1 - delta. `max_loops` are the evaluations at full
     depth.
     """
-    rows = [
-        {"run": run, "criterion": criterion} | row
-        for (run, criterion), of_criterion in runs.groupby(["run", "criterion"], sort=False)
-        for row in _guaranteed(unit_losses(of_criterion, config.unit), config, max_loops, seed)
-    ]
-    return pd.DataFrame(rows, columns=list(tables.columns("calibration")))
-
-
-def unit_losses(runs: pd.DataFrame, unit: str) -> pd.DataFrame:
-    """One row per (point, unit), a document or a sequence, with its tokens and means over them: loss, evaluations."""
+    # one row per (criterion, point, document): its tokens, and means over them
+    keys = ["criterion", "point", "threshold", "part", "document"]
     sums = runs[["evaluations"]].assign(loss=runs["ce"] - runs["full_depth_ce"])
-    sums = sums.mul(runs["tokens"], axis="index").assign(tokens=runs["tokens"])
-    keys = ["point", "threshold", "part", "document"] + (["sequence"] if unit == "sequence" else [])
-    totals = pd.concat([runs[keys], sums], axis="columns").groupby(keys).sum()
-    means = totals[["loss", "evaluations"]].div(totals["tokens"], axis="index")
-    return means.assign(tokens=totals["tokens"]).reset_index()
+    sums = sums.mul(runs["tokens"], axis="index").assign(tokens=runs["tokens"], **runs[keys]).groupby(keys).sum()
+    means = sums[["loss", "evaluations"]].div(sums["tokens"], axis="index").assign(tokens=sums["tokens"]).reset_index()
+    rows = [
+        {"criterion": criterion} | row
+        for criterion in runs["criterion"].unique()
+        for row in _guaranteed(means[means["criterion"] == criterion], config, max_loops, seed)
+    ]
+    return pd.DataFrame(rows, columns=[name for name in tables.columns("calibration") if name != "run"])
 
 
-def _guaranteed(units: pd.DataFrame, config: "CalibrationConfig", max_loops: int, seed: int) -> Iterator[dict]:
+def _guaranteed(documents: pd.DataFrame, config: "CalibrationConfig", max_loops: int, seed: int) -> Iterator[dict]:
     """One row per guarantee about a criterion."""
     for epsilon in config.nats:
         bound = CLIP * epsilon
-        clipped = units.assign(clipped=units["loss"].clip(0, bound))
+        clipped = documents.assign(clipped=documents["loss"].clip(0, bound))
         points = [rows for _, rows in clipped[clipped["part"] == "calibration"].groupby("point")]
         p_values = [betting(rows["clipped"].to_numpy() / bound, epsilon / bound, config.delta) for rows in points]
         evaluations = [np.average(rows["evaluations"], weights=rows["tokens"]) for rows in points]
@@ -104,26 +98,24 @@ def _guaranteed(units: pd.DataFrame, config: "CalibrationConfig", max_loops: int
         yield row | _report(clipped[clipped["part"] == "report"], index, epsilon, max_loops, seed)
 
 
-def _report(units: pd.DataFrame, index: int, epsilon: float, max_loops: int, seed: int) -> dict[str, object]:
-    """Loss and savings of the point at `index` on the units of the report; none at -1, where all loops are run."""
-    documents = {"report_documents": units["document"].nunique()}
+def _report(documents: pd.DataFrame, index: int, epsilon: float, max_loops: int, seed: int) -> dict[str, object]:
+    """Loss and savings of the point at `index` on the documents of the report; none at -1, where all loops are run."""
+    number = {"report_documents": documents["document"].nunique()}
     if index < 0:
-        return documents | dict.fromkeys(MEASURED, 0.0) | {"verdict": NO_THRESHOLD}
-    rows = units[units["point"] == index]
-    loss, low, high = _mean(rows, rows["clipped"], pd.Series(1.0, rows.index), seed)
-    saved = _mean(rows, (1 - rows["evaluations"] / max_loops) * rows["tokens"], rows["tokens"], seed)
+        return number | dict.fromkeys(MEASURED, 0.0) | {"verdict": NO_THRESHOLD}
+    rows = documents[documents["point"] == index]
+    loss, low, high = _mean(rows["clipped"], pd.Series(1.0, rows.index), seed)
+    saved = _mean(1 - rows["evaluations"] / max_loops, rows["tokens"], seed)
     unclipped = np.average(rows["loss"], weights=rows["tokens"])
     measured = dict(zip(MEASURED, (loss, low, high, unclipped, *saved), strict=True))
-    return documents | measured | {"verdict": HOLDS if high <= epsilon else FAILS if low > epsilon else OPEN}
+    return number | measured | {"verdict": HOLDS if high <= epsilon else FAILS if low > epsilon else OPEN}
 
 
-def _mean(units: pd.DataFrame, sums: pd.Series, weights: pd.Series, seed: int) -> tuple[float, float, float]:
-    """A weighted mean and its 95 % interval over documents; the interval of one document is NaN."""
-    by_document = pd.DataFrame({"sum": sums, "weight": weights}).groupby(units["document"]).sum().to_numpy(np.float64)
-    value = float(bootstrap.ratio_of_sums(by_document[None])[0])
-    if len(by_document) < 2:
-        return value, np.nan, np.nan
-    return value, *bootstrap.interval(bootstrap.ratio_of_sums, by_document, seed, by_document[:, 1])
+def _mean(values: pd.Series, weights: pd.Series, seed: int) -> tuple[float, float, float]:
+    """A weighted mean over documents and its 95 % interval, which is NaN for one document."""
+    units = pd.DataFrame({"sum": values * weights, "weight": weights}).to_numpy(np.float64)
+    value = float(bootstrap.ratio_of_sums(units[None])[0])
+    return value, *bootstrap.interval(bootstrap.ratio_of_sums, units, seed, units[:, 1])
 
 
 @style.look()
@@ -133,19 +125,18 @@ def draw_calibration(calibration: pd.DataFrame, *, context: style.FigureContext)
     One line per exit criterion, with 95 % intervals over documents. Panel (ii) has no point where no threshold could be
     guaranteed. Raises InputError for a table without rows.
     """
-    if calibration.empty:
-        raise InputError("table calibration: found no rows, expected at least one guarantee for the figure.")
+    style.check_rows("calibration", calibration)
     criteria = list(calibration["criterion"].unique())
     fixed = {"fixed": {"color": style.BLACK, "marker": "|"}} if "fixed" in criteria else {}
     looks = fixed | style.criterion_styles(criteria)
     figure = style.new_figure(style.DOUBLE, 2.8, context)
     saved, kept = figure.subplots(1, 2)
-    _draw_lines(saved, calibration, ["saved", "saved_low", "saved_high"], looks)
+    _draw_lines(saved, calibration, "saved", looks)
     without = calibration["verdict"] == NO_THRESHOLD
     columns = ["loss", "loss_low", "loss_high"]
     losses = calibration[~without].copy()
     losses[columns] = losses[columns].div(losses["epsilon"], axis="index")
-    _draw_lines(kept, losses, columns, looks)
+    _draw_lines(kept, losses, "loss", looks)
     kept.axhline(1, zorder=0, **GUARANTEED)
     if without.any():
         place = (calibration.loc[without, "epsilon"].min(), 0.03)
@@ -157,22 +148,20 @@ def draw_calibration(calibration: pd.DataFrame, *, context: style.FigureContext)
         style.label_powers(axes.xaxis)
         axes.set_xlabel("guaranteed: at most ε nats/token more (log scale)")
     saved.yaxis.set_major_formatter(PercentFormatter(1))
-    saved.set_ylabel("evaluations saved")
-    kept.set_ylabel("loss over ε, other documents")
-    for number, (axes, title) in enumerate({saved: "evaluations saved", kept: "was the guarantee kept"}.items(), 1):
-        axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
+    style.name_panel(saved, 1, "evaluations saved", "evaluations saved")
+    style.name_panel(kept, 2, "was the guarantee kept", "loss over ε, other documents")
     names = {name: "fixed loops" if name == "fixed" else criterion_name(name) for name in looks}
     handles = {names[name]: Line2D([], [], **look | {"linestyle": "-"}) for name, look in looks.items()}
-    handles["guaranteed"] = Line2D([], [], **GUARANTEED)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
+    style.legend_above(figure, handles | {"guaranteed": Line2D([], [], **GUARANTEED)})
     return figure
 
 
-def _draw_lines(axes: Axes, rows: pd.DataFrame, columns: list[str], looks: dict[str, dict]) -> None:
+def _draw_lines(axes: Axes, rows: pd.DataFrame, name: str, looks: dict[str, dict]) -> None:
     """One line per criterion against epsilon, with its interval."""
     for number, (criterion, look) in enumerate(looks.items()):
         of_criterion = rows[rows["criterion"] == criterion].sort_values("epsilon")
-        value, low, high = (of_criterion[column].fillna(of_criterion[columns[0]]) for column in columns)
+        value = of_criterion[name]
+        low, high = (of_criterion[f"{name}_{end}"].fillna(value) for end in ("low", "high"))
         indices = of_criterion["epsilon"] * 10 ** (DODGE * (number - (len(looks) - 1) / 2))
         bars = np.maximum([value - low, high - value], 0)
         axes.errorbar(indices, value, yerr=bars, elinewidth=0.6, **look)

@@ -66,13 +66,13 @@ def own_tokens(inputs: Tensor, end_of_text: int) -> Tensor:
 
 def measure_text(evaluator: TextEvaluator, text: HeldOut, criterion: ExitCriterion, own: Tensor) -> dict[str, Tensor]:
     """Means of `ce` and `evaluations` of the criterion over the own tokens (N, T) of each sequence, float64 (N,)."""
-    parts = []
+    losses, spent = [], []
     for batch in text.batches(evaluator.batch_size(criterion)):
         logits, counts = evaluator.evaluate(criterion, batch)
-        parts.append((cross_entropies(logits, batch.targets).cpu(), counts.evaluations.cpu()))
-    ce, evaluations = torch.cat([ce for ce, _ in parts]), torch.cat([spent for _, spent in parts], dim=1)  # (G, N, T)
-    ce_mean, spent = ((values * own).sum(-1) / own.sum(-1) for values in (ce, evaluations))
-    return {"ce": ce_mean, "evaluations": spent.T.mean(1)}
+        losses.append(cross_entropies(logits, batch.targets).cpu())
+        spent.append(counts.evaluations.cpu())
+    ce, evaluations = ((each * own).sum(-1) / own.sum(-1) for each in (torch.cat(losses), torch.cat(spent, dim=1)))
+    return {"ce": ce, "evaluations": evaluations.T.mean(1)}  # evaluations (G, N)
 
 
 def order_points(costs: Mapping[OperatingPoint, tuple[float, float]]) -> list[OperatingPoint]:
@@ -93,28 +93,25 @@ def measure_calibration(
     config: `exits` with one criterion and its thresholds, and `seed`.
     """
     criteria, evaluator = make_criteria(config.exits, probe), TextEvaluator(checkpoint, config.exits)
-    part_of = split_documents(text.documents, config.seed)
-
-    def of_parts(*parts: str) -> tuple[HeldOut, Tensor]:
-        rows = [row for row, document in enumerate(text.documents) if part_of[document] in parts]
-        sequences, documents = (tuple(values[row] for row in rows) for values in (text.sequences, text.documents))
-        chosen = HeldOut(text.inputs[rows], text.targets[rows], sequences, documents)
-        return chosen, own_tokens(chosen.inputs, end_of_text).double()
-
-    ((searched, own), (rest, rest_own)), costs = (of_parts("search"), of_parts("calibration", "report")), {}
+    full_depth, part_of = Fixed(config.exits.max_loops), split_documents(text.documents, config.seed)
+    parts = [part_of[document] for document in text.documents]
+    order = sorted(range(len(parts)), key=lambda row: parts[row] != "search")  # the sequences of the search come first
+    sequences, documents = (tuple(values[row] for row in order) for values in (text.sequences, text.documents))
+    text = HeldOut(text.inputs[order], text.targets[order], sequences, documents)
+    searched, rest = text[: parts.count("search")], text[parts.count("search") :]
     with meter("calibration", None, "tokens") as bar:
-        full = measure_text(evaluator, searched, Fixed(config.exits.max_loops), own)
-        weights = own.sum(1) / own.sum()
+        own, costs = own_tokens(searched.inputs, end_of_text).double(), {}
+        full, weights = measure_text(evaluator, searched, full_depth, own), own.sum(1) / own.sum()
         for point, criterion in criteria.items():
             found = measure_text(evaluator, searched, criterion, own)
             costs[point] = float(weights @ (found["ce"] - full["ce"])), float(weights @ found["evaluations"])
             bar.update(searched.inputs.numel())
-        full = measure_text(evaluator, rest, Fixed(config.exits.max_loops), rest_own)
+        own = own_tokens(rest.inputs, end_of_text).double()
+        full = measure_text(evaluator, rest, full_depth, own)
         for number, (name, threshold) in enumerate(order_points(costs)):
-            found = measure_text(evaluator, rest, criteria[name, threshold], rest_own)
-            columns = found | {"full_depth_ce": full["ce"], "tokens": rest_own.sum(1)}
+            found = measure_text(evaluator, rest, criteria[name, threshold], own)
             bar.update(rest.inputs.numel())
             for i, key in enumerate(rest.keys):
                 row = {"criterion": name, "point": number, "threshold": float(threshold)}
-                row |= key | {"part": part_of[key["document"]]}
-                yield row | {column: values[i].item() for column, values in columns.items()}
+                row |= key | {"part": part_of[key["document"]], "tokens": own[i].sum().item()}
+                yield row | {column: v[i].item() for column, v in (found | {"full_depth_ce": full["ce"]}).items()}

@@ -1,6 +1,6 @@
 """Thresholds of exit criteria that keep a guarantee about quality: results/calibration.pdf."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from twoscale.config.sections import Criteria, ExitsConfig, grids
 from twoscale.config.types import Count, Distinct, Fraction, Positive, Section, key
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 class CalibrationConfig(Section):
     """Calibration of exit thresholds on held-out documents (results/calibration.pdf). A quarter of the documents
-    orders the thresholds by evaluations, a quarter reports the result, and the others choose the threshold with the
-    fewest evaluations for which E[clipped loss] <= epsilon with probability 1 - delta over these documents (Learn then
-    Test, arXiv 2110.01052). The loss is the rise of a unit's cross-entropy over full depth, clipped to [0, 5 epsilon].
-    Loop steps, readout, KV slots, precision and batch size are taken from exits.
+    orders the thresholds by evaluations, a quarter reports the result, and the others, at least 13 at delta = 0.1,
+    choose the threshold with the fewest evaluations for which E[clipped loss] <= epsilon with probability 1 - delta
+    over these documents (Learn then Test, arXiv 2110.01052). The loss is the rise of a document's cross-entropy over
+    full depth, clipped to [0, 5 epsilon]. Loop steps, readout, KV slots, precision and batch size are those of exits.
     """
 
     criteria: Criteria = key(
@@ -34,12 +34,6 @@ class CalibrationConfig(Section):
         (0.01, 0.02, 0.05, 0.1), "Values of epsilon, each with a guarantee, in nats per token."
     )
     delta: Fraction = key(0.1, "Probability with which a guarantee may fail.", source="arXiv 2110.01052")
-    unit: Literal["document", "sequence"] = key(
-        "document",
-        "Units that the test treats as independent: documents or, if documents are few and long, sequences. Sequences "
-        "of one document are not independent, so the guarantee is then nominal. At least 13 units are needed at delta "
-        "= 0.1.",
-    )
 
     def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
         return config.exits.model_copy(update={"criteria": self.criteria})
@@ -51,7 +45,6 @@ class CalibrationConfig(Section):
 
 
 SECTIONS = {"calibration": CalibrationConfig}
-
 
 TABLES: dict[str, dict[str, Column]] = {
     # The thresholds of an exit criterion from many evaluations to few: one row per (criterion, point, held-out
@@ -68,14 +61,14 @@ TABLES: dict[str, dict[str, Column]] = {
     # documents of the report. If no threshold was chosen, tokens run at full depth.
     "calibration": columns(
         "run criterion",
-        epsilon=("float64", "guaranteed upper bound on the mean clipped loss over units, in nats per token"),
+        epsilon=("float64", "guaranteed upper bound on the mean clipped loss over documents, in nats per token"),
         delta=("float64", "probability with which the guarantee may be broken"),
-        units=("int64", "number of documents or sequences used to choose the threshold"),
+        units=("int64", "number of documents used to choose the threshold"),
         point=("int32", "number of the chosen threshold; -1: none"),
         threshold=("float64", "the chosen threshold; null: none"),
         p_value=("float64", "p-value of the chosen point, or of the first point if none is chosen"),
         report_documents=("int64",),
-        loss=("float64", "mean loss over units, each clipped as in the test"),
+        loss=("float64", "mean loss over documents, each clipped as in the test"),
         loss_low=("float64", "lower end of the 95 % interval over documents"),
         loss_high=("float64", "upper end of the interval"),
         unclipped=("float64", "mean loss over tokens, not clipped"),
@@ -86,7 +79,6 @@ TABLES: dict[str, dict[str, Column]] = {
     ),
 }
 
-
 FIGURES = (
     Figure(
         "calibration",
@@ -95,7 +87,6 @@ FIGURES = (
         title="Calibration: evaluations saved at a guaranteed quality",
     ),
 )
-
 
 RUNS = "results/{run}/calibration/{criterion}.parquet"
 JOBS = (
