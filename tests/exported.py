@@ -38,7 +38,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "untied": {"tied_head": False},
     "gate": {"exit_gate": True},
     "parcae": {"positions": "rotary", "rotary_channels": 2, "injection": "diagonal", "exit_projection": True}
-    | {"qk_norm": "head", "input_norm": True, "looped_kv_heads": 1, "looped_mlp_size": 12, "logit_softcap": 3.0},
+    | {"qk_norm": "head", "input_norm": True, "looped_kv_heads": 1, "looped_mlp_size": 12, "logit_softcap": 3.0}
+    | {"value_embeddings": (2, 4)},
     "sum": {"injection": "add", "activation": "gelu"},
     "ouro": {"groups": ((1, 2, 3, 4),), "loop_norm": True, "injection": "none", "state_init": "input"},
     "plain": {"groups": ()},

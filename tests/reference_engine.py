@@ -15,11 +15,11 @@ EPSILON = sys.float_info.min  # of Eq. 6: only keeps the ratio of zeros finite
 
 
 class Attend:
-    """Attention of one token at loop step k, with its position."""
+    """Attention of one token of a text at loop step k, with its position and id."""
 
-    def __init__(self, memory, token, k, slots, policy="last"):
+    def __init__(self, memory, text, token, k, slots, policy="last"):
         self.memory, self.token, self.k, self.slots, self.policy = memory, token, k, slots, policy
-        self.positions = torch.tensor([token])
+        self.positions, self.tokens = torch.tensor([token]), text[token, None]
 
     def __call__(self, layer, q, key, value):
         return attention(self.memory[layer], self.token, self.k, self.slots, self.policy, q, key, value)
@@ -40,7 +40,7 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
     for token in range(len(tokens)):
 
         def attend(k, token=token):
-            return Attend(memory, token, k, kv_slots or max_loops, model.kv_policy)
+            return Attend(memory, tokens, token, k, kv_slots or max_loops, model.kv_policy)
 
         def own_noise(group, k, like, token=token):
             return noise(group, k, embedded[None])[:, token]
@@ -56,7 +56,7 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
             x0 = exit_states[group] if warm else model.init_state(group, hidden, own_noise)
             decode = model.exit_gate if criterion in GATED else model.readout
             if readout == "remaining_layers" and criterion not in GATED and group == len(model.config.groups) - 1:
-                decode = through_remaining_layers(model, memory, token)
+                decode = through_remaining_layers(model, memory, tokens, token)
             x, loop_steps, evaluations = loop(f, x0, criterion, threshold, max_loops, decode)
             exit_states[group] = x
             hidden = model.finish(group, x)
@@ -73,7 +73,7 @@ def block_map(model, group, entered, attend, noise):
     return lambda k, x: model.recur(group, k, model.add_noise(group, k, x, noise), injected, attend(k))
 
 
-def through_remaining_layers(model, memory, token):
+def through_remaining_layers(model, memory, text, token):
     """Decodes a state of the last group as if the token left with it; its keys and values are discarded."""
     last = len(model.config.groups) - 1
     behind = range(model.config.groups[last][-1] + 1, model.config.num_layers + 1)
@@ -82,7 +82,7 @@ def through_remaining_layers(model, memory, token):
         hidden = model.finish(last, x)
         for number in behind:
             seen = {earlier: list(memory[number][earlier]) for earlier in range(token)} | {token: []}
-            hidden = model.unlooped_layer(number, hidden, Attend({number: seen}, token, 0, 1))
+            hidden = model.unlooped_layer(number, hidden, Attend({number: seen}, text, token, 0, 1))
         return model.readout(hidden)
 
     return decode

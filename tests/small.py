@@ -46,7 +46,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "retrofitted Llama": GATED | {"norms": "pre", "rotary_pairs": "halves", "tied_head": False},
     "retrofitted OLMo": {"positions": "rotary", "norms": "post", "qk_norm": True},
     "Parcae": {"positions": "rotary", "injection": "diagonal", "exit_projection": True}
-    | {"qk_norm": "head", "input_norm": True, "activation": "relu2", "logit_softcap": 2.0},
+    | {"qk_norm": "head", "input_norm": True, "activation": "relu2", "logit_softcap": 2.0}
+    | {"value_embeddings": (1, 3)},
     "Parcae with sums": {"positions": "rotary", "injection": "add", "exit_projection": True}
     | {"qk_norm": "head", "mlp": "gated", "activation": "gelu", "logit_softcap": 2.0},
 }

@@ -95,7 +95,7 @@ def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold:
     }
     number = bench.tokens.numel()
     state = torch.randn(number, bench.model.config.hidden_size, device=bench.tokens.device)
-    attend = ParallelKV(*bench.tokens.shape).attend(0, torch.arange(number, device=state.device))
+    attend = ParallelKV(bench.tokens).attend(0, torch.arange(number, device=state.device))
     for group in range(bench.num_groups):  # one loop step of all tokens
         calls[str(group)] = torch.no_grad()(partial(bench.model.recur, group, 0, state, state, attend))
 

@@ -42,7 +42,7 @@ VARIANTS = {
     "Parcae": (
         GROUPED
         | {"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True, "input_norm": True, "qk_norm": "head"}
-        | {"looped_kv_heads": 4, "mlp_size": 12, "looped_mlp_size": 20},
+        | {"looped_kv_heads": 4, "mlp_size": 12, "looped_mlp_size": 20, "value_embeddings": [1, 2]},
         *((3,), 2, False),
     ),
     "no injection": (

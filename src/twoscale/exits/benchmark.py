@@ -160,7 +160,7 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     loops = make_loops(model, cache, 1, decoder_options(model, exits))
     for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)
-        loops.start(0, checkpoint.noise([sequence]))
+        loops.start(0, tokens[0], checkpoint.noise([sequence]))
         entered = model.embed(tokens, loops.positions)  # (1, 1, C)
         for group, label in enumerate(model.config.group_labels):
             x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]

@@ -93,14 +93,14 @@ class CapturedLoops:
         self._size, self._ahead = (1, 0) if cache.slots < max_loops else (steps_per_graph, 1)
         config, like = model.config, any_weight(model)
         length, groups = config.context_length, range(len(config.groups))
-        self.positions = torch.zeros(1, dtype=torch.int64, device=like.device)
+        self.positions, self._token = torch.zeros(2, 1, dtype=torch.int64, device=like.device)
         self._bias = like.new_zeros(1, 1, 1, length)
         # the bias at position p is what this has from T - 1 - p on
         self._biases = torch.cat((like.new_zeros(length), like.new_full((length - 1,), -torch.inf)))
         self._hidden, self.x0, self._injected = (like.new_zeros(1, config.hidden_size) for _ in range(3))
         self._noise = like.new_zeros(max_loops, 1, config.hidden_size)
         self.flags = torch.zeros(max_loops, dtype=torch.bool, pin_memory=like.is_cuda)
-        self.start(0, lambda group, k, like: torch.zeros_like(like))
+        self.start(0, self._token, lambda group, k, like: torch.zeros_like(like))
         self._graphs = Graphs(like.is_cuda)
         self._recur = [make_recur(model, group) for group in groups]
         if compile:
@@ -113,9 +113,10 @@ class CapturedLoops:
         self._fixed = [self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups]
         self._program = lru_cache(MOST_CRITERIA * len(groups))(self._captured_program)
 
-    def start(self, position: int, noise: Noise) -> None:
+    def start(self, position: int, token: Tensor, noise: Noise) -> None:
         self._noise_of = noise
         self.positions.fill_(position)
+        self._token.copy_(token)
         length = self._bias.shape[-1]
         self._bias.copy_(self._biases[length - 1 - position :][:length])
 
@@ -199,15 +200,16 @@ class CapturedLoops:
         state = self.model.add_noise(group, k, x, lambda group, k, like: self._noise[k])
         return self._recur[group](k, *self.arguments(group, k, state))
 
-    def arguments(self, group: int, k: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    def arguments(self, group: int, k: int, state: Tensor) -> tuple[Any, ...]:
         stored = [self._cache.stored[layer][k % self._cache.slots] for layer in self.model.config.groups[group]]
-        return state, self._injected, self.positions, self._bias, stored
+        return state, self._injected, stored, self.positions, self._bias, self._token
 
     def readout(self, criterion: ExitCriterion, group: int) -> Readout:
         return make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
 
     def _attend_unlooped(self) -> Attend:
-        return attend_token({n: stored[0] for n, stored in self._cache.stored.items()}, self.positions, self._bias)
+        stored = {n: stored[0] for n, stored in self._cache.stored.items()}
+        return attend_token(stored, self.positions, self._bias, self._token)
 
 
 class Loop:
@@ -240,11 +242,11 @@ def one_check(criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], T
 
 
 def make_recur(model: LoopedModel, group: int) -> Callable[..., Tensor]:
-    """A loop step as a function of k, state and input (1, C), position, bias, and the keys and values of each layer."""
+    """A loop step as a function of k, state and input (1, C), keys and values by layer, position, bias and token."""
     layers = model.config.groups[group]
 
-    def recur(k: int, state: Tensor, injected: Tensor, position: Tensor, bias: Tensor, stored: Any) -> Tensor:
-        attend = attend_token(dict(zip(layers, stored, strict=True)), position, bias)
+    def recur(k: int, state: Tensor, injected: Tensor, stored: Any, *place: Tensor) -> Tensor:
+        attend = attend_token(dict(zip(layers, stored, strict=True)), *place)
         return model.recur(group, k, state, injected, attend)
 
     return recur

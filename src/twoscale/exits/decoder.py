@@ -155,7 +155,8 @@ class Decoder:
         self._check_room(1)
         # the model of `loops` computes the same as `self.model`, on the CPU with less host work for one row
         loops, model, exits = self._loops, self._loops.model, []
-        loops.start(self.position, self._noise_rows)
+        ids = self._as_tensor([token])
+        loops.start(self.position, ids[0], self._noise_rows)
 
         def group(index: int, entered: Tensor) -> Tensor:
             if warm and self.position:
@@ -176,7 +177,7 @@ class Decoder:
                 self._exit_states[index][self.position] = exits[-1].state[0]
             return model.finish(index, exits[-1].state)
 
-        hidden = model.embed(self._as_tensor([token]), loops.positions)[0]  # (1, C)
+        hidden = model.embed(ids, loops.positions)[0]  # (1, C)
         hidden = run_stages(model, hidden, loops.layer, group)
         self.position += 1
         return model.readout(hidden)[0], exits
@@ -245,10 +246,10 @@ class EagerLoops:
     def prepare(self, criterion: ExitCriterion) -> None:
         """Here `CapturedLoops` captures what tokens need under a criterion."""
 
-    def start(self, position: int, noise: Noise) -> None:
-        """Begin with the token at `position`, whose rows of the noise `noise` gives."""
-        self._position, self._noise = position, noise
-        self._attend = self._cache.attend(0, position)
+    def start(self, position: int, token: Tensor, noise: Noise) -> None:
+        """Begin with the token id (1,) at `position`, whose rows of the noise `noise` gives."""
+        self._position, self._token, self._noise = position, token, noise
+        self._attend = self._cache.attend(0, position, token)
         self.positions = self._attend.positions
 
     def layer(self, number: int, hidden: Tensor) -> Tensor:
@@ -269,7 +270,7 @@ class EagerLoops:
     def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
         """A call that computes one loop step only."""
         injected = self.model.project_input(group, entered)
-        return lambda: self.model.recur(group, 0, x, injected, self._cache.attend(0, self._position))
+        return lambda: self.model.recur(group, 0, x, injected, self._cache.attend(0, self._position, self._token))
 
     def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
         """A call that decides on the state x (1, C) once more."""
@@ -280,7 +281,7 @@ class EagerLoops:
         recur, add_noise, attend = self.model.recur, self.model.add_noise, self._cache.attend
         injected = self.model.project_input(group, entered)  # the same at every step
         for k in range(loops):
-            x = recur(group, k, add_noise(group, k, x, self._noise), injected, attend(k, self._position))
+            x = recur(group, k, add_noise(group, k, x, self._noise), injected, attend(k, self._position, self._token))
             yield x
 
 

@@ -67,14 +67,14 @@ class KVCache:
         for number, present in other.present.items():
             self.present[number][..., : present.shape[-1]] = present
 
-    def attend(self, k: int, position: int) -> Attend:
-        """Attention at loop step k for the token at `position` of one text: q (1, H, D) and k, v (1, G, D)."""
+    def attend(self, k: int, position: int, token: Tensor) -> Attend:
+        """Attention at loop step k for the `token` (1,) at `position` of one text: q (1, H, D) and k, v (1, G, D)."""
         if self.present:
             if self._laid_out is None or self._laid_out.mask.shape[-1] != position + 1:
                 at = self._positions[position]
-                self._laid_out = RowLayout(torch.zeros_like(at), at[None], position + 1)
+                self._laid_out = RowLayout(torch.zeros_like(at), at[None], position + 1, token)
             return self.attend_rows(k, self._laid_out)
-        return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._heads)
+        return TokenAttention(self._positions[position], token, self.views, k % self.slots, position, self._heads)
 
     def attend_rows(self, k: int, layout: RowLayout) -> Attend:
         """Attention at loop step k for the rows of a layout, which bring new keys and values."""
@@ -94,7 +94,7 @@ class KVCache:
                 seen = bias.masked_fill(~self.present[layer][slot, :, None, None, :end], -torch.inf)
             return layout.attention(q, keys[:, :, :end], values[:, :, :end], seen)
 
-        return AttendAt(at, attend)
+        return AttendAt(at, attend, layout.tokens)
 
     def fill(self, layers: Sequence[int], text: int | Tensor, at: int | Tensor, evaluations: int) -> None:
         """Copy the last evaluation of tokens, at positions `at` of texts `text`, to the slots that they did not reach.
@@ -113,15 +113,15 @@ class KVCache:
 
 
 class CachedKV:
-    """`KVStore` of the layers of a group for the tokens at `positions` (B, N), all below `end`, of a cache."""
+    """`KVStore` of the layers of a group for `tokens` at `positions` (B, N), all below `end`, of a cache."""
 
-    def __init__(self, cache: KVCache, layers: Sequence[int], positions: Tensor, end: int) -> None:
-        self._cache, self._layers, self._positions, self._end = cache, layers, positions, end
+    def __init__(self, cache: KVCache, layers: Sequence[int], positions: Tensor, end: int, tokens: Tensor) -> None:
+        self._cache, self._layers, self._positions, self._end, self._tokens = cache, layers, positions, end, tokens
         self._active: Tensor | None = None  # the rows that looped last
 
     def attend(self, k: int, active: Tensor) -> Attend:
         if active is not self._active:
-            self._active, self._layout = active, RowLayout(active, self._positions, self._end)
+            self._active, self._layout = active, RowLayout(active, self._positions, self._end, self._tokens)
         return self._cache.attend_rows(k, self._layout)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
@@ -138,13 +138,14 @@ def read_parallel(
     slot for every loop step. `noise` is for these positions.
     """
     model, exits = engine.model, []
-    attend = cache.attend_rows(0, RowLayout(torch.arange(tokens.numel(), device=tokens.device), positions, end))
+    rows = torch.arange(tokens.numel(), device=tokens.device)
+    attend = cache.attend_rows(0, RowLayout(rows, positions, end, tokens))
 
     def layer(number: int, hidden: Tensor) -> Tensor:
         return model.unlooped_layer(number, hidden, attend)
 
     def group(index: int, hidden: Tensor) -> Tensor:
-        store = CachedKV(cache, model.config.groups[index], positions, end)
+        store = CachedKV(cache, model.config.groups[index], positions, end, tokens)
         exits.append(engine.loop(index, hidden.unflatten(0, tokens.shape), noise, store))
         return model.finish(index, exits[-1].states.flatten(0, 1))
 
@@ -154,10 +155,10 @@ def read_parallel(
 class TokenAttention:
     """`Attend` of the one token at `position` of a cache, at a loop step that uses `slot`; see `KVCache.attend`."""
 
-    __slots__ = ("_end", "_heads", "_position", "_slot", "_views", "positions")
+    __slots__ = ("_end", "_heads", "_position", "_slot", "_views", "positions", "tokens")
 
-    def __init__(self, positions: Tensor, views: Views, slot: int, position: int, heads: int) -> None:
-        self.positions, self._views, self._slot, self._heads = positions, views, slot, heads
+    def __init__(self, positions: Tensor, tokens: Tensor, views: Views, slot: int, position: int, heads: int) -> None:
+        self.positions, self.tokens, self._views, self._slot, self._heads = positions, tokens, views, slot, heads
         self._position, self._end = position, position + 1
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -171,8 +172,8 @@ class TokenAttention:
         return F.scaled_dot_product_attention(q.unsqueeze(2), *seen, enable_gqa=is_grouped).squeeze(2)
 
 
-def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -> Attend:
-    """Attention for the token at `position` (1,): q (1, H, D), k, v (1, G, D). Nothing but tensors tells the position.
+def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor, token: Tensor) -> Attend:
+    """Attention for the `token` (1,) at `position` (1,): q (1, H, D), k, v (1, G, D). Both are known from tensors only.
 
     stored: keys and values of each layer, (2, 1, G, T, D). bias: (1, 1, 1, T), -inf at the positions after the token.
     """
@@ -185,4 +186,4 @@ def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -
             return row_attention(q, keys, values, bias[0])
         return attention(q.unsqueeze(2), keys, values, bias).squeeze(2)
 
-    return AttendAt(position, attend)
+    return AttendAt(position, attend, token)

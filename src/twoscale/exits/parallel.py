@@ -61,15 +61,16 @@ class RowLayout:
         rows: The M tokens that are computed, rising indices into B * N.
         positions: Position of each token in its text (B, N).
         end: Keys are those of the positions below it.
+        tokens: Token ids (B, N).
 
     Attributes:
-        text, at: Text and position of each row (M,).
+        text, at, tokens: Text, position and token id of each row (M,).
         mask: Which positions the queries see, bool (B, 1, A, end). Padding sees position 0; its result is never read.
     """
 
-    def __init__(self, rows: Tensor, positions: Tensor, end: int) -> None:
+    def __init__(self, rows: Tensor, positions: Tensor, end: int, tokens: Tensor) -> None:
         batch, length = positions.shape
-        self.text, self.at = rows // length, positions.flatten()[rows]
+        self.text, self.at, self.tokens = rows // length, positions.flatten()[rows], tokens.flatten()[rows]
         # no `bincount`, which waits for the device
         counts = rows.new_zeros(batch).index_add_(0, self.text, torch.ones_like(rows))
         # rank of a row among those of its text: cumsum - counts is the number of rows in the texts before
@@ -97,22 +98,22 @@ class RowLayout:
 
 
 class ParallelKV:
-    """Keys and values of one group while a whole text loops: per layer the latest of every token.
+    """Keys and values of one group while whole texts (B, T) loop: per layer the latest of every token.
 
     At step k the row of a token that still loops has just been replaced by its own of step k, and the row of a token
     that has exited holds its last evaluation, which attention skips under the policy "absent".
     """
 
-    def __init__(self, batch: int, length: int, policy: KVPolicy = "last") -> None:
-        self.batch, self.length, self.policy = batch, length, policy
+    def __init__(self, tokens: Tensor, policy: KVPolicy = "last") -> None:
+        (self.batch, self.length), self.tokens, self.policy = tokens.shape, tokens, policy
         self.keys: dict[int, Tensor] = {}  # layer -> (B * T, G, D)
         self.values: dict[int, Tensor] = {}
 
     def attend(self, k: int, active: Tensor) -> Attend:
         if len(active) == self.batch * self.length:
-            return AttendAt(active % self.length, self._attend_all)
+            return AttendAt(active % self.length, self._attend_all, self.tokens.flatten())
         positions = torch.arange(self.length, device=active.device).expand(self.batch, -1)
-        layout = RowLayout(active, positions, self.length)
+        layout = RowLayout(active, positions, self.length, self.tokens)
         mask = layout.mask
         if self.policy == "absent":
             present = torch.zeros_like(mask[:, :, :1]).flatten().index_fill(0, active, True)  # (B * T,)
@@ -125,7 +126,7 @@ class ParallelKV:
             keys, values = (z.unflatten(0, (self.batch, self.length)).transpose(1, 2) for z in stored)
             return layout.attention(q, keys, values, mask)
 
-        return AttendAt(layout.at, attend)
+        return AttendAt(layout.at, attend, layout.tokens)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
         """The rows keep their last keys and values."""
@@ -192,14 +193,13 @@ def evaluate(
     """Teacher-forced logits (B, T, V) of `tokens` (B, T) under a criterion, and the counts of each token."""
     engine = ParallelEngine(model, criterion, max_loops, readout)
     attend = CausalAttention.of(tokens)
-    batch, length = tokens.shape
     exits: list[GroupExit] = []
 
     def layer(number: int, hidden: Tensor) -> Tensor:
         return model.unlooped_layer(number, hidden, attend)
 
     def group(index: int, hidden: Tensor) -> Tensor:
-        exits.append(engine.loop(index, hidden, noise, ParallelKV(batch, length, model.kv_policy)))
+        exits.append(engine.loop(index, hidden, noise, ParallelKV(tokens, model.kv_policy)))
         return model.finish(index, exits[-1].states)
 
     hidden = run_stages(model, model.embed(tokens, attend.positions), layer, group)

@@ -29,10 +29,11 @@ class Flops:
 
 
 def layer_matrices(model: ModelConfig, number: int) -> int:
-    """Numbers in the matrices of a layer: 2 C² for queries and output, 2 C G D for keys and values, and the MLP's."""
+    """Numbers in the matrices of a layer: 2 C² for queries and output, 2 C G D for keys and values, gate and MLP."""
     size, keys = model.hidden_size, model.kv_heads_of(number) * model.head_dim
     factors = 3 if model.mlp == "gated" else 2
-    return 2 * size * (size + keys) + factors * size * model.mlp_width_of(number)
+    gate = model.value_gate_channels * model.kv_heads_of(number) if number in model.value_embeddings else 0
+    return 2 * size * (size + keys) + gate + factors * size * model.mlp_width_of(number)
 
 
 def layer_forward(model: ModelConfig, number: int, causal: bool) -> float:
@@ -103,6 +104,7 @@ def parameters(model: ModelConfig) -> int:
     norms = (4 if model.norms == "sandwich" else 2) * size * model.num_layers
     channels = sum(model.num_heads + model.kv_heads_of(number) for number in numbers) * model.head_dim
     of_heads = (model.qk_bias + (model.qk_norm is True)) * channels  # of queries and keys
+    of_heads += model.padded_vocab_size * model.head_dim * sum(map(model.kv_heads_of, model.value_embeddings))
     return tables * size + matrices + norms + of_heads + per_group * len(model.groups) + size + gate
 
 

@@ -38,6 +38,10 @@ class Attend(Protocol):
     def positions(self) -> Tensor:
         """Position of each row in its sequence, int64, broadcastable to the leading axes of q."""
 
+    @property
+    def tokens(self) -> Tensor | None:
+        """Token id of each row, int64, broadcastable as `positions`; only layers with value embeddings need it."""
+
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of layer number `layer`: q (..., H, D) and k, v (..., G, D) -> (..., H, D).
 
@@ -50,11 +54,12 @@ class CausalAttention:
     """Attention of whole sequences: every position attends to itself and to those before it."""
 
     positions: Tensor  # (T,)
+    tokens: Tensor | None = None  # (B, T)
 
     @classmethod
     def of(cls, tokens: Tensor) -> "CausalAttention":
         """For token ids (B, T) at the positions 0 … T - 1."""
-        return cls(torch.arange(tokens.shape[-1], device=tokens.device))
+        return cls(torch.arange(tokens.shape[-1], device=tokens.device), tokens)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (B, T, H, D) and k, v (B, T, G, D) -> (B, T, H, D)."""
@@ -67,6 +72,7 @@ class AttendAt:
 
     positions: Tensor
     function: Callable[[int, Tensor, Tensor, Tensor], Tensor]
+    tokens: Tensor | None = None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self.function(layer, q, k, v)

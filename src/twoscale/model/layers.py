@@ -107,6 +107,7 @@ class TransformerBlock(nn.Module):
         varied = rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
         self.heads = VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
         self.qkv = Linear(size, (config.num_heads + 2 * kv_heads) * config.head_dim)
+        self.value_embedding = ValueEmbedding(config, kv_heads) if number in config.value_embeddings else None
         self.attention_out = Linear(size, size)
         function, is_gated = ACTIVATIONS[config.activation], config.mlp == "gated"
         self.activation = gated(function) if is_gated else function
@@ -115,7 +116,10 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
-        q, k, v = self.heads.forward(self.qkv.forward(self.norm1.forward(x)), attend)
+        normed = self.norm1.forward(x)
+        q, k, v = self.heads.forward(self.qkv.forward(normed), attend)
+        if self.value_embedding is not None:
+            v = self.value_embedding.forward(v, normed, attend)
         x = self._add(x, self.attention_out, attend(self.number, q, k, v).flatten(-2), self.norm2)
         return self._add(x, self.mlp_out, self.activation(self.mlp_in.forward(self.norm3.forward(x))), self.norm4)
 
@@ -189,6 +193,20 @@ class VariedHeads(nn.Module):
             qk = qk * (qk.square().mean(-1, keepdim=True) + torch.finfo(qk.dtype).eps).rsqrt()
         q, k = qk.to(v.dtype).split(self.heads, dim=-2)  # autocast leaves sums in float32
         return q, k, v.unflatten(-1, (-1, self.head_dim))
+
+
+class ValueEmbedding(nn.Module):
+    """Adds an embedding of the token to the values of a layer, times a gate in 0 … 2 for each head (Parcae)."""
+
+    def __init__(self, config: ModelConfig, kv_heads: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(config.padded_vocab_size, kv_heads * config.head_dim)
+        self.gate = Linear(config.value_gate_channels, kv_heads)
+
+    def forward(self, v: Tensor, x: Tensor, attend: Attend) -> Tensor:
+        """Values v (..., G, D) of the normed input x (..., C) -> (..., G, D)."""
+        gate = 2 * self.gate.forward(x[..., : self.gate.in_features]).sigmoid()
+        return v + (gate[..., None] * self.table(attend.tokens).unflatten(-1, v.shape[-2:])).to(v.dtype)
 
 
 # --- groups ------------------------------------------------------------------------------------------------------

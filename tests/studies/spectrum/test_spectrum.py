@@ -22,6 +22,7 @@ from twoscale.studies.spectrum.study import SpectrumConfig
 ROTARY = {"positions": "rotary", "num_kv_heads": 1, "qk_norm": True, "qk_bias": True, "mlp": "gated"}
 PARCAE = {"positions": "rotary", "rotary_channels": 2, "norms": "pre", "injection": "diagonal", "qk_norm": "head"}
 PARCAE |= {"num_kv_heads": 1, "looped_kv_heads": 2, "activation": "gelu", "input_norm": True}
+PARCAE |= {"value_embeddings": (3,)}
 
 
 def rotation(modulus: float, angle: float) -> Tensor:
@@ -70,7 +71,7 @@ class LinearLoop:
 
 def blocks_of(model, states: Tensor, injected: Tensor) -> arnoldi.LoopStepMap:
     """The diagonal blocks of one sequence (T, C)."""
-    (blocks,) = measure.diagonal_blocks(model, 0, 0, states[None], injected[None])
+    (blocks,) = measure.diagonal_blocks(model, 0, 0, states[None], injected[None], torch.arange(len(states))[None])
     return blocks
 
 
@@ -105,7 +106,7 @@ def rows_of(model, exact=(0, 1), ids=None, loops=3, **config):
 def test_own_blocks_are_the_diagonal_of_a_block_lower_triangular_jacobian(changes):
     model = transformer(groups=((2, 3),), **changes)
     states, injected, vectors = random_states(3, 5, 8)
-    attend = CausalAttention(torch.arange(5))
+    attend = CausalAttention.of(torch.arange(5)[None])
     jacobian = torch.autograd.functional.jacobian(lambda x: model.recur(0, 0, x, injected[None], attend), states[None])
     jacobian = jacobian[0, :, :, 0].transpose(1, 2)  # (T, T, C, C)
     later = torch.ones(5, 5).triu(1).bool()

@@ -51,6 +51,8 @@ class Names:
 
     def of(self, model: ModelConfig, parameter: str) -> list[str]:
         """The published tensors of a parameter of a model."""
+        if parameter in self.outside:
+            return [self.outside[parameter]]
         match parameter.split(".", 4):
             case ["unlooped", number, *rest]:
                 layer, name = int(number), ".".join(rest)
@@ -162,9 +164,8 @@ def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
     return found
 
 
-def core_layer(model: ModelConfig, number: int) -> str:
+def core_layer(core: Sequence[int], number: int) -> str:
     """Name of layer `number` in the code that Huginn and Parcae share: layers are counted from 0 in each part."""
-    (core,) = model.groups
     if number in core:
         return f"core_block.{number - core[0]}"
     return f"prelude.{number - 1}" if number < core[0] else f"coda.{number - core[-1] - 1}"
@@ -318,7 +319,9 @@ def raven_names(model: ModelConfig, shapes: Shapes) -> Names:
         "mlp_out.weight": "mlp.proj.weight",
     }
     return Names(
-        outside, RAVEN_NORMS[model.norms] | inside, lambda model, number: f"transformer.{core_layer(model, number)}"
+        outside,
+        RAVEN_NORMS[model.norms] | inside,
+        lambda model, number: f"transformer.{core_layer(model.groups[0], number)}",
     )
 
 
@@ -404,8 +407,6 @@ def _refuse_parcae(options: Options, shapes: Shapes, of: Layout) -> None:
     options.require(1, "mup_model_scaling_factor", "logit_scale")
     options.require(None, "clip_qkv", "randomize_positions_from")
     options.require("", "recurrent_layer_rope_dims")
-    if tables := sorted(name for name in shapes if "value_embeds." in name):
-        raise InputError(f"{options.path.parent}: found value embeddings ({tables[0]}), which are not supported.")
     core = f"{of.prefix}core_block.0"
     for name in (f"{of.embedding}.weight", f"{core}.attn.c_q.weight", f"{core}.mlp.fc.weight"):
         if name not in shapes:
@@ -428,6 +429,8 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any
         return max(1, keys[0] // head_dim), width[-1]
 
     prelude, core, coda = (layers(part) for part in ("prelude", "core_block", "coda"))
+    looped = range(prelude + 1, prelude + core + 1)
+    gates = {n: f"{of.prefix}{core_layer(looped, n)}.attn.ve_gate.weight" for n in range(1, looped.stop + coda)}
     kv_heads, width = layer_sizes("prelude" if prelude else "coda" if coda else "core_block")
     looped_kv_heads, looped_width = layer_sizes("core_block")
     is_gated = shapes[f"{of.prefix}core_block.0.mlp.fc.weight"][0] == 2 * looped_width
@@ -438,7 +441,9 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any
         "looped_kv_heads": looped_kv_heads,
         "qk_bias": f"{of.prefix}core_block.0.attn.qk_bias" in shapes,
         "hidden_size": size,
-        "groups": [list(range(prelude + 1, prelude + core + 1))],
+        "groups": [list(looped)],
+        # their code has tables without gates and gates without tables, and uses neither
+        "value_embeddings": [n for n, gate in gates.items() if {gate, f"value_embeds.{n - 1}.weight"} <= shapes.keys()],
         "mlp": "gated" if is_gated else "plain",
         "mlp_size": width,
         "looped_mlp_size": looped_width,
@@ -465,13 +470,19 @@ def parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
         "attention_out.weight": "attn.c_proj.weight",
         "mlp_in.weight": "mlp.fc.weight",
         "mlp_out.weight": "mlp.proj.weight",
+        "value_embedding.gate.weight": "attn.ve_gate.weight",
     }
-    return Names(outside, inside, lambda model, number: f"{of.prefix}{core_layer(model, number)}")
+    (core,) = model.groups
+    for number in model.value_embeddings:
+        ours = f"groups.0.layers.{number - core[0]}" if number in core else f"unlooped.{number}"
+        outside[f"{ours}.value_embedding.table.weight"] = f"value_embeds.{number - 1}.weight"
+    return Names(outside, inside, lambda model, number: f"{of.prefix}{core_layer(core, number)}")
 
 
 OURO = Family("Ouro", describe_ouro, lambda model, shapes: OURO_NAMES, r"model\.rotary_emb\.inv_freq")
 RAVEN = Family("Huginn and retrofitted models", describe_raven, raven_names, r"freqs_cis|rotary_emb\.inv_freq")
-# the table of rotations, and gates of value embeddings, whose tables are absent
-PARCAE = Family("Parcae", describe_parcae, parcae_names, r"freqs_cis|.*\.attn\.ve_gate\.weight")
+# the table of rotations, and gates or tables of value embeddings without the other
+UNUSED = r"freqs_cis|.*\.attn\.ve_gate\.weight|value_embeds\.\d+\.weight"
+PARCAE = Family("Parcae", describe_parcae, parcae_names, UNUSED)
 # Value of the key of config.json that names the family. Parcae's code writes no model_type.
 FAMILIES = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE}

@@ -51,6 +51,7 @@ class FrozenAttention:
     """
 
     positions: Tensor  # (T,)
+    tokens: Tensor | None  # (B, T)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (S, B, T, H, D) and k, v (S, B, T, G, D) -> (S, B, T, H, D)."""
@@ -74,7 +75,7 @@ class FrozenGroup:
         noise = self.passing.noise
         streams = replace(
             self.passing,
-            attend=FrozenAttention(self.passing.attend.positions),
+            attend=FrozenAttention(self.passing.attend.positions, self.passing.attend.tokens),
             noise=lambda group, k, like: noise(group, k, like[0]).expand_as(like),
         )
         return streams.behind(self.group, torch.cat([self.states[-1:], exits]))[1:]

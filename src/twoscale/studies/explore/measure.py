@@ -100,7 +100,7 @@ def predictions(checkpoint: LoadedCheckpoint, sequence: HeldOut, stage: StageTra
     """
     assert stage.stage is not None
     model, states = checkpoint.model, torch.cat(stage.states)  # (K + 1, T, C)
-    attend = CausalAttention(torch.arange(states.shape[1], device=states.device))
+    attend = CausalAttention.of(sequence.inputs.to(states.device))
     decoded = []
     for part in states.split(max(1, LOGITS_AT_A_TIME // (states.shape[1] * model.config.vocab_size))):
         noise = checkpoint.noise([sequence.sequences[0]] * len(part))

@@ -109,9 +109,8 @@ class Loops:
         check_precision(any_weight(model))
         self.model, self.config, self.loops = model, config, loops
 
-    def converge(self, group: int, entered: Tensor, start: Tensor) -> Converged:
+    def converge(self, group: int, entered: Tensor, start: Tensor, attend: Attend) -> Converged:
         """Run a group, which (B, T, C) enters, from `start`, at least `loops` loop steps."""
-        attend = CausalAttention(torch.arange(entered.shape[1], device=entered.device))
         injected = self.model.project_input(group, entered)
         late, state, passed = LatePath(self.config.window, start), start, start
         steps = torch.full(start.shape[:2], -1, device=start.device)
@@ -129,10 +128,12 @@ class Loops:
 # --- diagonal blocks -------------------------------------------------------------------------------------------
 
 
-def diagonal_blocks(model: LoopedModel, group: int, k: int, states: Tensor, injected: Tensor) -> Iterator[LoopStepMap]:
-    """The diagonal blocks of all tokens of each sequence, at the states (B, T, C) before loop step k."""
+def diagonal_blocks(
+    model: LoopedModel, group: int, k: int, states: Tensor, injected: Tensor, tokens: Tensor
+) -> Iterator[LoopStepMap]:
+    """The diagonal blocks of all `tokens` (B, T) of each sequence, at the states (B, T, C) before loop step k."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
-    causal = CausalAttention(positions := torch.arange(states.shape[1], device=states.device))
+    causal = CausalAttention.of(tokens)
 
     def record(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         found[layer] = k, v
@@ -141,14 +142,15 @@ def diagonal_blocks(model: LoopedModel, group: int, k: int, states: Tensor, inje
     def step(x: Tensor, its_input: Tensor, attend: Attend) -> Tensor:
         return model.recur(group, k, x, its_input, attend)
 
-    model.recur(group, k, states, injected, AttendAt(positions, record))
+    model.recur(group, k, states, injected, AttendAt(causal.positions, record, tokens))
     for b, (of_sequence, its_input) in enumerate(zip(states, injected, strict=True)):
         held = {layer: (keys[b], values[b]) for layer, (keys, values) in found.items()}
-        yield LoopStepMap(partial(step, its_input=its_input, attend=attend_held(held, positions)), of_sequence)
+        attend = attend_held(held, causal.positions, tokens[b])
+        yield LoopStepMap(partial(step, its_input=its_input, attend=attend), of_sequence)
 
 
-def attend_held(held: Mapping[int, tuple[Tensor, Tensor]], positions: Tensor) -> Attend:
-    """Attention of tokens at `positions` (N,) to held keys and values (T, G, D) before them, and to their own."""
+def attend_held(held: Mapping[int, tuple[Tensor, Tensor]], positions: Tensor, tokens: Tensor) -> Attend:
+    """Attention of `tokens` at `positions` (N,) to held keys and values (T, G, D) before them, and to their own."""
     length = len(next(iter(held.values()))[0])
     is_hidden = torch.arange(length, device=positions.device) >= positions[:, None, None]  # (N, 1, T)
 
@@ -160,7 +162,7 @@ def attend_held(held: Mapping[int, tuple[Tensor, Tensor]], positions: Tensor) ->
         weights = scores.softmax(-1)
         return torch.einsum("nht,thd->nhd", weights[..., :-1], values) + weights[..., -1:] * own_v
 
-    return AttendAt(positions, attend)
+    return AttendAt(positions, attend, tokens)
 
 
 def leading(blocks: LoopStepMap, dense_size: int) -> tuple[Tensor, Tensor]:
@@ -212,9 +214,9 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collectio
         return model.unlooped_layer(number, hidden, attend)
 
     def group(index: int, entered: Tensor) -> Tensor:
-        converged = loops.converge(index, entered, model.init_state(index, entered, noise))
+        converged = loops.converge(index, entered, model.init_state(index, entered, noise), attend)
         label = {"group": np.full(batch.inputs.numel(), model.config.group_labels[index])}
-        columns = _columns(loops, index, converged, [number in exact for number in batch.sequences])
+        columns = _columns(loops, index, converged, tokens, [number in exact for number in batch.sequences])
         found.append(token_keys(checkpoint.iteration, batch) | label | columns)
         return model.finish(index, converged.passed)
 
@@ -222,7 +224,7 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collectio
     return found
 
 
-def _columns(loops: Loops, group: int, converged: Converged, is_exact: list[bool]) -> Columns:
+def _columns(loops: Loops, group: int, converged: Converged, tokens: Tensor, is_exact: list[bool]) -> Columns:
     """Columns of one group of a batch of B sequences: (B * T,) each."""
     has_fixed_point = converged.steps >= 0  # (B, T)
     values = converged.late.summary()
@@ -230,7 +232,7 @@ def _columns(loops: Loops, group: int, converged: Converged, is_exact: list[bool
     source = torch.full_like(converged.steps, -1)
     if sequences := [b for b, exact in enumerate(is_exact) if exact]:
         states, injected = converged.state[sequences], converged.injected[sequences]
-        blocks = diagonal_blocks(loops.model, group, converged.last, states, injected)
+        blocks = diagonal_blocks(loops.model, group, converged.last, states, injected, tokens[sequences])
         own = zip(*(leading(of_sequence, loops.config.dense_size) for of_sequence in blocks), strict=True)
         modulus, angle = map(torch.stack, own)  # (S, T) each
         prefix_modulus, prefix_angle, its_source = inherit(modulus, angle)
