@@ -18,9 +18,9 @@ def page(open_page, tmp_path):
 def test_the_slider_shows_another_token_with_its_text(page):
     rail = page.locator(".slider-rail-touch-rect").bounding_box()
     page.mouse.click(rail["x"] + rail["width"] / 3, rail["y"] + 5)  # the second of four tokens
-    page.wait_for_function("document.querySelector('.gtitle').textContent.startsWith('token 1')")
-    assert TOKENS[1] in page.locator(".gtitle").text_content()
-    assert page.locator(".gtitle b").count() == 0
+    page.wait_for_function("document.querySelector('.slider-label').textContent.startsWith('token=1')")
+    assert TOKENS[1] in page.locator(".slider-label").first.text_content()
+    assert page.locator(".slider-label b").count() == 0
 
 
 def test_a_criterion_is_shown_when_its_entry_of_the_legend_is_clicked(page):

@@ -9,7 +9,7 @@ import torch
 
 from tests import configs, small
 from tests.studies.explore.samples import LOOPS as SHOWN_LOOPS
-from tests.studies.explore.samples import TOKENS, explore_tables
+from tests.studies.explore.samples import SITES, TOKENS, explore_tables
 from twoscale import tables
 from twoscale.config import ExitsConfig
 from twoscale.data.tokenizer import byte_level
@@ -23,6 +23,7 @@ LOOPS, LENGTH = 4, 8
 SIZES = {"vocab_size": 257, "hidden_size": 16}  # the ids of bytes
 SEQUENCE = small.held_out(torch.randint(257, (1, LENGTH), generator=torch.Generator().manual_seed(3)), sequences=[5])
 TOKENIZER = byte_level()
+SHOWN = ["a", TOKENS[1], "tab→and⏎", "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"]
 EXITS = ExitsConfig(max_loops=LOOPS, criteria={"fixed": {"thresholds": [2]}, "acceleration": {"thresholds": [1e9]}})
 
 
@@ -111,11 +112,11 @@ def test_a_sequence_without_trajectories_is_refused():
 
 def test_every_token_is_a_frame_with_its_states_and_predictions():
     frames = draw.figure(**explore_tables(), text="a text").frames
-    assert [frame.name for frame in frames] == list("0123")
-    _, path, norms, *_, exits = frames[0].data
+    assert [html.unescape(frame.name) for frame in frames] == [f"{n} {shown}" for n, shown in enumerate(SHOWN)]
+    states, path, norms, *_, exits = frames[0].data
     assert norms.y[:-1].tolist() == [1.0, 0.5, 0.25]
-    predictions = [html.unescape(text).split("“")[1].split("”")[0] for text in path.text]
-    assert predictions == [f"<i>0.{k}</i>" for k in range(SHOWN_LOOPS + 1)]
+    assert [html.unescape(text) for text in path.hovertext] == [f"<i>0.{k}</i>" for k in range(1, SHOWN_LOOPS + 1)]
+    assert len(states.x) == len(SITES) - 2  # without x^0 of both groups
     assert exits.x.tolist() == [3, 2 + 2 * (SHOWN_LOOPS + 1) - 1]  # x^1 of the first group, the last of the other
 
 
@@ -124,10 +125,6 @@ def test_text_of_tokens_is_no_markup_and_controls_are_visible():
     page = draw.page(draw.figure(**found, text="a text"))
     assert TOKENS[1] not in page
     assert draw.page(draw.figure(found["states"].sample(frac=1), found["exits"], "a text")) == page
-    assert [draw.shown(token) for token in TOKENS[2:]] == [
-        "tab→and⏎",
-        "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}",
-    ]
     assert draw.shown("naïve 日本 🎉 …") == "naïve 日本 🎉 …"
 
 

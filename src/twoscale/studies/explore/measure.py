@@ -18,19 +18,18 @@ from twoscale.base import meter
 from twoscale.config import ExitsConfig, PathTypesConfig
 from twoscale.data.batches import HeldOut
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
-from twoscale.dynamics.state_paths import project
-from twoscale.dynamics.states import describe, exact, is_group
+from twoscale.dynamics.state_paths import COORDINATES, project
+from twoscale.dynamics.states import describe, exact, flat, is_group
 from twoscale.dynamics.trajectories import measure_group
 from twoscale.exits.evaluation import TextEvaluator, make_criteria
 from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.references import LOGITS_AT_A_TIME, Pass, Row
 from twoscale.model.checkpoints import LoadedCheckpoint
-from twoscale.model.interface import CausalAttention, StageTrace
+from twoscale.model.interface import StageTrace
 
 if TYPE_CHECKING:
     from twoscale.model.checkpoints import CheckpointJob
 
-COMPONENTS = ("pc1", "pc2")
 MEASURES = ("step_norm", "cosine")
 
 
@@ -56,10 +55,6 @@ def text_of(tokenizer: Tokenizer, token: int) -> str:
 def trace_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, loops: int, tokenizer: Tokenizer) -> pd.DataFrame:
     """The table "explore_states" of one sequence, without its column `run`."""
     model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
-    words = {
-        name: [text_of(tokenizer, token) for token in ids[0].tolist()]
-        for name, ids in (("token", sequence.inputs), ("next_token", sequence.targets))
-    }
     tokens = sequence.inputs.to(checkpoint.device)
     states, frames = [], []
     with meter("explore", 1 + len(model.stages), "stages") as bar:
@@ -68,12 +63,13 @@ def trace_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, loops: int, to
             frames.append(_stage_frame(checkpoint, sequence, stage, tokenizer))
             bar.update(1)
     frame = pd.concat(frames, ignore_index=True)
-    coordinates, shares = project(torch.stack(states).numpy(), len(COMPONENTS))  # (P, T, 2)
-    for axis, name in enumerate(COMPONENTS):
+    coordinates, shares = project(torch.stack(states).numpy())  # (P, T, 2)
+    for axis, name in enumerate(COORDINATES):
         frame[name], frame[f"{name}_share"] = coordinates[..., axis].ravel(), shares[axis]
     frame["site"] = np.repeat(np.arange(len(states), dtype=np.int32), tokens.shape[1])
     frame["position"] = np.tile(np.arange(tokens.shape[1], dtype=np.int32), len(states))
-    frame = frame.assign(**{name: texts * len(states) for name, texts in words.items()})
+    for name, ids in {"token": sequence.inputs, "next_token": sequence.targets}.items():
+        frame[name] = [text_of(tokenizer, token) for token in ids[0].tolist()] * len(states)
     return frame.assign(iteration=checkpoint.iteration, sequence=sequence.sequences[0])
 
 
@@ -88,7 +84,7 @@ def _stage_frame(
         rows, _ = measure_group(stage.states, PathTypesConfig())  # the path, and so this config, is not used
         ids, probability = predictions(checkpoint, sequence, stage)
         measured = {name: rows[name] for name in MEASURES} | {"probability": probability}
-        columns |= {name: values.flatten().float().cpu().numpy() for name, values in measured.items()}
+        columns |= {name: flat(values) for name, values in measured.items()}
         columns["prediction"] = [text_of(tokenizer, token) for token in ids.flatten().tolist()]
     return pd.DataFrame(columns, index=range(len(sites) * length))
 
@@ -99,14 +95,13 @@ def predictions(checkpoint: LoadedCheckpoint, sequence: HeldOut, stage: StageTra
     All tokens of one row leave the group with the state of the same loop step; later groups run K loop steps.
     """
     assert stage.stage is not None
-    model, states = checkpoint.model, torch.cat(stage.states)  # (K + 1, T, C)
-    attend = CausalAttention.of(sequence.inputs.to(states.device))
-    decoded = []
+    model, states, decoded = checkpoint.model, torch.cat(stage.states), []  # (K + 1, T, C)
     for part in states.split(max(1, LOGITS_AT_A_TIME // (states.shape[1] * model.config.vocab_size))):
-        noise = checkpoint.noise([sequence.sequences[0]] * len(part))
-        hidden = Pass(model, len(states) - 1, noise, attend).behind(stage.stage.index, part)
-        decoded.append(model.readout(hidden).softmax(-1).max(-1))
-    return torch.cat([ids for _, ids in decoded]), torch.cat([probabilities for probabilities, _ in decoded])
+        passing = Pass.of(
+            checkpoint, sequence.inputs.to(states.device), sequence.sequences * len(part), len(states) - 1
+        )
+        decoded.append(model.readout(passing.behind(stage.stage.index, part)).softmax(-1).max(-1))
+    return torch.cat([most.indices for most in decoded]), torch.cat([most.values for most in decoded])
 
 
 def exit_rows(
@@ -119,8 +114,7 @@ def exit_rows(
             _, counts = evaluator.evaluate(criterion, sequence)
             point = {"iteration": checkpoint.iteration, "criterion": name, "threshold": float(threshold)}
             for group, label in enumerate(checkpoint.model.config.group_labels):
-                pairs = zip(counts.loop_steps[group, 0].tolist(), counts.evaluations[group, 0].tolist(), strict=True)
-                for position, (steps, evaluations) in enumerate(pairs):
-                    row = {"group": label, "position": position, "loop_steps": steps, "evaluations": evaluations}
-                    yield point | row
+                for position in range(sequence.inputs.shape[1]):
+                    spent = {key: values[group, 0, position].item() for key, values in vars(counts).items()}
+                    yield point | {"group": label, "position": position} | spent
             bar.update(1)

@@ -1,6 +1,6 @@
 """A page to explore: the tokens of one held-out sequence on their way through the loops, results/explore.html."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twoscale.base import InputError
 from twoscale.config.data import text_label
@@ -53,14 +53,10 @@ TABLES = {
 }
 
 
-def _page_inputs(runs: "Runs") -> dict[str, Any]:
-    """The tables of the page. InputError for a run without groups."""
-
-    def refuse(wildcards: Any) -> list[str]:
+def _input(runs: "Runs", name: str) -> str:
+    if not runs.config.model.groups:
         raise InputError(f"results/explore.html: run {runs.selected} has no looped groups, expected at least 1.")
-
-    looped = runs.config.model.groups
-    return {name: path.format(run=runs.selected) if looped else refuse for name, path in OUTPUTS.items()}
+    return OUTPUTS[name].format(run=runs.selected)
 
 
 OUTPUTS = {name: f"results/{{run}}/explore/{name}.parquet" for name in ("states", "exits")}
@@ -82,7 +78,7 @@ JOBS = (
     LocalJob(
         name="write_explore_page",
         function="twoscale.studies.explore.draw.run",
-        inputs=_page_inputs,
+        inputs=lambda runs: {"states": lambda _: _input(runs, "states"), "exits": lambda _: _input(runs, "exits")},
         outputs={"page": "results/{selected}/figures/explore.html"},
         config=lambda runs: runs.params.slice("run", text=lambda config: text_label(config.data)),
         target="explore",
