@@ -73,15 +73,6 @@ def test_iterations_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path)
     assert list(metrics["measure"][: len(LOOP_MEASURES)]) == list(LOOP_MEASURES)
 
 
-def test_large_float32_columns_are_averaged_in_double_precision(tmp_path):
-    frame = trajectory_rows(5, groups=("4",), loops=1, tokens=3000)
-    frame["state_norm"] = np.float32(16_777_217 / 1000)
-    metrics = aggregate.summarise("loop_metrics", [write("trajectories", frame, tmp_path / "a.parquet")], "demo")
-    constant = metrics[metrics["measure"] == "state_norm"].iloc[0]
-    assert constant["mean"] == pytest.approx(float(np.float32(16_777_217 / 1000)), rel=1e-14)
-    assert constant["std"] == pytest.approx(0, abs=1e-10)
-
-
 def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):
     frame = trajectory_rows(10, tokens=40)
     frame["sequence"] = frame["position"] % 3

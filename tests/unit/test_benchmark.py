@@ -141,15 +141,6 @@ def test_timed_positions_are_centred_in_equal_parts_of_the_context(context, toke
         assert len(places) == tokens
 
 
-def test_the_order_of_operating_points_rotates_once_over_the_repeats():
-    points = [("kl", 1), ("kl", 2), ("kl", 3), ("cosine", 1), ("cosine", 2), ("fixed", 6)]
-    order = benchmark.turns(points, repeats=3)
-    # first a warm-up with one point of each criterion
-    assert order[:3] == [(None, ("kl", 3)), (None, ("cosine", 2)), (None, ("fixed", 6))]
-    rotations = [points, [*points[2:], *points[:2]], [*points[4:], *points[:4]]]
-    assert order[3:] == [(repeat, point) for repeat, rotation in enumerate(rotations) for point in rotation]
-
-
 USERS_CRITERION = """
 from twoscale.exits.criteria import StepNorm
 

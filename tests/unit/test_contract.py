@@ -288,19 +288,6 @@ def configured(tmp_path, source, name="Patience"):
     return configured_criteria({"kl": config.CriterionConfig(thresholds=[1.0]), "mine": mine})
 
 
-def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
-    criteria = configured(tmp_path, USERS_CRITERION)
-    assert list(criteria) == [*CRITERIA, "mine"]
-    criterion = make_criterion("mine", 2.0, criteria)
-    state = criterion.start(torch.zeros(3, 2))
-    answers = []
-    for _ in range(2):
-        exits, state = criterion.update(state, torch.zeros(3, 2), None)
-        answers.append(exits.tolist())
-    assert answers == [[False] * 3, [True] * 3]
-    assert criterion.keeps == "previous"
-
-
 def test_a_users_criterion_may_write_to_what_below_returns(tmp_path):
     criterion = make_criterion("mine", 2.0, configured(tmp_path, USERS_CRITERION))
     for _ in range(2):

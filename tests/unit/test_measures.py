@@ -99,14 +99,6 @@ def test_a_comparison_with_a_step_under_the_rounding_floor_is_undefined(dtype, u
         assert row["step_norm"].isfinite()
 
 
-def test_two_steps_of_length_zero_have_no_angle_and_a_ratio_of_zero():
-    state, update = torch.ones(2), torch.zeros(2)
-    row = one_step(state, update, update)
-    assert row["cosine"].isnan()
-    assert row["acceleration_normalized"].isnan()
-    assert vectors.acceleration_normalized(update, update).item() == 0
-
-
 DIRECTION_MEASURES = (
     "direction_step_norm",
     "direction_cosine",
@@ -121,12 +113,6 @@ def measured_path(path: Tensor) -> dict[str, Tensor]:
     return measures.measure_steps(list(path), vectors.norm(path - path[-1]))
 
 
-def test_measures_of_directions_are_those_that_are_not_constant_or_equal_to_another():
-    found = tuple(name for name, measure in measures.LOOP_MEASURES.items() if measure.of_direction)
-    assert found == DIRECTION_MEASURES
-    assert {measures.LOOP_MEASURES[name].unit for name in found} == {"1"}
-
-
 def test_directions_do_not_see_the_norm_of_the_states():
     path = contraction(0.5)
     growing = path * 3.0 ** torch.arange(len(path), dtype=path.dtype)[:, None]
@@ -138,14 +124,6 @@ def test_directions_do_not_see_the_norm_of_the_states():
     for name in DIRECTION_MEASURES:
         assert torch.equal(found[name].isnan(), of_units[name.removeprefix("direction_")].isnan())
         torch.testing.assert_close(wanted[name], of_units[name.removeprefix("direction_")], equal_nan=True)
-
-
-def test_a_state_that_grows_in_its_direction_has_no_step_of_direction_and_no_angle_of_it():
-    path = torch.tensor([[3.0, 4.0]], dtype=torch.float64) * torch.arange(1, 6, dtype=torch.float64)[:, None]
-    found = measured_path(path)
-    assert found["direction_step_norm"][:-1].max() < vectors.rounding_floor(torch.tensor(1.0, dtype=path.dtype))
-    assert found["direction_cosine"].isnan().all()
-    assert found["cosine"][1:-1].tolist() == pytest.approx([1.0] * 3)
 
 
 def test_a_state_of_norm_zero_has_no_direction():
@@ -246,12 +224,6 @@ def test_a_name_is_registered_once():
         measures.loop_measure("cosine", unit="1")
     with pytest.raises(ValueError, match="straightness"):
         measures.path_measure("straightness", unit="1")
-
-
-def test_the_rounding_floor_is_16_units_of_rounding_of_the_state():
-    norms = torch.tensor([0.0, 1.0, 3.0])
-    assert vectors.rounding_floor(norms).tolist() == [0.0, 16 * 2.0**-23, 48 * 2.0**-23]
-    assert vectors.rounding_floor(norms, torch.bfloat16).tolist() == [0.0, 16 * 2.0**-7, 48 * 2.0**-7]
 
 
 def test_steps_of_direction_have_the_rounding_floor_of_the_dtype_of_the_states():

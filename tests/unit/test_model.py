@@ -111,13 +111,6 @@ def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_de
     return logits_formula(model, layer_formula(hidden, model.unlooped["4"], sandwich))
 
 
-def test_a_step_runs_all_layers_of_its_group_on_the_projection():
-    model = random_model(groups=[[2, 3]])
-    state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
-    stepped = model.recur(0, 0, state, model.project_input(0, entered), CAUSAL)
-    torch.testing.assert_close(stepped, step_formula(model, 0, state, entered))
-
-
 def test_rotary_positions_leave_the_embedding_to_the_tokens():
     model = random_model(positions="rotary")
     torch.testing.assert_close(model.embed(TOKENS, CAUSAL.positions), model.token_embedding.weight[TOKENS] * 8**0.5)
@@ -146,23 +139,6 @@ def test_the_exit_gate_is_a_probability_of_each_state_and_has_no_gradient_unless
     torch.testing.assert_close(model.exit_gate(hidden), expected)
     assert not model.gate.weight.requires_grad
     assert LoopedTransformer(model_config()).gate is None
-
-
-def test_attention_gets_the_layer_number_and_separate_heads():
-    calls = []
-
-    class Attend:
-        positions = CAUSAL.positions
-
-        def __call__(self, layer, q, k, v):
-            calls.append((layer, tuple(q.shape)))
-            return CAUSAL(layer, q, k, v)
-
-    model = random_model(groups=[[2, 3]])
-    hidden = noise(0, 1, torch.empty(2, 6, 8))
-    model.recur(0, 0, hidden, model.project_input(0, hidden), Attend())
-    model.unlooped_layer(4, hidden, Attend())
-    assert calls == [(number, (2, 6, 2, 4)) for number in (2, 3, 4)]
 
 
 @pytest.mark.parametrize(
@@ -205,20 +181,6 @@ def test_the_trace_has_every_stage_in_the_order_of_the_layers():
     torch.testing.assert_close(x1, step_formula(model, 0, x0, trace[1].entered))
     noisy = x1 + 0.3 / math.sqrt(2 / 5) * noise(0, 1, x1)
     torch.testing.assert_close(x2, step_formula(model, 0, noisy, trace[1].entered))
-
-
-@pytest.mark.parametrize("variant", [{}, {"groups": [[2, 3]], "state_init": "input_plus_noise", "loop_noise": 0.1}])
-def test_later_tokens_change_no_earlier_state(variant):
-    model = random_model(**variant)
-    loops = LOOPS[: len(model.config.groups)]
-    changed = TOKENS.clone()
-    changed[:, 4:] = 11
-    traces = zip(model.trace(TOKENS, loops, noise), model.trace(changed, loops, noise), strict=True)
-    for one, other in traces:
-        for before, after in zip([*one.states, one.output], [*other.states, other.output], strict=True):
-            torch.testing.assert_close(before[:, :4], after[:, :4], rtol=1e-12, atol=1e-12)
-        if one.stage is not None and not one.stage.is_group:
-            assert not torch.allclose(one.output[:, 4:], other.output[:, 4:])
 
 
 def gradients(model: LoopedTransformer, logits: Tensor) -> dict[str, Tensor]:

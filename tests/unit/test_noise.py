@@ -1,7 +1,6 @@
 """noise: which number a token gets depends on what it is for and on nothing else."""
 
 import math
-from itertools import combinations, pairwise
 from unittest.mock import patch
 
 import pytest
@@ -83,13 +82,6 @@ def test_noise_that_is_kept_for_one_purpose_is_not_that_of_another(change):
     assert first.dtype != other.dtype or not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("cuts", [[0, 6], [0, 3, 6], [0, 1, 2, 6]])
-def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
-    whole = training_noise(1, 5, 0)(1, 2, like(6))
-    pieces = [training_noise(1, 5, first)(1, 2, like(last - first)) for first, last in pairwise(cuts)]
-    assert torch.equal(torch.cat(pieces), whole)
-
-
 def test_the_noise_of_a_sample_on_the_host_is_the_stream_of_its_purpose_without_gradient():
     drawn = training_noise(1, 5, 2)(3, 4, like(2).requires_grad_())
     assert not drawn.requires_grad
@@ -97,12 +89,6 @@ def test_the_noise_of_a_sample_on_the_host_is_the_stream_of_its_purpose_without_
         stream = (1, "training", 5, 2 + row, 3, 4)
         expected = rng.truncated_normal(stream, (CONTEXT_LENGTH, HIDDEN_SIZE), math.sqrt(2 / 5))
         assert torch.equal(drawn[row], torch.from_numpy(expected).double())
-
-
-@pytest.mark.parametrize("draw", [evaluation, training])
-def test_every_pair_of_group_and_loop_step_has_noise_of_its_own(draw):
-    draws = [draw(group=group, k=k) for group in range(3) for k in range(3)]
-    assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
 
 
 def drawn_on_device(key: tuple, std: float = math.sqrt(2 / 5), size: int = 100_000) -> torch.Tensor:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import tiktoken
 import tokenizers
@@ -178,16 +177,6 @@ def test_a_published_tokenizer_that_cannot_be_used_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match=r"tokenizer\.json: cannot be read"):
         load_tokenizer("published", tmp_path / "tokenizer.json")
-
-
-def test_ids_above_65535_are_uint32(tmp_path):
-    made = pieces_of_bytes(False)
-    small = load(tmp_path, made, tokenizer_config={"eos_token": "<|end|>"})
-    assert small.encode_document("a").dtype == np.uint16
-    made.add_tokens([f"token{number}" for number in range(2**16)])
-    large = load(tmp_path, made)
-    assert large.encode_document("token65535").tolist()[0] > 65535
-    assert large.encode_document("a").dtype == np.uint32
 
 
 # --- GPT-2's, whose files the project does not contain

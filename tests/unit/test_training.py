@@ -136,16 +136,6 @@ def test_loop_counts_have_the_moments_of_the_log_normal_poisson(mean, sigma):
     assert counts.var() == pytest.approx(variance, rel=0.12)
 
 
-def test_loop_counts_are_one_per_group_and_a_function_of_seed_and_iteration():
-    model = model_config(num_layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
-    counts = np.array([draw_loops(model, SEED, iteration) for iteration in range(300)])
-    assert counts.shape == (300, 3)
-    assert [tuple(row) for row in counts[:5]] == [draw_loops(model, SEED, iteration) for iteration in range(5)]
-    assert draw_loops(model, SEED + 1, 0) != tuple(counts[0])
-    assert np.abs(np.corrcoef(counts.T)[np.triu_indices(3, 1)]).max() < 4 / math.sqrt(300)
-    assert draw_loops(model_config(groups=[]), SEED, 0) == ()
-
-
 def test_the_learning_rate_warms_up_follows_a_cosine_and_stays_at_its_minimum():
     train = train_config(learning_rate=6e-4, min_learning_rate=6e-5, warmup_iterations=10, lr_decay_iterations=110)
     landmarks = {
