@@ -17,12 +17,12 @@ EPSILON = sys.float_info.min  # of Eq. 6: only keeps the ratio of zeros finite
 class Attend:
     """Attention of one token of a text at loop step k, with its position and id."""
 
-    def __init__(self, memory, text, token, k, slots, policy="last"):
-        self.memory, self.token, self.k, self.slots, self.policy = memory, token, k, slots, policy
+    def __init__(self, memory, text, token, k, slots):
+        self.memory, self.token, self.k, self.slots = memory, token, k, slots
         self.positions, self.tokens = torch.tensor([token]), text[token, None]
 
     def __call__(self, layer, q, key, value):
-        return attention(self.memory[layer], self.token, self.k, self.slots, self.policy, q, key, value)
+        return attention(self.memory[layer], self.token, self.k, self.slots, q, key, value)
 
 
 @torch.no_grad()
@@ -40,7 +40,7 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
     for token in range(len(tokens)):
 
         def attend(k, token=token):
-            return Attend(memory, tokens, token, k, kv_slots or max_loops, model.kv_policy)
+            return Attend(memory, tokens, token, k, kv_slots or max_loops)
 
         def own_noise(group, k, like, token=token):
             return noise(group, k, embedded[None])[:, token]
@@ -88,17 +88,14 @@ def through_remaining_layers(model, memory, text, token):
     return decode
 
 
-def attention(memory, token, k, slots, policy, q, key, value):
+def attention(memory, token, k, slots, q, key, value):
     """softmax(q keys / sqrt(D)) values for one token at loop step k; q (1, H, D), key and value (1, G, D).
 
     An earlier token is seen as it was at the last of its steps that fell on the slot of step k; with a slot
-    for every step that is its own step k. If none did, it left before: then at its last step, or under the policy
-    "absent" not at all.
+    for every step that is its own step k. If none did, it left before: then at its last step.
     """
     memory[token].append((key[0], value[0]))
-    left_behind = slice(-1, None) if policy == "last" else slice(0)
-    seen = [memory[earlier][k % slots :: slots][-1:] or memory[earlier][left_behind] for earlier in range(token + 1)]
-    seen = [pair for pairs in seen for pair in pairs]
+    seen = [(memory[earlier][k % slots :: slots] or memory[earlier])[-1] for earlier in range(token + 1)]
     keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, G, D) each
     keys, values = (rows.repeat_interleave(q.shape[1] // rows.shape[1], 1) for rows in (keys, values))  # (T, H, D)
     scores = torch.einsum("hd,thd->ht", q[0], keys) / math.sqrt(q.shape[-1])

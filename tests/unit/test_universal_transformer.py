@@ -35,12 +35,11 @@ def model_config(**changes):
     return build(universal_transformer.Config, values | changes, "model")
 
 
-def halting_model(policy="last"):
+def halting_model():
     """An untrained float64 model whose tokens halt after two to five loop steps."""
     model = universal_transformer.initialise(model_config(), 0).double().requires_grad_(False)
     model.gate.weight *= 4
     model.gate.bias -= 0.8
-    model.kv_policy = policy
     return model
 
 
@@ -48,12 +47,8 @@ def noise_of(*sequences):
     return EvaluationNoise(SEED, sequences, 12)
 
 
-POLICIES = pytest.mark.parametrize("policy", ["last", "absent"])
-
-
-@POLICIES
-def test_both_engines_and_plain_adaptive_computation_time_are_the_same_function(policy):
-    model, tokens, criterion = halting_model(policy), text(3, 11), act.ACT(EPSILON)
+def test_both_engines_and_plain_adaptive_computation_time_are_the_same_function():
+    model, tokens, criterion = halting_model(), text(3, 11), act.ACT(EPSILON)
     logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1, 2))
     assert len(counts.evaluations.unique()) > 2
     for row in range(3):
@@ -81,11 +76,9 @@ def test_the_last_of_all_loop_steps_gets_what_is_left_of_the_weight(max_loops):
     assert_close(found[0], reference_engine.evaluate(model, tokens[0], "act", 1e-9, max_loops, noise_of(0))[0])
 
 
-@POLICIES
-def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(policy, monkeypatch):
-    """Under the policy "absent" loop steps are not replayed."""
+def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(monkeypatch):
     monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: TapeGraphs())
-    model, tokens = halting_model(policy), text(1, 9)[0]
+    model, tokens = halting_model(), text(1, 9)[0]
     for size in (1, 2, 10):
         options = DecoderOptions(replay=True, steps_per_graph=size)
         decoded, taken = decode_text(Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, options), tokens)

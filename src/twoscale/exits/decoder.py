@@ -71,7 +71,7 @@ class Decoder:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
         self._rows_model = with_method(model, "forward_rows")  # for a few tokens at once, such as drafts
         config, like = model.config, any_weight(model)
-        self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like, policy=model.kv_policy)
+        self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
         self.noise = EvaluationNoise.of(config, seed, [options.sequence])
         self._noise_arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (T, C)
         # group -> exit states (T, C) of the tokens so far: the next token's initial state if that is warm
@@ -171,7 +171,7 @@ class Decoder:
                 # here, captured ones are ahead of it, and `cache.fill` overwrites what these wrote
                 decided = loops.decided(self.criterion, index, entered, x)
                 exits.append(first_exit(decided, self.criterion.of_group(index), x, self.max_loops))
-            # at the loop steps that this token did not take, later tokens find its last evaluation, or nothing
+            # at the loop steps that this token did not take, later tokens find its last evaluation
             self.cache.fill(model.config.groups[index], 0, self.position, exits[-1].evaluations)
             if self.options.warm_start:  # a copy, because captured loops give the next state in the same memory
                 self._exit_states[index][self.position] = exits[-1].state[0]
@@ -290,7 +290,7 @@ def make_loops(
 ) -> EagerLoops | CapturedLoops:
     """The loops that compute the layers of one token, as the options and the device allow."""
     replay = any_weight(model).is_cuda if options.replay is None else options.replay
-    if replay and not cache.present:
+    if replay:
         return CapturedLoops(model, cache, max_loops, options.readout, options.compile, options.steps_per_graph)
     return EagerLoops(model, cache, max_loops, options.readout)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from twoscale.config import ModelConfig
 from twoscale.exits.parallel import GroupExit, ParallelEngine, RowLayout
-from twoscale.model.interface import Attend, AttendAt, KVPolicy, Noise, run_stages
+from twoscale.model.interface import Attend, AttendAt, Noise, run_stages
 from twoscale.model.kernels import attention, row_attention
 
 # layer -> slot -> keys and values (B, G, T, D)
@@ -25,22 +25,13 @@ class KVCache:
 
     Loop step k reads and writes slot k modulo `slots`; an unlooped layer has one slot. With fewer slots than
     `max_loops` (Geiping's cache sharing) later tokens see, in place of step k, the last of a token's steps
-    that used the same slot. `policy` is what they see of a token at the slots that it did not reach.
+    that used the same slot.
 
     Attributes:
         stored: Layer -> keys and values (slots, 2, B, G, T, D); all heads of a position are contiguous in memory.
-        present: Under the policy "absent", looped layer -> which positions are present in a slot, (slots, B, T).
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        slots: int,
-        like: Tensor,
-        policy: KVPolicy = "last",
-        texts: int = 1,
-        room: int | None = None,
-    ) -> None:
+    def __init__(self, config: ModelConfig, slots: int, like: Tensor, texts: int = 1, room: int | None = None) -> None:
         self.slots = slots
         length = config.context_length if room is None else room
         looped = {number for group in config.groups for number in group}
@@ -48,12 +39,9 @@ class KVCache:
         for n in range(1, config.num_layers + 1):
             shape = (texts, length, config.kv_heads_of(n), config.head_dim)
             self.stored[n] = like.new_zeros(slots if n in looped else 1, 2, *shape).transpose(3, 4)
-        present_in = looped if policy == "absent" else ()
-        self.present = {n: like.new_ones(slots, texts, length, dtype=torch.bool) for n in present_in}
         # Making a view costs as much as attention for one token does, so all of them are made here.
         self.views: Views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
         self._positions = torch.arange(length, device=like.device).split(1)
-        self._laid_out: RowLayout | None = None  # of the token that `attend` was called for
         self._heads = config.num_heads
 
     def clear(self) -> None:
@@ -64,16 +52,9 @@ class KVCache:
         """Take over a cache of the same texts with less room."""
         for number, stored in other.stored.items():
             self.stored[number][..., : stored.shape[-2], :] = stored
-        for number, present in other.present.items():
-            self.present[number][..., : present.shape[-1]] = present
 
     def attend(self, k: int, position: int, token: Tensor) -> Attend:
         """Attention at loop step k for the `token` (1,) at `position` of one text: q (1, H, D) and k, v (1, G, D)."""
-        if self.present:
-            if self._laid_out is None or self._laid_out.mask.shape[-1] != position + 1:
-                at = self._positions[position]
-                self._laid_out = RowLayout(torch.zeros_like(at), at[None], position + 1, token)
-            return self.attend_rows(k, self._laid_out)
         return TokenAttention(self._positions[position], token, self.views, k % self.slots, position, self._heads)
 
     def attend_rows(self, k: int, layout: RowLayout) -> Attend:
@@ -88,25 +69,18 @@ class KVCache:
                 values[0].index_copy_(1, at, v.transpose(0, 1))
             else:
                 keys[text, :, at], values[text, :, at] = k, v
-            seen = bias
-            if layer in self.present:
-                self.present[layer][slot, text, at] = True
-                seen = bias.masked_fill(~self.present[layer][slot, :, None, None, :end], -torch.inf)
-            return layout.attention(q, keys[:, :, :end], values[:, :, :end], seen)
+            return layout.attention(q, keys[:, :, :end], values[:, :, :end], bias)
 
         return AttendAt(at, attend, layout.tokens)
 
     def fill(self, layers: Sequence[int], text: int | Tensor, at: int | Tensor, evaluations: int) -> None:
         """Copy the last evaluation of tokens, at positions `at` of texts `text`, to the slots that they did not reach.
 
-        Later tokens then find it at every loop step beyond the exit. Under "absent" they find nothing.
+        Later tokens then find it at every loop step beyond the exit.
         """
         if evaluations >= self.slots:
             return
         for number in layers:
-            if number in self.present:
-                self.present[number][evaluations:, text, at] = False
-                continue
             stored = self.stored[number]
             last = stored[evaluations - 1, :, text, :, at]  # (2, G, D), or (M, 2, G, D) for M tokens
             stored[evaluations:, :, text, :, at] = last if isinstance(at, int) else last[:, None]

@@ -2,9 +2,9 @@
 
 The semantics are causal. Token i loops in a group until its criterion fires or `max_loops` is reached; its state is
 then frozen. The keys and values that later tokens see at loop step k are the token's own of step k. If it exited
-before, they are from its last evaluation, or none if the model's `kv_policy` is "absent"; the step that triggered
-the exit counts as evaluated. The next group sees only the state the token left with. So evaluating a text in parallel
-and decoding it token by token (`twoscale.exits.decoder`) are the same function.
+before, they are from its last evaluation; the step that triggered the exit counts as evaluated. The next group sees
+only the state the token left with. So evaluating a text in parallel and decoding it token by token
+(`twoscale.exits.decoder`) are the same function.
 
 Two counts are kept per token and group: `loop_steps`, the number of steps that the returned state has taken
 (k of Algorithm 1), and `evaluations`, the number of calls of f, which is the cost. They differ by one where a criterion
@@ -21,7 +21,7 @@ from torch import Tensor
 from twoscale.base import InputError
 from twoscale.exits.contract import Decisions, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.model.interface import Attend, AttendAt, CausalAttention, KVPolicy, LoopedModel, Noise, run_stages
+from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, Noise, run_stages
 from twoscale.model.kernels import attention, causal_attention
 
 
@@ -101,11 +101,11 @@ class ParallelKV:
     """Keys and values of one group while whole texts (B, T) loop: per layer the latest of every token.
 
     At step k the row of a token that still loops has just been replaced by its own of step k, and the row of a token
-    that has exited holds its last evaluation, which attention skips under the policy "absent".
+    that has exited holds its last evaluation.
     """
 
-    def __init__(self, tokens: Tensor, policy: KVPolicy = "last") -> None:
-        (self.batch, self.length), self.tokens, self.policy = tokens.shape, tokens, policy
+    def __init__(self, tokens: Tensor) -> None:
+        (self.batch, self.length), self.tokens = tokens.shape, tokens
         self.keys: dict[int, Tensor] = {}  # layer -> (B * T, G, D)
         self.values: dict[int, Tensor] = {}
 
@@ -114,17 +114,13 @@ class ParallelKV:
             return AttendAt(active % self.length, self._attend_all, self.tokens.flatten())
         positions = torch.arange(self.length, device=active.device).expand(self.batch, -1)
         layout = RowLayout(active, positions, self.length, self.tokens)
-        mask = layout.mask
-        if self.policy == "absent":
-            present = torch.zeros_like(mask[:, :, :1]).flatten().index_fill(0, active, True)  # (B * T,)
-            mask = mask & present.view(self.batch, 1, 1, self.length)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.keys[layer].index_copy_(0, active, k)
             self.values[layer].index_copy_(0, active, v)
             stored = self.keys[layer], self.values[layer]
             keys, values = (z.unflatten(0, (self.batch, self.length)).transpose(1, 2) for z in stored)
-            return layout.attention(q, keys, values, mask)
+            return layout.attention(q, keys, values, layout.mask)
 
         return AttendAt(layout.at, attend, layout.tokens)
 
@@ -199,7 +195,7 @@ def evaluate(
         return model.unlooped_layer(number, hidden, attend)
 
     def group(index: int, hidden: Tensor) -> Tensor:
-        exits.append(engine.loop(index, hidden, noise, ParallelKV(tokens, model.kv_policy)))
+        exits.append(engine.loop(index, hidden, noise, ParallelKV(tokens)))
         return model.finish(index, exits[-1].states)
 
     hidden = run_stages(model, model.embed(tokens, attend.positions), layer, group)

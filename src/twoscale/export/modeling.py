@@ -104,7 +104,7 @@ class LoopCache:
             self._padding = leading_padding(mask, self._texts, end, like.device)
         if end > self._room:
             room = min(-(-end // GROWTH) * GROWTH, self._model.config.context_length)
-            grown = KVCache(self._model.config, self.slots, like, self._model.kv_policy, self._texts, room)
+            grown = KVCache(self._model.config, self.slots, like, self._texts, room)
             if self._room:
                 grown.copy_from(self.kv)
             self.kv, self._room = grown, room

@@ -10,7 +10,7 @@ D head dimension, V vocabulary. Layers are numbered from 1 as in the paper, grou
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,6 @@ T = TypeVar("T")
 
 # A state (..., C) -> logits (..., V).
 Readout = Callable[[Tensor], Tensor]
-
-# What later tokens see at a loop step of a token that exited before it: the keys and values of its last evaluation, or
-# nothing.
-KVPolicy = Literal["last", "absent"]
 
 
 class Attend(Protocol):
@@ -114,14 +110,10 @@ class LoopedModel(Protocol):
     `project_input` once and then, for each loop step, `add_noise` and `recur`; `finish` turns its last
     state into what the next stage sees. `recur` is the only recurrence, so an engine with other rules
     for when a token stops calls the same methods with another `attend`.
-
-    `kv_policy` belongs to the model and not to the config of its exits, because it is part of the function that the
-    weights were trained for. A token always attends to itself.
     """
 
     config: ModelConfig
     stages: tuple[Stage, ...]
-    kv_policy: KVPolicy
 
     # The modules that `train.compile` compiles and `train.shard` divides one by one: looped groups, which have a
     # method `project_input`, and unlooped layers.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from twoscale.config import ModelConfig
-from twoscale.model.interface import Attend, CausalAttention, KVPolicy, Noise, Stage, StageTrace, last, run_stages
+from twoscale.model.interface import Attend, CausalAttention, Noise, Stage, StageTrace, last, run_stages
 from twoscale.model.kernels import Linear, RMSNorm, linear
 from twoscale.model.layers import GROUPS, RotaryEmbedding, TransformerBlock
 from twoscale.model.loss import cross_entropies, linear_cross_entropy
@@ -32,8 +32,6 @@ class LoopedTransformer(nn.Module):
 
     Methods without a docstring are those of `LoopedModel` and `Gated`, which describe their options.
     """
-
-    kv_policy: KVPolicy = "last"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
