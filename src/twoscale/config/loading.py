@@ -113,10 +113,14 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+# For files of this project: libyaml, where PyYAML has it, is faster, but its messages say less.
+_FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_yaml(path: Path, loader: Any = _UniqueKeys) -> dict[str, Any]:
     """The mapping in a YAML file, empty for an empty file. Raises InputError with the line of an error."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        values = yaml.load(path.read_text(encoding="utf-8"), loader)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a YAML file.") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # of nesting, and of a number with very many digits
@@ -147,8 +151,12 @@ def user_config(files: Sequence[Path], entries: Sequence[str] = (), preset: str 
     return merged
 
 
+@cache
 def preset(name: str) -> dict[str, Any]:
-    """Every key at the values of a preset: the paper's values, those of the studies, and the preset's file on top."""
+    """Every key at the values of a preset: the paper's values, those of the studies, and the preset's file on top.
+
+    Treat the result as read-only.
+    """
     known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     if name not in known:
         raise InputError(
@@ -156,8 +164,8 @@ def preset(name: str) -> dict[str, Any]:
         )
     if name == "paper":
         return dict(paper())
-    of_studies = (read_yaml(path).get(name, {}) for path in sorted(STUDIES.glob("*/presets.yaml")))
-    return reduce(merge, [*of_studies, read_yaml(PRESETS / f"{name}.yaml")], dict(paper()))
+    of_studies = (read_yaml(path, _FAST).get(name, {}) for path in sorted(STUDIES.glob("*/presets.yaml")))
+    return reduce(merge, [*of_studies, read_yaml(PRESETS / f"{name}.yaml", _FAST)], dict(paper()))
 
 
 def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ pages. Snakemake tracks it as a param, so only an edit that can change a result 
 import ast
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TypeGuard
 
 from twoscale.base import InputError, did_you_mean, first_line
 
@@ -44,13 +44,12 @@ def criterion_file_fingerprint(path: str, name: str) -> str:
     """Digest of a user's file with the exit criterion `name`, and of the library modules that it imports."""
     try:
         digest = _digest(covered([Path(path)]))
-        tree = _parsed(Path(path))
+        nodes = [*ast.walk(ast.parse(Path(path).read_bytes(), filename=path))]
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the parser's stack is small
         expected = "Python code with the criterion's class"
         raise InputError(
             f"exit criterion file {path}: cannot be read ({first_line(error)}), expected {expected}."
         ) from error
-    nodes = [*ast.walk(tree)]
     classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
     others = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     imported = {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
@@ -65,13 +64,14 @@ def covered(roots: Iterable[Path]) -> list[Path]:
     found = dict.fromkeys(roots)
     unread = list(found)
     while unread:
-        imported = (file for _, files in _library_imports(unread.pop()) for file in files)
+        imported = (file for _, files in _read(unread.pop()).imports for file in files)
         new = dict.fromkeys(file for file in imported if file not in found)
         found |= new
         unread += new
     return list(found)
 
 
+@cache
 def module_file(name: str) -> Path | None:
     """The file of a module, or the __init__.py of a package; None if there is neither in the library."""
     path = SOURCE.joinpath(*name.split("."))
@@ -85,11 +85,11 @@ def normalised(path: Path) -> str:
     An import from the library is the imported name and the code of its module: a module can move, but not be exchanged.
     The templates of pages that the file names in strings follow (`twoscale.report.render`).
     """
-    names = sorted(f"{name} {_sha256(''.join(map(_code, files)))}" for name, files in _library_imports(path))
-    texts = (str(node.value) for node in ast.walk(_parsed(path)) if isinstance(node, ast.Constant))
-    templates = [SOURCE / "twoscale" / text for text in texts if text.endswith(".j2")]
+    code = _read(path)
+    names = sorted(f"{name} {_sha256(''.join(_read(file).text for file in files))}" for name, files in code.imports)
+    templates = [SOURCE / "twoscale" / name for name in sorted(code.templates)]
     pages = [template.read_text(encoding="utf-8") for template in templates if template.is_file()]
-    return "\n".join([_code(path), *names, *pages])  # the code without imports of the library
+    return "\n".join([code.text, *names, *pages])
 
 
 def _digest(files: Iterable[Path]) -> str:
@@ -100,56 +100,58 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@cache
-def _library_imports(path: Path) -> list[tuple[str, list[Path]]]:
-    """Each name that a file imports from the library, with the files that Python runs for it, except excluded ones."""
-    found = []
-    for node in filter(_is_of_library, ast.walk(_parsed(path))):
+@dataclass
+class _Code:
+    """The code of a file in one pass over its syntax tree.
+
+    Attributes:
+        imports: Each name from the library, with the files that Python runs for it, except excluded ones.
+        templates: Strings that may name templates.
+        text: The rest, without docstrings and what is only for the type checker.
+    """
+
+    imports: list[tuple[str, list[Path]]] = field(default_factory=list)
+    templates: set[str] = field(default_factory=set)
+    text: str = ""
+
+    def dump(self, node: object) -> str:
+        """Like `ast.dump`, without empty fields, which differ between versions."""
+        if isinstance(node, list):
+            return f"[{','.join([self.dump(child) for child in self._kept(node)])}]"
+        if isinstance(node, ast.AST):
+            fields = {name: node.__dict__.get(name) for name in node._fields}
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                fields["body"] = node.body[1:]
+            shown = [
+                f"{name}={self.dump(value)}" for name, value in fields.items() if value is not None and value != []
+            ]
+            return f"{type(node).__name__}({','.join(shown)})"
+        if isinstance(node, str) and node.endswith(".j2"):
+            self.templates.add(node)
+        return repr(node)
+
+    def _kept(self, nodes: list) -> Iterator[object]:
+        """The nodes of a list without imports from the library, which are noted, and without imports for types."""
+        for node in nodes:
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                yield from self._kept(node.orelse)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("twoscale"):
+                self._note(node.names, node.module or "")
+            elif isinstance(node, ast.Import) and any(alias.name.startswith("twoscale") for alias in node.names):
+                self._note(node.names)
+            else:
+                yield node
+
+    def _note(self, names: Iterable[ast.alias], *module: str) -> None:
         # `from twoscale.model import noise` imports a module, `from twoscale.model.noise import draw` a name in one
-        module = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for alias in node.names:
-            modules = [*module, ".".join([*module, alias.name])]
-            files = [module_file(name) for name in modules if not EXCLUDED.fullmatch(name)]
-            found.append((f"{alias.name} {alias.asname}", [file for file in files if file is not None]))
-    return found
-
-
-def _is_of_library(node: object) -> TypeGuard[ast.Import | ast.ImportFrom]:
-    if isinstance(node, ast.ImportFrom):
-        return (node.module or "").startswith("twoscale")
-    return isinstance(node, ast.Import) and any(alias.name.startswith("twoscale") for alias in node.names)
+        for alias in names:
+            modules = [name for name in (*module, ".".join([*module, alias.name])) if not EXCLUDED.fullmatch(name)]
+            files = [file for file in map(module_file, modules) if file is not None]
+            self.imports.append((f"{alias.name} {alias.asname}", files))
 
 
 @cache
-def _code(path: Path) -> str:
-    return _dump(_parsed(path))
-
-
-class _Normalise(ast.NodeTransformer):
-    """Removes docstrings, and what is only for the type checker."""
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-        return node
-
-    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        self.generic_visit(node)
-        return node.orelse if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" else node
-
-
-@cache
-def _parsed(path: Path) -> ast.Module:
-    return _Normalise().visit(ast.parse(path.read_bytes(), filename=str(path)))
-
-
-def _dump(node: object) -> str:
-    """Like `ast.dump`, without imports from the library, and without empty fields, which differ between versions."""
-    if isinstance(node, ast.AST):
-        fields = [(name, getattr(node, name, None)) for name in node._fields]
-        text = ",".join([f"{name}={_dump(value)}" for name, value in fields if value is not None and value != []])
-        return f"{type(node).__name__}({text})"
-    if isinstance(node, list):
-        return f"[{','.join(_dump(child) for child in node if not _is_of_library(child))}]"
-    return repr(node)
+def _read(path: Path) -> _Code:
+    code = _Code()
+    code.text = code.dump(ast.parse(path.read_bytes(), filename=str(path)))
+    return code

@@ -106,6 +106,8 @@ class Params:
             assert config.data.path is not None
             return digest_files(Path(config.data.path), config.data.source)
         except (InputError, OSError):
+            if not record.is_file() and not Path(f"results/{run}/data/text/shard_000.parquet").exists():
+                raise  # now, not in the first job
             return record.read_text().strip() if record.is_file() else ""
 
     # --- code -------------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ class Params:
     def script(self, name: str, *arguments: str, modules: Sequence[str] = ()) -> dict[str, Any]:
         """Params of a job of scripts/<name>.py, which imports `modules` by name: command, files, and tracked code."""
         command = untracked(lambda wildcards: shlex.join(["python", self._script(name), *arguments]))
-        return {"command": command, "files": file_options, "code": self.code(name, *modules)}
+        return {"command": command, "files": file_options, "code": lambda wildcards: self.code(name, *modules)}
 
     def function(self, path: str, *modules: str) -> dict[str, Any]:
         """Params of a job that calls the function with this dotted path, which imports `modules` by name."""
