@@ -1,4 +1,5 @@
 # make             environment, then every figure of the run that config.yaml selects
+# make check       environment, then figures and verdicts of the demo from its released tables, compared with README
 # make report      that run as one web page, report.html
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
@@ -27,10 +28,15 @@ NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
 
 .DEFAULT_GOAL := all
-.PHONY: all help env tools test test-runs test-long test-slurm test-tools docs bench lock gpu-check gpu-pack check-demo plan generated lint format report
+.PHONY: all check help env tools test test-runs test-long test-slurm test-tools docs bench lock gpu-check gpu-pack check-demo plan generated lint format report
 
 all: env
 	$(BIN)/snakemake --cores all
+
+# without training; results/fig1.pdf … fig5.pdf and claims.md are those of the release
+check: env
+	$(BIN)/snakemake --quiet all --cores all --config release=docs/demo-release
+	$(BIN)/python -m docs.results results
 
 help:
 	@sed -n '/^[^#]/q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))

@@ -1,14 +1,18 @@
 """Write docs/results.md and the verdicts in README from the runs with a folder of released tables in docs/.
 
     python -m docs.results
+    python -m docs.results results     # compare them with a folder of `snakemake --config release=docs/demo-release`
 
 docs/seeds/{run}.parquet is the table "seeds" of a run that was trained under several.
 """
 
 import re
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -240,16 +244,38 @@ def _by_verdict(run: Column) -> list[str]:
     return [run.name, *(", ".join(str(n) for n, verdict in found.items() if verdict == word) for word in MARKS if word)]
 
 
+def pages(docs: Path) -> dict[str, str]:
+    """Name of each page -> its text as it follows from the tables in `docs`."""
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    return {"README.md": with_verdicts(readme, docs), "docs/results.md": results(docs)}
+
+
+def check(folder: Path) -> bool:
+    """Compare claims and figures of the demo that `folder` has from released tables with this checkout, and say so."""
+    docs, demo = PROJECT / "docs", RELEASES["demo"]
+    with TemporaryDirectory() as copy:
+        for name in filter(lambda name: (docs / name).is_dir(), (*RELEASES.values(), SEEDS)):
+            shutil.copytree(docs / name, Path(copy, name))
+        shutil.copy(folder / "released/demo/tables/claims.parquet", Path(copy, demo, "demo/tables"))
+        judged, found = next(columns(Path(copy))), pages(Path(copy))
+    agree = {page: (PROJECT / page).read_text(encoding="utf-8") == text for page, text in found.items()}
+    for figure in range(1, 6):
+        drawn, released = (path / f"fig{figure}.svg" for path in (folder, docs / demo))
+        agree[drawn.name] = drawn.read_bytes() == released.read_bytes()
+    for claim in CLAIMS:
+        print(f"{claim.number:>2}  {judged.verdict(claim.number):<66}{claim.title}")
+    for name, same in agree.items():
+        print(f"{name}: {'as in this checkout' if same else 'differs from this checkout'}")
+    return all(agree.values())
+
+
 def main() -> None:
-    docs, readme = PROJECT / "docs", PROJECT / "README.md"
-    written = {
-        docs / "results.md": results(docs),
-        readme: with_verdicts(readme.read_text(encoding="utf-8"), docs),
-    }
-    for path, content in written.items():
-        with replacing(path) as temporary:
+    if arguments := sys.argv[1:]:
+        sys.exit(0 if check(Path(*arguments)) else 1)
+    for page, content in pages(PROJECT / "docs").items():
+        with replacing(PROJECT / page) as temporary:
             temporary.write_text(content, encoding="utf-8")
-        print(path.relative_to(PROJECT))
+        print(page)
 
 
 if __name__ == "__main__":

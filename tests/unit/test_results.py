@@ -10,7 +10,7 @@ from docs import results as pages
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import HOLDS
+from twoscale.claims.evidence import FAILS, HOLDS
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.report.render import number
 
@@ -123,3 +123,25 @@ def test_the_table_of_readme_is_that_of_the_page():
         for row in map(cells, PAGE.split("## Verdicts")[1].splitlines()[4:19])
         if row[2].startswith(HOLDS)
     ]
+
+
+@pytest.mark.parametrize(("changed", "named"), [("", ""), ("claims", "README.md"), ("fig2.svg", "fig2.svg")])
+def test_results_that_are_made_again_are_compared_with_the_first_page(tmp_path, capsys, changed, named):
+    """What `make check` does after it has drawn and judged the released tables."""
+    shutil.copytree(DOCS / "demo-release" / "demo", tmp_path / "released" / "demo")
+    for figure in (DOCS / "demo-release").glob("fig?.svg"):
+        shutil.copy(figure, tmp_path)
+    if changed == "claims":
+        table = tmp_path / "released/demo/tables/claims.parquet"
+        frame = tables.read("claims", table)
+        frame.loc[(frame["claim"] == 1) & (frame["scope"] == claims.ALL), "verdict"] = FAILS
+        tables.write("claims", frame, table)
+    elif changed:
+        (tmp_path / changed).write_text("<svg/>")
+    assert pages.check(tmp_path) is not bool(changed)
+    differing = [
+        line.split(":")[0]
+        for line in capsys.readouterr().out.splitlines()
+        if line.endswith("differs from this checkout")
+    ]
+    assert named in (differing or [""])
