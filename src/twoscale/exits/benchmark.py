@@ -26,8 +26,7 @@ from twoscale.exits.evaluation import (
     make_decoder,
     operating_points,
 )
-from twoscale.exits.kv_cache import KVCache
-from twoscale.exits.parallel import evaluate
+from twoscale.exits.parallel import KVCache, evaluate
 from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.references import Row, measure_cost_matched
 from twoscale.model.checkpoints import LoadedCheckpoint

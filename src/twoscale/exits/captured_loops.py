@@ -13,7 +13,7 @@ from torch import Tensor
 from twoscale.base import first_line
 from twoscale.exits.contract import Decided, Decisions, make_readout
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.kv_cache import KVCache, attend_token
+from twoscale.exits.parallel import KVCache, attend_token
 from twoscale.model.interface import Attend, LoopedModel, Noise, Readout, any_weight
 
 MOST_CRITERIA = 128  # whose graphs are kept

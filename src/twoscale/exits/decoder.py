@@ -16,8 +16,7 @@ from twoscale.base import InputError
 from twoscale.exits.captured_loops import CapturedLoops, one_check
 from twoscale.exits.contract import Decided, Decisions, TokenExit, first_exit, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.kv_cache import KVCache, distinct_slots, read_parallel
-from twoscale.exits.parallel import LoopCounts, ParallelEngine, stack_counts
+from twoscale.exits.parallel import KVCache, LoopCounts, ParallelEngine, distinct_slots, read_parallel, stack_counts
 from twoscale.model.interface import LoopedModel, Noise, any_weight, last, run_stages
 from twoscale.model.kernels import MULTIPLE, Linear
 from twoscale.model.noise import EvaluationNoise

@@ -19,8 +19,7 @@ from twoscale.exits import criteria, parallel
 from twoscale.exits.contract import configured_criteria, is_sequential
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
-from twoscale.exits.kv_cache import distinct_slots
-from twoscale.exits.parallel import LoopCounts
+from twoscale.exits.parallel import LoopCounts, distinct_slots
 from twoscale.exits.probe import Probe, criterion_of
 from twoscale.exits.references import Planned, Row
 from twoscale.model.checkpoints import LoadedCheckpoint

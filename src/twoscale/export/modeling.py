@@ -22,8 +22,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from twoscale.base import InputError
 from twoscale.config.definitions import check_threshold
 from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.kv_cache import KVCache, read_parallel
-from twoscale.exits.parallel import ParallelEngine, evaluate, stack_counts
+from twoscale.exits.parallel import KVCache, ParallelEngine, evaluate, read_parallel, stack_counts
 from twoscale.export.plain_config import ModelConfig
 from twoscale.model.interface import Noise, any_weight
 from twoscale.model.layers import RotaryEmbedding
