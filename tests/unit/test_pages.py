@@ -19,6 +19,7 @@ from twoscale.claims import verdicts as claims
 from twoscale.claims.scale import Scale, Scales
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
+from twoscale.report import claims as claims_page
 from twoscale.report import pages, render
 
 SNAPSHOTS = ROOT / "tests" / "snapshots"
@@ -71,7 +72,7 @@ def drawn(folder):
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
     overview = pages.overview("a<b", "a text", pages.answers(JUDGED, STATE), [picture(folder)], SCALES)
     return {
-        "claims.md": pages.claims_markdown(verdicts, "trial_1", "text <img src=x>", evidence, SCALES),
+        "claims.md": claims_page.claims_markdown(verdicts, "trial_1", "text <img src=x>", evidence, SCALES),
         "overview.html": re.sub(r"base64,[^\"]*", "base64,…", overview),
         "page.html": pages.from_markdown("# Claims & *verdicts*\n\n| a | b |\n| --- | --- |\n| 1 | **holds** |\n"),
     }
@@ -86,7 +87,7 @@ def test_a_page_is_its_snapshot(tmp_path, name):
 
 
 def test_every_row_of_the_claims_has_the_cells_of_its_header():
-    page = pages.claims_markdown(usual_verdicts(), "trial", "text", synthetic())
+    page = claims_page.claims_markdown(usual_verdicts(), "trial", "text", synthetic())
     assert {line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")} == {4, 8}
     assert [int(number) for number in re.findall(r"^## (\d+)\.", page, re.MULTILINE)] == [*range(1, 16)]
     assert "The state drifts" not in page
@@ -94,9 +95,9 @@ def test_every_row_of_the_claims_has_the_cells_of_its_header():
 
 def test_the_claims_say_what_is_known_of_checkpoints_and_documents():
     evidence = synthetic()
-    recorded = pages.claims_markdown([], "trial", "text", evidence, recorded=True)
+    recorded = claims_page.claims_markdown([], "trial", "text", evidence, recorded=True)
     assert "8 recorded sequences, each of which counts as a document" in " ".join(recorded.split())
-    published = pages.claims_markdown([], "trial", "text", synthetic(published=True))
+    published = claims_page.claims_markdown([], "trial", "text", synthetic(published=True))
     assert "The model is published and has one checkpoint" in published
     assert "| scale |" not in published
 

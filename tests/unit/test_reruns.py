@@ -23,9 +23,9 @@ ALLOWED = {
     "extract_states": f"{MODEL} data.tokenizer dynamics.state_paths dynamics.states",
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",
-    # a few seconds; the page of claims is one of the pages, which have the release's
+    # a few seconds
     "judge_claims": "rng claims.bootstrap claims.evidence claims.exits claims.geometry claims.regime claims.scale "
-    "claims.verdicts report.pages report.release report.render model.flops data.shards",
+    "claims.verdicts report.claims report.render model.flops",
 }
 
 
@@ -56,6 +56,6 @@ def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_numb
 def test_training_and_the_core_stand_on_few_lines():
     training = fingerprint.covered(roots("train_segment"))
     assert sum(len(file.read_text().splitlines()) for file in training) <= 3_500
-    assert CHECKOUT.lines(CHECKOUT.closure(planning=False)) <= 13_500
+    assert CHECKOUT.lines(CHECKOUT.closure(planning=False)) <= 13_000
     planning = CHECKOUT.closure(planning=True)  # what reads a folder of a published model is imported by name
     assert [name for name in planning if name.startswith(("model.published", "studies"))] == []

@@ -25,7 +25,7 @@ from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.rows import StudyJob
 from twoscale.recorder.recorded import facts_path, table_path
-from twoscale.report.pages import claims_markdown
+from twoscale.report.claims import claims_markdown
 from twoscale.report.render import interval, number
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")

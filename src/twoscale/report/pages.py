@@ -1,7 +1,4 @@
-"""The page of the verdicts, claims.md, with the job that judges them, and the web pages of the report.
-
-These need no network.
-"""
+"""The web pages of the report, which need no network."""
 
 import base64
 import gzip
@@ -19,16 +16,13 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims import regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import CORRELATION, FAILS, HOLDS, NOT_ASKED, OPEN, Evidence, Finding, marked
+from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.claims.exits import criterion_name
-from twoscale.claims.regime import DRIFTING
-from twoscale.claims.scale import HEADER, MEANING, SMALL_SCALE, Scales
-from twoscale.claims.verdicts import Verdict
+from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
 from twoscale.report.release import runtimes
-from twoscale.report.render import interval, number, render, table
+from twoscale.report.render import number, render
 
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
@@ -231,72 +225,3 @@ def compress_files(report: str) -> str:
     if not end or "var results" not in before:
         raise InputError("report: found no results, or no end of the body, expected the report.html of Snakemake.")
     return "".join([DATA.sub(compressed, before.replace(*TITLES)), script, end, after])
-
-
-def claims_markdown(
-    verdicts: Sequence[Verdict],
-    run: str,
-    text: str,
-    evidence: Evidence,
-    scales: Scales | None = None,
-    recorded: bool = False,
-) -> str:
-    """Markdown of the verdicts, one per claim, on a run on the text of this name.
-
-    `recorded`: whether the sequences were recorded, so that nothing is known of documents.
-    """
-    mark, loops, quality = scales.mark if scales else "", evidence.loops, evidence.quality
-    documents, sequences, regimes = loops["document"].nunique(), loops["sequence"].nunique(), evidence.regimes
-    words = [marked(verdict.verdict, mark) for verdict in verdicts]
-    exits = {
-        "sequences": quality["sequence"].nunique(),
-        "documents": quality["document"].nunique(),
-        "prompts": evidence.latency["repeat"].nunique(),
-    }
-    return render(
-        "report/templates/claims.md.j2",
-        run=run,
-        text=text,
-        evidence=evidence,
-        correlation=CORRELATION,
-        iterations=["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations],
-        sequences=sequences,
-        documents=documents,
-        recorded=recorded and documents == sequences,
-        loops=sorted(loops.groupby("group")["k"].max().unique()),
-        exits={} if quality.empty else exits,
-        scales=scale_table(scales),
-        regimes=regimes,
-        drifting=", ".join(group for group, found in regimes.items() if found.name == DRIFTING),
-        summary=[(v.claim.number, v.claim.title, f"**{word}**") for v, word in zip(verdicts, words, strict=True)],
-        verdicts=[
-            {"claim": v.claim, "word": word, "reason": v.reason, "rows": list(map(_row, v.findings))}
-            for v, word in zip(verdicts, words, strict=True)
-        ],
-    )
-
-
-def scale_table(scales: Scales | None) -> str:
-    """The scale of a run and of the paper as a table, and what a mark means; empty if the scale is unknown."""
-    return f"{MEANING}\n\n{table(HEADER, scales.rows)}" if scales else ""
-
-
-def _row(finding: Finding) -> tuple[str, ...]:
-    values = (number(finding.estimate.value), interval(finding.estimate), finding.bounds or "(for comparison)")
-    return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
-
-
-def judge_claims(job: "StudyJob") -> None:
-    """Write a verdict on each claim of the paper, as a table and as a page."""
-    config = job.config
-    values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}
-    files = {name: job.file(name) for name in tables.CLAIM_TABLES}
-    evidence = Evidence.read(files, warmup=config.warmup_iterations, **values)
-    verdicts = claims.verdicts(evidence)
-    scales = Scales.of(config.scales)
-    if len(evidence.latency):
-        cores = int(evidence.latency["cpus"].max())
-        scales = scales.with_run(hardware=f"{scales.run.hardware}, machine of {cores} cores")
-    job.write("claims", claims.table(verdicts, config.run, scales.mark), "table")
-    job.write("regime", regime.table(evidence.loops))
-    job.write_text("page", claims_markdown(verdicts, config.run, config.text, evidence, scales))

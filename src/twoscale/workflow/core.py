@@ -17,7 +17,7 @@ EXIT_TABLES = ("exit_quality", "exit_loops", "exit_cost_matched")
 # The verdicts on the claims of the paper; the only job besides the figures that released tables need.
 JUDGE_CLAIMS = LocalJob(
     name="judge_claims",
-    function="twoscale.report.pages.judge_claims",
+    function="twoscale.report.claims.judge_claims",
     inputs=lambda runs: {name: runs.table_file(table) for name, table in CLAIM_TABLES.items()},
     outputs={
         "table": "results/{selected}/tables/claims.parquet",

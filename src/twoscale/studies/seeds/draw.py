@@ -16,7 +16,7 @@ from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
-from twoscale.report.pages import scale_table
+from twoscale.report.claims import scale_table
 from twoscale.report.render import interval, number, render
 
 if TYPE_CHECKING:

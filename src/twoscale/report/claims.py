@@ -1,0 +1,85 @@
+"""The page of the verdicts, claims.md, and the job that judges the claims of a run."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from twoscale import tables
+from twoscale.claims import regime
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import CORRELATION, Evidence, Finding, marked
+from twoscale.claims.regime import DRIFTING
+from twoscale.claims.scale import HEADER, MEANING, Scales
+from twoscale.claims.verdicts import Verdict
+from twoscale.report.render import interval, number, render, table
+
+if TYPE_CHECKING:
+    from twoscale.jobs.rows import StudyJob
+
+
+def claims_markdown(
+    verdicts: Sequence[Verdict],
+    run: str,
+    text: str,
+    evidence: Evidence,
+    scales: Scales | None = None,
+    recorded: bool = False,
+) -> str:
+    """Markdown of the verdicts, one per claim, on a run on the text of this name.
+
+    `recorded`: whether the sequences were recorded, so that nothing is known of documents.
+    """
+    mark, loops, quality = scales.mark if scales else "", evidence.loops, evidence.quality
+    documents, sequences, regimes = loops["document"].nunique(), loops["sequence"].nunique(), evidence.regimes
+    words = [marked(verdict.verdict, mark) for verdict in verdicts]
+    exits = {
+        "sequences": quality["sequence"].nunique(),
+        "documents": quality["document"].nunique(),
+        "prompts": evidence.latency["repeat"].nunique(),
+    }
+    return render(
+        "report/templates/claims.md.j2",
+        run=run,
+        text=text,
+        evidence=evidence,
+        correlation=CORRELATION,
+        iterations=["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations],
+        sequences=sequences,
+        documents=documents,
+        recorded=recorded and documents == sequences,
+        loops=sorted(loops.groupby("group")["k"].max().unique()),
+        exits={} if quality.empty else exits,
+        scales=scale_table(scales),
+        regimes=regimes,
+        drifting=", ".join(group for group, found in regimes.items() if found.name == DRIFTING),
+        summary=[(v.claim.number, v.claim.title, f"**{word}**") for v, word in zip(verdicts, words, strict=True)],
+        verdicts=[
+            {"claim": v.claim, "word": word, "reason": v.reason, "rows": list(map(_row, v.findings))}
+            for v, word in zip(verdicts, words, strict=True)
+        ],
+    )
+
+
+def scale_table(scales: Scales | None) -> str:
+    """The scale of a run and of the paper as a table, and what a mark means; empty if the scale is unknown."""
+    return f"{MEANING}\n\n{table(HEADER, scales.rows)}" if scales else ""
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    values = (number(finding.estimate.value), interval(finding.estimate), finding.bounds or "(for comparison)")
+    return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
+
+
+def judge_claims(job: "StudyJob") -> None:
+    """Write a verdict on each claim of the paper, as a table and as a page."""
+    config = job.config
+    values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}
+    files = {name: job.file(name) for name in tables.CLAIM_TABLES}
+    evidence = Evidence.read(files, warmup=config.warmup_iterations, **values)
+    verdicts = claims.verdicts(evidence)
+    scales = Scales.of(config.scales)
+    if len(evidence.latency):
+        cores = int(evidence.latency["cpus"].max())
+        scales = scales.with_run(hardware=f"{scales.run.hardware}, machine of {cores} cores")
+    job.write("claims", claims.table(verdicts, config.run, scales.mark), "table")
+    job.write("regime", regime.table(evidence.loops))
+    job.write_text("page", claims_markdown(verdicts, config.run, config.text, evidence, scales))
