@@ -32,11 +32,6 @@ def extracted(folder):
     return {name: tables.read(name, path) for name, path in paths.items()}
 
 
-def test_the_held_out_sequences_are_apart_and_from_several_documents():
-    assert CHOSEN.sequences == (0, 8, 16)
-    assert len(set(CHOSEN.documents)) == 3
-
-
 def test_every_table_has_the_numbers_of_the_blocks_and_of_their_documents(tmp_path):
     quality = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits(criteria={"step_norm": {"thresholds": [0.5]}}))
     assert {"exit_quality", "exit_loops", "exit_cost_matched"} <= quality.keys()

@@ -1,88 +1,34 @@
 """metrics_log: what can be seen of training while it runs, with kills and resumes."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from tests.segment import TIMEOUT, Run
+from tests.segment import Run
 from tests.small import job_config, model_config, train_config
 from twoscale import tables
 from twoscale.config import ConfigSlice
-from twoscale.model import checkpoints
 from twoscale.training.metrics_log import METRICS, SegmentView, monitoring
 
 GROUPS = ("2", "3")
 
 
-FIRST, SECOND = 100, 104
-RUNTIME = {
-    "iterations": SECOND,
-    "checkpoint_every": SECOND,
-    "log_every": 2,
-    "save_seconds": 0.1,
-}
-
-
-def last_line(path: Path) -> int:
-    """Iteration of the last line of a metrics file; 0 if there is none."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return int(lines[-1].split(",")[0]) if len(lines) > 1 else 0
-
-
-def kill_beyond_its_partial_state(run: Run) -> int:
-    """Start the first segment and kill it when it shows more than its partial state has; iteration of that state."""
-    partial, end = run.partial(FIRST), time.monotonic() + TIMEOUT
-    process = subprocess.Popen(run.command(0, FIRST, **RUNTIME), stderr=subprocess.DEVNULL)
-    while True:
-        assert process.poll() is None, "the segment ended before it could be killed"
-        assert time.monotonic() < end
-        if partial.exists():
-            process.send_signal(signal.SIGSTOP)
-            saved = checkpoints.read_header(partial).iteration
-            if last_line(run.folder / METRICS) > saved + 2:
-                process.kill()
-                process.wait()
-                return saved
-            process.send_signal(signal.SIGCONT)
-        time.sleep(0.01)
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory) -> Run:
-    """Two segments, the first of which was killed while it wrote a line."""
-    run = Run(tmp_path_factory.mktemp("resumed"))
+def test_the_csv_has_the_numbers_of_the_tables(tmp_path):
+    """Of two segments, every second iteration and those with a held-out loss; lines of an earlier training are gone."""
+    run, options = Run(tmp_path / "run", held_out_every=3), {"iterations": 7, "checkpoint_every": 7, "log_every": 2}
     (run.folder / METRICS).write_text("of an earlier training\n1,2,3\n")
-    assert 0 < kill_beyond_its_partial_state(run) < FIRST
-    with (run.folder / METRICS).open("a") as file:
-        file.write("99,63")
-    return run.succeed(0, FIRST, **RUNTIME).succeed(FIRST, SECOND, **RUNTIME)
-
-
-@pytest.fixture(scope="module")
-def table(resumed) -> pd.DataFrame:
-    """The rows of both segments that are shown, with the loops of each group."""
-    rows = pd.concat([resumed.log(FIRST), resumed.log(SECOND)]).set_index("iteration")
-    loops = pd.concat([resumed.loops(FIRST), resumed.loops(SECOND)]).pivot(
-        index="iteration", columns="group", values="loops"
-    )
-    rows = rows.join(loops.add_prefix("loops_"))
-    return rows[(rows.index % 2 == 0) | rows["held_out_loss"].notna()]
-
-
-def test_the_csv_has_the_numbers_of_the_tables(resumed, table):
-    """Speeds too: a line before the kill shows the same measurement that the partial state keeps."""
-    lines = resumed.metrics().set_index("iteration")
+    run.succeed(0, 4, **options).succeed(4, 7, **options)
+    rows = pd.concat([run.log(4), run.log(7)]).set_index("iteration")
+    loops = pd.concat([run.loops(4), run.loops(7)]).pivot(index="iteration", columns="group", values="loops")
+    expected = rows.join(loops.add_prefix("loops_")).loc[[2, 3, 4, 6, 7]].reset_index()
     for name in [*tables.columns("training"), *(f"loops_{group}" for group in GROUPS)]:
-        if name != "iteration":
-            expected = table[name].astype(float).tolist()
-            assert lines[name].astype(float).tolist() == pytest.approx(expected, rel=1e-5, nan_ok=True), name
+        found, wanted = (frame[name].astype(float).tolist() for frame in (run.metrics(), expected))
+        assert found == pytest.approx(wanted, rel=1e-5, nan_ok=True), name
 
 
 def config(**changes: Any) -> ConfigSlice:

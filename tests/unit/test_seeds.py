@@ -170,13 +170,6 @@ def test_the_interval_covers_the_truth_in_95_percent(world, count):
     assert covered > 0.95 - 3 * np.sqrt(0.05 * 0.95 / DRAWS)
 
 
-def test_the_true_deviation_is_within_its_factors_in_95_percent():
-    samples = np.random.default_rng(0).normal(size=(20_000, 3)).std(axis=1, ddof=1)
-    low, high = bootstrap.deviation_factors(3)
-    assert np.mean((low * samples <= 1) & (high * samples >= 1)) == pytest.approx(0.95, abs=0.006)
-    assert (low, high) == pytest.approx((0.5207, 6.285), rel=1e-3)
-
-
 def test_the_table_has_a_row_for_each_seed_and_for_the_mean_and_the_verdicts_last():
     frame = seeds.table(usual(), "trial", SEEDS)
     assert list(frame) == list(tables.columns("seeds"))

@@ -50,23 +50,15 @@ def summarise(table: str, paths: Iterable[str | Path], run: str) -> pd.DataFrame
 def joined(table: str, paths: Iterable[str | Path]) -> pd.DataFrame:
     """The logs ("training") or loop counts ("training_loops") of all training segments as one table.
 
-    Iterations are 1, 2, … without a gap; loop counts are empty for a model without groups. Raises InputError if a log
-    is empty, or two segments overlap, leave a gap, or are from models with different groups.
+    Iterations are 1, 2, … without a gap; loop counts are empty for a model without groups. Raises InputError if two
+    segments overlap or leave a gap.
     """
     segments = [(path, tables.read(table, path)) for path in paths]
-    groups = [list(rows["group"].unique()) if "group" in rows else [""] for _, rows in segments]
-    for (path, rows), found in zip(segments, groups, strict=True):
-        if found != groups[0]:
-            raise InputError(f"{path}: found the groups {found}, expected {groups[0]} as in {segments[0][0]}.")
-        if found and rows.empty:
-            raise InputError(f"{path}: found no training iterations, expected at least one.")
-    if not groups[0]:
-        return segments[0][1]
-    segments.sort(key=lambda segment: segment[1]["iteration"].iloc[0])
+    segments.sort(key=lambda segment: segment[1]["iteration"].min())
     before = 0  # rows before the segment
     for path, rows in segments:
-        iterations = rows["iteration"].to_numpy()
-        expected = 1 + np.arange(before, before + len(iterations)) // len(groups[0])
+        iterations, groups = rows["iteration"].to_numpy(), rows["group"].nunique() if "group" in rows else 1
+        expected = 1 + np.arange(before, before + len(iterations)) // max(groups, 1)
         wrong = np.flatnonzero(iterations != expected)
         if wrong.size:
             raise InputError(

@@ -44,18 +44,12 @@ def read_states(path: str | Path) -> States:
     """Read the tensor "states" and the JSON of the metadata key "twoscale". Raises InputError if they do not match."""
     try:
         with safe_open(path, framework="numpy") as file:
-            if "states" not in file.keys():  # noqa: SIM118  (a safetensors file is no mapping)
-                raise InputError(f"{path}: found the tensors {sorted(file.keys())}, expected 'states'.")
-            values, metadata = file.get_tensor("states"), file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as a safetensors file ({error}).") from error
-    try:
-        described = json.loads(metadata["twoscale"])
+            values, described = file.get_tensor("states"), json.loads((file.metadata() or {})["twoscale"])
         states = States(values, **{key: described[key] for key in METADATA_KEYS})
-    except (KeyError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: found no usable metadata 'twoscale' ({error!r}), expected JSON with the keys "
-            f"{', '.join(METADATA_KEYS)}."
+            f"{path}: cannot be read as hidden states ({error!r}), expected the safetensors tensor 'states', and "
+            f"metadata 'twoscale' with the keys {', '.join(METADATA_KEYS)}."
         ) from error
     expected = (len(states.sites), len(states.tokens))
     if values.ndim != 3 or values.shape[:2] != expected:

@@ -13,7 +13,6 @@ discards the step that triggered the exit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -45,16 +44,6 @@ class GroupExit:
     states: Tensor
     loop_steps: Tensor
     evaluations: Tensor
-
-
-class KVStore(Protocol):
-    """Keys and values that the tokens of a group, rows 0 … N - 1, see while they loop together."""
-
-    def attend(self, k: int, active: Tensor) -> Attend:
-        """Attention at loop step k for the rows `active`, rising, which bring new keys and values."""
-
-    def freeze(self, rows: Tensor, evaluations: int) -> None:
-        """These rows were computed for the last time, at their evaluation number `evaluations`."""
 
 
 class RowLayout:
@@ -106,7 +95,7 @@ class ParallelKV:
     """Keys and values of one group while whole texts (B, T) loop: per layer the latest of every token.
 
     At step k the row of a token that still loops has just been replaced by its own of step k, and the row of a token
-    that has exited holds its last evaluation.
+    that has exited holds its last evaluation. `CachedKV` has the same methods.
     """
 
     def __init__(self, tokens: Tensor) -> None:
@@ -115,6 +104,7 @@ class ParallelKV:
         self.values: dict[int, Tensor] = {}
 
     def attend(self, k: int, active: Tensor) -> Attend:
+        """Attention at loop step k for the rows `active`, rising indices into B * T, with new keys and values."""
         if len(active) == self.batch * self.length:
             return AttendAt(active % self.length, self._attend_all, self.tokens.flatten())
         positions = torch.arange(self.length, device=active.device).expand(self.batch, -1)
@@ -130,7 +120,7 @@ class ParallelKV:
         return AttendAt(layout.at, attend, layout.tokens)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
-        """The rows keep their last keys and values."""
+        """These rows were computed for the last time, at evaluation number `evaluations`; they stay as they are."""
 
     def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention while every token loops: q (B * T, H, D) and k, v (B * T, G, D)."""
@@ -149,7 +139,7 @@ class ParallelEngine:
             )
         self.model, self.criterion, self.max_loops, self.readout = model, criterion, max_loops, readout
 
-    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore) -> GroupExit:
+    def loop(self, group: int, entered: Tensor, noise: Noise, store: "ParallelKV | CachedKV") -> GroupExit:
         """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed."""
         model, criterion = self.model, self.criterion.of_group(group)
         # the tokens that still loop, as indices into B * T (N,), and row by row what their next step needs
@@ -290,7 +280,7 @@ class KVCache:
 
 
 class CachedKV:
-    """`KVStore` of the layers of a group for `tokens` at `positions` (B, N), all below `end`, of a cache."""
+    """As `ParallelKV`, of the layers of a group for `tokens` at `positions` (B, N), all below `end`, of a cache."""
 
     def __init__(self, cache: KVCache, layers: Sequence[int], positions: Tensor, end: int, tokens: Tensor) -> None:
         self._cache, self._layers, self._positions, self._end, self._tokens = cache, layers, positions, end, tokens

@@ -72,11 +72,11 @@ def flops_per_token(
     return Flops(forward, backward)
 
 
-def mean_flops_per_token(model: ModelConfig, train: TrainConfig, causal: bool = True) -> Flops:
+def mean_flops_per_token(model: ModelConfig, train: TrainConfig) -> Flops:
     """At the mean loop count r + 1 of the sampler; with truncation the few draws below its depth are neglected."""
     loops = [model.mean_loops + 1] * len(model.groups)
-    flops = flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
-    return flops if train.exit_gate is None else flops + exit_gate_flops(model, loops[0], causal)
+    flops = flops_per_token(model, loops, train.backprop_depth, train.recompute)
+    return flops if train.exit_gate is None else flops + exit_gate_flops(model, loops[0])
 
 
 def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Flops:
