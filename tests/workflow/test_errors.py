@@ -15,6 +15,7 @@ from tests.workflow.conftest import environment
 PLANNED = {
     ("--config", "runs={a: {model: {widht: 32}}}"): "run a (runs.a): config key model: unknown key widht",
     ("--config", "model={groups: []}"): "run tiny: found no looped groups (model.groups: []), expected at least",
+    ("--config", "data={source: txt, path: /nowhere}"): "config key data.path: found nothing at /nowhere, expected a",
     ("results/seeds.pdf",): "results/seeds.pdf: run tiny has one seed, expected further ones",
     ("snapshot", "--config", "preset=ouro-1.4b"): "results/snapshot: run ouro-1.4b has a published model, expected one",
     ("--software-deployment-method", "apptainer"): "envs/twoscale.sif: found no image, expected the one that",

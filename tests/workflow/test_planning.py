@@ -117,6 +117,13 @@ def test_a_key_of_the_config_repeats_what_it_shapes(shared, config):
     assert shared.plan() == expected
 
 
+def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line(shared):
+    shared.configure(preset="demo", run="tiny")
+    said = shared.python("-m", "snakemake", "-n", "results/tiny/checkpoints/iteration_000000.safetensors").stderr
+    sentence = "run tiny: replaces results of another config in results/tiny: model.num_layers was 4 there and is 8 now"
+    assert said.strip().splitlines()[-1].startswith(sentence)
+
+
 def test_a_fresh_run_plans_one_figure_alone_further_seeds_for_a_band_and_names_with_braces(fresh):
     planned = fresh.plan("results/fig4.pdf")
     assert "plot_fig4" in planned

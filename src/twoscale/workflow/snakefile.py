@@ -1,13 +1,15 @@
 """Where the rules touch Snakemake itself: its errors, the check of its plan, the last lines of a call."""
 
+import atexit
+import json
 import logging
 import os
 import re
 import shutil
 import sys
 from collections import Counter, namedtuple
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
 
+from twoscale import config as configs
 from twoscale import tables
 from twoscale.base import InputError, one_line
 from twoscale.jobs.machine import check_cuda, check_disk, leave_team
@@ -27,6 +30,7 @@ from twoscale.workflow.runs import Runs, repository_name
 REFUSED = re.compile(r"^\s*(?:InputError|WrongInput): (.+)$", re.MULTILINE)
 INTERRUPTED = "Interrupted. Repeat the command to continue: finished jobs are kept, and training resumes."
 LITTLE_SPACE = 2**16  # bytes; a disk with less is full
+MOST_HEADER = 2**24  # bytes of a checkpoint's header that are read
 TRAINING = ("train_segment", "train_segment_last")
 NEXT = """\
 next: make report                         figures, verdicts and tables on one page
@@ -137,6 +141,8 @@ def describe(workflow: Any, runs: Runs) -> None:
     for rule in workflow.rules:
         kind, files = ("Job", outputs.get(rule.name, rule.output)) if rule.output else ("Target", rule.input)
         rule.docstring = rule.docstring or f"{kind}: {', '.join(map(str, files))}"
+    # the last line of a dry run, of which nothing is known here
+    atexit.register(lambda: say_replaced(workflow, runs) if workflow.dryrun and workflow.dag is not None else None)
 
 
 # --- before the first job ---------------------------------------------------------------------------------------------
@@ -153,6 +159,7 @@ def check_plan(workflow: Any, runs: Runs) -> None:
     srun = workflow.executor_plugin.name == "slurm" and DeploymentMethod.APPTAINER not in methods
     with one_sentence():
         check(runs, jobs, here=workflow.local_exec, installed=not methods, srun=srun)
+    say_replaced(workflow, runs)
 
 
 def check(
@@ -179,6 +186,30 @@ def check(
     if here and any(needed):
         check_cuda("config key compute.device", max(needed), installed)
     check_disk(Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan")
+
+
+def say_replaced(workflow: Any, runs: Runs) -> None:
+    """Warn of planned trainings over weights of another config, as of another preset under the same name."""
+    planned = workflow.dag.needrun_jobs(exclude_finished=False)  # after a dry run all are
+    for run in sorted(job.wildcards.run for job in planned if job.rule.name == "init_model"):
+        theirs, ours = _recorded(Path(runs.checkpoint(run, 0))), _keys(configs.training_identity(runs[run]))
+        if changed := [key for key in ours if key in theirs and theirs[key] != ours[key]]:
+            others = f", and {len(changed) - 1} other keys" if len(changed) > 1 else ""
+            found = f"{changed[0]} was {theirs[changed[0]]} there and is {ours[changed[0]]} now{others}"
+            what = f"replaces results of another config in results/{run}"
+            print(f"run {run}: {what}: {found}; choose another `run` name to keep them.", file=sys.stderr)
+
+
+def _recorded(weights: Path) -> dict[str, Any]:
+    """The keys in the header of a checkpoint, read without safetensors; none where there is no such file."""
+    with suppress(OSError, ValueError, KeyError), weights.open("rb") as file:
+        header = json.loads(file.read(min(MOST_HEADER, int.from_bytes(file.read(8), "little"))))
+        return _keys(json.loads(header["__metadata__"]["twoscale"])["identity"])
+    return {}
+
+
+def _keys(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{part}.{key}": value for part in ("model", "train") for key, value in identity[part].items()}
 
 
 def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
