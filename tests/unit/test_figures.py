@@ -126,20 +126,26 @@ def test_fig1_names_the_nearest_whole_word(tokens, nearest):
 
 
 @pytest.mark.parametrize("module", [fig3, fig5])
-def test_points_that_most_tokens_do_not_have_are_left_out(module):
+def test_points_that_most_tokens_do_not_have_are_left_out_and_the_end_of_their_line_is_marked(module):
     table = loop_metrics(groups=("4",))
-    table.loc[(table["k"] >= 4) & (table["measure"] == "cosine"), ["count", "nulls"]] = (4, 6)
-    axes = module.draw(table, **RUN).axes[-1]
-    assert list(axes.get_lines()[0].get_xdata()) == [1, 2, 3]
+    late = (table["k"] >= 4) & (table["measure"] == "cosine") & (table["iteration"] == 50)
+    table.loc[late, ["count", "nulls"]] = (4, 6)
+    figure = module.draw(table, **RUN)
+    assert [list(line.get_xdata()) for line in figure.axes[-1].get_lines()[1:3]] == [[1, 2, 3], [3]]
+    assert style.END_LABEL in legend_texts(figure)
+    assert style.END_LABEL not in legend_texts(module.draw(loop_metrics(), **RUN))
 
 
 def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
     """At the largest thresholds criteria lose whole nats, which would flatten everything else."""
     latency, quality, loops, controls = exit_tables(("fixed", "kl"))
     quality.loc[(quality["criterion"] == "kl") & (quality["threshold"] == 1e-2), "ce"] += 4.0
-    bottom, top = fig4.draw(latency, quality, loops, controls, **RUN).axes[1].get_ylim()
+    axes = fig4.draw(latency, quality, loops, controls, **RUN).axes[1]
+    bottom, top = axes.get_ylim()
     assert top == pytest.approx(3.75 + 0.1)
     assert bottom > 3.75 - 0.02
+    (left,) = [line for line in axes.get_lines() if line.get_marker() == fig4.LEAVES["marker"]]
+    assert np.log10(left.get_xydata()[0]) == pytest.approx([-3 + 0.1 / 4, np.log10(top)])
 
 
 def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_of_the_cross_entropy():

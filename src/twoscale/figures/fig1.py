@@ -1,7 +1,6 @@
 """Figure 1, overall trajectory with inset zoom: the states of a sequence in the plane of their two main directions."""
 
 import itertools
-import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from twoscale.base import InputError
@@ -44,8 +42,9 @@ PALE_SHARE = 0.3  # of a group's colour in the pale one, the rest is white
 LEAST_WORD, LONGEST_WORD = 3, 12  # letters
 LIGHTEST = 0.45  # of a colour map, for the first loop step
 SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"}
-HALO = [withStroke(linewidth=2, foreground="white")]
-SIDEWAYS = 0.35  # least share of a direction that is to the side
+# Of a label relative to its state, the last first: points, and the sides as signs.
+PLACES = [place for place in itertools.product((14, 10, 6), (-1, 0, 1), (-1, 0, 1)) if any(place[1:])]
+LEADER: Look = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0}
 SMALL = 6.5  # font size inside the right part
 
 
@@ -115,14 +114,13 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
     _draw_token(axes, plane[:, front], segments, shades)
     visible = np.concatenate([segment.path for segment in segments])
     _set_limits(axes, plane[visible][:, [front, *positions]].reshape(-1, 2))
-    if paths.sites[0]["stage"] == "embedding":
-        start, after = plane[visible[:2], front]
-        axes.plot(*start, **EMBEDDING)
-        _write_beside(axes, f"“{printable(paths.tokens[front])}”", start, after, parse_math=False)
     axes.set_xlabel(f"PC 1 ({100 * paths.shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
     axes.set_ylabel(f"PC 2 ({100 * paths.shares[1]:.0f} % of variance)")
     _draw_inset(axes, plane[:, front], paths.tokens[front], segments, shades)
     _draw_key(axes, segments, shades, _legend(paths, segments, len(positions)))
+    if paths.sites[0]["stage"] == "embedding":
+        axes.plot(*plane[0, front], **EMBEDDING)
+        _write_beside(axes, f"token “{printable(paths.tokens[front])}”", plane[0, front], parse_math=False)
     return figure
 
 
@@ -165,20 +163,29 @@ def _draw_pale(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades
     axes.plot(*path[np.concatenate([segment.path for segment in segments])].T, **PALE)
     for segment in segments:
         if segment.group is not None:
-            middle = shades[segment.group][len(segment.path) // 2, :3]
-            pale = PALE_SHARE * middle + 1 - PALE_SHARE
+            pale = PALE_SHARE * shades[segment.group][len(segment.path) // 2, :3] + 1 - PALE_SHARE
             axes.plot(*path[segment.path].T, **PALE | {"color": pale, "linewidth": 1})
             axes.plot(*path[segment.path[-1]], **PALE | {"color": pale, "marker": "o", "markersize": 3})
 
 
-def _write_beside(axes: Axes, text: str, point: np.ndarray, neighbour: np.ndarray, **looks: Any) -> None:
-    """Write `text` at a state, `point` (2,), away from the state beside it on the path, `neighbour` (2,)."""
-    away = point - neighbour
-    x, y = away / max(np.linalg.norm(away), 1e-12)
-    # the text begins, ends or is centred where it is left, right or above the point
-    side = "center" if abs(x) < SIDEWAYS else "left" if x > 0 else "right"
-    offset: Look = {"xytext": (6 * x, 9 * y), "textcoords": "offset points", "ha": side, "va": "center"}
-    axes.annotate(text, point, **offset, path_effects=HALO, zorder=FRONT + 2, **looks)  # type: ignore[arg-type]
+def _write_beside(axes: Axes, text: str, point: np.ndarray, **looks: Any) -> None:
+    """Write `text` beside a state, `point` (2,), inside the panel where it meets the fewest lines and labels."""
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]  # lines get their places
+    lines = [path for group in axes.collections for path in group.get_paths()]
+    lines = [axes.transData.transform_path(path) for path in [*lines, *(line.get_path() for line in axes.lines)]]
+    labels = [label.get_window_extent() for label in axes.texts]
+    beside: Look = {"xy": point, "textcoords": "offset points"}
+    note = axes.annotate(text, **beside, xytext=(0, 0), path_effects=style.HALO, zorder=FRONT + 2, **looks)
+    met = {}
+    for distance, x, y in PLACES:
+        side = {"ha": ("center", "left", "right")[x], "va": ("center", "bottom", "top")[y]}
+        place = {"position": (distance * x, distance * y), **side}
+        note.set(**place)
+        box = note.get_window_extent()
+        crossed = sum(line.intersects_bbox(box, filled=False) for line in lines) + box.count_overlaps(labels)
+        met[crossed + 4 - axes.bbox.count_contains(box.corners())] = place
+    note.set(**met[min(met)])
+    axes.annotate("", **beside, xytext=note.get_position(), arrowprops=LEADER)
 
 
 def hand_offs(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
@@ -225,23 +232,21 @@ def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Seg
     inset.locator_params(nbins=4)
     inset.spines[:].set_visible(True)
     _draw_token(inset, path, segments, shades)
-    for k, neighbour in ((first, first + 1), (last, last - 1)):
-        here, beside = path[loop.sites[[k, min(neighbour, last)]]]
-        _write_beside(inset, f"$k$ = {k}", here, beside, fontsize=SMALL)
+    for k in (first, last):
+        _write_beside(inset, f"$k$ = {k}", path[loop.sites[k]], fontsize=SMALL)
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
-    steps = f"group {style.group_name(str(loop.group))}, $k$ = {first} … {last}"
-    # two digits, without an exponent
-    factor = style.grouped(round(magnification, 1 - math.floor(math.log10(magnification)))).removesuffix(".0")
-    inset.set_title(f"“{word}”, {steps}, {factor} ×", fontsize=SMALL, pad=3)
+    title = f"“{word}”, group {style.group_name(str(loop.group))} from $k$ = {first}"
+    if magnification >= LEAST_ZOOM:  # otherwise the loop fills the panel, and its frame would too
+        factor = style.grouped(float(f"{magnification:.2g}")).removesuffix(".0")  # two digits, without an exponent
+        title = f"{title}, enlarged {factor} ×"
+        indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
+        # to the left corners (lower, upper): lines to the right ones may cross the legend
+        for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):  # type: ignore[arg-type]
+            connector.set_visible(visible)
+    inset.set_title(title, fontsize=SMALL, pad=3)
     inset.set_xlabel("PC 1", fontsize=SMALL, labelpad=1)
     inset.set_ylabel("PC 2", fontsize=SMALL, labelpad=1)
-    if magnification < LEAST_ZOOM:  # the loop fills the panel: its frame would too
-        return
-    indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
-    # to the left corners (lower, upper): lines to the right ones may cross the legend
-    for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):  # type: ignore[arg-type]
-        connector.set_visible(visible)
 
 
 def _draw_key(axes: Axes, segments: Sequence[Segment], shades: Shades, handles: dict[str, Line2D]) -> None:

@@ -1,6 +1,5 @@
 """Figure 2, cross-block drift: the drift-to-loop ratio at each boundary between groups over training."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,7 +37,7 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     wide = every_seed["mean"].max() > 10 * every_seed["mean"].min()
     axes.set_yscale("log" if wide else "linear")
     if context.published:
-        _draw_boundaries(axes, ratios)
+        _draw_boundaries(axes, ratios, context)
     else:
         boundaries = every_seed.groupby("boundary", sort=False)
         for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
@@ -50,21 +49,21 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
     around_core = ratios["boundary"].str.contains("prelude|embedding").any()
     name = (AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES).get(reference_state, reference_state)
+    handles, labels = axes.get_legend_handles_labels()
+    bands = style.band_legend(every_seed)
+    handles, labels, title = [*handles, *bands.values()], [*labels, *bands], f"jump to the {name}"
     if context.published:  # points at few places: a legend inside would hide one
-        figure.legend(title=f"jump to the {name}", alignment="left", loc="outside upper center")
+        figure.legend(handles, labels, title=title, alignment="left", loc="outside upper center")
     else:
-        handles, labels = axes.get_legend_handles_labels()
-        seeds = style.seed_legend(every_seed)
-        axes.legend([*handles, *seeds.values()], [*labels, *seeds], title=f"jump to the {name}", alignment="left")
+        axes.legend(handles, labels, title=title, alignment="left")
     return figure
 
 
-def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:
+def _draw_boundaries(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
     """One point per boundary, in the order of the model."""
-    (looks,) = style.series_styles(1)
-    for place, row in enumerate(ratios.itertuples()):
-        point = (np.array([value]) for value in (place, row.mean, row.std))
-        style.line_with_band(axes, *point, **looks | {"linestyle": ""})
+    looks = style.series_styles(1)[0] | {"linestyle": ""}
+    for place in range(len(ratios)):
+        style.banded_line(axes, ratios.iloc[[place]].assign(place=place), "place", context, **looks)
     axes.set_xticks(range(len(ratios)), map(style.group_name, ratios["boundary"]))
     axes.set(xlim=(-0.6, len(ratios) - 0.4), xlabel="boundary")
 

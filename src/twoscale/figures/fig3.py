@@ -1,41 +1,56 @@
 """Figure 3, loop dynamics: step norms and step angles of the first loop steps, checkpoint by checkpoint."""
 
+from collections.abc import Mapping
+
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from twoscale.claims.geometry import LATE_STEPS
 from twoscale.figures import style
+from twoscale.figures.style import FigureContext
 
 # The paper reads the decay off the first 5 to 10 steps (section 3); Figure 5 shows all of them.
 LAST_STEP = 15
-
-ROWS = {
-    "step_norm": r"(a)  step norm $\Vert\Delta^{(k)}\Vert_2$",
-    "cosine": r"(b)  $\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$",
-}
+COSINE = r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"
+ROWS = {"step_norm": r"(a)  step norm $\Vert\Delta^{(k)}\Vert_2$", "cosine": f"(b)  {COSINE}"}
 
 
 @style.look()
-def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: style.FigureContext) -> Figure:
+def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: FigureContext) -> Figure:
     """Two rows (measures) by one column per group; lines are means over tokens.
 
     The band is one standard deviation, or the range over seeds, at the last checkpoint. `loop_metrics` may have the run
     of the context under further seeds, too. `reading` is "state", or "direction" for steps of x / ||x||.
     """
-    groups = style.looped_groups(loop_metrics, "Figure 3")
-    styles = style.checkpoint_palette(loop_metrics["iteration"], context)
-    figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.0, context)
-    panels = figure.subplots(len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
-    panels[0, 0].set_yscale("log", nonpositive="mask")
-    visible = loop_metrics[loop_metrics["k"] <= LAST_STEP]
-    for row, (measure, label) in zip(panels, style.measures_read(loop_metrics, ROWS, reading).items(), strict=True):
-        for axes, group in zip(row, groups, strict=True):
-            rows = visible[(visible["group"] == group) & (visible["measure"] == measure)]
-            style.checkpoint_lines(axes, rows, styles, context)
-        row[0].set_ylabel(label, fontsize=style.SCRIPTED)
-    style.label_powers(panels[0, 0].yaxis)
-    style.limit_cosine(panels[-1, 0])
+    measures = style.measures_read(loop_metrics, ROWS, reading)
+    return draw_lines(loop_metrics, measures, (0, min(LAST_STEP, context.loops - 1)), 4.0, context)
+
+
+def draw_lines(
+    table: pd.DataFrame, measures: Mapping[str, str], steps: tuple[int, int], height: float, context: FigureContext
+) -> Figure:
+    """A figure of this height with panels (measures, groups) of lines over `steps`, the first and the last."""
+    groups = style.looped_groups(table, "Figures 3 and 5")
+    styles, legend = style.checkpoint_palette(table["iteration"], context), style.band_legend(table)
+    figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, height, context)
+    panels = figure.subplots(len(measures), len(groups), sharex=True, sharey="row", squeeze=False)
     style.title_groups(panels[0], groups)
+    for row, (measure, label) in zip(panels, measures.items(), strict=True):
+        if measure.endswith("norm"):
+            row[0].set_yscale("log", nonpositive="mask")
+        for axes, group in zip(row, groups, strict=True):
+            rows = table[(table["group"] == group) & (table["measure"] == measure) & (table["k"] <= steps[1])]
+            style.checkpoint_lines(axes, rows, styles, context)
+            if measure == "cosine" and steps[1] >= LATE_STEPS[-1]:
+                look: style.Look = {"color": style.REPORTED_BAND, "linewidth": 0, "zorder": 0}
+                legend[style.REPORTED_LABEL] = axes.fill_between(LATE_STEPS[[0, -1]], *style.REPORTED_COSINE, **look)
+        row[0].set_ylabel(label, fontsize=style.SCRIPTED)
+        if measure.endswith("norm"):
+            style.label_powers(row[0].yaxis)
+        else:  # bands may have extended the range of a cosine
+            row[0].set_ylim(*np.clip(row[0].get_ylim(), -1.05, 1.05))
     for axes in panels[-1]:
-        style.scale_loop_steps(axes, 0, min(LAST_STEP, context.loops - 1), ticks=5)
-    style.checkpoint_legend(figure, styles, context, style.seed_legend(loop_metrics))
+        style.scale_loop_steps(axes, *steps)
+    style.checkpoint_legend(figure, styles, context, legend)
     return figure

@@ -6,10 +6,10 @@ leaves no global state behind and does not depend on the user's matplotlibrc.
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import matplotlib.style
@@ -23,6 +23,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from twoscale import tables
 from twoscale.base import InputError, replacing
@@ -38,7 +39,7 @@ GREY = "0.45"
 # Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest axis, a third of a page.
 DIGIT, GAP = 0.034, 0.03
 REPORTED_BAND = "#f6e2a0"
-SEED_ALPHA = 0.25  # of the range over seeds; that of the spread over tokens is lighter
+SEED_ALPHA, TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
 REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
 
 # Options of matplotlib by name.
@@ -48,7 +49,6 @@ LOOK: Look = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
     "mathtext.fontset": "dejavusans",
     "font.size": 7.5,
-    "axes.labelsize": 7.5,
     "axes.titlesize": 7.5,
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize", "legend.title_fontsize"), 7),
     "legend.frameon": False,
@@ -84,6 +84,10 @@ _CHECKPOINTS = LinearSegmentedColormap.from_list(
 _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
+END: Look = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": "", "zorder": 3}
+END_LABEL = "below rounding"
+LAST: Look = {"linewidth": 2, "zorder": 2.5}
+HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
 SIGNED_POWERS = (*(-(10.0**n) for n in range(2, -3, -1)), 0.0, *(10.0**n for n in range(-2, 3)))  # ticks, nats
@@ -218,11 +222,11 @@ def title_groups(panels: Iterable[Axes], groups: Sequence[str]) -> None:
         axes.set_title(f"{panel_number(number)}  group {group_name(group)}")
 
 
-def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
-    """An x axis of loop steps k from `first` to `last`, labelled at most at `ticks` + 1 whole numbers."""
+def scale_loop_steps(axes: Axes, first: int, last: int) -> None:
+    """An x axis of loop steps k from `first` to `last`, labelled at few whole numbers."""
     axes.set_xlabel("loop step $k$")
     axes.set_xlim(first, last)
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=ticks, integer=True))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, integer=True))
 
 
 def scale_loops(axes: Axes, loops: pd.Series) -> None:
@@ -241,22 +245,16 @@ def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[
 
 
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:
-    """Line style by checkpoint, in ascending order: light to dark over training, the untrained model dashed grey.
-
-    Lines become thicker as well, so that dark neighbours differ; the last checkpoint is above the others.
-    """
+    """Line style by checkpoint, in ascending order: light to dark, the untrained model dashed grey, the last thick."""
     iterations = sorted(set(iterations))
     if context.published:
         return {iteration: {"color": BLUE, "linestyle": "-"} for iteration in iterations}
     trained = [iteration for iteration in iterations if iteration > 0]
     shades = _CHECKPOINTS(np.linspace(0, 1, len(trained)))
-    widths = [*np.linspace(0.8, 1.2, max(0, len(trained) - 1)), 2.0][: len(trained)]
-    styles: dict[int, Look] = {0: {"color": "0.6", "linestyle": (0, (3, 1.5))}} if 0 in iterations else {}
-    for iteration, shade, width in zip(trained, shades, widths, strict=True):
-        styles[iteration] = {"color": tuple(shade), "linestyle": "-", "linewidth": width}
-    if trained:
-        styles[trained[-1]]["zorder"] = 2.5
-    return styles
+    looks: list[Look] = [{"color": tuple(shade), "linestyle": "-", "linewidth": 0.8} for shade in shades]
+    looks[-1:] = [look | LAST for look in looks[-1:]]
+    untrained: dict[int, Look] = {0: {"color": "0.5", "linestyle": (0, (3, 1.5))}} if 0 in iterations else {}
+    return untrained | dict(zip(trained, looks, strict=True))
 
 
 def series_styles(number: int) -> list[dict[str, Any]]:
@@ -293,26 +291,12 @@ def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**look, "markersize": s, "linewidth": w} for look, s, w in zip(styles, sizes, widths, strict=True)]
 
 
-def line_with_band(axes: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, **style: Any) -> Line2D:
-    """Draw `mean` against `x` with a band of one standard deviation on either side; return the line."""
-    (line,) = axes.plot(x, mean, **style)
-    # on a logarithmic axis the band does not extend below a tenth of the mean
-    low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
-    band(axes, x, low, mean + std, color=line.get_color(), alpha=0.15)
-    return line
-
-
 def band(axes: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
     """Fill the area between `low` and `high`; a vertical bar at a single `x`, where an area would be invisible."""
     if len(x) > 1:
         axes.fill_between(x, low, high, linewidth=0, **style)
     else:
         axes.vlines(x, low, high, linewidth=6, **style)
-
-
-def limit_cosine(axes: Axes) -> None:
-    """Limit the y range, which bands may have extended, to the values of a cosine."""
-    axes.set_ylim(*np.clip(axes.get_ylim(), -1.05, 1.05))
 
 
 def points_above_rounding(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -336,45 +320,49 @@ def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
         band(axes, ends.index, ends["min"], ends["max"], color=color, alpha=SEED_ALPHA, zorder=1)
 
 
-def seed_legend(table: pd.DataFrame) -> dict[str, Artist]:
-    """The entry of a legend for `seed_band`; none for a table of one run."""
-    if not _several_runs(table):
-        return {}
-    return {f"range of {table['run'].nunique()} seeds": Patch(color=GREY, alpha=SEED_ALPHA, linewidth=0)}
+def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
+    """The entry of a legend for the bands of `banded_line`."""
+    if _several_runs(table):
+        return {f"range of {table['run'].nunique()} seeds": Patch(color=GREY, alpha=SEED_ALPHA, linewidth=0)}
+    return {"± 1 SD of tokens": Patch(color=BLACK, alpha=TOKEN_ALPHA, linewidth=0)}
 
 
 def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any) -> None:
     """The column `mean` of the figure's run against `x`, with its deviation over tokens or the range over seeds."""
     own = of_run(rows, context)
     places, mean, std = own[x].to_numpy(), own["mean"].to_numpy(), own["std"].to_numpy()
+    (line,) = axes.plot(places, mean, **style)
     if _several_runs(rows):
-        (line,) = axes.plot(places, mean, **style)
         seed_band(axes, rows, x, line.get_color())
-    else:
-        line_with_band(axes, places, mean, std, **style)
+        return
+    # on a logarithmic axis the band does not extend below a tenth of the mean
+    low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
+    band(axes, places, low, mean + std, color=line.get_color(), alpha=TOKEN_ALPHA)
 
 
 def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Look], context: FigureContext) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
-    Only the last has a band: those of all would hide the lines.
+    Only the last has a band: those of all would hide the lines. A cross is where a line ends before the others.
     """
-    for iteration, rows in points_above_rounding(metrics).groupby("iteration"):
+    metrics = points_above_rounding(metrics)
+    for iteration, rows in metrics.groupby("iteration"):
+        own = of_run(rows, context)
         if iteration == max(styles):
-            banded_line(axes, rows, "k", context, **styles[iteration])
+            banded_line(axes, rows, "k", context, path_effects=HALO, **styles[iteration])
         else:
-            own = of_run(rows, context)
             axes.plot(own["k"].to_numpy(), own["mean"].to_numpy(), **styles[iteration])
+        if own["k"].max() < metrics["k"].max():
+            axes.plot(*own[["k", "mean"]].to_numpy()[-1], color=styles[iteration]["color"], **END)
 
 
 def checkpoint_legend(
-    figure: Figure,
-    styles: Mapping[int, Look],
-    context: FigureContext,
-    further: Mapping[str, Artist] = MappingProxyType({}),
+    figure: Figure, styles: Mapping[int, Look], context: FigureContext, further: Mapping[str, Artist]
 ) -> None:
     """A legend above all panels: iterations row by row, unless the model is published, then `further` artists."""
     entries: dict[str, Artist] = dict(further)
+    if any(line.get_marker() == END["marker"] for axes in figure.axes for line in axes.get_lines()):
+        entries[END_LABEL] = Line2D([], [], color=GREY, **END)
     if not context.published:
         shown = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
         entries = {name: Line2D([], [], **look) for name, look in zip(shown, styles.values(), strict=True)} | entries
@@ -390,7 +378,7 @@ def legend_columns(names: Sequence[str], width: float) -> int:
     """The most columns of a legend with entries of these names that fit into `width` inches."""
     size = LOOK["legend.fontsize"]
     handle = (LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8) * size  # with the gap to its text
-    for columns in range(len(names), 1, -1):
+    for columns in (math.ceil(len(names) / rows) for rows in range(1, len(names))):  # rows of the same length
         # a letter is about 0.6 of the font size wide
         widest = (max(len(name) for name in names[column::columns]) for column in range(columns))
         if sum(handle + 0.6 * size * letters for letters in widest) / 72 <= width:

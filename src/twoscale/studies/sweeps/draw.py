@@ -133,7 +133,7 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
         axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
         axes.set_ylim(-1.15, 1.15)  # lines at 1 are below the frame
     for axes in panels[-1]:
-        axes.set_xlabel("share of the state at the start")
+        axes.set_xlabel("share of the state\nat the start")
     style.title_groups(panels[0, :-1], groups)
     panels[0, -1].set_title("held-out loss")
     drawn = adapter_init.loc[adapter_init["value"].notna(), "iteration"].unique()
