@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from twoscale.exits.contract import GivenStates
 from twoscale.exits.criteria import CRITERIA, Acceleration, ExitCriterion
-from twoscale.recorder.recorder import Recorder
+from twoscale.recorder import Recorder
 from twoscale.studies.arena.__main__ import Exits, Losses, write_arena
 
 NODES, EDGES = 16, 24

@@ -47,6 +47,19 @@ def test_the_import_of_the_package_loads_none_of_its_modules():
     assert {name for name in loaded_by("import twoscale") if name.startswith("twoscale")} == {"twoscale"}
 
 
+def test_the_package_called_as_a_program_says_what_there_is():
+    command = [sys.executable, "-m", "twoscale"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=ROOT).stdout
+    assert [
+        name for name in ("open_run", "snakemake results/fig4.pdf", "scripts/generate.py:") if name not in said
+    ] == []
+
+
+def test_the_recorder_is_offered_by_its_package_which_imports_no_torch_before_it_is_used():
+    assert "torch" not in loaded_by("import twoscale.recorder")
+    assert "torch" in loaded_by("from twoscale.recorder import Input, Loop, Output, Recorder")
+
+
 def test_tables_are_read_without_torch():
     code = f"import twoscale\ntwoscale.compare({str(DEMO)!r}, {str(FINEWEB)!r}, 'loop_metrics')"
     assert "torch" not in loaded_by(code)
