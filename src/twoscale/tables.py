@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twoscale.base import InputError, did_you_mean, first_line, replacing, study_parts
 
@@ -330,14 +330,25 @@ def metadata(path: str | Path) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()}
 
 
-def open_file(table: str, path: str | Path) -> pq.ParquetFile:
-    """Open `path` without reading its rows; raise InputError unless it has the columns of `table`."""
+def batches(table: str, path: str | Path, rows: int = 256) -> Iterator[tuple[list, ...]]:
+    """The columns of `path`, so many rows at a time and in constant memory; raise InputError as `open_file` does."""
+    # pre-buffering would fetch a whole file and keep it in memory
+    with open_file(table, path, pre_buffer=False, buffer_size=2**20) as file:
+        for batch in file.iter_batches(rows):
+            yield tuple(column.to_pylist() for column in batch.columns)
+
+
+def open_file(table: str, path: str | Path, **options: Any) -> pq.ParquetFile:
+    """Open `path` without reading its rows; raise InputError unless it has the columns of `table`.
+
+    `options` are for ParquetFile.
+    """
     import pyarrow.parquet as pq
 
     if table not in (known := declared()):
         raise InputError(f"table: found {table!r}, expected one of {', '.join(known)}{did_you_mean(table, known)}.")
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, **options)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a parquet table ({first_line(error)}).") from error
     _check_columns(table, file.schema_arrow, path)

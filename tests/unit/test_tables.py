@@ -102,17 +102,6 @@ def test_a_batch_with_other_columns_is_refused_and_leaves_no_file(absent, furthe
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("table", tables.MEASURED)
-def test_measures_follow_the_declared_columns_with_their_units(table, tmp_path):
-    path = tmp_path / "t.parquet"
-    with tables.writing(table, path, UNITS) as append:
-        append(dict(frame_of(table)))
-    schema = pq.read_schema(path)
-    assert schema.names == [*tables.columns(table), *UNITS]
-    assert {name: schema.field(name).metadata[b"unit"].decode() for name in UNITS} == UNITS
-    assert {str(schema.field(name).type) for name in UNITS} == {"float"}
-
-
 def test_only_tables_with_measures_take_them_and_these_need_one(tmp_path):
     path = tmp_path / "t.parquet"
     expected = r"drift: measures \['cosine'\] given, none expected"

@@ -2,22 +2,17 @@
 
 import gzip
 import json
-import os
 import random
-import subprocess
-import sys
 import sysconfig
-from dataclasses import asdict
 from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
+from twoscale.config import DataConfig
 from twoscale.data import text
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
@@ -305,38 +300,3 @@ def test_shards_are_read_in_order_and_training_texts_are_those_not_held_out(tmp_
             append({"document": [""] * len(rows), "held_out": held_out, "text": texts})
     assert [t for _, texts in text.iter_shards(shards) for t in texts] == ["a", "b", "c", "d"]
     assert list(text.training_texts(shards)) == ["b", "c"]
-
-
-@pytest.mark.parametrize(("name", "content"), [("a", {"text": TEXTS}), ("corrupt", b"PAR1"), ("gone", None)])
-def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path, name, content):
-    if content is not None:
-        written(tmp_path / name, content)
-    with pytest.raises(InputError, match=f"{name}: cannot be read"):
-        list(text.iter_shards([tmp_path / name]))
-
-
-# --- the job
-
-
-def test_a_novel_is_split_by_content_reading_stops_at_the_quota_and_nothing_but_the_text_remains(tmp_path):
-    """prepare_text in a process whose home is an empty folder."""
-    for name in ("a.txt", "b.txt"):
-        written(tmp_path / "in" / name, NOVEL.encode())
-    data = DataConfig(source="txt", path="in", held_out_fraction=0.2, piece_characters=2000)
-    config = {"data": plain(data), "quota": asdict(TextQuota("characters", 20_000, 3000))}
-    command = [sys.executable, ROOT / "scripts/prepare_text.py", "--config", json.dumps(config), "--parts", "parts"]
-    command += ["--download", json.dumps({"download": plain(DownloadConfig(part_characters=5000))})]
-    command += ["--text", "out/0.parquet", "out/1.parquet"]
-    # the environment of the rule has no torch, which `datasets` would import
-    variables = {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT / "src"), "USE_TORCH": "0"}
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
-    done = subprocess.run(command, env=clean | variables, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = [row for number in range(2) for row in pq.read_table(tmp_path / f"out/{number}.parquet").to_pylist()]
-    assert all(row["held_out"] == text.is_held_out(row["text"], 0.2) for row in rows)
-    kept = {row["text"] for row in rows}
-    pieces = [piece for piece, _ in text.pieces([NOVEL], 2000)]
-    assert [row["text"] for row in rows] == [piece for piece in pieces if piece in kept]
-    assert 20_000 < sum(map(len, kept)) < 40_000
-    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {"in/a.txt", "in/b.txt", "out/0.parquet", "out/1.parquet"}

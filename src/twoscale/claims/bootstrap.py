@@ -111,14 +111,10 @@ def effective_number(weights: np.ndarray) -> float:
 def interval_about(
     value: float, samples: np.ndarray, units: float, scatter: float = 0.0, freedom: float | None = None
 ) -> tuple[float, float]:
-    """95 % interval of a statistic; NaN if a replicate is not finite.
+    """95 % interval of a statistic with this value and replicates (R,); NaN if a replicate is not finite.
 
-    Args:
-        value: The statistic of all units.
-        samples: Its replicates (R,).
-        units: Number of units, the effective one of units of different weights.
-        scatter: Standard error from another source than the choice of units.
-        freedom: Degrees of freedom of the t quantile, by default `units` - 1.
+    `units` is their effective number, `scatter` a standard error from another source than the choice of units, and
+    `freedom` the degrees of freedom of the t quantile, by default `units` - 1.
     """
     upper = (1 + LEVEL) / 2
     normal = NormalDist().inv_cdf(upper)
@@ -189,9 +185,8 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     `max_loops`, plus the interval of the difference from it on the same documents. So they show the change by
     the criterion, not the variation of the text. Without `fixed` in the table they are NaN.
 
-    Returns:
-        Columns criterion, threshold, ce, loops (mean evaluations over groups), low, high, ppl = exp(ce); rows in
-        the order of the table "exit_quality".
+    Columns criterion, threshold, ce, loops (mean evaluations over groups), low, high, ppl = exp(ce), in the order of
+    the table "exit_quality".
     """
     keys = [*OPERATING_POINT, "sequence"]
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)

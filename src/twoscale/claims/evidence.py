@@ -224,11 +224,8 @@ class Evidence:
 
         The line is a least-squares fit over log iteration, and the change that from the first to the last checkpoint.
         Its interval has the spread over documents, and the scatter of the checkpoints about the line (`trend_error`).
-
-        Args:
-            statistic: Totals (R, iterations, ..., 2) -> (R, iterations).
-            units: Of `after_warmup(FEWEST_FOR_TREND)` (documents, iterations, ..., 2).
-            unbias: As in `estimate`.
+        `statistic` maps totals (R, iterations, ..., 2) to (R, iterations); the units (documents, iterations, ..., 2)
+        are those of `after_warmup(FEWEST_FOR_TREND)`.
         """
         iterations = self.after_warmup(FEWEST_FOR_TREND)
         values, samples = self._resampled(statistic, units)

@@ -44,7 +44,6 @@ CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
 
 def criterion_name(criterion: str) -> str:
-    """The name of an exit criterion in figures and pages."""
     return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
@@ -309,7 +308,6 @@ def _evaluations_at_equal_quality(evidence: Evidence, criterion: str, other: str
 
 
 def _known_qualities(evidence: Evidence, *criteria: str) -> list[EqualQuality]:
-    """Raises InconclusiveError if a criterion has no threshold of equal quality."""
     qualities = [equal_quality(evidence, criterion) for criterion in criteria]
     for quality in qualities:
         if np.isnan(quality.places[-1]):

@@ -82,7 +82,6 @@ class Regime:
         return self.name == SETTLING
 
     def row(self) -> dict[str, object]:
-        """Columns of the table "regime" after its keys."""
         row: dict[str, object] = {"regime": self.name, "first": self.first, "last": self.last}
         for name in ("step", "norm", "direction"):
             value, low, high = getattr(self, f"{name}_exponent")
@@ -92,7 +91,6 @@ class Regime:
 
     @property
     def sentence(self) -> str:
-        """The regime and its evidence in words."""
         if self.name == UNDETERMINED:
             return f"undetermined: a regime needs finite states and {2 * FEWEST} loop steps or more."
         steps = "reaches the rounding floor" if self.at_floor else f"goes as {self.step_exponent}"

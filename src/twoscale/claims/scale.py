@@ -45,11 +45,9 @@ class Scales:
 
     @classmethod
     def of(cls, values: Mapping[str, Mapping[str, Any]]) -> Self:
-        """The inverse of `plain`."""
         return cls(*(Scale(**values[name]) for name in ("run", "paper")))
 
     def with_run(self, **values: Any) -> Self:
-        """With other values of the run, such as its number of seeds."""
         return replace(self, run=replace(self.run, **values))
 
     @property
@@ -90,7 +88,6 @@ def _scale(run: "config.Config") -> Scale:
 
 
 def text(value: float | str | None) -> str:
-    """A number of a scale: large ones in millions."""
     if value is None or isinstance(value, str):
         return value or "unknown"
     return f"{value / 1e6:.4g} M" if value >= 1e6 else f"{value:,g}"

@@ -134,7 +134,6 @@ def _compare(seeds: list[int], counted: int, quantity: Quantity, row: tuple[Find
 
 
 def verdicts(evidence: Mapping[int, Evidence], examined: Iterable[Claim] = CLAIMS) -> list[SeedVerdict]:
-    """One verdict per claim, in their order; see `examine`."""
     return [examine(claim, evidence) for claim in examined]
 
 

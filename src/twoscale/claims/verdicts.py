@@ -236,7 +236,6 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
 
 
 def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdict]:
-    """One verdict per claim, in their order."""
     return [examine(claim, evidence) for claim in claims]
 
 

@@ -64,7 +64,6 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
 
 
 def documents(subset: Subset, name: str, first: int, download: DownloadConfig) -> Iterator[Document]:
-    """Documents of a file of the subset from row `first` on."""
     what, short_name = f"{subset.repository}/{name}", name.rpartition("/")[2]
     failures = 0
     while True:

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from twoscale import tables
 from twoscale.base import InputError, first_line, meter, replacing, sha256
 from twoscale.config import DataConfig, DownloadConfig, TextQuota
@@ -190,9 +188,8 @@ class Parts:
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
         for part in self.parts:
-            with pq.ParquetFile(self.folder / part.name, pre_buffer=False) as table:
-                for batch in table.iter_batches(256, columns=list(tables.columns("text_part"))):
-                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            for columns in tables.batches("text_part", self.folder / part.name):
+                yield from zip(*columns, strict=True)
 
     def clear(self) -> None:
         """Remove the parts, the manifest and what a killed job has left of them, and nothing else."""

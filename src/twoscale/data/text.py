@@ -273,21 +273,11 @@ def is_held_out(key: str, fraction: float) -> bool:
 
 def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
     """Flags (whether each document is held out) and texts of consecutive documents of text shards."""
-    import pyarrow.parquet as pq
-
     for shard in shards:
-        try:
-            with pq.ParquetFile(shard, pre_buffer=False, buffer_size=BUFFER) as table:
-                for batch in table.iter_batches(ROWS, columns=["held_out", "text"]):
-                    yield batch["held_out"].to_pylist(), batch["text"].to_pylist()
-        except (OSError, ValueError, KeyError) as error:
-            columns = ", ".join(tables.columns("text"))
-            raise InputError(
-                f"{shard}: cannot be read ({first_line(error)}), expected the columns {columns}."
-            ) from error
+        for _, held_out, texts in tables.batches("text", shard):
+            yield held_out, texts
 
 
 def training_texts(shards: Iterable[Path]) -> Iterator[str]:
-    """Texts that are not held out."""
     for held_out, texts in iter_shards(shards):
         yield from (text for text, excluded in zip(texts, held_out, strict=True) if not excluded)

@@ -100,7 +100,6 @@ class PublishedTokenizer:
 
     @cached_property
     def is_byte_level(self) -> bool:
-        """Whether pieces are spelled in GPT-2's text form of bytes."""
         return '"ByteLevel"' in json.dumps(json.loads(self.engine.to_str())["decoder"])
 
     def encode(self, text: str) -> list[int]:
@@ -147,7 +146,6 @@ def byte_level() -> Tokenizer:
 
 
 def load_gpt2(path: Path) -> Tokenizer:
-    """Load GPT-2's tokenizer from the file that the rule fetch_gpt2 writes."""
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != GPT2_SHA256:
         raise InputError(f"{path}: found another tokenizer, expected GPT-2's as written by fetch_gpt2.")

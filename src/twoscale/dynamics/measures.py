@@ -316,7 +316,6 @@ path_measure("straightness", unit="1")(attrgetter("straightness"))
 
 
 def measure_path(path: LoopPath) -> dict[str, Tensor]:
-    """All registered per-trajectory measures, (...) each."""
     return {name: measure.compute(path) for name, measure in PATH_MEASURES.items()}
 
 

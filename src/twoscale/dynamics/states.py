@@ -82,5 +82,4 @@ def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
 
 
 def describe_loop(label: str, states: int) -> list[dict]:
-    """Metadata of the states x^0, x^1, … of one group."""
     return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(states)]

@@ -13,7 +13,6 @@ import importlib.util
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, cast
@@ -50,16 +49,16 @@ def make_readout(
         return _undeclared
     if group != len(model.config.groups) - 1:
         return model.readout
-    return partial(_through_remaining_layers, model, group, attend)
 
+    def through_remaining_layers(x: Tensor) -> Tensor:
+        """Logits (1, V) of the state x (1, C) of the one token that loops in the last group."""
+        assert attend is not None
+        hidden = model.finish(group, x)
+        for stage in stages_behind(model, group):
+            hidden = model.unlooped_layer(stage.index, hidden, attend)
+        return model.readout(hidden)
 
-def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend | None, x: Tensor) -> Tensor:
-    """Logits (1, V) of the state x (1, C) of the one token that loops in the last group."""
-    assert attend is not None
-    hidden = model.finish(group, x)
-    for stage in stages_behind(model, group):
-        hidden = model.unlooped_layer(stage.index, hidden, attend)
-    return model.readout(hidden)
+    return through_remaining_layers
 
 
 def stages_behind(model: LoopedModel, group: int) -> Sequence[Stage]:

@@ -52,7 +52,6 @@ def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str
 
 
 def check_names(path: Path, missing: Set[str], unknown: Set[str], expected: str) -> None:
-    """Refuse missing and unknown tensors."""
     for problem, names in (("no", missing), ("the unknown", unknown)):
         if names:
             others = f" and {len(names) - 1} others" if len(names) > 1 else ""
@@ -88,7 +87,6 @@ class Header:
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
-    """Write `tensors` and their header to `path` in one step."""
     text = canonical_json(vars(header) | {"sha256": NO_DIGEST})
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
@@ -217,7 +215,6 @@ class LoadedCheckpoint:
         return any_weight(self.model).device
 
     def noise(self, sequences: Sequence[int]) -> EvaluationNoise:
-        """The noise of held-out sequences with these numbers."""
         return EvaluationNoise.of(self.model.config, self.seed, sequences, self.drawn)
 
 
@@ -236,7 +233,6 @@ def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckp
 
 
 def load_model(path: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> tuple[LoopedModel, Header]:
-    """The model of a checkpoint for evaluation, in `dtype` on `device`."""
     tensors, header = load_weights(path, {"model": plain(config)}, config, device)
     model = build(config)
     model.load_state_dict(tensors)
@@ -250,9 +246,7 @@ class CheckpointJob(StudyJob):
     threads: int = 1
 
     def checkpoint(self, dtype: str) -> LoadedCheckpoint:
-        """The checkpoint in `dtype`, on the device of the config."""
         return open_checkpoint(self.file("checkpoint"), self.config, dtype)
 
     def held_out(self, sequences: int) -> HeldOut:
-        """The given number of sequences of held-out text."""
         return open_held_out(self.file("val"), self.file("metadata"), self.config.model, sequences)

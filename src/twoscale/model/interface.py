@@ -230,5 +230,4 @@ def run_stages(
 
 
 def any_weight(model: LoopedModel) -> Tensor:
-    """One weight of the model, for its dtype and device."""
     return next(model.parameters())

@@ -57,7 +57,6 @@ class EvaluationNoise:
 
     @classmethod
     def of(cls, config: ModelConfig, seed: int, sequences: Sequence[int], drawn: DrawnNoise | None = None) -> Self:
-        """The noise of a model with this config."""
         return cls(seed, sequences, config.context_length, config.state_std, drawn)
 
     def __call__(self, group: int, k: int, like: Tensor) -> Tensor:

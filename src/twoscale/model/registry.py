@@ -43,5 +43,4 @@ def architecture(name: str) -> Architecture:
 
 
 def build(config: ModelConfig) -> LoopedModel:
-    """A model of this config with weights that are still to be loaded."""
     return architecture(config.architecture).build(config)

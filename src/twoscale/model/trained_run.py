@@ -134,7 +134,6 @@ class TrainedRun:
         return EvaluationNoise.of(self.model.config, self.seed, sequences)
 
     def _arguments(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments of a call of the model, checked and completed."""
         given = dict(zip(("tokens", "loops", "noise"), args, strict=False)) | kwargs
         if "tokens" not in given:
             raise InputError("model: found a call without tokens, expected a text or token ids (T,) or (B, T).")

@@ -123,7 +123,6 @@ def connected(processes: int) -> Iterator[None]:
 
 
 def destroy_distributed(world: World) -> None:
-    """Wait for all processes, then destroy the process group."""
     if world.size > 1:
         dist.barrier()
         dist.destroy_process_group()

@@ -36,7 +36,6 @@ BATCH_SIZES = 2  # of the parts of a batch, which differ by one sequence where i
 
 
 def check_compiler(device: str) -> None:
-    """Refuse to compile for the CPU where torch finds no C++ compiler."""
     if device != "cpu":
         return
     # imported here: it takes a second, and few runs compile on CPU
@@ -171,7 +170,6 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
 
 
 def check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel) -> None:
-    """Refuse moments of other parameters than the model's."""
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     check_tensors(path, moments, {f"{name}.{moment}": parameter for name, parameter in trained for moment in MOMENTS})
 

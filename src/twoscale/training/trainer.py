@@ -148,7 +148,6 @@ class TrainingData:
 
     @classmethod
     def open(cls, shard: TokenShard, config: SegmentConfig) -> "TrainingData":
-        """The data in the three files of a token shard."""
         tokens = open_shard(shard.train, shard.metadata, config.model.vocab_size)
         return cls(tokens, open_held_out(shard.val, shard.metadata, config.model, config.train.held_out_sequences))
 
@@ -279,7 +278,6 @@ class Timer:
         self._stopped = self._now()
 
     def read(self) -> tuple[list[float], float]:
-        """The numbers, and the seconds that the work took."""
         if not self._on_cuda:
             return self._numbers.tolist(), self._stopped - self._started
         self._stopped.synchronize()
