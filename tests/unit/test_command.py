@@ -124,12 +124,14 @@ def cached_job(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_a_result_is_restored_only_with_the_same_kernels_and_threads(cached_job, monkeypatch):
+def test_a_result_is_restored_only_with_the_same_kernels_threads_and_libraries(cached_job, monkeypatch):
     assert cached_job() == ""
     assert "restored the cached result" in cached_job()
     for name, value in (("ATEN_CPU_CAPABILITY", "default"), ("MKL_CBWR", "COMPATIBLE")):
         monkeypatch.setenv(name, value)
         assert cached_job() == ""
+    assert cached_job(threads=2) == ""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
     assert cached_job(threads=2) == ""
 
 

@@ -74,9 +74,10 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         if job is None:
             main(arguments)
         else:
-            # what the bits depend on besides code and config: kernels, and threads that are no part of these
+            # what the bits depend on besides code and config
             threads = {"threads": arguments.threads} if job.device == "cpu" and hasattr(arguments, "threads") else {}
-            result_cache.run(job.within(machine.kernels(job.device) | threads), lambda: main(arguments))
+            bits = machine.kernels(job.device) | machine.libraries() | threads
+            result_cache.run(job.within(bits), lambda: main(arguments))
         sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

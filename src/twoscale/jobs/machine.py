@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -112,6 +113,12 @@ def kernels(device: str) -> dict[str, Any]:
     cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
     facts = {"torch": torch.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()} | cuda
     return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def libraries() -> dict[str, str]:
+    """Versions of the installed libraries that compute statistics and tokens or write files."""
+    names = ("numpy", "pandas", "pyarrow", "safetensors", "tokenizers")
+    return {name: metadata.version(name) for name in names if find_spec(name) is not None}
 
 
 def environment(device: str, processes: int, nodes: int = 1, shard: bool = False) -> dict[str, Any]:

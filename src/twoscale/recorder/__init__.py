@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["Input", "Loop", "Output", "Recorder"]
+
 if TYPE_CHECKING:
     from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 else:
 
     def __getattr__(name: str) -> Any:  # on first use: what draws recorded states imports no torch
-        if name not in ("Input", "Loop", "Output", "Recorder"):
+        if name not in __all__:
             raise AttributeError(f"module 'twoscale.recorder' has no attribute {name!r}")
         from twoscale.recorder import recorder
 
