@@ -20,7 +20,6 @@ from torch import Tensor
 from twoscale.config import ModelConfig
 from twoscale.dynamics import vectors
 from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import LoopCounts, ParallelKV, evaluate
 from twoscale.model.interface import CausalAttention, run_stages
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -29,7 +28,6 @@ Times = dict[str, float]  # name of a call -> its seconds in one round
 
 NEVER = 1e-30  # a threshold that no statistic is below
 SHARES = (0.4, 0.8)  # of the statistics of full loops, below the two thresholds of a criterion
-DECODED_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -113,47 +111,14 @@ def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold:
     record(f"{label} against its evaluations", [over_evaluations(t) for t in rounds], aim="≤ 1.25")
 
 
-def head_and_softmax(bench: Benchmark) -> Callable[[int], Tensor]:
-    """Head and softmax alone, for so many tokens of the text."""
+def compare_kl(bench: Benchmark) -> None:
+    kl, full = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops)
     states = torch.randn(bench.tokens.numel(), bench.model.config.hidden_size, device=bench.tokens.device)
-    return torch.no_grad()(lambda count: bench.model.readout(states[:count]).softmax(-1))
-
-
-def compare_kl_in_parallel(bench: Benchmark) -> None:
-    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), head_and_softmax(bench)
     calls = {"kl": lambda: bench.evaluate(kl), "loops": lambda: bench.evaluate(full)}
-    rounds = bench.time(calls | {"readout": lambda: predict(bench.tokens.numel())})
+    rounds = bench.time(calls | {"readout": torch.no_grad()(lambda: bench.model.readout(states).softmax(-1))})
     readouts = bench.num_groups * (bench.max_loops + 1)  # x^0 … x^K of every group
     times = [t["kl"] / (t["loops"] + readouts * t["readout"]) for t in rounds]
     record("`kl` against loops, head and softmax", times, aim="≤ 1.15")
-
-
-def compare_kl_in_decoding(bench: Benchmark) -> None:
-    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), head_and_softmax(bench)
-    text = bench.tokens[0, :DECODED_TOKENS].tolist()
-    # without replay, because a replay calls no hooks
-    decoder = Decoder(bench.model, full, bench.max_loops, seed=0, options=DecoderOptions(replay=False))
-
-    def decode(criterion: ExitCriterion, evaluations: list[int] | None = None) -> None:
-        decoder.reset(criterion)
-        for token in text:
-            decoder.feed(token, evaluations)
-
-    def predict_one(*_: object) -> None:  # a result would replace that of the loop step
-        predict(1)
-
-    def decode_with_readouts() -> None:
-        """Head and softmax after every loop step, where the criterion computes them, and for each x^0."""
-        hooks = [group.register_forward_hook(predict_one) for group in bench.model.groups]
-        decode(full, [bench.max_loops] * bench.num_groups)
-        for hook in hooks:
-            hook.remove()
-        for _ in range(len(text) * bench.num_groups):
-            predict(1)
-
-    rounds = bench.time({"kl": lambda: decode(kl), "peer": decode_with_readouts})
-    times = [t["kl"] / t["peer"] for t in rounds]
-    record("decoding under `kl` against loops, head and softmax", times, aim="≤ 1.15")
 
 
 def make_benchmark(arguments: argparse.Namespace) -> Benchmark:
@@ -180,8 +145,7 @@ def main() -> None:
     bench = make_benchmark(arguments)
     for name, share, threshold in thresholds(bench):
         compare_with_evaluations(bench, f"`{name}`, {share:.0%} below τ,", name, threshold)
-    compare_kl_in_parallel(bench)
-    compare_kl_in_decoding(bench)
+    compare_kl(bench)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
     python tests/benchmarks/bench_tokenize.py [--parquet FILE_OR_FOLDER]
 
 `tokenize_text` reads, tokenizes, hashes and writes one text shard. It is compared with tiktoken's batch call, on one
-thread, for documents in memory. Then two jobs run on two shards, in parallel and in sequence. The tokenizer is GPT-2's
-if it is available, and otherwise byte-level.
+thread, for documents in memory. The tokenizer is GPT-2's if it is available, and otherwise byte-level.
 """
 
 import json
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from common import options, ratios, record, turns
@@ -43,12 +41,11 @@ def data_config(parquet: str | None) -> DataConfig:
     return DataConfig(source="parquet" if parquet else "python_docs", path=parquet, held_out_fraction=0.02)
 
 
-def write_shards(parquet: str | None, characters: int, folder: Path, count: int) -> list[Path]:
+def write_shard(parquet: str | None, characters: int, folder: Path) -> Path:
     """The text as in a run."""
-    shards = [folder / f"text/shard_{number}.parquet" for number in range(count)]
-    quota = TextQuota("characters", characters, 2**62)
-    prepare_text(data_config(parquet), quota, shards, folder / "parts", DownloadConfig())
-    return shards
+    shard, quota = folder / "text/shard.parquet", TextQuota("characters", characters, 2**62)
+    prepare_text(data_config(parquet), quota, [shard], folder / "parts", DownloadConfig())
+    return shard
 
 
 def token_shard(folder: Path, name: str) -> TokenShard:
@@ -61,16 +58,6 @@ def job(shard: Path, tokenizer: tuple[str, Path | None], to: TokenShard) -> list
     command = [sys.executable, SCRIPTS / "tokenize_text.py", "--config", json.dumps({"tokenizer": name})]
     command += ["--tokenizer", path] if path else []
     return [*command, "--text", shard, "--train", to.train, "--val", to.val, "--metadata", to.metadata]
-
-
-def run_jobs(jobs: list[list], parallel: bool) -> None:
-    running = []
-    for command in jobs:
-        running.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-        if not parallel:
-            running[-1].wait()
-    if any(process.wait() for process in running):
-        raise SystemExit("a job failed")
 
 
 # Runs a script, then prints the high-water mark of its memory. That of wait4 would include this process before exec.
@@ -101,17 +88,6 @@ def compare_with_tiktoken(shard: Path, tokenizer_file: tuple[str, Path | None], 
     record("a job against tiktoken, tokens per second", ratios(rows), aim="≥ 0.85")
 
 
-def compare_two_jobs(
-    shards: list[Path], tokenizer_file: tuple[str, Path | None], folder: Path, repeats: int, loops: int
-) -> None:
-    jobs = [job(shard, tokenizer_file, token_shard(folder, shard.stem)) for shard in shards]
-    empty = [[sys.executable, "-c", f"for _ in range({loops}): pass"]] * 2
-    for name, commands, aim in (("jobs", jobs, "≥ 1.6"), ("empty loops", empty, "")):
-        sequence, parallel = (partial(run_jobs, commands, together) for together in (False, True))
-        rows = turns([sequence, parallel], repeats, warm_up=0)
-        record(f"two {name} in parallel against in sequence", ratios(rows), aim=aim)
-
-
 def repeated(shard: Path, times: int, path: Path) -> Path:
     """The rows of a shard `times` times, each copy of a document with another text."""
     with tables.writing("text", path) as append:
@@ -137,16 +113,14 @@ def measure_memory(shard: Path, tokenizer_file: tuple[str, Path | None], folder:
 
 
 def main() -> None:
-    smoke = {"characters": 20_000, "repeats": 1, "empty": 1, "times": 20}
-    full = {"characters": 16_000_000, "repeats": 7, "empty": 50_000_000, "times": 20}
-    arguments = options(__doc__, smoke, parquet=None, **full)
+    smoke = {"characters": 10_000, "repeats": 1}
+    arguments = options(__doc__, smoke, parquet=None, characters=8_000_000, repeats=7, times=20)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer_file = ("bytes", None) if arguments.smoke else best_tokenizer(folder)
-        shards = write_shards(arguments.parquet, arguments.characters, folder, 2)
-        compare_with_tiktoken(shards[0], tokenizer_file, folder, arguments.repeats)
-        compare_two_jobs(shards, tokenizer_file, folder, arguments.repeats, arguments.empty)
-        measure_memory(shards[0], tokenizer_file, folder, arguments.times)
+        shard = write_shard(arguments.parquet, arguments.characters, folder)
+        compare_with_tiktoken(shard, tokenizer_file, folder, arguments.repeats)
+        measure_memory(shard, tokenizer_file, folder, arguments.times)
 
 
 if __name__ == "__main__":

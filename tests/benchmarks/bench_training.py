@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from common import not_measured, options, record
+from common import options, record
 from torch import Tensor
 
 THREADS = 2
@@ -158,8 +158,6 @@ def main() -> None:
     peers = {"bare products": ("products",)}
     if arguments.nanogpt:
         peers["nanoGPT's `model.py`"] = "nanogpt", arguments.nanogpt
-    else:
-        not_measured("nanoGPT", "give its model.py by --nanogpt or NANOGPT")
     for shape in arguments.shapes:
         compare(shape, peers, arguments.repeats)
     looped = Model.start("preset", arguments.preset, 2)

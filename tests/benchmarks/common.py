@@ -43,20 +43,10 @@ def record(name: str, values: Sequence[float], unit: str = "ratio", aim: str = "
     )
     quartiles = "" if low is None else f" (quartiles {low:.4g} to {high:.4g})"
     print(f"{name}: {median:.4g} {unit}{quartiles}{aim and f', aim {aim}'}", flush=True)
-    numbers = {"median": median, "quartile_1": low, "quartile_3": high}
-    _write({"name": name, "unit": unit} | numbers | {"aim": aim})
-
-
-def not_measured(part: str, reason: str) -> None:
-    """Say that the rows with `part` in their name cannot be measured here; the table keeps their last numbers."""
-    print(f"not measured: {part}: {reason}", flush=True)
-    _write({"not_measured": part})
-
-
-def _write(row: dict[str, object]) -> None:
     if path := os.environ.get(ROWS):
+        numbers = {"median": median, "quartile_1": low, "quartile_3": high}
         with Path(path).open("a") as file:
-            print(json.dumps(row), file=file)
+            print(json.dumps({"name": name, "unit": unit} | numbers | {"aim": aim}), file=file)
 
 
 def clock_of(device: str, threads: int = 1) -> Clock:

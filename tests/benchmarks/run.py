@@ -2,7 +2,7 @@
 
     python tests/benchmarks/run.py [--smoke] [--page] [bench_decode.py ...]
 
-Each script runs in a process of its own. Its rows replace its rows in the table; what it could not measure, because a
+Each script runs in a process of its own. Its rows replace those of the same name; what it did not measure, because a
 peer is missing or because it failed, keeps its numbers and their commit. After a failure the others run, and the exit
 status is 1. `--smoke` tries every script in seconds and writes nothing; `--page` only writes the page.
 """
@@ -64,17 +64,12 @@ def run(script: Path, smoke: bool) -> tuple[list[dict[str, object]], bool]:
         return [json.loads(line) for line in rows.read_text().splitlines()], ended
 
 
-def merged(table: Iterable[Row], script: str, found: Iterable[dict[str, object]], ended: bool, here: Row) -> list[Row]:
-    """The table with new rows of a script; after an error it also keeps those that were not measured again."""
-    missing = [str(row["not_measured"]) for row in found if "not_measured" in row]
-    new = [
-        {"script": script} | {key: text(value) for key, value in row.items()} | here for row in found if "name" in row
-    ]
-    names = {row["name"] for row in new}
-    old = [row for row in table if row["script"] == script and row["name"] not in names]
-    kept = [row for row in old if not ended or any(part in row["name"] for part in missing)]
-    others = [row for row in table if row["script"] != script]
-    return sorted([*others, *new, *kept], key=lambda row: row["script"])
+def merged(table: Iterable[Row], script: str, found: Iterable[dict[str, object]], here: Row) -> list[Row]:
+    """The table with the new rows of a script in place of those of the same names."""
+    new = [{"script": script} | {key: text(value) for key, value in row.items()} | here for row in found]
+    names = {(script, row["name"]) for row in new}
+    kept = [row for row in table if (row["script"], row["name"]) not in names]
+    return sorted([*new, *kept], key=lambda row: row["script"])
 
 
 def text(value: object) -> str:
@@ -125,18 +120,14 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--into", type=Path, default=TABLE, help="the table; the page is the Markdown file of its name")
     arguments = parser.parse_args()
-    everything = sorted(FOLDER.glob("bench_*.py"))
-    scripts = [] if arguments.page else arguments.scripts or everything
     table, failed, here = read(arguments.into), [], where()
-    if not arguments.scripts:  # also without the rows of scripts that are gone
-        table = [row for row in table if row["script"] in {script.name for script in everything}]
-    for script in scripts:
+    for script in [] if arguments.page else arguments.scripts or sorted(FOLDER.glob("bench_*.py")):
         print(f"== {script.name}", flush=True)
         started = time.perf_counter()
         found, ended = run(script.resolve(), arguments.smoke)
         print(f"== {script.name}: {time.perf_counter() - started:.0f} s{'' if ended else ', failed'}", flush=True)
         failed += [] if ended else [script.name]
-        table = merged(table, script.name, found, ended, here)
+        table = merged(table, script.name, found, here)
         if not arguments.smoke:
             write(arguments.into, table)
     if not arguments.smoke:

@@ -20,10 +20,9 @@ WORKS = '''"""A title
 A text.
 """
 import os
-from common import not_measured, record
+from common import record
 record("kept keys", [1.0, 2.0, 4.0], aim="≤ 2")
 record("allocator", [float(os.environ["MALLOC_TRIM_THRESHOLD_"])])
-not_measured("peer", "no peer")
 '''
 FAILS = '"""B\n\n    usage"""\nfrom common import record\nrecord("first", [3.0])\nraise SystemExit(1)\n'
 OLD = ("median", "1"), ("commit", "0000000"), ("date", "2020-01-01")
@@ -50,10 +49,9 @@ def old_row(script, name):
 
 
 def test_a_run_replaces_what_it_measures_and_keeps_the_rest(tmp_path):
-    """Kept are rows whose peer is absent, and all that a failing script did not get to."""
     for name, source in (("bench_a.py", FAILS), ("bench_b.py", WORKS)):
         (tmp_path / name).write_text(source)
-    names = [("bench_a.py", "first"), ("bench_a.py", "second"), ("bench_b.py", "gone"), ("bench_b.py", "against peer")]
+    names = [("bench_a.py", "first"), ("bench_a.py", "second"), ("bench_b.py", "against peer")]
     run.write(tmp_path / "table.tsv", [old_row(*name) for name in names])
     (tmp_path / "table.md").write_text("Before.\n<!-- tables: make bench -->\nold\n<!-- end of tables -->\nAfter.\n")
     command = [sys.executable, run.__file__, *sorted(tmp_path.glob("bench_*.py")), "--into", tmp_path / "table.tsv"]
