@@ -180,44 +180,35 @@ def test_more_ids_than_uint16_holds_are_stored_in_uint32(shards, tmp_path):
         assert ids.tolist()[: len(kept[0]) + 1] == [*kept[0], 2**16]
 
 
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (lambda content: content[:-2], r"found \d+ tokens, expected the \d+ tokens with the SHA-256 \w{12}…"),
-        (lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:], r"found \d+ tokens, expected the"),
-        (None, "found no file, expected the"),
-    ],
-)
-def test_open_shard_refuses_a_file_that_the_metadata_does_not_describe(shards, tmp_path, change, found):
-    train, _, metadata = tokenize(shards, tmp_path)
-    content = train.read_bytes()
-    train.unlink()
-    if change is not None:
-        train.write_bytes(change(content))
-    with pytest.raises(InputError, match=rf"train\.bin: {found}"):
-        open_shard(train, metadata)
-
-
 GOOD = {"dtype": "uint16", "end_of_text": 1, "digest": "", "parts": {"train.bin": {"count": 1, "sha256": ""}}}
+NO_DESCRIPTION = r"tokens\.json: found no description of t"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "",
-        {**GOOD, "digest": None},
-        GOOD | {"parts": {}},
-        GOOD | {"dtype": "int64"},
-        GOOD | {"parts": {"train.bin": {"count": 1.0}}},
-    ],
-)
-def test_open_shard_refuses_metadata_without_the_shard(tmp_path, content):
-    (tmp_path / "train.bin").write_bytes(b"ab")
-    if content is not None:
-        (tmp_path / "tokens.json").write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(InputError, match=r"tokens\.json: found no description of t"):
-        open_shard(tmp_path / "train.bin", tmp_path / "tokens.json")
+def flipped(content):
+    return content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+
+
+OTHER_IDS = r"train\.bin: found \d+ tokens, expected the \d+ tokens with the SHA-256 \w{12}…"
+WRONG_METADATA = ({"digest": None}, {"parts": {}}, {"dtype": "int64"}, {"parts": {"train.bin": {"count": 1.0}}})
+# what is done to train.bin, what tokens.json then holds (None: as written), what is found
+WRONG = [
+    (lambda content: content[:-2], None, OTHER_IDS),
+    (flipped, None, OTHER_IDS),
+    (lambda content: None, None, r"train\.bin: found no file, expected the"),
+    (bytes, "", NO_DESCRIPTION),
+    *((bytes, GOOD | changes, NO_DESCRIPTION) for changes in WRONG_METADATA),
+]
+
+
+@pytest.mark.parametrize(("change", "metadata", "found"), WRONG)
+def test_open_shard_refuses_files_that_do_not_fit_together(shards, tmp_path, change, metadata, found):
+    train, _, described = tokenize(shards, tmp_path)
+    content = change(train.read_bytes())
+    train.unlink() if content is None else train.write_bytes(content)
+    if metadata is not None:
+        described.write_text(metadata if isinstance(metadata, str) else json.dumps(metadata))
+    with pytest.raises(InputError, match=found):
+        open_shard(train, described)
 
 
 def test_an_empty_shard_is_opened_as_no_ids(tmp_path):

@@ -110,28 +110,6 @@ def test_the_number_that_a_claim_needs_is_beyond_its_bound_and_one_that_never_su
     assert simulation.needed(4, HOLDS, DEMO, draws=10) is None
 
 
-def test_a_world_is_what_a_draw_is_around():
-    """With many documents and no scatter the estimates are the true values of the world."""
-    many = worlds.replace(DEMO, documents=(1,) * 4000)
-    world = worlds.World(converged=worlds.Course(0.5, -0.2), variance=worlds.Course(0.01))
-    draw = simulation.Draw(world, many, seed=0)
-    cosines = draw.curves("cosine", "4", draw.iterations)
-    means = simulation.mean_of(cosines)[:, 10:].mean(axis=-1)
-    assert means[-1] == pytest.approx(0.5, abs=0.02)
-    assert means[1] == pytest.approx(0.7, abs=0.02)
-    norms = simulation.mean_of(draw.curves("step_norm", "4", draw.iterations))
-    assert norms[-1, 5] / norms[-1, 1] == pytest.approx(10**-1.6, rel=0.05)
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.7])
-def test_successive_checkpoints_have_the_correlation_and_the_scatter_of_a_draw(correlation):
-    size = worlds.replace(DEMO, iterations=tuple(range(50, 2051, 100)))
-    world = worlds.World(size=worlds.Course(1.0, 0.0, scatter=1.0))
-    drawn = np.array([simulation.Draw(world, size, seed, correlation).course("size", "7") for seed in range(300)]) - 1
-    assert drawn.std() == pytest.approx(simulation.SCATTER["size"][2], rel=0.05)
-    assert np.corrcoef(drawn[:, 1:].ravel(), drawn[:, :-1].ravel())[0, 1] == pytest.approx(correlation, abs=0.05)
-
-
 # --- the demo --------------------------------------------------------------------------------------------------
 
 
