@@ -107,6 +107,10 @@ def test_held_out_sequences_are_blocks_of_the_shard_and_the_tokens_after_them():
     starts = torch.tensor(held_out.sequences) * CONTEXT
     assert torch.equal(held_out.inputs, starts[:, None] + torch.arange(CONTEXT))
     assert torch.equal(held_out.targets, held_out.inputs + 1)
+    rows = list(held_out.rows(ce=[0.5] * 7))
+    assert [(row["sequence"], row["tokens"], row["ce"]) for row in rows] == [
+        (sequence, CONTEXT, 0.5) for sequence in held_out.sequences
+    ]
 
 
 @pytest.mark.parametrize("blocks", [10, 33, 64, 100])

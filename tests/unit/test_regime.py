@@ -118,6 +118,16 @@ def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
     assert len(tables.read("regime", tmp_path / "regime.parquet")) == 4
 
 
+def test_sequences_of_a_document_count_by_their_tokens():
+    """Three quarters of a document with longer and longer steps, a quarter with shorter ones, their mean as before."""
+    rows = synthetic_run.loop_rows(50, "4", floor=0.03)
+    longer = 1 + 0.3 * rows["k"] / rows["k"].max()
+    most = rows.assign(mean=rows["mean"] * longer, count=3 * rows["count"])
+    rest = rows.assign(mean=rows["mean"] * (4 - 3 * longer), sequence=rows["sequence"] + 1000)
+    whole, parts = (regime.table(each).iloc[0] for each in (rows, pd.concat([most, rest])))
+    assert parts[["step", "norm"]].tolist() == pytest.approx(whole[["step", "norm"]].tolist())
+
+
 def test_steps_whose_angles_are_null_in_the_table_are_rounding():
     """States in bfloat16: steps of 0.4 % of the state do not fall any further, and have no angle."""
     rows = synthetic_run.loop_rows(50, "4", floor=0.03)

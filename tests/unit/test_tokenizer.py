@@ -72,6 +72,12 @@ def test_too_few_pairs_for_the_vocab_size_is_refused():
         train_bpe(["a text of few words, a text"], 1000)
 
 
+def test_a_pair_is_merged_that_is_seen_twice_but_not_once():
+    assert len(tokenizers.Tokenizer.from_str(train_bpe(["xy xy"], 258)).encode("xy").ids) == 1
+    with pytest.raises(InputError, match=r"found 258, expected at most 257"):
+        train_bpe(["xy zw"], 258)
+
+
 def test_counting_gives_the_length_in_a_shard(trained):
     tokenizer = load_bpe(trained)
     texts = ["", *CORPUS, *strange_texts(50), END_OF_TEXT]
