@@ -116,7 +116,8 @@ class CapturedLoops:
     def start(self, position: int, token: Tensor, noise: Noise) -> None:
         self._noise_of = noise
         self.positions.fill_(position)
-        self._token.copy_(token)
+        if self.model.config.value_embeddings:
+            self._token.copy_(token)
         length = self._bias.shape[-1]
         self._bias.copy_(self._biases[length - 1 - position :][:length])
 
