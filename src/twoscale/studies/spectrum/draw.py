@@ -206,8 +206,7 @@ def _draw_predicted(
             shade = LEADING if prediction == "leading" else color
             axes.plot(predicted(rows, prediction, quantity), rows[quantity], color=shade, **DOT)
     axes.plot(ends, ends, **DIAGONAL)
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
+    axes.set(xticks=np.linspace(*ends, 5), xlabel=labels[0], ylabel=labels[1])
 
 
 def _draw_checkpoints(axes: Axes, spectrum: pd.DataFrame, looks: dict[str, dict], context: style.FigureContext) -> None:
