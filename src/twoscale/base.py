@@ -10,7 +10,6 @@ import json
 import os
 import re
 import secrets
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -165,22 +164,6 @@ def _system_error(error: Exception, temporary: Path) -> int | None:
         match = re.search(r"\(os error (\d+)\)", str(error))  # libraries in Rust
         number = int(match[1]) if match else None
     return number if number in DISK_ERRORS else None
-
-
-def private_folder(folder: Path, variable: str) -> Path:
-    """Create a folder with a predictable name where it is missing, for files that this user relies on.
-
-    Raises InputError where another user could change what is in it; `variable` names the place for it.
-    """
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
-        raise InputError(
-            f"{folder}: found {stat.filemode(found.st_mode)} of user {found.st_uid}, expected a folder owned by user "
-            f"{os.getuid()} and not world-writable; remove it, or set {variable} to another folder."
-        )
-    return folder
 
 
 def check_writable(folder: Path) -> None:

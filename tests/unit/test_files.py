@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from twoscale.base import InputError, link, private_folder, replacing
+from twoscale.base import link, replacing
 
 
 def names(folder):
@@ -129,20 +129,6 @@ def test_the_umask_of_the_user_is_kept_and_obeyed(tmp_path):
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.strip() == "0o77"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_private_folder_is_created_for_this_user_and_refused_where_another_can_steer_it(tmp_path):
-    folder, elsewhere = tmp_path / "parent" / "locks", tmp_path / "elsewhere"
-    for _ in range(2):
-        assert private_folder(folder, "TMPDIR") == folder
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    elsewhere.mkdir()
-    (tmp_path / "link").symlink_to(elsewhere)
-    (tmp_path / "file").touch()
-    folder.chmod(0o777)
-    for wrong in (folder, tmp_path / "link", tmp_path / "file"):
-        with pytest.raises(InputError, match=rf"{wrong.name}: found .{{10}} of user \d+, expected a folder .* TMPDIR"):
-            private_folder(wrong, "TMPDIR")
 
 
 def test_the_bytes_are_on_disk_before_the_file_gets_its_name(tmp_path, monkeypatch):

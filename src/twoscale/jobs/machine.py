@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from twoscale import tables
-from twoscale.base import InputError, private_folder
+from twoscale.base import InputError
 
 # --- what the machine has; without torch, whose import takes seconds
 
@@ -265,7 +265,8 @@ def run_on_gpus(count: int, command: list[str]) -> None:
     if 1 < len(gpus) < count:
         raise InputError(f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training process.")
     while len(gpus) > 1:
-        folder = private_folder(Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}", "TMPDIR")
+        folder = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
         files = [os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW) for name in gpus]
         held = []
         for name, file in zip(gpus, files, strict=True):
