@@ -251,21 +251,18 @@ def pages(docs: Path) -> dict[str, str]:
 
 
 def check(folder: Path) -> bool:
-    """Compare claims and figures of the demo that `folder` has from released tables with this checkout, and say so."""
-    docs, demo = PROJECT / "docs", RELEASES["demo"]
+    """Whether claims of the demo that `folder` has from its released tables give the pages of this checkout."""
+    docs = PROJECT / "docs"
     with TemporaryDirectory() as copy:
         for name in filter(lambda name: (docs / name).is_dir(), (*RELEASES.values(), SEEDS)):
             shutil.copytree(docs / name, Path(copy, name))
-        shutil.copy(folder / "released/demo/tables/claims.parquet", Path(copy, demo, "demo/tables"))
+        shutil.copy(folder / "released/demo/tables/claims.parquet", Path(copy, RELEASES["demo"], "demo/tables"))
         judged, found = next(columns(Path(copy))), pages(Path(copy))
-    agree = {page: (PROJECT / page).read_text(encoding="utf-8") == text for page, text in found.items()}
-    for figure in range(1, 6):
-        drawn, released = (path / f"fig{figure}.svg" for path in (folder, docs / demo))
-        agree[drawn.name] = drawn.read_bytes() == released.read_bytes()
     for claim in CLAIMS:
         print(f"{claim.number:>2}  {judged.verdict(claim.number):<66}{claim.title}")
-    for name, same in agree.items():
-        print(f"{name}: {'as in this checkout' if same else 'differs from this checkout'}")
+    agree = {page: (PROJECT / page).read_text(encoding="utf-8") == text for page, text in found.items()}
+    for page, same in agree.items():
+        print(f"{page}: its verdicts and numbers {'agree' if same else 'differ'}")
     return all(agree.values())
 
 
