@@ -16,6 +16,7 @@ from tests.small import ROOT
 from tests.synthetic_run import drift, loop_rows, synthetic, usual_verdicts
 from twoscale.base import InputError
 from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import Estimate
 from twoscale.claims.scale import Scale, Scales
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
@@ -105,6 +106,19 @@ def test_the_claims_say_what_is_known_of_checkpoints_and_documents():
 @pytest.mark.parametrize(("value", "text"), [(np.inf, "not reached"), (np.nan, ""), (4.0, "4"), (-0.12345, "-0.123")])
 def test_numbers_are_printed_with_three_digits(value, text):
     assert render.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        (Estimate(-7.66e-06, -6.97e-05, 6.7e-05), "-8e-06 [-7e-05 … 7e-05]"),
+        (Estimate(21.53, 21.31, 21.72), "21.5 [21.3 … 21.7]"),
+        (Estimate(0.00497, 7.82e-06, 3.15), "0.005 [8e-06 … 3.2]"),
+        (Estimate(0.0, -0.123, 0.0456), "0 [-0.12 … 0.05]"),
+    ],
+)
+def test_a_value_has_the_digits_that_its_interval_allows(estimate, text):
+    assert f"{render.estimated(estimate)} [{render.interval(estimate)}]" == text
 
 
 # --- the overview --------------------------------------------------------------------------------------------------

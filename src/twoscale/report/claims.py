@@ -10,7 +10,7 @@ from twoscale.claims.evidence import CORRELATION, Evidence, Finding, marked
 from twoscale.claims.regime import DRIFTING
 from twoscale.claims.scale import HEADER, MEANING, Scales
 from twoscale.claims.verdicts import Verdict
-from twoscale.report.render import interval, number, render, table
+from twoscale.report.render import estimated, interval, render, table
 
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
@@ -65,7 +65,7 @@ def scale_table(scales: Scales | None) -> str:
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    values = (number(finding.estimate.value), interval(finding.estimate), finding.bounds or "(for comparison)")
+    values = (estimated(finding.estimate), interval(finding.estimate), finding.bounds or "(for comparison)")
     return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
 
 

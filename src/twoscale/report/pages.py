@@ -11,7 +11,6 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from twoscale import tables
@@ -22,7 +21,7 @@ from twoscale.claims.exits import criterion_name
 from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
 from twoscale.report.release import runtimes
-from twoscale.report.render import number, render
+from twoscale.report.render import estimated, interval, render
 
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
@@ -88,8 +87,8 @@ def _measured(rows: pd.DataFrame) -> str:
 
 def printed_value(finding: Any) -> str:
     """The value of a row and its interval."""
-    value = "not measured" if np.isnan(finding.value) else number(finding.value)
-    return value if np.isnan(finding.low) else f"{value} [{number(finding.low)}, {number(finding.high)}]"
+    ends = interval(finding, ", ")
+    return (estimated(finding) or "not measured") + (f" [{ends}]" if ends else "")
 
 
 def printed_scope(scope: str) -> str:

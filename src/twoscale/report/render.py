@@ -30,16 +30,25 @@ def blocks(*parts: str) -> str:
     return "\n\n".join(part.removesuffix("\n") for part in parts if part) + "\n"
 
 
-def number(value: float) -> str:
-    """Three digits; "not reached" if infinite, empty if missing."""
-    if math.isnan(value):
-        return ""
-    return "not reached" if math.isinf(value) else f"{value:.3g}"
+def number(value: float, width: float = math.nan) -> str:
+    """One to three digits, to the second one of an interval's `width`; "not reached" if infinite, empty if missing."""
+    if math.isnan(value) or math.isinf(value):
+        return "" if math.isnan(value) else "not reached"
+    digits = 3
+    if 0 < width < math.inf and value:
+        digits = 2 + math.floor(math.log10(abs(value))) - math.floor(math.log10(width))
+    return f"{value:.{min(max(digits, 1), 3)}g}"
 
 
-def interval(estimate: "Estimate") -> str:
+def estimated(estimate: "Estimate") -> str:
+    """The value with as many digits as its interval allows."""
+    return number(estimate.value, estimate.high - estimate.low)
+
+
+def interval(estimate: "Estimate", between: str = " … ") -> str:
     """Both ends; empty if there is no interval."""
-    return "" if math.isnan(estimate.low) else f"{number(estimate.low)} … {number(estimate.high)}"
+    low, high = estimate.low, estimate.high
+    return "" if math.isnan(low) else f"{number(low, high - low)}{between}{number(high, high - low)}"
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
@@ -55,5 +64,5 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {"markdown": markdown, "number": number, "interval": interval}
+ENVIRONMENT.filters |= {"markdown": markdown, "number": number, "value": estimated, "interval": interval}
 ENVIRONMENT.globals |= {"table": table}

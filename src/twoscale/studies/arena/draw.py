@@ -23,7 +23,7 @@ from twoscale.claims.bootstrap import OPERATING_POINT, mean_evaluations, summari
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
-from twoscale.report.render import interval, number, render
+from twoscale.report.render import estimated, interval, number, render
 
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
@@ -282,14 +282,15 @@ def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping
     turned = regret.assign(gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"])
     least = [(count, number(value)) for count, value in least_by_documents(gains[gains["primary"]])]
     documents = gains["documents"].max() if len(gains) else 0
-    values = {**values, "halves": [(number(half.value), interval(half)) for half in halves]}
+    values = {**values, "halves": [(estimated(half), interval(half)) for half in halves]}
     rows = families | {"regrets": list(map(_cells, turned.itertuples())), "least": least}
     return render("studies/arena/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena))
 
 
 def _cells(row: Any) -> tuple[str, ...]:
     point = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}"
-    return *point, number(row.gain), interval(Estimate(row.gain, row.gain_low, row.gain_high))
+    gain = Estimate(row.gain, row.gain_low, row.gain_high)
+    return *point, estimated(gain), interval(gain)
 
 
 # --- figure: gains -----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
 from twoscale.report.claims import scale_table
-from twoscale.report.render import interval, number, render
+from twoscale.report.render import estimated, interval, render
 
 if TYPE_CHECKING:
     from twoscale.jobs.rows import StudyJob
@@ -89,7 +89,7 @@ def _cells(finding: SeedFinding) -> tuple[str, ...]:
 
 def _cell(estimate: Estimate) -> str:
     """The value and its interval in brackets; a dash if it was not measured."""
-    return "–" if np.isnan(estimate.value) else f"{number(estimate.value)} ({interval(estimate)})"
+    return "–" if np.isnan(estimate.value) else f"{estimated(estimate)} ({interval(estimate)})"
 
 
 # --- figure ---------------------------------------------------------------------------------------------------------
