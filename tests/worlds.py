@@ -332,13 +332,15 @@ def modulus(change: float) -> Course:
     return Course(0.1 + max(change, 0.0), change, 1.0, pinned=True)
 
 
+def in_all_or_one(
+    number: str, vary: Callable, bound: float, ends: tuple[float, float], base: World = World()
+) -> Family:
+    """A family that varies the same values of all groups, or of one group of the world `base`."""
+    return Family(number, lambda x: World(**vary(x)), lambda x: one_group(base, **vary(x)), bound, ends)
+
+
 FAMILIES = {
-    1: Family(
-        "norm at k = 10 over that at k = 1",
-        lambda ratio: World(rate=decay(ratio, 9)),
-        lambda ratio: one_group(World(), rate=decay(ratio, 9)),
-        *(0.1, (0.001, 1.0)),
-    ),
+    1: in_all_or_one("norm at k = 10 over that at k = 1", lambda ratio: {"rate": decay(ratio, 9)}, 0.1, (0.001, 1.0)),
     2: Family(
         "change of the decades per loop step",
         lambda change: World(rate=Course(0.4 + change, change, 1.0)),
@@ -351,24 +353,13 @@ FAMILIES = {
         lambda number: one_group(SETTLING, variance=deviation(number)),
         *(0.05, (0.0, 0.35)),
     ),
-    4: Family(
-        "late cosine",
-        lambda cosine: World(converged=Course(cosine)),
-        lambda cosine: one_group(World(), converged=Course(cosine)),
-        *(0.45, (0.575, -0.9)),
-    ),
-    5: Family(
+    4: in_all_or_one("late cosine", lambda cosine: {"converged": Course(cosine)}, 0.45, (0.575, -0.9)),
+    5: in_all_or_one(
         "change of the modulus of the late cosine",
-        lambda change: World(converged=modulus(change)),
-        lambda change: one_group(ORTHOGONAL, converged=modulus(change)),
-        *(-0.05, (-0.9, 0.9)),
+        lambda change: {"converged": modulus(change)},
+        *(-0.05, (-0.9, 0.9), ORTHOGONAL),
     ),
-    6: Family(
-        "DLR at the last checkpoint",
-        lambda dlr: World(dlr=Course(dlr)),
-        lambda dlr: one_group(World(), dlr=Course(dlr)),
-        *(5.0, (15.0, 1.0)),
-    ),
+    6: in_all_or_one("DLR at the last checkpoint", lambda dlr: {"dlr": Course(dlr)}, 5.0, (15.0, 1.0)),
     7: Family("time at 1e-2 over that at 1e-5", saving, saving, 0.75, (0.1, 3.0)),
     8: Family("change of CE in nats", flat, lambda nats: quality(kl=nats), 0.01, (0.0, 0.5)),
     9: Family(

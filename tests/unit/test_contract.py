@@ -56,11 +56,7 @@ def weighted_that(update):
 
 # what update returns for (step, x_new), what is found and what expected; {0} is the number of tokens
 FAULTS = {
-    "one number": (
-        lambda step, x: (step.norm() < 1, {}),
-        r"should_exit a bool tensor of shape \(\)",
-        r"shape \({0},\)",
-    ),
+    "one number": (lambda step, x: (step.norm() < 1, {}), r"a bool tensor of shape \(\)", r"shape \({0},\)"),
     "statistic": (lambda step, x: (step, {}), "should_exit a float64 tensor", r"a bool tensor of shape \({0},\)"),
     "column": (lambda step, x: ((step < 1)[:, None], {}), r"shape \({0}, 1\)", r"a bool tensor of shape \({0},\)"),
     "nothing": (lambda step, x: None, "nothing", "a pair"),
@@ -248,6 +244,10 @@ def changed(old, new):
     return USERS_CRITERION.replace(old, new), "Patience"
 
 
+def with_init(arguments, body):
+    return changed("def start", f"def __init__(self, {arguments}): {body}\n\n    def start")
+
+
 # source and class -> what the sentence says
 FILES = {
     (USERS_CRITERION, "Patients"): "found no subclass of ExitCriterion named 'Patients'",
@@ -258,15 +258,9 @@ FILES = {
     changed("def update", "def next"): "lacks the method update",
     changed('"previous"', '"best"'): "keeps = 'best', expected one of previous, new",
     changed("keeps =", "patience = 0  #"): "patience = 0, expected a whole number of loop steps, at least 1",
-    changed(
-        "x_new, readout", "x_new"
-    ): r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
-    changed(
-        "def start", "def __init__(self, threshold, decode): 0\n\n    def start"
-    ): r"has __init__\(self, threshold, decode",
-    changed(
-        "def start", "def __init__(self, threshold): 1 / 0\n\n    def start"
-    ): r"line 8: Patience\.__init__ raised ZeroDiv",
+    changed(", readout", ""): r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
+    with_init("threshold, decode", "0"): r"has __init__\(self, threshold, decode",
+    with_init("threshold", "1 / 0"): r"line 8: Patience\.__init__ raised ZeroDiv",
 }
 
 

@@ -36,9 +36,9 @@ class LoopStep:
     """Loop step k, or the last state x^K, which no update follows."""
 
     state: Tensor  # x^k (..., C)
-    update: Tensor | None  # x^{k+1} - x^k (..., C); None at the last state
-    previous_update: Tensor | None  # x^k - x^{k-1} (..., C); None at k = 0
-    previous_norm: Tensor | None  # its norm (...)
+    update: Any  # x^{k+1} - x^k (..., C); None at the last state
+    previous_update: Any  # x^k - x^{k-1} (..., C); None at k = 0
+    previous_norm: Any  # its norm (...); None at k = 0
     distance_to_final: Tensor  # ||x^K - x^k|| (...)
     precision: torch.dtype | None = None  # of the states before they were converted to be measured; None: they were not
 
@@ -48,13 +48,10 @@ class LoopStep:
 
     @cached_property
     def step_norm(self) -> Tensor:
-        assert self.update is not None
         return norm(self.update)
 
     @cached_property
     def acceleration(self) -> Tensor:
-        assert self.update is not None
-        assert self.previous_update is not None
         return acceleration(self.update, self.previous_update)
 
     @cached_property
@@ -171,28 +168,22 @@ loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)
 loop_measure("step_norm", unit="state")(attrgetter("step_norm"))
 
 
-@loop_measure("step_norm_relative", unit="1", of_direction=False)
-def _step_norm_relative(step: LoopStep) -> Tensor:
-    return over_norm(step.step_norm, step.state_norm)
+loop_measure("step_norm_relative", unit="1", of_direction=False)(
+    lambda step: over_norm(step.step_norm, step.state_norm)
+)
 
 
 @loop_measure("cosine", unit="1", needs_previous=True)
-def _cosine_above_floor(step: LoopStep) -> Tensor:
-    update, previous, previous_norm = step.update, step.previous_update, step.previous_norm
-    assert update is not None
-    assert previous is not None
-    assert previous_norm is not None
-    return step.unless_rounding(cosine_from_norms(update, previous, step.step_norm, previous_norm))
+def _cosine(step: LoopStep) -> Tensor:
+    norms = step.step_norm, step.previous_norm
+    return step.unless_rounding(cosine_from_norms(step.update, step.previous_update, *norms))
 
 
-@loop_measure("acceleration", unit="state", needs_previous=True)
-def _acceleration(step: LoopStep) -> Tensor:
-    return step.unless_rounding(step.acceleration)
+loop_measure("acceleration", unit="state", needs_previous=True)(lambda step: step.unless_rounding(step.acceleration))
 
 
 @loop_measure("acceleration_normalized", unit="1", needs_previous=True)
 def _acceleration_normalized(step: LoopStep) -> Tensor:
-    assert step.previous_norm is not None
     return step.unless_rounding(over_both(step.acceleration, step.step_norm, step.previous_norm))
 
 
