@@ -56,7 +56,6 @@ class Graphs:
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def capture(self, function: Callable[[], Any]) -> Replay:
-        """The graph of a function that has run before."""
         if self._stream is None:
             return Replay(function)
         graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
@@ -161,7 +160,6 @@ class CapturedLoops:
             torch.stack(rows, out=self._noise[1:])
 
     def _read(self, stop: int, replay: Replay, states: Sequence[Tensor]) -> Iterator[Decided]:
-        """The decisions of a graph, once they have arrived."""
         replay.wait()
         steps = range(stop - len(states), stop)
         return zip(steps, states, self.flags[steps.start : stop].tolist(), strict=True)
@@ -197,7 +195,6 @@ class CapturedLoops:
             warnings.warn(reason, stacklevel=2)
 
     def recur(self, group: int, k: int, x: Tensor) -> Tensor:
-        """Loop step k: x^k (1, C) -> x^{k+1} (1, C)."""
         state = self.model.add_noise(group, k, x, lambda group, k, like: self._noise[k])
         return self._recur[group](k, *self.arguments(group, k, state))
 
