@@ -113,7 +113,7 @@ def test_numbers_are_printed_with_three_digits(value, text):
     [
         (Estimate(-7.66e-06, -6.97e-05, 6.7e-05), "-8e-06 [-7e-05 … 7e-05]"),
         (Estimate(21.53, 21.31, 21.72), "21.5 [21.3 … 21.7]"),
-        (Estimate(0.00497, 7.82e-06, 3.15), "0.005 [8e-06 … 3.2]"),
+        (Estimate(0.00497, 7.82e-06, 3.17), "0.005 [8e-06 … 3.2]"),
         (Estimate(0.0, -0.123, 0.0456), "0 [-0.12 … 0.05]"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_value_has_the_digits_that_its_interval_allows(estimate, text):
 def test_a_claim_shows_the_values_that_decide_it_as_figures_name_them():
     measured = {answer.number: answer.measured for answer in pages.answers(JUDGED, STATE)}
     assert measured == {
-        4: "late cosine: −0.25 [−0.5, 0.125] (group 5–6), expected 0.45 … 0.7",
+        4: "late cosine: −0.25 [−0.5, 0.12] (group 5–6), expected 0.45 … 0.7",
         6: "DLR, last: 20 [19, 21] (4 → 5–6, first state), expected ≥ 5",
         10: "acceleration over step norm at 1e-2: −0.5 (KL), expected > 0",
         13: "",
