@@ -116,16 +116,14 @@ class _Code:
 
     def dump(self, node: object) -> str:
         """Like `ast.dump`, without empty fields, which differ between versions."""
-        if isinstance(node, list):
-            return f"[{','.join([self.dump(child) for child in self._kept(node)])}]"
         if isinstance(node, ast.AST):
-            fields = {name: node.__dict__.get(name) for name in node._fields}
+            values = vars(node)
             if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                fields["body"] = node.body[1:]
-            shown = [
-                f"{name}={self.dump(value)}" for name, value in fields.items() if value is not None and value != []
-            ]
-            return f"{type(node).__name__}({','.join(shown)})"
+                values = values | {"body": node.body[1:]}
+            filled = [name for name in node._fields if values.get(name) is not None and values[name] != []]
+            return f"{type(node).__name__}({','.join([f'{name}={self.dump(values[name])}' for name in filled])})"
+        if isinstance(node, list):
+            return f"[{','.join(map(self.dump, self._kept(node)))}]"
         if isinstance(node, str) and node.endswith(".j2"):
             self.templates.add(node)
         return repr(node)
