@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from twoscale.exits.contract import GivenStates
 from twoscale.exits.criteria import CRITERIA, Acceleration, ExitCriterion
-from twoscale.recorder import Recorder
+from twoscale.recorder.recorder import Recorder
 from twoscale.studies.arena.__main__ import Exits, Losses, write_arena
 
 NODES, EDGES = 16, 24
@@ -195,16 +195,18 @@ def compare_exits(model: Solver, problems: Tensor, solutions: list[set[tuple[int
         ("one_path", nearest[:, is_single], {point: evaluations[is_single] for point, evaluations in exits.items()}),
         ("problems", whole, together),
     ):
-        if not losses.numel():  # no problem has a single path
-            continue
-        numbers = np.indices(losses.shape[1:]).reshape(2, -1)
-        tokens = pd.DataFrame({"document": numbers[0], "sequence": numbers[0], "position": numbers[1]})
-        nats = losses.flatten(1).clone()
-        nats[0] = torch.inf  # no edge leaves before the first evaluation
-        found = Losses(Path(name), tokens, nats)
-        flat = {point: evaluations.flatten() for point, evaluations in chosen.items()}
-        print(f"\n{name}:")
-        write_arena(found, flat, "shortest_path", folder / name)
+        if losses.numel():  # else no problem has a single path
+            print(f"\n{name}:")
+            write_exits(losses, chosen, "shortest_path", folder / name)
+
+
+def write_exits(losses: Tensor, exits: Exits, run: str, folder: Path) -> None:
+    """The arena of exits (N, E) under losses (K + 1, N, E): E tokens in each of N documents, K evaluations at most."""
+    numbers = np.indices(losses.shape[1:]).reshape(2, -1)
+    tokens = pd.DataFrame({"document": numbers[0], "sequence": numbers[0], "position": numbers[1]})
+    nats = losses.flatten(1).clone()
+    nats[0] = torch.inf  # no token leaves before the first evaluation
+    write_arena(Losses(folder, tokens, nats), {point: depths.flatten() for point, depths in exits.items()}, run, folder)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """The examples in docs/examples run on files in the published formats."""
 
 import argparse
-import importlib.util
+import importlib
 
 import pytest
 import torch
@@ -14,11 +14,14 @@ PROBLEM = "21-12,13-3,9-2,16-15-1"  # removed edges, both ends, two shortest pat
 
 
 @pytest.fixture
-def example():
-    spec = importlib.util.spec_from_file_location("shortest_path", ROOT / "docs" / "examples" / "shortest_path.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "examples")
+    return importlib.import_module
+
+
+@pytest.fixture
+def example(load):
+    return load("shortest_path")
 
 
 @pytest.fixture
@@ -66,3 +69,37 @@ def test_the_solver_is_loaded_run_and_recorded(example, data, tmp_path, monkeypa
     rows = tables.read("trajectories", path)
     assert rows["k"].max() == 5
     assert len(rows) % (2 * 40) == 0
+
+
+@pytest.mark.parametrize("task", ["until", "count", "permuted"])
+def test_the_answer_of_a_chain_is_the_node_after_the_steps_it_needs(load, task):
+    chains = load("chains")
+    held_out = chains.documents(task, 20, torch.Generator().manual_seed(0))
+    for tokens, answers, steps in zip(held_out.tokens, held_out.paths[-1], held_out.steps, strict=True):
+        table, found = tokens[: chains.NODES].tolist(), []
+        for node, count in zip((tokens[chains.NODES :] - chains.NODES).tolist(), steps.tolist(), strict=True):
+            for _ in range(count):
+                assert task == "count" or table[node] != node  # the chain goes on
+                node = table[node]
+            assert task == "count" or table[node] == node
+            found.append(node)
+        if task == "permuted":
+            assert sorted(found) == sorted(answers.tolist())
+        else:
+            assert found == answers.tolist()
+    assert set(held_out.steps.flatten().tolist()) == {1, 2, 3, 4, 5, 6}
+
+
+@pytest.mark.parametrize("task", ["until", "permuted"])
+def test_a_model_trains_on_chains_and_its_exits_are_compared(load, tmp_path, monkeypatch, capsys, task):
+    chains = load("chains")
+    for name, value in {"ITERATIONS": 2, "LAST_ITERATIONS": 1, "LOOPS": 4, "HELD_OUT": 8, "BATCH": 4}.items():
+        monkeypatch.setattr(chains, name, value)
+    monkeypatch.setattr(load("shortest_path"), "QUARTER_DECADES", (0.1, 0.3, 1.0))
+    chains.compare_exits(task, chains.train(task, seed=1), 1, tmp_path)
+    said = capsys.readouterr().out
+    assert (f"{task}: 6 steps, " in said) == (task == "until")  # nothing teaches single steps of permuted answers
+    for name in ("answers", "all"):
+        arena = tables.read("arena", tmp_path / task / name / "arena.parquet")
+        assert {"kl", "step_norm_relative"} & set(arena["criterion"]), name
+        assert f"{task}, {name}:\nCompared with random exits" in said
