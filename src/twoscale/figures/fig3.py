@@ -30,10 +30,10 @@ def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: FigureC
 def draw_lines(
     table: pd.DataFrame, measures: Mapping[str, str], steps: tuple[int, int], height: float, context: FigureContext
 ) -> Figure:
-    """A figure of this height with panels (measures, groups) of lines over `steps`, the first and the last."""
+    """Panels (measures, groups) of lines over `steps`, first and last; one group needs more height, for its legend."""
     groups = style.looped_groups(table, "Figures 3 and 5")
     styles, legend = style.checkpoint_palette(table["iteration"], context), style.band_legend(table)
-    figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, height, context)
+    figure = style.new_figure(*(style.DOUBLE, height) if len(groups) > 1 else (style.SINGLE, height + 0.7), context)
     panels = figure.subplots(len(measures), len(groups), sharex=True, sharey="row", squeeze=False)
     style.title_groups(panels[0], groups)
     for row, (measure, label) in zip(panels, measures.items(), strict=True):
