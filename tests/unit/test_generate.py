@@ -207,13 +207,6 @@ def generated(results, capfd):
     return call
 
 
-def test_the_last_checkpoint_is_opened_with_its_tokenizer_and_seed(results):
-    (results / "small" / "checkpoints" / "iteration_000100.optimizer.safetensors").write_bytes(b"no weights")
-    run = trained_run.open_run(results / "small")
-    assert (run.iteration, run.seed, run.tokenizer.name) == (100, RUN_SEED, "bytes")
-    assert run.model.config.context_length == 16
-
-
 def test_the_bpe_tokenizer_of_a_run_is_read_from_its_file(tmp_path):
     folder = write_run(tmp_path / "bpe", vocab_size=260, tokenizer="bpe")
     tokenizer = train_bpe(["the loop and the state of the loop"] * 4, 260)

@@ -111,15 +111,12 @@ def regime(
     eps: float = FLOAT32_EPS,
     rounding: np.ndarray | None = None,
 ) -> Regime:
-    """The regime of one looped group.
+    """The regime of one looped group, from ||x^{k+1} - x^k|| for k = 0 … K - 1 and ||x^k|| for k = 0 … K.
 
-    Args:
-        step_norms: ||x^{k+1} - x^k|| for k = 0 … K - 1, (K,), or (units, K) with one row per unit: the mean or median
-            over the tokens of a sequence or document. Units give the intervals.
-        state_norms: ||x^k|| for k = 0 … K, (K + 1,) or (units, K + 1), or without the last.
-        direction_step_norms: As `step_norms`, of x / ||x||.
-        eps: Unit of rounding of the states. A step below 16 of float32's counts as settled in float64 too.
-        rounding: Steps that are known to be rounding, bool like `step_norms`.
+    Norms are (K,), or (units, K) with one row per unit, the mean or median over the tokens of a sequence or document,
+    which gives the intervals; `state_norms` may be without the last. `direction_step_norms` are those of x / ||x||, and
+    `rounding` says which steps are known to be rounding. A step below 16 `eps` of float32 counts as settled in float64
+    too.
     """
     steps, norms = np.atleast_2d(step_norms).astype(float), np.atleast_2d(state_norms).astype(float)
     number = steps.shape[1]
