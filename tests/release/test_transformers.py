@@ -129,17 +129,6 @@ def test_logits_have_the_dtype_of_the_weights_and_tables_of_rotary_embeddings_ar
         assert torch.equal(again(ids()).logits, library_logits(export.model, ids()))
 
 
-def test_the_number_of_loops_is_an_argument_of_calls_of_generate_and_of_loading(exports):
-    export, model = exports("paper")
-    few = library_logits(export.model, ids(), 2)
-    with torch.no_grad():
-        assert torch.equal(model(ids(), max_loops=2).logits, few)
-        assert torch.equal(load(export.folder, max_loops=2)(ids()).logits, few)
-    expected = library_text(export.model, ids()[0].tolist(), make_criterion("fixed", 2))
-    assert greedy(model, max_loops=2)[0].tolist() == expected
-    assert model(ids(), max_loops=2).evaluations.unique().tolist() == [2]
-
-
 # thresholds at which some tokens of these untrained models exit early and others do not
 THRESHOLDS = {
     "fixed": 3, "step_norm": 2.0, "step_norm_relative": 0.7, "kl": 0.05, "acceleration": 4.0,
@@ -199,12 +188,6 @@ def test_a_cache_grows_with_the_text(tmp_path):
         cache = output.past_key_values
         parts.append(output.logits)
     torch.testing.assert_close(torch.cat(parts, 1), model(tokens).logits, **CLOSE)
-
-
-def test_drafts_by_transformers_are_refused(exports):
-    _, model = exports("paper")
-    with pytest.raises(ValueError, match="is not supported with stateful models, such as TwoscaleForCausalLM"):
-        model.generate(ids(), max_new_tokens=NEW, do_sample=False, prompt_lookup_num_tokens=3)
 
 
 ALONE = """
@@ -334,15 +317,3 @@ def test_padding_is_no_end_of_text(exports):
     nats = [model(torch.tensor([t]), labels=torch.tensor([t])).loss * (len(t) - 1) for t in texts]
     torch.testing.assert_close(output.loss, sum(nats) / (6 + 9), rtol=1e-6, atol=0)
     assert torch.equal(model(batch["input_ids"]).logits, output.logits)
-
-
-def test_a_text_that_has_ended_is_filled_with_padding_while_others_go_on(exports):
-    export, model = exports("gated")
-    tokens, mask = padded([ids("the loop"), ids("a state of it")])
-    alone = [library_text(export.model, list(text)) for text in (b"the loop", b"a state of it")]
-    place = next(i for i, token in enumerate(alone[0]) if token not in alone[1])
-    options = {"max_new_tokens": 11, "do_sample": False, "eos_token_id": alone[0][place]}
-    for cached in (True, False):
-        found = model.generate(tokens, attention_mask=mask, use_cache=cached, **options)[:, tokens.shape[1] :]
-        ended = alone[0][: place + 1]
-        assert found.tolist() == [ended + [model.config.padding_id] * (11 - len(ended)), alone[1][:11]]

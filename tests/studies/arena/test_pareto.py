@@ -4,26 +4,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.colors import to_rgb
 
 from tests import configs, small
-from tests.figures import RUN, exit_tables, legend_texts, one_sentence, render_caption
-from tests.studies.arena.samples import draw_pareto
+from tests.figures import RUN, exit_tables, one_sentence
 from twoscale import config
 from twoscale.base import InputError
 from twoscale.config.loading import paper as paper_values
-from twoscale.figures import style
 from twoscale.studies.arena import draw
-
-
-def test_criteria_of_other_papers_are_one_line_and_a_panel_has_six_at_most():
-    others = ("cosine", "entropy", "confidence", "margin", "minp_kl")
-    figure = draw_pareto(("fixed", *others, *style.CRITERION_COLOURS, "mine"))
-    for axes in figure.axes:
-        colours = {to_rgb(container.lines[0].get_color()) for container in axes.containers}
-        assert colours == {to_rgb(c) for c in (*style.CRITERION_COLOURS.values(), style.BLACK, style.PURPLE)}
-    assert legend_texts(figure)[-1] == "best of 5 other criteria"
-    assert len(legend_texts(figure)) <= 6
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), min_size=1, max_size=30))
@@ -39,11 +26,6 @@ def test_tables_without_rows_are_refused_in_one_sentence():
         with pytest.raises(InputError, match="expected at least") as error:
             draw.draw_pareto(*(t[:0] if i == empty else t for i, t in enumerate(exit_tables()[:3])), **RUN)
         assert one_sentence(error)
-
-
-def test_the_caption_says_nothing_of_slots_where_none_are_shared():
-    assert "loop steps share 3 slots" in render_caption("pareto", {"exits": {"kv_slots": 3}})
-    assert "share" not in render_caption("pareto")
 
 
 @pytest.mark.parametrize(

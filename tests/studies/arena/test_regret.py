@@ -14,13 +14,11 @@ from tests.unit.test_benchmark import checkpoint, exits
 from tests.unit.test_engine import PUBLISHED, VARIANTS
 from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
-from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.references import Pass, Planned, cheapest_exits, exit_costs
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
-from twoscale.studies.arena import draw
 from twoscale.studies.arena.measure import frozen_groups, measure_regret
 
 LOOPS, LENGTH = 3, 5
@@ -114,26 +112,3 @@ def test_no_criterion_beats_an_oracle_on_the_same_trajectories(tmp_path):
     bought = both["ce_least"] + prices * both["evaluations_least"]
     assert (both["ce"] + prices * both["evaluations"] - bought >= -1e-9).all()
     assert set(regret.loc[regret["criterion"] == "fixed", "threshold"]) == {1, 2, 3, 4, 5, 6}
-
-
-def test_what_is_measured_makes_an_arena_without_negative_regrets():
-    """From the model to the page, on one text."""
-    model = small_model()
-    criteria = {"step_norm": {"thresholds": [1.0, 2.0]}, "acceleration": {"thresholds": [3.0]}}
-    config = exits(criteria, max_loops=6, random_draws=2)
-    quality = measure_quality(checkpoint(model), TEXT, config)
-    regret = measure_regret(checkpoint(model), TEXT, config, 2)
-    names = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
-    measured = [pd.DataFrame((quality | regret)[name]) for name in names]
-    table = draw.summarise(*measured)
-    oracle = table[table["reference"] == "oracle"]
-    assert (oracle[["gain", "gain_high"]].fillna(0) <= 1e-6).all(axis=None)
-    assert len(oracle) == 3 + 6
-    cost_matched = table[table["reference"] != "oracle"].set_index(["criterion", "threshold", "reference"])
-    of_fixed = measured[2][measured[2]["reference"] == "fixed"]
-    own, fixed = (frame.groupby(["criterion", "threshold"])["ce"].mean() for frame in (measured[0], of_fixed))
-    for point in fixed.index:
-        assert cost_matched.loc[(*point, "fixed"), "gain"] == pytest.approx(fixed[point] - own[point])
-    halves = draw.reliability(pd.DataFrame(regret["exit_reliability"]))
-    values = {"run": "trial", "text": "books", "draws": 2, "tokens": 20, "loops": 6, "groups": "2, 3-4"}
-    assert "| acceleration | 3 | " in draw.page(table, halves, values | {"oracle_tokens": 20})

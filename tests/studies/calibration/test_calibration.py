@@ -9,7 +9,6 @@ import torch
 
 from tests import configs, small
 from tests.small import job_row, of, project
-from tests.studies.calibration.samples import draw
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import ExitsConfig
@@ -264,8 +263,3 @@ def test_a_document_counts_once_with_all_of_its_sequences():
     row = guaranteed(runs, nats=(0.5,)).iloc[0]
     assert (row["units"], row["report_documents"]) == (20, 20)
     assert row["loss"] == pytest.approx((11 * 0.1 + 12 * 0.2) / 33)
-
-
-def test_a_table_without_rows_is_refused():
-    with pytest.raises(InputError, match="table calibration: found no row"):
-        draw(criteria=())

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from tests import small
-from tests.figures import legend_texts, render_caption
 from tests.studies.depth.samples import card, draw_lens, lens_table, quality, scaling, scaling_table
 from twoscale import config, tables
 from twoscale.base import InputError
@@ -60,13 +59,6 @@ def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
     np.testing.assert_allclose(found["ppl_high"], np.exp(found["ce_high"]))
     for column in ("excess", "excess_low", "excess_high"):  # the same for every sequence
         np.testing.assert_allclose(found[column], [-3, 0, -3, 0], atol=1e-12)
-
-
-def test_the_loops_of_a_published_model_are_not_called_those_of_training():
-    context = style.FigureContext("huginn", "text", 6, published=True)
-    figure = draw.draw_scaling(scaling_table(iterations=(0,)), mean_loops=3, context=context)
-    assert legend_texts(figure)[-1] == "published: 3 loops"
-    assert "loop count in training" not in render_caption("scaling", {"preset": "ouro-1.4b"})
 
 
 def test_an_untrained_model_far_above_the_others_is_a_number_in_the_panel_of_perplexity():
@@ -150,32 +142,7 @@ def test_the_card_has_each_quantity_at_each_loop_count_weighted_by_tokens():
     assert set(found.loc[found["loops"] == 6, "multiple"]) == {2.0}
 
 
-def test_tables_and_page(tmp_path):
-    found, findings = card(unlooped=quality({1: 3.5}))
-    for name, table in (("depth_card", found), ("depth_findings", findings)):
-        tables.write(name, table[list(tables.columns(name))], tmp_path / name)
-    text = draw.card_page(found, findings, "a|b", {"text": "c"}, "depth_card.svg")
-    (loss,) = found[(found["quantity"] == "ce") & (found["loops"] == 6)]["value"]
-    for part in ("# Depth card: a\\|b", f"| 6 | 2 | {loss:.3f} |", "| best loops | 6 |", "| loop gain, nats | 0.5 |"):
-        assert part in text
-    assert text.count("Group ") == 4
-    assert "![Loss and geometry against loops](depth_card.svg)" in text
-    assert "nan" not in text
-
-
 # --- sentences, empty tables and jobs -------------------------------------------------------------------------------
-
-
-def test_the_report_has_a_sentence_of_each_table():
-    lost = {"k": [2, 24, 24], "group": "5-6", "lost_since_mean": [None, 0.01, 0.03], "tokens": [9, 100, 300]}
-    lens = draw.lens_sentence(pd.DataFrame({"run": "a", "agreement": [0.75, 1.0, 1.0]} | lost))
-    assert "that are lost at 24 loops, of all tokens: 2.5 % (group 5–6)." in lens
-    assert lens.endswith("already those at the mean loops, mean over groups: 75 % after 2.")
-    table = pd.DataFrame({"run": "a", "iteration": [0, 20, 20], "loops": [1, 4, 1], "ppl": [9.0, 2.0, 3.0]})
-    assert draw.scaling_sentence(table) == "Perplexity at the last checkpoint: 3 at 1 loops, 2 at 4 loops."
-    losses = card()[0].query("quantity == 'ce'").set_index("loops")["value"]
-    expected = f"Lowest cross-entropy {losses[6]:.3f} nats per token at 6 loops, {losses[3]:.3f} at the trained 3."
-    assert draw.card_sentence(card()[0]) == expected
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,6 @@ def test_a_state_predicts_what_the_model_predicts_with_as_many_loops_of_its_grou
             assert rows["ce"].tolist() == pytest.approx(cross_entropies_at(subject, loops), rel=1e-9)
 
 
-def test_every_group_meets_the_model_at_the_loops_of_the_other_groups():
-    subject = checkpoint()
-    expected = cross_entropies_at(subject, 6)
-    for _, of_group in lens_of(subject, other_loops=6).query("k == 6").groupby("group"):
-        assert of_group["ce"].tolist() == pytest.approx(expected, rel=1e-9)
-
-
 def test_the_shares_of_right_and_lost_predictions_follow_the_paths_of_the_tokens(tmp_path):
     """Against a loop over tokens and loop steps, from logits of the plain forward pass."""
     subject = checkpoint(groups=((2, 3),))
@@ -157,13 +150,6 @@ def test_states_are_those_of_the_trace_at_the_largest_loop_count(changes):
                     assert own.loc[(k, sequence), name] == pytest.approx(values[i].quantile(0.5).item())
         assert own["cosine"].isna().groupby("k").all().tolist() == [True] + [False] * last
         assert own.loc[last]["step_norm"].notna().all()  # one loop step more is taken
-
-
-def test_a_model_without_groups_has_its_loss_and_no_states():
-    subject = checkpoint(groups=())
-    rows, no_states = measure_batch(subject, TEXT, (1,))
-    assert [row["ce"] for row in rows] == pytest.approx(cross_entropies_at(subject, 1))
-    assert no_states == []
 
 
 def test_few_states_are_held_at_a_time():

@@ -96,13 +96,6 @@ def test_exits_are_those_of_the_engine():
         assert found[name].tolist() == getattr(counts, name)[:, 0].flatten().tolist()
 
 
-@pytest.mark.parametrize(
-    ("token", "text"), [(ord("a"), "a"), (0xC3, "\N{REPLACEMENT CHARACTER}"), (TOKENIZER.end_of_text, "<|endoftext|>")]
-)
-def test_the_text_of_a_token(token, text):
-    assert explore.text_of(TOKENIZER, token) == text
-
-
 def test_a_sequence_without_trajectories_is_refused():
     configs.assert_refused("explore.sequence", "16", explore={"sequence": 16})
 

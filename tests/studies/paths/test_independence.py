@@ -12,7 +12,7 @@ from twoscale import tables
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.studies.paths import draw, measure
+from twoscale.studies.paths import measure
 
 SEED, ITERATION, LOOPS = 5, 200, 4
 TOKENS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))
@@ -88,10 +88,3 @@ def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
     ]
     pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)
     assert_numbered(written(CHECKPOINT, CHOSEN, tmp_path / "table.parquet"))
-
-
-def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
-    measured = {"group": "all", "measure": ["agreement", "agreement", "distance_relative"]}
-    measured |= {"iteration": [0, 20, 20], "mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
-    found = draw.independence_sentence(pd.DataFrame(measured))
-    assert "median relative distance 0.5, another prediction for 25 % of the tokens" in found

@@ -3,12 +3,11 @@
 import pandas as pd
 import pytest
 
-from tests.figures import ITERATIONS, quantile_table
+from tests.figures import quantile_table
 from tests.studies.paths.samples import draw_independence, draw_types, types_table
 from tests.unit.test_measures import further_measures, write_tables  # noqa: F401 - a fixture
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.dynamics import measures
 from twoscale.dynamics.aggregate import statistics
 from twoscale.studies.paths import draw
 
@@ -63,27 +62,6 @@ def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
     assert metrics.loc[("10", "contraction_rate"), ["mean", "q50", "count"]].tolist() == [1.5, 1.5, 4]
     assert metrics.loc[("4", "effective_dimension"), "q50"] == 11.5
     assert metrics.index.get_level_values("group").unique().tolist() == ["10", "4"]
-
-
-def test_every_registered_measure_of_a_path_has_statistics(further_measures, tmp_path):  # noqa: F811
-    metrics = path_metrics(write_tables(tmp_path)["token_paths"])
-    assert metrics["measure"].unique().tolist() == list(measures.PATH_MEASURES)
-    assert "length" in measures.PATH_MEASURES
-
-
-def test_shares_of_other_types_add_up_orbits_by_period_without_types_that_do_not_occur():
-    shares = draw.other_shares(types_table())
-    assert list(shares.columns) == ["orbiting, period 2", "orbiting, longer period", "undecided"]
-    for _, row in shares.iterrows():
-        assert list(row) == pytest.approx([0.3, 0.2, 0.1])
-    drawn = [list(line.get_ydata()) for line in draw_types().axes[-1].get_lines()]
-    assert drawn == [pytest.approx([share] * len(ITERATIONS)) for share in (0.3, 0.2, 0.1)]
-
-
-def test_the_report_says_which_types_the_last_checkpoint_has():
-    types = {"group": ["2", "2-3", "2-3"], "path_type": ["sliding", "orbiting", "converging"], "share": [1, 0.25, 0.75]}
-    found = draw.types_sentence(pd.DataFrame({"run": "a", "iteration": [0, 20, 20]} | types))
-    assert found == "At the last checkpoint, group 2–3: 25.0 % orbiting, 75.0 % converging."
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,6 @@ def test_path_types_are_made_from_the_tables_of_the_extraction_alone(editable):
 
 
 @pytest.mark.runs
-def test_criteria_of_path_types_repeat_the_extraction_and_no_training(editable):
-    editable.configure(path_types={"straightness": 0.6})
-    assert "train_segment" not in editable.plan("results/path_types.pdf")
-    assert editable.plan("results/path_types.pdf")["extract_trajectories"] == 3
-
-
-@pytest.mark.runs
 def test_path_independence_is_measured_at_every_checkpoint(editable):
     figure = "results/path_independence.pdf"
     planned = {"measure_path_independence": 3, "aggregate_independence": 1, "plot_path_independence": 1}

@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 
 from tests.small import job_row, of, project
-from tests.studies.seeds.samples import seeds, seeds_table
 from tests.synthetic_run import synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
@@ -14,11 +13,6 @@ from twoscale.studies.seeds import draw
 from twoscale.studies.seeds.study import JOBS
 
 BOTH = {"seeds": [1337, 7]}
-
-
-def test_a_table_without_rows_is_refused():
-    with pytest.raises(InputError, match="table seeds: found no row"):
-        seeds(seeds_table().iloc[:0])
 
 
 def test_the_page_counts_its_seeds_and_marks_the_verdicts_over_them():
@@ -45,15 +39,6 @@ def test_the_tables_of_all_seeds_are_read_or_one_sentence_says_why_not():
     ):
         with pytest.raises(InputError, match=rf"^results/seeds\.md: run tiny {words}"):
             drift(**config)(of())
-
-
-def test_the_report_has_the_figure_only_where_there_are_several(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    table = tmp_path / "results" / "tiny" / "tables" / "seeds.parquet"
-    table.parent.mkdir(parents=True)
-    table.touch()
-    for config, shown in (({}, False), ({"seeds": [7]}, True)):
-        assert ("results/tiny/figures/seeds.svg" in project(**config).figures.pictures(of())) == shown
 
 
 # --- rules ----------------------------------------------------------------------------------------------------------

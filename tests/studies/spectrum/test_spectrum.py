@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from tests import configs, small
+from tests import small
 from tests.studies.spectrum.samples import LENGTH, SEQUENCES, token_table
 from twoscale import tables
 from twoscale.base import InputError
@@ -259,13 +259,6 @@ def test_the_table_of_a_checkpoint_does_not_depend_on_its_batches(tmp_path):
     pd.testing.assert_frame_equal(one, two, rtol=1e-4)
 
 
-def test_exact_blocks_are_those_of_whole_sequences_at_most_of_all():
-    configs.assert_refused("data.held_out_tokens", "spectrum.tokens", spectrum={"tokens": 1_000_448})
-    for exact, sequences in ((1, 1), (1024, 2), (8192, 4)):
-        config = configs.paper(spectrum={"tokens": 2048, "exact_tokens": exact})
-        assert (config.sequences("spectrum"), config.spectrum.exact_sequences(config)) == (4, sequences)
-
-
 # --- agreement, figure ---------------------------------------------------------------------------------------------
 
 
@@ -325,14 +318,6 @@ def test_tokens_without_a_fixed_point_or_without_exact_blocks_do_not_count(tmp_p
     tokens.loc[tokens["position"] == 7, "converged"] = False
     found = indexed(agreed(tmp_path, tokens))
     assert found.loc[(20, "4", "prefix", "rate"), "tokens"] == (LENGTH - 1) * (SEQUENCES - 1)
-
-
-def test_the_last_checkpoint_is_summed_up_group_by_group(agreement):
-    sentence = draw.summary(agreement)
-    assert sentence.startswith("Group 4, iteration 20, 48 tokens: rate ")
-    assert "Group 5–6, iteration 20, 48 tokens: rate " in sentence
-    assert "(correlation over tokens 1.00)" in sentence
-    assert sentence.count("100% have a rate nearer to the prefix eigenvalue.") == 2
 
 
 def test_a_table_without_a_fixed_point_is_refused():

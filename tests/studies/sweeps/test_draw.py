@@ -5,22 +5,15 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgb
 
 from tests.studies.sweeps.samples import (
     DOCUMENTS,
-    ONE,
-    RUNS,
     compared,
-    draw_starts,
-    draw_variants,
 )
 from tests.synthetic_run import GROUPS, loop_rows
 from twoscale import tables
-from twoscale.base import InputError
 from twoscale.claims import bootstrap, geometry
 from twoscale.claims.evidence import FAILS, HOLDS, OPEN, Evidence
-from twoscale.figures import style
 from twoscale.studies.sweeps import draw
 
 # --- adapter initialisations ----------------------------------------------------------------------------------------
@@ -110,21 +103,6 @@ def test_a_cosine_is_judged_by_the_bounds_of_claim_4(level, verdict):
 # --- variants -------------------------------------------------------------------------------------------------------
 
 
-def test_sandwich_and_adapter_share_a_colour_and_the_initial_state_a_dash():
-    assert draw.variant(f"{RUNS[0]}-seed12") == draw.variant(RUNS[0]) == "post_residual-random-noise"
-    looks = list(draw.variant_styles(map(draw.variant, RUNS)).values())
-    assert to_rgb(looks[0]["color"]) == to_rgb(looks[1]["color"]) != to_rgb(looks[2]["color"])
-    assert looks[0]["linestyle"] == looks[2]["linestyle"] != looks[1]["linestyle"]
-
-
-@pytest.mark.parametrize("drawn", [draw_starts, draw_variants])
-def test_the_range_of_the_paper_is_visible_and_a_model_without_groups_is_refused(drawn):
-    low, high = drawn().axes[0].get_ylim()
-    assert low <= style.REPORTED_COSINE[0] < style.REPORTED_COSINE[1] <= high
-    with pytest.raises(InputError, match="expected at least one"):
-        drawn(groups=())
-
-
 # --- baselines ------------------------------------------------------------------------------------------------------
 
 
@@ -155,37 +133,3 @@ def test_the_mean_over_seeds_has_an_interval_over_seeds_one_over_documents_and_b
         assert abs(mean[f"difference_{end}"] - mean["difference"]) == pytest.approx(np.hypot(*parts))
     assert mean["seeds"] == 3
     assert means.loc["looped", ["difference", "difference_low", "difference_high"]].tolist() == [0, 0, 0]
-
-
-def test_one_seed_has_no_interval_over_seeds(tmp_path):
-    mean = compared(tmp_path, ONE).query("seed.isna()").set_index("model").loc["flops"]
-    assert np.isnan(mean["seeds_low"])
-    ends = [(mean[f"{part}_low"], mean[f"{part}_high"]) for part in ("difference", "documents")]
-    assert ends[0] == pytest.approx(ends[1])
-
-
-VALUES = {"run": "trial", "text": "a_text", "loops": 3, "mean_loops": "4", "iterations": 20, "training_tokens": 2560}
-
-
-def test_the_page_has_sizes_differences_and_every_seed(tmp_path):
-    page = draw.baselines_page(compared(tmp_path), VALUES)
-    for part in ("under the seeds 1, 2, 3.", "- **Same training FLOPs**:", "\\_text"):
-        assert part in page
-    assert "| same training FLOPs | 4 | 1,000 | +0.00 % | 1e+06 | +0.00 % |" in page
-    titles = [line for line in page.splitlines() if line.startswith("## ")]
-    assert titles == ["## Mean over seeds", *(f"## Seed {seed}" for seed in (1, 2, 3))]
-    assert page.count("| same parameters |") == 5
-    assert "nan" not in page
-    assert "under the seed 1." in draw.baselines_page(compared(tmp_path, ONE), VALUES)
-
-
-def test_the_report_says_what_the_loops_buy_over_all_seeds():
-    means = {"model": ["looped", "flops", "flops"], "seed": [None, None, 7], "difference": [0.0, -0.25, 9.0]}
-    ends = {"difference_low": [0.0, -0.5, 8.0], "difference_high": [0.0, 0.125, 10.0]}
-    found = draw.baselines_sentence(pd.DataFrame(means | ends))
-    assert found.endswith("per token: -0.250 [-0.500, +0.125] with the same training FLOPs.")
-
-
-def test_a_table_without_rows_is_refused(tmp_path):
-    with pytest.raises(InputError, match="table baselines: found no row"):
-        draw.draw_baselines(compared(tmp_path, ONE)[:0], context=None)

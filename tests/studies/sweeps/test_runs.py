@@ -8,13 +8,10 @@ import pytest
 from tests.small import job_row, of, project, without_projection
 from twoscale import config
 from twoscale.base import InputError
-from twoscale.figures.catalogue import figures
 from twoscale.model.flops import mean_flops_per_token, parameters
-from twoscale.model.registry import build
 from twoscale.studies.sweeps import study
 
 PRESETS = ("demo", "paper", "tiny", "huginn-like")
-STARTS = next(figure for figure in figures() if figure.name == "adapter_init")
 
 
 def runs_of(sweep, user):
@@ -59,15 +56,6 @@ def test_models_from_before_the_share_keep_their_identity():
     assert config.plain(quarter.model)["adapter_share"] == 0.25
 
 
-def test_every_combination_is_a_variant_named_after_it():
-    runs = runs_of("variants", {"preset": "demo"})
-    keys = ("sandwich", "adapter_init", "state_init")
-    assert {name: "-".join(getattr(run.model, key) for key in keys) for name, run in runs.items()} == {
-        name: name.removeprefix("variants/") for name in runs
-    }
-    assert len(runs) == 8
-
-
 def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overrides():
     user = {"preset": "tiny", "seed": 5, "variants": {"overrides": {"train": {"batch_size": 2}}}}
     (selected,) = config.runs(user).values()
@@ -95,13 +83,6 @@ def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overri
 def test_wrong_values_are_refused(user, words):
     with pytest.raises(InputError, match=words):
         config.studies({"preset": "tiny"} | user)
-
-
-def test_the_figure_of_the_starts_reads_one_table_and_quotes_their_config():
-    mine = project(adapter_init={"overrides": {"train": {"iterations": 10}}})
-    assert mine.figures.inputs(STARTS) == {"adapter_init": ["results/tiny/tables/adapter_init.parquet"]}
-    assert json.loads(mine.figures.slice(STARTS)({}))["runs"] == ["tiny"]
-    assert mine.figures.caption(STARTS)(of(), output=None)["config"].train.iterations == 10
 
 
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
@@ -147,13 +128,6 @@ def test_the_baselines_have_the_nearest_width_and_the_nearest_number_of_layers(p
     assert flops_of(found["parameters"]) < flops_of(selected)
 
 
-def test_the_demo_has_exactly_the_same_parameters_and_a_thousandth_more_flops():
-    selected = selected_of("demo")
-    found = baselines_of(selected)
-    assert sum(p.numel() for p in build(found["parameters"].model).parameters()) == parameters(selected.model)
-    assert flops_of(found["flops"]) / flops_of(selected) - 1 == pytest.approx(0.0012, abs=1e-4)
-
-
 def test_truncated_backpropagation_and_the_training_of_a_gate_count():
     gated = {"model": {"groups": [[2, 3]], "exit_gate": True}, "train": {"exit_gate": {}}}
     cases = [selected_of("paper"), selected_of("paper", train={"backprop_depth": 2})]
@@ -162,11 +136,6 @@ def test_truncated_backpropagation_and_the_training_of_a_gate_count():
     assert truncated < whole == 63
     assert plain < gate
     assert {run.train.exit_gate for run in baselines_of(cases[-1]).values()} == {None}
-
-
-def test_a_baseline_of_a_model_with_a_norm_at_every_loop_step_reads_its_states_with_a_norm():
-    model = {"num_layers": 4, "groups": [[3, 4]], "loop_norm": True, "injection": "none", "state_init": "input"}
-    assert not any(run.model.loop_norm for run in baselines_of(selected_of("tiny", model=model)).values())
 
 
 def test_a_model_without_loops_has_no_baselines():
