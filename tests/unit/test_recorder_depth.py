@@ -252,6 +252,19 @@ def test_decode_gets_the_tokens_if_it_asks_for_them(tmp_path):
     pd.testing.assert_frame_equal(quality(tmp_path / "head"), quality(tmp_path / "default"))
 
 
+def test_a_model_that_continues_no_text_is_measured_on_its_targets(tmp_path):
+    """Every token has its successor as target, but 0 has none: four or five of the six in each sequence count."""
+    record(tmp_path, targets=lambda tokens: torch.where(tokens == 0, -1, (tokens + 1) % 5), exits={"kl": [1e-3]})
+    found, exits = quality(tmp_path), tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9))
+    counted = (TOKENS != 0).sum(1).tolist()
+    for rows in (found[found["loops"] == 2], exits[(exits["criterion"] == "fixed") & (exits["threshold"] == 2)]):
+        assert rows["tokens"].tolist() == counted
+        np.testing.assert_allclose(rows["ce"], ce_of(3.8))
+    assert any(path.name == "depth-card.md" for path in write_card(tmp_path))
+    with pytest.raises(InputError, match=r"^decode: found the id 3 to predict from logits of 3 ids, expected `tar"):
+        record(tmp_path / "few", decode=lambda x: Overthinking().decode(x)[..., :3])
+
+
 class Slowing(Overthinking):
     """The counter approaches 8 by half of the distance: loop step k has the norm 4 / 2^k."""
 

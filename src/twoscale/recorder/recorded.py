@@ -48,8 +48,9 @@ class RecordedBatch:
     follows: frozenset[str] = frozenset()
     tokens: Tensor | None = None  # token ids (B, T), for the words of Fig. 1
     mask: Tensor | None = None  # tokens that are measured, bool (B, T); None: all
+    targets: Tensor | None = None  # ids (B, T) that the states predict, negative for none; None: the next tokens
     documents: Sequence[int] | None = None  # of each sequence; None: each is a document
-    # "ce" and "entropy" in nats and "predicted" (B, T - 1) after the loop steps 1 … K of the last group, if known
+    # "ce" and "entropy" in nats and "predicted" (B, T or T - 1) after the loop steps 1 … K of the last group, if known
     decoded: Sequence[Mapping[str, Tensor]] = ()
     # key columns of the sequences -> rows of the table "recorded_exits", if known
     exits: Callable[[Sequence[Mapping[str, Any]]], Iterable[dict[str, Any]]] | None = None
@@ -62,7 +63,9 @@ class RecordedBatch:
 
     @property
     def predicted(self) -> Tensor:
-        """Mask of the next tokens that count, bool (B, T - 1): token and context are measured."""
+        """Mask of the targets that count, bool (B, T); of next tokens (B, T - 1): token and context are measured."""
+        if self.targets is not None:
+            return self.kept & (self.targets >= 0)
         return self.kept[:, 1:] & self.kept[:, :-1]
 
     @property
@@ -171,7 +174,7 @@ class StateTables:
     def _scaling_rows(batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop step."""
         for loops, decoded in enumerate(batch.decoded, start=1):
-            for row in _means({"ce": decoded["ce"]}, batch.predicted, keys):
+            for row in means({"ce": decoded["ce"]}, batch.predicted, keys):
                 yield row | {"loops": loops, "ppl": math.exp(row["ce"])}
 
     def _depth_rows(self, batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -184,7 +187,7 @@ class StateTables:
             values = {name: decoded[name] for name in ("ce", "entropy")}
             values["flips"] = torch.zeros_like(decoded["ce"]) + flips
             values["agreement"] = decoded["predicted"] == batch.decoded[min(trained, most) - 1]["predicted"]
-            yield from (row | {"loops": loops} for row in _means(values, batch.predicted, keys))
+            yield from (row | {"loops": loops} for row in means(values, batch.predicted, keys))
             previous = decoded["predicted"]
 
     def _first_sequence(self, batch: RecordedBatch) -> tuple[Tensor, dict[str, Any]] | None:
@@ -203,12 +206,14 @@ class StateTables:
         return states, header | {"sites": sites}
 
 
-def _means(values: Mapping[str, Tensor], predicted: Tensor, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def means(
+    values: Mapping[str, Tensor], predicted: Tensor, keys: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """One row per sequence with a token that counts: means of the values (B, T - 1) over these."""
     for i, key in enumerate(keys):
         if count := int(predicted[i].sum()):
-            means = {name: each[i][predicted[i]].double().mean().item() for name, each in values.items()}
-            yield key | {"tokens": count} | means
+            own = {name: each[i][predicted[i]].double().mean().item() for name, each in values.items()}
+            yield {**key, "tokens": count, **own}
 
 
 def check_absent(path: Path, iteration: int, replace: bool) -> None:

@@ -27,7 +27,7 @@ from twoscale.dynamics.states import exact
 from twoscale.exits.contract import GivenStates
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.model.loss import cross_entropies, entropies
-from twoscale.recorder.recorded import RecordedBatch, StateTables
+from twoscale.recorder.recorded import RecordedBatch, StateTables, means
 
 Module = str | nn.Module  # a dotted path in the model, or the module itself
 Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
@@ -103,13 +103,14 @@ class _Pass:
 
     tokens: Tensor | None
     mask: Tensor | None
+    targets: Tensor | None
     initial: dict[str, Tensor] = field(default_factory=dict)
-    states: dict[str, list[Tensor]] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)  # group of every loop step
+    steps: list[tuple[str, Tensor]] = field(default_factory=list)  # group and state of every loop step
 
     def batch(self, groups: list[str]) -> RecordedBatch:
         """The states of all groups, which are complete now."""
-        states = {label: [self.initial[label], *self.states[label]] for label in groups}
+        order = [label for label, _ in self.steps]
+        states = {label: [self.initial[label], *(x for name, x in self.steps if name == label)] for label in groups}
         leading = states[groups[0]][1].shape[:-1]
         for label, of_group in states.items():
             expected = (*leading, of_group[1].shape[-1])
@@ -119,18 +120,16 @@ class _Pass:
                         f"group {label}: found x^{k} of shape {tuple(state.shape)}, expected {expected} as in the rest "
                         "of the forward pass; Loop(step, initial) specifies another x^0."
                     )
-        for name in ("tokens", "mask"):
-            value = getattr(self, name)
+        for name, value in (("tokens", self.tokens), ("mask", self.mask), ("targets", self.targets)):
             if value is not None and value.shape != leading:
                 raise InputError(
                     f"{name} of the model's call: found the shape {tuple(value.shape)}, expected {tuple(leading)}, "
                     "the shape of the states without channels."
                 )
         # groups whose first loop step comes after the last one of the group before them
-        first = {label: self.order.index(label) for label in groups}
-        last = {label: len(self.order) - self.order[::-1].index(label) for label in groups}
-        follows = frozenset(right for left, right in pairwise(groups) if first[right] >= last[left])
-        return RecordedBatch(states, follows, self.tokens, self.mask)
+        ends = {label: len(order) - order[::-1].index(label) for label in groups}
+        follows = frozenset(right for left, right in pairwise(groups) if order.index(right) >= ends[left])
+        return RecordedBatch(states, follows, self.tokens, self.mask, self.targets)
 
 
 @dataclass
@@ -153,6 +152,8 @@ class Recorder:
             second parameter without a default gets the token ids (B, T). `decode` is called at the end of each pass,
             with states in the dtype and on the device of the model. With it, the predictions after each loop step are
             measured.
+        targets: Argument of the model, or function of its arguments, with the ids (B, T) that the states predict at
+            their own positions, negative for none: for a model that continues no text. By default the next tokens.
         criteria: Criteria of the path types.
         trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a pass. For loop
             counts beyond training, let the model run more of them, such as eight times as many.
@@ -179,6 +180,7 @@ class Recorder:
     mask: int | str | Callable[..., Tensor] | None = None
     word: Callable[[int], str] = str
     decode: Callable[..., Tensor] | None = None
+    targets: int | str | Callable[..., Tensor] | None = None
     criteria: PathTypesConfig = field(default_factory=PathTypesConfig)
     trained_loops: int | None = None
     exits: Thresholds = field(default_factory=dict)
@@ -198,10 +200,9 @@ class Recorder:
             for label, loop in self._loops.items():
                 # x^0 first: a module's input comes before its output
                 for source, receive in ((loop.start, self._receive_initial), (loop.output, self._receive_step)):
-                    handle = source.hook(find_module(self.model, source.module), partial(receive, label))
-                    stack.callback(handle.remove)
-            stack.callback(self.model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
-            stack.callback(self.model.register_forward_hook(self._end).remove)
+                    stack.enter_context(source.hook(find_module(self.model, source.module), partial(receive, label)))
+            stack.enter_context(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
+            stack.enter_context(self.model.register_forward_hook(self._end))
             weights = list(self.model.parameters())
             facts = {
                 "model": f"{type(self.model).__name__}, {sum(weight.numel() for weight in weights):,} parameters",
@@ -224,8 +225,11 @@ class Recorder:
         tokens = next((tensor for tensor in integers if tensor.dim() == 2), None)
         if self.tokens is not None:
             tokens = Input(model, self.tokens).find(model, args, kwargs)
-        mask = None if self.mask is None else Input(model, self.mask).find(model, args, kwargs)
-        self._pass = _Pass(None if tokens is None else _host(tokens), None if mask is None else _host(mask).bool())
+        mask, targets = (
+            None if place is None else _host(Input(model, place).find(model, args, kwargs))
+            for place in (self.mask, self.targets)
+        )
+        self._pass = _Pass(None if tokens is None else _host(tokens), None if mask is None else mask.bool(), targets)
 
     def _receive_initial(self, label: str, state: Tensor) -> None:
         if self._pass is not None and label not in self._pass.initial:
@@ -237,19 +241,18 @@ class Recorder:
                 f"group {label}: found a loop step outside a call of {_name(self.model)}; give the "
                 "recorder the module whose call is one forward pass."
             )
-        self._pass.states.setdefault(label, []).append(_state(label, state))
-        self._pass.order.append(label)
+        self._pass.steps.append((label, _state(label, state)))
 
     def _end(self, model: nn.Module, args: tuple, output: Any) -> None:
         recorded = self._pass
         assert recorded is not None
         for label, loop in self._loops.items():
-            if label not in recorded.states or label not in recorded.initial:
-                missing = loop.output if label not in recorded.states else loop.start
-                raise InputError(
-                    f"group {label}: found no call of {_name(missing.module)} in a forward pass, expected at least "
-                    "one; a ModuleList itself is never called: name its last layer."
-                )
+            for source, found in ((loop.output, dict(recorded.steps)), (loop.start, recorded.initial)):
+                if label not in found:
+                    raise InputError(
+                        f"group {label}: found no call of {_name(source.module)} in a forward pass, expected at least "
+                        "one; a ModuleList itself is never called: name its last layer."
+                    )
         if self.tokens is None and recorded.tokens is not None:
             first = recorded.initial[next(iter(self._loops))]
             recorded.tokens = recorded.tokens if recorded.tokens.shape == first.shape[:-1] else None
@@ -261,11 +264,11 @@ class Recorder:
     @torch.no_grad()
     def _decoded(self, batch: RecordedBatch) -> RecordedBatch:
         """The batch with what is predicted after every loop step of the last group, and with exits."""
-        if batch.tokens is None:
-            raise InputError("recorder: found a call of the model without token ids, which `decode` requires.")
-        tokens, states = batch.tokens.long(), list(batch.states.values())[-1]
+        if batch.tokens is None and batch.targets is None:
+            raise InputError("recorder: found a call without token ids, expected them or `targets` beside `decode`.")
+        states, targets = list(batch.states.values())[-1], batch.targets
         assert self.decode is not None
-        read = Reader(self.decode, tokens, next(self.model.parameters()).device)
+        read = Reader(self.decode, batch.tokens, targets, next(self.model.parameters()).device)
         start = states[0].flatten(0, 1)
         exits = {point: GivenStates(criterion, start, read.rows) for point, criterion in self._criteria.items()}
         first = [read(states[0])["ce"]] if exits else []  # of criteria that keep the state before the last step
@@ -274,21 +277,27 @@ class Recorder:
             decoded.append(read(state))
             for of_point in exits.values():
                 of_point.update(state.flatten(0, 1))
-        if not exits:
-            return replace(batch, decoded=decoded)
         losses = torch.stack([*first, *(found["ce"] for found in decoded)])
-        return replace(batch, decoded=decoded, exits=partial(exit_rows, exits, losses, batch.predicted))
+        rows = partial(exit_rows, exits, losses, batch.predicted) if exits else None
+        return replace(batch, decoded=decoded, exits=rows)
 
 
 class Reader:
-    """Predictions from states of one batch with the token ids (B, T), computed on the device of the model."""
+    """Predictions of targets (B, T), else of the next of the tokens (B, T), computed on the device of the model."""
 
-    def __init__(self, decode: Callable[..., Tensor], tokens: Tensor, device: torch.device) -> None:
-        self._decode, self._tokens, self._device = decode, tokens, device
-        self._arguments = [tokens.to(device)] if takes_tokens(decode) else []
+    def __init__(
+        self, decode: Callable[..., Tensor], tokens: Tensor | None, targets: Tensor | None, device: torch.device
+    ) -> None:
+        self._decode, self._device = decode, device
+        asked = tokens[:, 1:] if targets is None and tokens is not None else targets
+        assert asked is not None
+        self._targets = asked.long()
+        parameters = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode).parameters.values()
+        positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        required = [each for each in positional if each.default is each.empty]
+        self._arguments = [tokens.long().to(device)] if len(required) > 1 and tokens is not None else []
         # logits of the first and of the last state, which exit criteria read too, by the memory of the state
-        self._first: tuple[int, Tensor] | None = None
-        self._last: tuple[int, Tensor] | None = None
+        self._kept: dict[int, Tensor] = {}
 
     def logits(self, state: Tensor) -> Tensor:
         """Logits (B, T, V) in float32 at least, for states (B, T, C). Raises InputError for another shape."""
@@ -299,20 +308,23 @@ class Reader:
         return exact(logits)
 
     def __call__(self, state: Tensor) -> dict[str, Tensor]:
-        """Cross-entropy, entropy and prediction of each next token (B, T - 1), for states (B, T, C)."""
+        """Cross-entropy, entropy and prediction of each target, (B, T) or (B, T - 1), for states (B, T, C)."""
         logits = self.logits(state)
-        self._last = state.data_ptr(), logits.flatten(0, 1).cpu()
-        self._first = self._first or self._last
-        ahead = logits[:, :-1]
-        found = {"ce": cross_entropies(ahead, self._tokens[:, 1:]), "entropy": entropies(ahead)}
+        self._kept = dict([*self._kept.items()][:1]) | {state.data_ptr(): logits.flatten(0, 1).cpu()}
+        ahead, vocab = logits[:, : self._targets.shape[1]], logits.shape[-1]
+        if (unknown := self._targets[self._targets >= vocab]).numel():
+            wrong = f"the id {int(unknown[0])} to predict from logits of {vocab} ids"
+            raise InputError(f"decode: found {wrong}, expected `targets` of a model that does not continue its input.")
+        losses = cross_entropies(ahead, self._targets.masked_fill(self._targets < 0, -100))  # those are left out
+        found = {"ce": losses, "entropy": entropies(ahead)}
         return {name: values.cpu() for name, values in (found | {"predicted": ahead.argmax(-1)}).items()}
 
     def rows(self, state: Tensor) -> Tensor:
         """Logits (B T, V) of states (B T, C), as an exit criterion reads them."""
-        for kept in (self._last, self._first):
-            if kept is not None and kept[0] == state.data_ptr() and len(kept[1]) == len(state):
-                return kept[1]
-        return self.logits(state.unflatten(0, self._tokens.shape)).flatten(0, 1).cpu()
+        kept = self._kept.get(state.data_ptr())
+        if kept is not None and len(kept) == len(state):
+            return kept
+        return self.logits(state.unflatten(0, (len(self._targets), -1))).flatten(0, 1).cpu()
 
 
 # --- exits on frozen paths -----------------------------------------------------------------------------------------
@@ -344,28 +356,17 @@ def exit_rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at each loop count.
 
-    `exits` are those of B T tokens, after the last loop step; `losses` the nats (K + 1, B, T - 1) of each next token
+    `exits` are those of B T tokens, after the last loop step; `losses` the nats (K + 1, B, T - 1) of each target
     after k loop steps, of which `predicted` (B, T - 1) count; `keys` the key columns of each sequence.
     """
-    shape = (predicted.shape[0], predicted.shape[1] + 1)
-    taken = [(("fixed", float(k)), (torch.full(shape, k), torch.full(shape, k))) for k in range(1, len(losses))]
+    taken = [(("fixed", float(k)), (torch.full(predicted.shape, k),) * 2) for k in range(1, len(losses))]
     taken += [(point, found.exits()) for point, found in exits.items()]
     for (name, threshold), both in taken:
-        loop_steps, evaluations = (counts.cpu().view(shape) for counts in both)
-        chosen = losses.gather(0, loop_steps[None, :, :-1])[0]  # (B, T - 1)
-        for i, key in enumerate(keys):
-            count = predicted[i]
-            if count.any():
-                row = dict(key) | {"criterion": name, "threshold": float(threshold), "tokens": int(count.sum())}
-                means = {"ce": chosen[i], "evaluations": evaluations[i, :-1].double()}
-                yield row | {name: values[count].mean().item() for name, values in means.items()}
-
-
-def takes_tokens(decode: Callable[..., Tensor]) -> bool:
-    """Whether a function has a second positional parameter without a default."""
-    parameters = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode).parameters.values()
-    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    return len([each for each in positional if each.default is each.empty]) > 1
+        both_of_all = (counts.cpu().view(len(predicted), -1) for counts in both)
+        loop_steps, evaluations = (counts[:, : predicted.shape[1]] for counts in both_of_all)
+        values = {"ce": losses.gather(0, loop_steps[None])[0], "evaluations": evaluations}
+        for row in means(values, predicted, keys):
+            yield row | {"criterion": name, "threshold": float(threshold)}
 
 
 def find_module(model: nn.Module, module: Module) -> nn.Module:

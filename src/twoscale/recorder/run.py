@@ -26,7 +26,7 @@ from twoscale.jobs import command
 from twoscale.jobs.rows import StudyJob
 from twoscale.recorder.recorded import facts_path, table_path
 from twoscale.report.claims import claims_markdown
-from twoscale.report.render import interval, number
+from twoscale.report.render import estimated, interval
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN = "loop_metrics loop_sequences drift drift_sequences path_types path_metrics scaling state_paths".split()
@@ -132,7 +132,7 @@ def write_card(
         raise InputError("study depth: not found in twoscale/studies, but required for a depth card.")
     folder = Path(folder)
     iteration = _last_iteration(folder) if iteration is None else iteration
-    facts, quality = _facts(folder, iteration), _quality(folder, iteration)
+    quality, facts = _quality(folder, iteration), _facts(folder, iteration)
     # the table "depth_states": medians over the tokens of each sequence
     keys = ["iteration", "group", "k", "sequence", "document"]
     measures = [name for name in tables.columns("depth_states") if name not in (*keys, "tokens")]
@@ -172,18 +172,11 @@ def _last_iteration(folder: Path) -> int:
 
 
 def _facts(folder: Path, iteration: int) -> dict[str, Any]:
-    path = facts_path(folder, iteration)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}), expected a file written by a recorder.") from error
+    return json.loads(facts_path(folder, iteration).read_text(encoding="utf-8"))
 
 
 def _quality(folder: Path, iteration: int) -> pd.DataFrame:
-    path = table_path(folder, "depth_quality", iteration)
-    if not path.exists():
-        raise InputError(f"{path}: found no such file, expected a recording with decode.")
-    return tables.read("depth_quality", path)
+    return tables.read("depth_quality", table_path(folder, "depth_quality", iteration))
 
 
 def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
@@ -220,12 +213,17 @@ def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
         columns |= with_bounds(joined, point, name, name, SEED)
     gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
     tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
+    ends = [Estimate(row.gain, row.gain_low, row.gain_high) for row in gains.itertuples()]
     return [
         (
-            *(row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}", f"{row.ce:.3f}", number(row.gain)),
-            interval(Estimate(row.gain, row.gain_low, row.gain_high)),
+            row.criterion,
+            f"{row.threshold:.3g}",
+            f"{row.evaluations:.2f}",
+            f"{row.ce:.3f}",
+            estimated(gain),
+            interval(gain),
         )
-        for row in gains.itertuples()
+        for row, gain in zip(gains.itertuples(), ends, strict=True)
     ]
 
 

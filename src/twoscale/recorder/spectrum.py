@@ -15,7 +15,7 @@ A loop whose norm grows has no fixed point. Its second reading, "direction", is 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,11 +123,8 @@ class RecordedStep:
             nonlocal states, count
             states, count = [*states[-1:], output.find(found).detach()], count + 1
 
-        handle = module.register_forward_hook(receive)
-        try:
+        with module.register_forward_hook(receive):
             call()
-        finally:
-            handle.remove()
         if count < 2:
             raise InputError(f"group {label}: found {count} loop steps in a forward pass, expected at least 2.")
         state, after = states
@@ -149,13 +146,10 @@ class RecordedStep:
                 raise _Reached
             return None
 
-        handle = self.module.register_forward_hook(put)
-        try:
+        with self.module.register_forward_hook(put), suppress(_Reached):
             self.call()
-        except _Reached:
+        if reached is not None:
             return reached
-        finally:
-            handle.remove()
         raise InputError(f"group {self.label}: the number of loop steps changed in a repeated pass.")
 
     def difference(self, vectors: Tensor) -> Tensor:
