@@ -132,6 +132,7 @@ lock: env
 generated: env
 	$(BIN)/python -m docs.reference
 	$(BIN)/python -m docs.results
+	$(BIN)/python -m docs.rules
 
 lint: env
 	$(BIN)/ruff check .

@@ -1,5 +1,5 @@
-"""Write workflow/presets/paper.yaml, docs/config.md and a JSON schema for editors from the config classes, and
-docs/tables.md from the declarations of tables. Only paper.yaml is in Git.
+"""Write workflow/presets/paper.yaml, docs/config.md and a JSON schema for editors and the workflow catalog from the
+config classes, and docs/tables.md from the declarations of tables. The two pages are not in Git.
 
     python -m docs.reference
 """
@@ -54,16 +54,22 @@ BOUNDS = (("exclusiveMinimum", ">"), ("minimum", ">="), ("exclusiveMaximum", "<"
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of config.yaml: every key optional, derived keys absent."""
+    """The schema of config.yaml: every key optional, derived keys absent, sections where they are used."""
     known = user_schema(Config.model_json_schema())
     definitions, properties = known["$defs"], known["properties"]
     for section in definitions.values():
         if "overrides" in section["properties"]:
             section["properties"]["overrides"]["$ref"] = "#/$defs/Overrides"
     closed = {"type": "object", "additionalProperties": False}
-    definitions["Overrides"] = closed | {"properties": properties}
+    definitions["Overrides"] = closed | {"properties": {name: {"$ref": f"#/properties/{name}"} for name in properties}}
+    properties |= {name: definitions.pop(section.__name__) for name, section in SECTIONS.items()}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "description": f"{GENERATED} {LAYERS}"}
     return head | closed | {"properties": SELECTORS | properties, "$defs": definitions}
+
+
+def schema_yaml() -> str:
+    plain = json.loads(json.dumps(json_schema()))  # without tuples
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=WIDTH)
 
 
 def user_schema(node: Any) -> Any:
@@ -213,7 +219,7 @@ def main() -> None:
         "workflow/presets/paper.yaml": paper_yaml(),
         "docs/config.md": config_page(),
         "docs/tables.md": tables_page(),
-        "workflow/schemas/config.schema.json": json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
+        "workflow/schemas/config.schema.yaml": schema_yaml(),
     }
     for path, content in written.items():
         (PROJECT / path).parent.mkdir(exist_ok=True)

@@ -1,7 +1,5 @@
 """The generated texts: paper.yaml, docs/config.md, JSON schema."""
 
-import json
-
 import pytest
 import yaml
 from docs import reference
@@ -38,10 +36,10 @@ def test_the_page_names_every_key_of_every_section():
 
 
 def test_the_schema_accepts_the_presets_and_refuses_an_unknown_key():
-    schema = reference.json_schema()
+    schema = yaml.safe_load(reference.schema_yaml())
     assert set(schema["properties"]) == {*LAYER_KEYS, "seed", "seeds", *config.SECTIONS}
     jsonschema = pytest.importorskip("jsonschema")
-    validator = jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
+    validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
     for path in config.PRESETS.glob("*.yaml"):
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -49,3 +47,6 @@ def test_the_schema_accepts_the_presets_and_refuses_an_unknown_key():
         validator.validate({key: values[key] for key in values.keys() & schema["properties"].keys()})
     for wrong in ({"modle": 1}, {"model": {"vocab_size": 9}}, {"runs": {"x": {"model": {"heds": 1}}}}):
         assert not validator.is_valid(wrong)
+    written = yaml.safe_load((config.PROJECT / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
+    core = schema["properties"].keys() - STUDY_SECTIONS.keys()
+    assert all(written["properties"][key] == schema["properties"][key] for key in core), "run make generated"

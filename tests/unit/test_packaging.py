@@ -60,6 +60,7 @@ def test_the_catalog_finds_what_its_standardized_usage_asks_for():
     assert read("config/README.md").startswith("# Configuration\n")
     assert (PROJECT / "config" / "config.yaml").resolve() == PROJECT / "config.yaml"
     assert yaml.safe_load(read(".snakemake-workflow-catalog.yml"))["usage"]["report"]
+    assert yaml.safe_load(read(".test/config/config.yaml")) == {"preset": "tiny"}
     (job,) = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"].values()
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
 

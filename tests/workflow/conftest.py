@@ -18,7 +18,7 @@ from twoscale.workflow.runs import Runs
 ROOT = Path(__file__).parents[2]
 # What Snakemake needs to plan and run, and what `export` reads.
 PARTS = (
-    *("Snakefile", "config.yaml", "workflow", "scripts", "src", "envs", "profiles", "config", "pyproject.toml"),
+    *("Snakefile", ".test", "config.yaml", "workflow", "scripts", "src", "envs", "profiles", "config", "pyproject.toml"),
     *("requirements.txt", "CITATION.cff", "LICENSE", "README.md"),
 )
 NOT_CODE = ("__pycache__", "*.egg-info", "*.sif")

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 import yaml
+from docs import rules
 
 from tests.workflow.conftest import environment
+from twoscale.config import PROJECT
 
 FIGURES = {f"plot_fig{number}": 1 for number in range(1, 6)}
 EXITS = {"measure_exit_quality": 4, "join_exit_quality": 1, "benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}
@@ -173,11 +175,18 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("preset", ["tiny", "ouro-1.4b"])
-def test_planning_imports_nothing_that_computes(fresh, preset):
-    """Snakemake, pydantic, PyYAML and jinja2 are enough: the imports of the others are refused."""
-    command = [sys.executable, "-c", WITHOUT, "-n", "--quiet", "--config", f"preset={preset}", "run=mine"]
+@pytest.mark.parametrize(
+    "arguments",
+    ["-n --config preset=tiny run=mine", "-n --config preset=ouro-1.4b run=mine", "-n --directory .test", "--lint"],
+)
+def test_planning_and_linting_import_nothing_that_computes(fresh, arguments):
+    """Snakemake, pydantic, PyYAML and jinja2 are enough, as in the catalog: the imports of the others are refused."""
+    command = [sys.executable, "-c", WITHOUT, "--quiet", *arguments.split()]
     done = subprocess.run(
         command, cwd=fresh.root, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_picture_of_the_rules_is_that_of_the_workflow():
+    assert (PROJECT / "docs/rules.svg").read_text(encoding="utf-8") == rules.drawn(), "run make generated"
