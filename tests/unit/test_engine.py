@@ -10,9 +10,8 @@ from tests.small import ARCHITECTURES, model_config
 from twoscale.base import InputError
 from twoscale.dynamics.vectors import kl_divergence
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions, by_columns, evaluate_by_position, with_method
+from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.parallel import evaluate
-from twoscale.model.interface import AttendAt
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 
@@ -476,21 +475,3 @@ def test_a_replaying_decoder_computes_at_most_the_graph_of_the_exit_and_the_next
     assert (taken[0] < MAX_LOOPS).any()
     graphs = (taken[0] + size - 1) // size + 1
     assert rows == (graphs * size).clamp(max=MAX_LOOPS).sum(1).tolist()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_copies_for_decoding_compute_the_same_share_memory_and_leave_the_model_alone(dtype):
-    model, x = small_model().to(dtype), torch.randn(5, 16, dtype=dtype)
-    attributes = [dict(vars(module)) for module in model.modules()]
-    row, rows = with_method(by_columns(model), "forward_row"), with_method(model, "forward_rows")
-    alone = AttendAt(torch.arange(5), lambda layer, q, k, v: v)  # each token attends to itself
-    with torch.inference_mode():
-        for copy, states in ((row, x[:1]), (rows, x), (rows, x[:1])):
-            torch.testing.assert_close(copy.unlooped_layer(1, states, alone), model.unlooped_layer(1, states, alone))
-            expected = model.recur(0, 0, states, states, alone)
-            torch.testing.assert_close(copy.recur(0, 0, states, states, alone), expected)
-            torch.testing.assert_close(copy.readout(states), model.readout(states))
-    assert row.groups[0].layers[0].qkv.weight.stride() == (1, 48)
-    assert row.groups[0].layers[0].mlp_out.weight is model.groups[0].layers[0].mlp_out.weight
-    assert [dict(vars(module)) for module in model.modules()] == attributes
-    assert [p.stride() for p in model.parameters()] == [p.contiguous().stride() for p in model.parameters()]

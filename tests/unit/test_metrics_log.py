@@ -13,7 +13,8 @@ from tests.segment import Run
 from tests.small import job_config, model_config, train_config
 from twoscale import tables
 from twoscale.config import ConfigSlice
-from twoscale.training.metrics_log import METRICS, SegmentView, monitoring
+from twoscale.training.metrics_log import METRICS, monitoring
+from twoscale.training.state import TrainingState
 
 GROUPS = ("2", "3")
 
@@ -40,9 +41,13 @@ def row(iteration: int, held_out_loss: float | None = None) -> dict[str, Any]:
     return numbers | {"iteration": iteration, "held_out_loss": held_out_loss, "loops": [3, 4]}
 
 
+def state_after(iteration: int, log: tuple = ()) -> TrainingState:
+    return TrainingState(None, None, iteration, 0, list(log))
+
+
 def show(folder: Path, rows: list[dict[str, Any]], iteration: int = 0, log: tuple = (), **changes: Any) -> None:
     """The file after a process that resumes at `iteration`, with `log` before it, and trains `rows`."""
-    with monitoring(config(**changes), SegmentView("small", 20, iteration, log, folder)) as record:
+    with monitoring(config(**changes), "small", 20, state_after(iteration, log), folder) as record:
         for each in rows:
             record(each)
 
@@ -66,7 +71,7 @@ def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
 
 
 def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_successor(tmp_path):
-    with monitoring(config(), SegmentView("small", 20, 0, (), tmp_path)) as record:
+    with monitoring(config(), "small", 20, state_after(0), tmp_path) as record:
         record(row(2))
         record(row(4))
         show(tmp_path, [row(4)], iteration=2, log=(row(1), row(2)))

@@ -8,7 +8,6 @@ import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from twoscale import tables
 from twoscale.base import replacing
 from twoscale.config import TrainConfig
-from twoscale.training.state import SegmentConfig
+from twoscale.training.state import SegmentConfig, TrainingState
 
 METRICS = "metrics.csv"
 TIME_LEFT = ("segment_left_s", "run_left_s")
@@ -27,22 +26,14 @@ Row = Mapping[str, Any]
 Record = Callable[[Row], object]
 
 
-@dataclass(frozen=True)
-class SegmentView:
-    """A segment to show."""
-
-    run: str
-    until: int  # its last iteration
-    iteration: int  # finished iterations
-    log: Sequence[Row]  # rows of the finished iterations of this segment, as a partial state keeps them
-    folder: Path  # of metrics.csv
-
-
 @contextmanager
-def monitoring(config: SegmentConfig, view: SegmentView, visible: bool = True) -> Iterator[Record]:
+def monitoring(
+    config: SegmentConfig, run: str, until: int, state: TrainingState, folder: Path, visible: bool = True
+) -> Iterator[Record]:
     """Yield a function that shows a row of the log; call it once for each iteration, after its last measurement.
 
-    The file gets a row every train.log_every iterations and where the held-out loss was measured, the terminal every
+    The segment of the run ends at iteration `until` and continues from `state`; `folder` is that of metrics.csv. The
+    file gets a row every train.log_every iterations and where the held-out loss was measured, the terminal every
     train.print_seconds and at the end of the segment. `visible` is False for all but one of several processes.
     """
     if not visible:
@@ -57,19 +48,19 @@ def monitoring(config: SegmentConfig, view: SegmentView, visible: bool = True) -
         # mean time of the iterations of this process; the first one, which compiles, counts only while it is alone
         mean = (now - started) / max(1, count - 1)
         started = now if count == 1 else started
-        left = (mean * (view.until - row["iteration"]), mean * (train.iterations - row["iteration"]))
+        left = (mean * (until - row["iteration"]), mean * (train.iterations - row["iteration"]))
         row = {**row, **dict(zip(TIME_LEFT, left, strict=True))}
         if _is_in_file(row, train):
             file.write(_line(row, groups))
-        if now - printed >= train.print_seconds or row["iteration"] == view.until:
+        if now - printed >= train.print_seconds or row["iteration"] == until:
             printed = now
-            segment, run = map(tqdm.format_interval, left)
-            ahead = f"{segment} left in this segment, " if row["iteration"] < view.until else ""
-            at = f"{view.run}: iteration {row['iteration']} of {view.until}, loss {row['loss']:.3f}"
-            print_on_terminal(f"{at}, {ahead}{run} in the run\n")
+            segment, whole = map(tqdm.format_interval, left)
+            ahead = f"{segment} left in this segment, " if row["iteration"] < until else ""
+            at = f"{run}: iteration {row['iteration']} of {until}, loss {row['loss']:.3f}"
+            print_on_terminal(f"{at}, {ahead}{whole} in the run\n")
 
-    path = view.folder / METRICS
-    _restore(path, view, train, groups)
+    path = folder / METRICS
+    _restore(path, state, train, groups)
     with path.open("a", buffering=1) as file:  # line by line
         yield record
 
@@ -78,7 +69,7 @@ def _is_in_file(row: Row, train: TrainConfig) -> bool:
     return row["iteration"] % train.log_every == 0 or row["held_out_loss"] is not None
 
 
-def _restore(path: Path, view: SegmentView, train: TrainConfig, groups: Sequence[str]) -> None:
+def _restore(path: Path, state: TrainingState, train: TrainConfig, groups: Sequence[str]) -> None:
     """Bring metrics.csv to the lines of the iterations before this process.
 
     If these lines change, the file is replaced rather than cut, so that a process of a killed Snakemake that still
@@ -88,8 +79,8 @@ def _restore(path: Path, view: SegmentView, train: TrainConfig, groups: Sequence
     found = path.read_text(errors="replace") if path.exists() else ""
     first, *lines = found.splitlines(keepends=True) or [""]
     whole = [line for line in lines if first == header and line.endswith("\n") and line.count(",") == header.count(",")]
-    kept = {iteration: line for line in whole if (iteration := int(line.partition(",")[0])) <= view.iteration}
-    rows = {row["iteration"]: _line(row, groups) for row in view.log if _is_in_file(row, train)}  # also what it lost
+    kept = {iteration: line for line in whole if (iteration := int(line.partition(",")[0])) <= state.iteration}
+    rows = {row["iteration"]: _line(row, groups) for row in state.log if _is_in_file(row, train)}  # also what it lost
     wanted = header + "".join(line for _, line in sorted((rows | kept).items()))
     if found != wanted:
         with replacing(path) as temporary:

@@ -30,7 +30,7 @@ from twoscale.model.kernels import lowered_weights
 from twoscale.model.loss import exit_log_probabilities
 from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
 from twoscale.model.registry import Loss
-from twoscale.training.metrics_log import Record, SegmentView, monitoring
+from twoscale.training.metrics_log import Record, monitoring
 from twoscale.training.processes import World, connected, destroy_distributed, init_distributed, reshard
 from twoscale.training.state import (
     Segment,
@@ -309,8 +309,7 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         now = machine.environment(config.device, world.size, config.train.nodes, config.train.shard)
         note_environment(state, paths.previous_log, now, world.is_main)
         trainer = Trainer(config, data, world)
-        view = SegmentView(segment.run, segment.until, state.iteration, tuple(state.log), paths.log.parent)
-        with monitoring(config, view, visible=world.is_main) as trainer.record:
+        with monitoring(config, segment.run, segment.until, state, paths.log.parent, world.is_main) as trainer.record:
             partial_identity = segment.unfinished(paths.start[0]).identity
             run_segment(trainer, state, segment.until, paths.partial, partial_identity)
         if world.is_main or state.sharded:
