@@ -1,10 +1,10 @@
-"""The generated texts: paper.yaml, docs/config.md, JSON schema."""
+"""The generated texts: paper.yaml, docs/config.md, docs/tables.md, JSON schema."""
 
 import pytest
 import yaml
 from docs import reference
 
-from twoscale import config
+from twoscale import config, tables
 from twoscale.config.loading import LAYER_KEYS, STUDY_SECTIONS, paper
 
 
@@ -33,6 +33,15 @@ def test_the_page_names_every_key_of_every_section():
         assert f"## `{name}`" in page
         for key in set(section.model_fields) - {"vocab_size"}:
             assert f"| `{key}` |" in page
+
+
+def test_the_page_of_tables_has_every_column_and_measure():
+    pytest.importorskip("torch", reason="measures need torch")
+    page = reference.tables_page()
+    for name, columns in tables.CORE.items():
+        section = page.partition(f"### `{name}`")[2].partition("\n##")[0]
+        assert all(f"| `{column}` |" in section for column in columns), name
+        assert ("| `step_norm` |" in section) == (name == "trajectories"), name
 
 
 def test_the_schema_accepts_the_presets_and_refuses_an_unknown_key():
