@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -176,14 +175,6 @@ def test_the_initial_state_is_the_tensor_that_is_named(initial, starts, tmp_path
     np.testing.assert_allclose(column(frames, "state_norm", 0), wanted, rtol=1e-6)
 
 
-def test_further_calls_are_further_sequences_and_are_written_at_once(tmp_path):
-    frames = record(tmp_path, model(), texts=[tokens(2), tokens(1, 5)])
-    rows = frames["token_paths"]
-    assert rows.groupby("sequence")["position"].max().tolist() == [2, 2, 4]
-    assert (rows["document"] == rows["sequence"]).all()
-    assert pq.ParquetFile(table_path(tmp_path, "trajectories", 3)).num_row_groups == 2
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_short_dtypes_are_measured_in_float32_with_their_own_rounding_floor(dtype, tmp_path):
     module = model(Cell(0.5), loops=8).to(dtype)
@@ -227,12 +218,6 @@ def test_masked_tokens_have_no_row_and_positions_count_the_others(tmp_path):
 
 
 TWO = {name: Loop(f"cells.{i}", Input(f"cells.{i}", "state")) for i, name in enumerate(("slow", "fast"))}
-
-
-def test_groups_that_run_in_turns_have_no_drift(tmp_path):
-    frames = record(tmp_path, model(Cell(0.9), Cell(0.5), in_turns=True), TWO)
-    assert frames["token_drift"].empty
-    assert frames["trajectories"].groupby("group")["k"].max().to_dict() == {"slow": LOOPS, "fast": LOOPS}
 
 
 def test_decoded_states_give_the_cross_entropy_of_as_many_loops(tmp_path):
@@ -363,16 +348,6 @@ def test_a_drifting_module_is_recorded_with_its_regime_and_figures_of_directions
     page = (tmp_path / "claims.md").read_text()
     assert "- core: drifting: over loop steps 6 to 11" in page
     assert "The state drifts, with a norm that grows, in:\ncore." in page
-
-
-def test_several_revisions_of_a_model_are_the_checkpoints_of_one_run(tmp_path):
-    for iteration, rate in ((0, 0.9), (100, 0.5)):
-        module = model(Cell(rate))
-        with Recorder(module, CORE, tmp_path, iteration=iteration):
-            module(tokens())
-    draw_run(tmp_path)
-    metrics = tables.read("loop_metrics", tmp_path / "tables" / "loop_metrics.parquet")
-    assert metrics["iteration"].unique().tolist() == [0, 100]
 
 
 def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp_path):

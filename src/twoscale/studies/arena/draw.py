@@ -17,7 +17,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from twoscale import tables
-from twoscale.base import InputError
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import OPERATING_POINT, mean_evaluations, summarise_latency, summarise_quality
 from twoscale.claims.evidence import Estimate
@@ -312,14 +311,14 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
     Raises InputError for a table without criteria.
     """
-    colours = style.criterion_colours(judged(arena)["criterion"])
-    if not colours:
-        raise InputError("table arena: found no rows, expected at least one exit criterion and its cost-matched exits.")
+    gains = judged(arena)
+    style.check_rows("arena", gains)
+    colours = style.criterion_colours(gains["criterion"])
     figure = style.new_figure(style.DOUBLE, 3.0, context)
     panels = figure.subplots(1, len(COST_MATCHED), sharex=True, sharey=True)
-    for axes, (reference, name), numeral in zip(panels, COST_MATCHED.items(), ("(i)", "(ii)"), strict=True):
+    for place, (axes, (reference, name)) in enumerate(zip(panels, COST_MATCHED.items(), strict=True), start=1):
         draw_gains(axes, arena, reference, colours)
-        axes.set_title(f"{numeral}  gain over {name}", loc="left")
+        style.name_panel(axes, place, f"gain over {name}")
         axes.set_xlabel("evaluations per token and group (mean, log scale)")
     panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}")
     lines: dict[str, Line2D | Patch] = {
@@ -331,7 +330,7 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     for name, look in looks.items():
         lines[name] = Line2D([], [], **{"color": style.GREY, **look})
     lines["too small to be shown"] = Patch(**TOO_SMALL)
-    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=min(len(lines), 4))
+    style.legend_above(figure, lines, min(len(lines), 4))
     return figure
 
 
@@ -396,9 +395,8 @@ def draw_pareto(
     the cross-entropy minus that of `fixed` at all `context.loops` loop steps. Raises InputError for a table without
     rows.
     """
-    for name, table in {"exit_latency": exit_latency, "exit_quality": exit_quality}.items():
-        if table.empty:
-            raise InputError(f"table {name}: found no rows, expected at least one exit criterion for the figure.")
+    style.check_rows("exit_latency", exit_latency)
+    style.check_rows("exit_quality", exit_quality)
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
     points = summarise_quality(exit_quality, exit_loops, context.loops).merge(times, on=OPERATING_POINT)
     full = points.loc[(points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"].item()
@@ -425,7 +423,7 @@ def draw_pareto(
     handles["fixed loops"] = Line2D([], [], **FIXED)
     if others:
         handles[f"best of {len(others)} other criteria"] = Line2D([], [], **FRONTIER)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))
+    style.legend_above(figure, handles, min(len(handles), 5))
     return figure
 
 

@@ -177,14 +177,10 @@ JOBS = (
                 exit_regret="pareto_regret",
             ),
         ),
-        outputs={
-            "arena": "results/{selected}/tables/arena.parquet",
-            "page": "results/{selected}/figures/arena.md",
-        },
+        outputs={"arena": "results/{selected}/tables/arena.parquet", "page": "results/{selected}/figures/arena.md"},
         tables=["arena"],
         config=lambda runs: runs.params.slice(
-            "run",
-            "seed",
+            *("run", "seed"),
             text=lambda config: text_label(config.data),
             draws=lambda config: config.exits.random_draws,
             loops=lambda config: config.exits.max_loops,

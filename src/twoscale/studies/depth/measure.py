@@ -75,16 +75,11 @@ def _measure_group(
     trained = steps.index(passing.model.config.typical_loops)
     right = measured["rank"] == 1
     measured["log_rank"] = measured.pop("rank").double().log()
-    # no loop step precedes x^0, so nothing is lost by more of them
-    lost = _from(1, lost_again(right[1:]))
+    # wrong now and right at an earlier loop step; no loop step precedes x^0, so nothing is lost by more of them
+    lost = _from(1, right[1:].int().cummax(0).values.bool() & ~right[1:])
     since = _from(trained + 1, right[trained] & ~right[trained + 1 :])
     agrees = predicted == predicted[trained]
     return measured | {"right": right.double(), "lost": lost, "lost_since_mean": since, "agreement": agrees}
-
-
-def lost_again(right: Tensor) -> Tensor:
-    """Where a prediction is wrong now and was right at an earlier loop step: bool (S, ...) -> bool (S, ...)."""
-    return right.int().cummax(0).values.bool() & ~right
 
 
 def _from(first: int, values: Tensor) -> Tensor:

@@ -176,12 +176,11 @@ def draw_path_independence(path_independence: pd.DataFrame, *, dtype: str, conte
     floor = FLOOR_EPS * float(np.finfo(dtype).eps)
     figure = style.new_figure(style.DOUBLE, 2.6, context)
     panels = figure.subplots(1, len(EFFECTS))
-    looks = dict(zip(groups, style.nested(style.series_styles(len(groups))), strict=True))
+    looks = style.group_styles(groups)
     for number, (axes, (measure, (title, label))) in enumerate(zip(panels, EFFECTS.items(), strict=True), start=1):
         of_measure = path_independence[path_independence["measure"] == measure]
         _draw_measure(axes, of_measure, looks, floor, context)
-        axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
-        axes.set_ylabel(label)
+        style.name_panel(axes, number, title, label)
     panels[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     panels[-1].set_ylim(bottom=0)
     names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]

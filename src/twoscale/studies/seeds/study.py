@@ -17,14 +17,8 @@ TABLES = {
         value=("float64", "infinite if a length is not reached; null if nothing was measured"),
         low=("float64", "95 % interval: for a seed, over documents or prompts; for the mean, over documents and seeds"),
         high=("float64", "upper end of the interval"),
-        deviation=(
-            "float64",
-            "standard deviation between seeds, for ratios in logarithms; only in the row of the mean",
-        ),
-        document_error=(
-            "float64",
-            "standard error due to the choice of documents under one seed; only in the row of the mean",
-        ),
+        deviation=("float64", "in the row of the mean: standard deviation between seeds, of logarithms for ratios"),
+        document_error=("float64", "in the row of the mean: standard error over the documents under one seed"),
         verdict=("string", 'holds, does not hold, cannot be judged, not asked, or "per run" for means of times'),
         scale=("string", "small scale: less than half of the paper's training tokens or parameters; otherwise empty"),
     ),

@@ -90,18 +90,12 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
     units = pd.DataFrame(terms, index=values.index).groupby(values["document"]).sum().to_numpy(np.float64)
     for name, statistic in {"correlation": correlation, "difference": difference}.items():
         value = float(statistic(units[None])[0])
-        low, high = _interval(statistic, units, value, seed)
+        with np.errstate(invalid="ignore"):
+            low, high = bootstrap.interval(statistic, units, seed, units[:, 0])
+        if not np.isfinite([value, low, high]).all():  # undefined, or undefined in a sample
+            low, high = np.nan, np.nan
         found |= {name: value, f"{name}_low": max(low, LEAST[name]), f"{name}_high": min(high, MOST[name])}
     return found
-
-
-def _interval(statistic: bootstrap.Statistic, units: np.ndarray, value: float, seed: int) -> tuple[float, float]:
-    """The interval of a statistic over documents; NaN if it, or its value in a sample, is undefined."""
-    if len(units) < 2 or np.isnan(value):
-        return np.nan, np.nan
-    with np.errstate(invalid="ignore"):
-        ends = bootstrap.interval(statistic, units, seed, units[:, 0])
-    return ends if np.isfinite(ends).all() else (np.nan, np.nan)
 
 
 def correlation(samples: np.ndarray) -> np.ndarray:
@@ -157,11 +151,9 @@ def draw_spectrum(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, conte
         )
     groups = list(token_spectrum["group"].unique())
     looks = dict(zip(groups, style.series_styles(len(groups)), strict=True))
+    parts = [(tokens[tokens["group"] == group], look["color"]) for group, look in looks.items()]
     # at most `MOST_DOTS` tokens of each group, evenly spaced, and its colour
-    shown = []
-    for group, look in looks.items():
-        rows = tokens[tokens["group"] == group]
-        shown.append((rows.iloc[:: max(1, len(rows) // MOST_DOTS)], look["color"]))
+    shown = [(rows.iloc[:: max(1, len(rows) // MOST_DOTS)], color) for rows, color in parts]
     figure = style.new_figure(style.DOUBLE, 5.0, context)
     panels = figure.subplots(2, 2).flatten()
     _draw_eigenvalues(panels[0], shown)
@@ -171,11 +163,10 @@ def draw_spectrum(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, conte
     titles = ("leading eigenvalues", "rate and prediction", "cosine and prediction", "error of the predicted rate")
     for number, (axes, title) in enumerate(zip(panels, titles, strict=True), start=1):
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
-    handles = [Line2D([], [], marker="o", linestyle="", color=look["color"]) for look in looks.values()]
-    handles.append(Line2D([], [], marker="o", linestyle="", color=LEADING))
-    names = [*(f"group {style.group_name(group)}" for group in looks)]
-    names.append("(ii), (iii): leading eigenvalue instead of prefix")
-    figure.legend(handles, names, loc="outside upper center", ncols=len(handles))
+    colours = {f"group {style.group_name(group)}": look["color"] for group, look in looks.items()}
+    colours["(ii), (iii): leading eigenvalue instead of prefix"] = LEADING
+    dots = {name: Line2D([], [], marker="o", linestyle="", color=color) for name, color in colours.items()}
+    style.legend_above(figure, dots)
     return figure
 
 

@@ -24,8 +24,7 @@ class SpectrumConfig(InBatches):
         "Held-out tokens per checkpoint, in whole sequences, whose trajectories are followed to their fixed points.",
     )
     exact_tokens: Count = key(
-        2048,
-        "Number of these tokens, in whole sequences, whose diagonal Jacobian blocks are computed.",
+        2048, "Number of these tokens, in whole sequences, whose diagonal Jacobian blocks are computed."
     )
     checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.")
     steps: AtLeastTwo = key(
@@ -54,7 +53,6 @@ class SpectrumConfig(InBatches):
 
 
 SECTIONS = {"spectrum": SpectrumConfig}
-
 
 TABLES: dict[str, dict[str, Column]] = {
     # One row per (token, group), from a loop that runs to its fixed point (module `measure`). Rates and cosines are
@@ -97,7 +95,6 @@ TABLES: dict[str, dict[str, Column]] = {
         ),
     ),
 }
-
 
 FIGURES = (
     Figure(

@@ -79,7 +79,7 @@ def draw_training(
     if groups:
         _draw_lower_row(rows[1], training_loops, mean_loops + 1)
         handles[f"$r + 1 = {mean_loops + 1:g}$ loops"] = Line2D([], [], **EXPECTED)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
+    style.legend_above(figure, handles)
     return figure
 
 
