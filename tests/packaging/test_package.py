@@ -49,17 +49,22 @@ def test_a_users_script_has_types_and_a_wrong_name_or_argument_is_found(tmp_path
     assert codes == ["attr-defined]", "arg-type]", "call-arg]"]
 
 
-def test_the_built_package_has_the_version_and_says_that_it_has_types(tmp_path):
+def test_the_built_package_has_the_version_says_that_it_has_types_and_is_imported_alone(tmp_path):
     pytest.importorskip("setuptools", reason="needs setuptools, which builds the package")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, tmp_path)
     shutil.copytree(PROJECT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
-    build = "from setuptools import build_meta; print('wheel: ' + build_meta.build_wheel('dist'))"
+    build = "from setuptools import build_meta as b; b.build_sdist('dist'); print('wheel: ' + b.build_wheel('dist'))"
     done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     wheel = tmp_path / "dist" / done.stdout.strip().rpartition("wheel: ")[2]
     assert wheel.name.startswith(f"twoscale-{twoscale.__version__}-")
     assert "twoscale/py.typed" in zipfile.ZipFile(wheel).namelist()
+    assert (tmp_path / "dist" / f"twoscale-{twoscale.__version__}.tar.gz").is_file()
+    # isolated, without site-packages: no other package is there
+    bare = f"import sys; sys.path.insert(0, {str(wheel)!r}); import twoscale; print(twoscale.__version__)"
+    alone = subprocess.run([sys.executable, "-I", "-S", "-c", bare], capture_output=True, text=True, check=False)
+    assert (alone.returncode, alone.stdout.strip()) == (0, twoscale.__version__), alone.stderr
 
 
 @pytest.mark.skipif(HADOLINT is None, reason="needs hadolint: make test-tools SUITE=packaging")

@@ -47,6 +47,17 @@ def test_a_lock_pins_what_the_requirements_and_the_conda_environments_pin(name):
         assert {n: Version(v).public for n, v in pins.items()} == {n: locked[canonicalize_name(n)] for n in pins}
 
 
+def test_requirements_pin_every_dependency_of_the_library_and_the_workflow():
+    """So that they are enough for `uv run --with-requirements`, and for `make env` with uv or pip."""
+    lines = (line.partition("#")[0].strip() for line in read("requirements.txt").splitlines())
+    pins = {canonicalize_name(found.name): found.specifier for found in map(Requirement, filter(None, lines))}
+    own = tomllib.loads(read("pyproject.toml"))["project"]
+    for needed in map(Requirement, (*own["dependencies"], *own["optional-dependencies"]["workflow"])):
+        (pin,) = pins[canonicalize_name(needed.name)]
+        assert pin.operator == "=="
+        assert needed.specifier.contains(pin.version)
+
+
 def test_the_range_of_versions_is_tested_and_documented():
     own = tomllib.loads(read("pyproject.toml"))["project"]
     prefix = "Programming Language :: Python :: "
