@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests import small
 from tests.small import model_config, saved_bytes, tiny, train_config
 from twoscale import config
+from twoscale.base import InputError
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
@@ -178,20 +179,15 @@ def test_hours_follow_the_rate_and_are_those_of_training_and_of_the_analyses():
     assert 0 < analyses[0] == pytest.approx(analyses[1], abs=0.011)
 
 
-def plan_text(*options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(small.ROOT / "scripts" / "plan.py"), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def test_the_plan_is_that_of_the_users_config_or_a_sentence(tmp_path):
     (tmp_path / "my.yaml").write_text("preset: tiny\nrun: mine\ntrain: {learning_rate: 2e-3}\nruns: {more: {}}\n")
-    done = plan_text("--configfile", str(tmp_path / "my.yaml"), "--config", "train={iterations: 4e1}")
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("run ")] == ["run mine", "run more"]
-    assert [line.split()[-1] for line in done.stdout.splitlines() if "iterations" in line] == ["40", "40"]
-    refused = plan_text("--preset", "tiny", "--tflops", "0")
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == "error: option --tflops: found 0, expected a finite number > 0.\n"
+    command = [sys.executable, small.ROOT / "scripts" / "plan.py", "--configfile", tmp_path / "my.yaml"]
+    command += ["--config", "train={iterations: 4e1}"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    assert [line for line in said if line.startswith("run ")] == ["run mine", "run more"]
+    assert [line.split()[-1] for line in said if "iterations" in line] == ["40", "40"]
+    with pytest.raises(InputError, match="option --tflops: found 0, expected a finite number > 0"):
+        plans.rows(tiny(), 0)
 
 
 def test_analyses_are_counted_at_every_checkpoint():
