@@ -286,16 +286,6 @@ def test_a_cache_of_other_loops_and_a_prompt_beyond_the_context_are_refused(expo
         model.generate(torch.zeros(1, 25, dtype=torch.int64), max_new_tokens=20)
 
 
-def test_the_pipeline_of_transformers_generates_text_to_the_end_of_the_context(exports):
-    """Its default is 256 new tokens."""
-    export, model = exports("paper")
-    options = {"trust_remote_code": True, "dtype": torch.float64, "do_sample": False}
-    pipeline = transformers_class("pipeline")("text-generation", model=str(export.folder), **options)
-    (found,) = pipeline(PROMPT)
-    expected = model.generate(ids(), max_new_tokens=CONTEXT, do_sample=False)
-    assert found["generated_text"] == load_tokenizer(export.folder).decode(expected[0], skip_special_tokens=True)
-
-
 def test_padding_is_no_end_of_text(exports):
     """So a collator leaves the ends of texts in the labels, and a batch needs no mask.
 

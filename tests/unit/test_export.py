@@ -22,7 +22,7 @@ from twoscale import config as configs
 from twoscale.base import InputError
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data import tokenizer as tokenizers
-from twoscale.export import folder, sources
+from twoscale.export import code_files, folder
 from twoscale.export.folder import write_export
 from twoscale.model.noise import EvaluationNoise
 
@@ -32,7 +32,7 @@ TEXTS = ("Return the value.\n\n  x = [1, 2]\t# naïve — 日本語", "<|endofte
 
 @pytest.fixture(scope="module")
 def code() -> dict[str, str]:
-    return sources.code_files()
+    return code_files()
 
 
 def test_the_code_imports_its_own_files_what_transformers_needs_and_the_standard_library(code):
@@ -103,7 +103,7 @@ def test_the_exported_tokenizer_encodes_and_decodes_as_the_one_of_the_run(traine
 
 def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
     release = exported.export(tmp_path).folder
-    files = {"config.json", "generation_config.json", "model.safetensors", *sources.code_files()}
+    files = {"config.json", "generation_config.json", "model.safetensors", *code_files()}
     files |= {"tokenizer.json", "tokenizer_config.json"}
     names = {"iteration_000000", "iteration_000020"}
     assert {path.name for path in release.iterdir()} == files | names | {"README.md"}

@@ -4,7 +4,7 @@
 # out: results/{run}/export
 
 from twoscale.base import json_digest
-from twoscale.export.sources import check_exported, code_files
+from twoscale.export import check_exported, code_files
 
 
 rule export_model:

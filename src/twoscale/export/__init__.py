@@ -1,1 +1,52 @@
-"""Release of a trained model: a folder that the transformers library loads without this one."""
+"""Trained models for transformers: which can be exported, and the modules of the library that an export needs.
+
+Each module is copied as it is, into one folder, with relative imports in place of absolute ones: transformers loads a
+file of an export together with the files that it imports. `twoscale.config` becomes `twoscale.export.plain_config`.
+"""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twoscale.base import InputError
+
+if TYPE_CHECKING:
+    from twoscale.config import ModelConfig
+
+LIBRARY = Path(__file__).parents[2]
+MODELING = "twoscale.export.modeling"
+REPLACED = {"twoscale.config": "twoscale.export.plain_config"}
+HEADER = "# A module of the library twoscale with relative imports. Make changes in the library.\n"
+IMPORT = re.compile(r"^( *)from (twoscale\.[\w.]+|twoscale) import", re.MULTILINE)
+
+
+def check_exported(run: str, model: "ModelConfig") -> None:
+    """Refuse a model whose weights were not trained here, or whose code no export contains."""
+    if model.source == "published":
+        found, expected = "a published model", "one that is trained here"
+    elif model.architecture != "transformer":
+        found = f"model.architecture: {model.architecture}"
+        expected = "transformer, the only architecture whose code an export contains"
+    else:
+        return
+    raise InputError(f"results/{run}/export: found {found}, expected {expected}.")
+
+
+def code_files() -> dict[str, str]:
+    """File name -> text of `MODELING` and of all modules of the library that it imports."""
+    files: dict[str, str] = {}
+    wanted = [MODELING]
+    while wanted:
+        module = wanted.pop()
+        text = LIBRARY.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        needed = [REPLACED.get(found, found) for _, found in IMPORT.findall(text)]
+        files[f"{local(module)}.py"] = HEADER + IMPORT.sub(lambda m: f"{m[1]}from .{local(m[2])} import", text)
+        wanted += [found for found in needed if f"{local(found)}.py" not in files]
+    return files
+
+
+def local(module: str) -> str:
+    """Name of a module of the library in an export."""
+    if module == MODELING:
+        return "modeling_twoscale"
+    return REPLACED.get(module, module).removeprefix("twoscale.").replace(".", "_")

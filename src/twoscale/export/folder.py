@@ -27,7 +27,7 @@ from twoscale.claims.scale import MEANING
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
-from twoscale.export.sources import check_exported, code_files
+from twoscale.export import check_exported, code_files
 from twoscale.jobs.machine import FIRST, Environment
 from twoscale.model.checkpoints import CHECKPOINT, Header, load_weights
 from twoscale.model.flops import parameters

@@ -1,7 +1,7 @@
 """The model as a class of the transformers library, with its cache and its config.
 
 In an export this module is modeling_twoscale.py; the modules of the library that it imports are in files next to it
-(`twoscale.export.sources`).
+(`twoscale.export`).
 
 Loops are an argument: every call and `generate` take `max_loops`, the most loop steps of a token in each looped group,
 and with `exit_criterion` and `exit_threshold` each token stops when its criterion fires. Without a criterion every

@@ -68,14 +68,6 @@ def test_a_gate_that_is_the_oracle_has_no_regret_and_gains(losses):
     assert worst.loc["random", "gain_high"] < 0
 
 
-def test_a_gate_that_uses_every_depth_equals_its_cost_matched_exits(losses):
-    rows = arena(losses, torch.full((SEQUENCES * LENGTH,), DEPTHS))
-    for reference in ("random", "fixed"):
-        assert rows.loc[reference, ["gain", "gain_low", "gain_high"]].tolist() == pytest.approx([0, 0, 0], abs=1e-12)
-    assert rows.loc["oracle", "evaluations"] == DEPTHS
-    assert rows.loc["oracle", "ce"] == pytest.approx(losses.nats[-1].mean().item())
-
-
 def test_the_exact_mean_is_that_of_many_draws_of_the_engines_random_exits(losses):
     plan = torch.from_numpy(np.random.default_rng(2).choice([1, 2, 6], SEQUENCES * LENGTH, p=[0.5, 0.3, 0.2]))
     grid = plan.numpy().reshape(1, SEQUENCES, LENGTH)

@@ -1,13 +1,12 @@
 """What results/explore.html shows is what the engine computes: predictions, exits and the beginning of a sequence."""
 
 import html
-from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
 
-from tests import configs, small
+from tests import small
 from tests.studies.explore.samples import LOOPS as SHOWN_LOOPS
 from tests.studies.explore.samples import SITES, TOKENS, explore_tables
 from twoscale import tables
@@ -60,16 +59,6 @@ def test_a_state_of_the_only_group_predicts_what_the_model_predicts_after_as_man
     assert states_of(subject)["prediction"].equals(whole["prediction"])
 
 
-def test_the_beginning_of_a_sequence_has_the_same_measures_and_predictions_as_in_the_whole():
-    subject, columns = checkpoint(), ["step_norm", "cosine", "probability"]
-    part = states_of(subject, replace(SEQUENCE, inputs=SEQUENCE.inputs[:, :3], targets=SEQUENCE.targets[:, :3]))
-    whole = states_of(subject).query("position < 3").reset_index(drop=True)
-    assert part["prediction"].equals(whole["prediction"])
-    torch.testing.assert_close(
-        *(torch.tensor(frame[columns].to_numpy(float)) for frame in (part, whole)), equal_nan=True
-    )
-
-
 def test_every_place_of_the_model_has_a_row_that_fits_the_table(tmp_path):
     states = states_of(checkpoint()).assign(run="small")
     tables.write("explore_states", states, tmp_path / "states")
@@ -94,10 +83,6 @@ def test_exits_are_those_of_the_engine():
     found = rows.query("criterion == 'acceleration'")
     for name in ("loop_steps", "evaluations"):
         assert found[name].tolist() == getattr(counts, name)[:, 0].flatten().tolist()
-
-
-def test_a_sequence_without_trajectories_is_refused():
-    configs.assert_refused("explore.sequence", "16", explore={"sequence": 16})
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

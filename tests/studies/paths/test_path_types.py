@@ -5,10 +5,8 @@ import pytest
 
 from tests.figures import quantile_table
 from tests.studies.paths.samples import draw_independence, draw_types, types_table
-from tests.unit.test_measures import further_measures, write_tables  # noqa: F401 - a fixture
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.dynamics.aggregate import statistics
 from twoscale.studies.paths import draw
 
 MEASURES = ("contraction_rate", "effective_dimension", "bending")
@@ -19,21 +17,15 @@ def write(frame, path):
     return path
 
 
-def path_metrics(path):
-    return statistics([path], "demo", "token_paths", "path_metrics")
-
-
 def path_rows(iteration, types_of_groups):
     """Table "token_paths": types_of_groups maps a group to (path type, period) of its tokens."""
-    frames = []
-    for group, types in types_of_groups.items():
-        frame = pd.DataFrame(types, columns=["path_type", "period"])
-        frames.append(
-            frame.assign(group=group, iteration=iteration, sequence=0, document=0, position=range(len(frame)))
-        )
-    frame = pd.concat(frames, ignore_index=True)
-    for number, name in enumerate(MEASURES):
-        frame[name] = frame["position"] + 10.0 * number
+    rows = [
+        {"iteration": iteration, "group": group, "position": place, "path_type": path_type, "period": period}
+        for group, types in types_of_groups.items()
+        for place, (path_type, period) in enumerate(types)
+    ]
+    frame = pd.DataFrame(rows, columns=["iteration", "group", "position", "path_type", "period"])
+    frame = frame.assign(sequence=0, document=0, **dict.fromkeys(MEASURES, 0.0))
     return frame[[*tables.columns("token_paths"), *MEASURES]]
 
 
@@ -54,14 +46,6 @@ def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that
     ]
     tables.write("path_types", shares, tmp_path / "path_types.parquet")
     assert draw.path_types([write(path_rows(0, {"4": []}), tmp_path / "empty.parquet")], "demo").empty
-
-
-def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
-    path = write(path_rows(20, PATH_TYPES), tmp_path / "a.parquet")
-    metrics = path_metrics(path).set_index(["group", "measure"])
-    assert metrics.loc[("10", "contraction_rate"), ["mean", "q50", "count"]].tolist() == [1.5, 1.5, 4]
-    assert metrics.loc[("4", "effective_dimension"), "q50"] == 11.5
-    assert metrics.index.get_level_values("group").unique().tolist() == ["10", "4"]
 
 
 @pytest.mark.parametrize(

@@ -245,20 +245,6 @@ def test_a_group_sees_the_states_of_earlier_groups_after_the_loops_of_the_trajec
         torch.testing.assert_close(state, part.states[-1])
 
 
-def test_the_table_of_a_checkpoint_does_not_depend_on_its_batches(tmp_path):
-    model = transformer(seed=2, gain=1.6)
-    held, loops = small.held_out(torch.arange(16).reshape(2, 8) % 7), []
-    for size in (1, 2):
-        loops = measure.Loops(model, SpectrumConfig(steps=60, batch_size=size), 3)
-        measure.measure(small.checkpoint(model, seed=3), held, (0, 1), loops, tmp_path / f"{size}.parquet")
-    keys = ["group", "sequence", "position"]
-    one, two = (
-        tables.read("token_spectrum", tmp_path / f"{size}.parquet").sort_values(keys, ignore_index=True)
-        for size in (1, 2)
-    )
-    pd.testing.assert_frame_equal(one, two, rtol=1e-4)
-
-
 # --- agreement, figure ---------------------------------------------------------------------------------------------
 
 
