@@ -213,18 +213,12 @@ def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
         columns |= with_bounds(joined, point, name, name, SEED)
     gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
     tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
-    ends = [Estimate(row.gain, row.gain_low, row.gain_high) for row in gains.itertuples()]
-    return [
-        (
-            row.criterion,
-            f"{row.threshold:.3g}",
-            f"{row.evaluations:.2f}",
-            f"{row.ce:.3f}",
-            estimated(gain),
-            interval(gain),
-        )
-        for row, gain in zip(gains.itertuples(), ends, strict=True)
-    ]
+    cells = []
+    for row in gains.itertuples():
+        gain = Estimate(row.gain, row.gain_low, row.gain_high)
+        shown = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}", f"{row.ce:.3f}"
+        cells.append((*shown, estimated(gain), interval(gain)))
+    return cells
 
 
 def _spectrum(folder: Path, iteration: int) -> list[tuple[object, ...]]:

@@ -91,7 +91,13 @@ def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callabl
                     "model whose operations have one."
                 ) from error
             unit = vector.real / vector.real.norm(dim=-1, keepdim=True)
-            gaps = _relative_gap(label, product(unit), difference(unit))
+            exact, differences = product(unit), difference(unit)
+            gaps = (exact - differences).norm(dim=-1) / torch.maximum(exact.norm(dim=-1), differences.norm(dim=-1))
+            if (gaps > MOST_DIFFERENCE).any():
+                raise InputError(
+                    f"group {label}: found Jacobian products that differ from finite differences by "
+                    f"{gaps.max().item():.2g} of their length; a call of detach() inside the model hides a derivative."
+                )
             parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, gaps))
             for sequence, (radius, angle, size, gap) in enumerate(zip(*parts, strict=True)):
                 row = {"reading": reading, "k": step.k, "sequence": sequence, "radius": radius, "angle": angle}
@@ -176,17 +182,6 @@ def _onto_tangent(vectors: Tensor, state: Tensor) -> Tensor:
     """The part of the vectors of each token that is orthogonal to its state, (B, …, C) each."""
     unit = state / norm(state)[..., None]
     return vectors - (vectors * unit).sum(-1, keepdim=True) * unit
-
-
-def _relative_gap(label: str, exact: Tensor, differences: Tensor) -> Tensor:
-    """Relative difference (B,) of exact products and central differences (B, T C); InputError where they disagree."""
-    found = (exact - differences).norm(dim=-1) / torch.maximum(exact.norm(dim=-1), differences.norm(dim=-1))
-    if (found > MOST_DIFFERENCE).any():
-        raise InputError(
-            f"group {label}: found Jacobian products that differ from finite differences by "
-            f"{found.max().item():.2g} of their length; a call of detach() inside the model hides a derivative."
-        )
-    return found
 
 
 def with_state(found: Any, pick: Any, state: Tensor) -> Any:
