@@ -213,7 +213,7 @@ def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
         columns |= with_bounds(joined, point, name, name, SEED)
     gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
     tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for row in gains.itertuples():
         gain = Estimate(row.gain, row.gain_low, row.gain_high)
         shown = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}", f"{row.ce:.3f}"
