@@ -18,8 +18,8 @@ from twoscale.workflow.runs import Runs
 ROOT = Path(__file__).parents[2]
 # What Snakemake needs to plan and run, and what `export` reads.
 PARTS = (
-    *("Snakefile", ".test", "config.yaml", "workflow", "scripts", "src", "envs", "profiles", "config", "pyproject.toml"),
-    *("requirements.txt", "CITATION.cff", "LICENSE", "README.md"),
+    *("Snakefile", "config.yaml", "workflow", "scripts", "src", "envs", "profiles", "config", "pyproject.toml"),
+    *("requirements.txt", "CITATION.cff", "LICENSE", "README.md", ".test"),
 )
 NOT_CODE = ("__pycache__", "*.egg-info", "*.sif")
 COPIES = {"show_figure", "show_page"}

@@ -7,7 +7,10 @@ import pytest
 import yaml
 
 PROFILES = Path(__file__).parents[2] / "profiles"
-CALLS = [("--profile", "profiles/slurm"), ("--workflow-profile", "profiles/slurm")]
+CALLS = [
+    ("--profile", "profiles/slurm"),
+    pytest.param(("--workflow-profile", "profiles/slurm"), marks=pytest.mark.runs),
+]
 WITH_TORCH = "extract_trajectories extract_states measure_exit_quality benchmark_exits".split()
 
 

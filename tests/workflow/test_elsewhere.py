@@ -4,6 +4,8 @@ import pytest
 
 from tests.workflow.conftest import TARGETS, Project, publish
 
+pytestmark = pytest.mark.runs
+
 CONFIG = {"preset": "tiny", "seed": 5}
 FIGURES_AND_MORE = ("all", "supplementary")
 TOKENS = "results/tiny/data/tokens.json"
@@ -43,7 +45,6 @@ def test_a_module_with_a_config_plans_the_same_jobs(fresh, planned, elsewhere):
     assert imported_plan(elsewhere) == planned
 
 
-@pytest.mark.runs
 def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
     fresh, planned, elsewhere, tmp_path_factory, monkeypatch
 ):
@@ -57,7 +58,6 @@ def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
     assert (clone / "src/twoscale/__init__.py").exists()
 
 
-@pytest.mark.runs
 def test_another_folder_and_the_snakefile_of_the_catalog_plan_the_same_jobs(fresh, planned, elsewhere):
     snakefile = ("-s", str(fresh.root / "Snakefile"))
     assert elsewhere.plan(*FIGURES_AND_MORE, *snakefile) == planned

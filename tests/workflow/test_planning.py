@@ -154,6 +154,7 @@ def test_more_iterations_only_add_segments(editable):
     assert editable.plan() == {"extract_trajectories": 2} | measured | EXITS | FIGURES
 
 
+@pytest.mark.runs
 def test_a_run_of_hundreds_of_segments_is_planned(fresh):
     fresh.configure(train={"iterations": 5000})
     plan = fresh.plan("results/tiny/checkpoints/iteration_005000.safetensors")

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import twoscale
 from tests.small import ROOT
 
@@ -17,6 +19,7 @@ CELLS = [cell for cell in json.loads(TOUR.read_text(encoding="utf-8"))["cells"] 
 RUNNER = "import json, sys\nnames = {}\nfor code in json.load(sys.stdin): exec(compile(code, 'cell', 'exec'), names)"
 
 
+@pytest.mark.runs
 def test_every_cell_runs_on_a_tiny_run(finished, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "results").mkdir()
