@@ -59,7 +59,7 @@ VARIANTS = {
     "no groups": ({"groups": []}, {}),
     "Huginn": (ARCHITECTURES["Huginn"] | {"groups": [[2, 3]]}, {}),
     "Ouro": (ARCHITECTURES["Ouro"] | {"groups": [[1, 2, 3, 4]], "num_kv_heads": 1}, {}),
-    "Parcae": (ARCHITECTURES["Parcae"] | {"groups": [[2, 3]], "looped_mlp_size": 12}, {}),
+    "Parcae": (ARCHITECTURES["Parcae"] | {"groups": [[2, 3]], "looped_mlp_size": 12, "value_embeddings": ()}, {}),
     "retrofitted OLMo": (ARCHITECTURES["retrofitted OLMo"] | {"groups": [[2, 3]]}, {}),
     "exit gate": ({"groups": [[2, 3]], "exit_gate": True}, {"exit_gate": {"entropy_weight": 0.1}}),
 }
