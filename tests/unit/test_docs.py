@@ -1,7 +1,9 @@
 """README and docs/: every link leads to a file and a heading that exist."""
 
 import re
+import shlex
 
+from twoscale import config
 from twoscale.config import PROJECT
 
 PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -53,3 +55,13 @@ def test_a_page_is_read_in_ten_minutes_and_all_in_an_afternoon():
     written = {page: words(page) for page in PAGES if page.name not in GENERATED}
     assert [page for page, count in written.items() if count > PAGE_WORDS] == []
     assert sum(written.values()) <= ALL_WORDS
+
+
+def test_the_answers_to_users_are_commands_with_valid_configs():
+    page = (PROJECT / "docs/models.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\| .*\? \| `(.*?)`", page, re.MULTILINE)
+    assert len(commands) >= 4
+    for command in commands:
+        program, _, option, *entries = shlex.split(command)
+        assert (program, option) == ("snakemake", "--config")
+        config.runs(config.user_config([], entries))

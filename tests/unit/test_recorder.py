@@ -361,17 +361,28 @@ def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp
         assert states.values.shape == (2 * (LOOPS + 1), 3, CHANNELS)
 
 
-@pytest.mark.runs
-def test_the_examples_of_the_page_run_as_printed(tmp_path):
+def run_examples(folder, *names):
+    """Run code blocks of the page one after another, as one script in a folder."""
     page = (ROOT / "docs" / "recorder.md").read_text()
     code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}
-    example = (
-        "import os\n"
-        + f"os.chdir({str(tmp_path)!r})\n"
-        + "".join(code[f"# {name}.py"] for name in ("record", "save", "beyond"))
-    )
-    subprocess.run([sys.executable, "-c", example], check=True)
+    script = folder / "example.py"
+    script.write_text("".join(code[f"# {name}.py"] for name in names))
+    subprocess.run([sys.executable, script.name], cwd=folder, check=True)
+
+
+@pytest.mark.runs
+def test_the_examples_of_the_page_run_as_printed(tmp_path):
+    run_examples(tmp_path, "record", "save", "beyond", "cores")
     for run in ("mine", "saved"):
         names = [path.name for path in draw_run(tmp_path / "results" / run)]
         assert names == drawn("fig1", "fig3", "fig5", "path_types")
+    names = [path.name for path in draw_run(tmp_path / "results/cores")]
+    assert names == drawn("fig1", "fig2", "fig3", "fig5", "path_types")
     assert (write_card(tmp_path / "results" / "beyond")[0]).read_text().count("## ") == 5
+
+
+@pytest.mark.runs
+def test_states_of_a_trace_of_nnsight_give_the_tables_of_the_recorder(tmp_path):
+    pytest.importorskip("nnsight", reason="needs nnsight: pip install nnsight")
+    run_examples(tmp_path, "record", "save", "traced")
+    assert [path.name for path in draw_run(tmp_path / "results/traced")] == drawn("fig1", "fig3", "fig5", "path_types")
