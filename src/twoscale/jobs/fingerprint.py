@@ -71,7 +71,6 @@ def covered(roots: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-@cache
 def module_file(name: str) -> Path | None:
     """The file of a module, or the __init__.py of a package; None if there is neither in the library."""
     path = SOURCE.joinpath(*name.split("."))
