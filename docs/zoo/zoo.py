@@ -39,20 +39,27 @@ def measured(entry: dict, card: pd.DataFrame, findings: pd.DataFrame) -> dict:
 
 
 def predictions(fit: list[dict], test: list[dict]) -> list[list]:
-    """Rows of the table of predictors, the best first: a line fitted on some models, applied to the others."""
+    """Rows of the table of predictors, the best first: a line fitted on some models, applied to the others.
+
+    A prediction is between `LEAST` and the nats that are left to a uniform prediction of the vocabulary. The factor is
+    over the models that lose more than `LEAST`.
+    """
     target, truth = (np.log10([max(model["over"], LEAST) for model in part]) for part in (fit, test))
+    most, lose = np.log10([np.log(model["vocab"]) - model["loss"] for model in test]), truth > np.log10(LEAST)
     rows = [("the mean of the fitted models", np.full(len(test), target.mean()))]
+    rows.append((f"nothing, {LEAST:g} nats for all", np.full(len(test), np.log10(LEAST))))
     for name in PREDICTORS:
         known, asked = (np.array([model[name] for model in part]) for part in (fit, test))
         slope, offset = np.polyfit(known, target, 1)
         rows.append((name, offset + slope * asked))
-    cells = {}
+    cells = []
     for name, guess in rows:
+        guess = np.clip(guess, np.log10(LEAST), most)
         order = "" if np.ptp(guess) == 0 else f"{pd.Series(guess).rank().corr(pd.Series(truth).rank()):.2f}"
-        distance = np.abs(np.maximum(guess, np.log10(LEAST)) - truth)
-        factor, worst = 10 ** distance.mean(), 10 ** distance.max()
-        cells[factor] = [name, *map(nats, 10**guess), f"{factor:.2g}", f"{worst:.2g}", order]
-    return [cells[factor] for factor in sorted(cells)]
+        distance = np.abs(guess - truth)
+        factor, worst = 10 ** distance[lose].mean(), 10 ** distance.max()
+        cells.append((factor, [name, *map(nats, 10**guess), f"{factor:.2g}", f"{worst:,.0f}", order]))
+    return [row for _, row in sorted(cells)]
 
 
 def nats(value: float) -> str:

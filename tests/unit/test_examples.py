@@ -3,6 +3,7 @@
 import argparse
 import importlib
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -29,6 +30,21 @@ def data(tmp_path):
     path = tmp_path / "problems.data"
     path.write_text("\n".join([PROBLEM] * 20) + "\n")
     return path
+
+
+def test_the_zoo_judges_predictors_on_models_that_lose_something_and_predicts_no_more_than_can_be_lost(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "zoo")
+    zoo = importlib.import_module("zoo")
+
+    def model(over, signal, vocab=1024):
+        return {"over": over, "loss": 3.0, "vocab": vocab} | dict.fromkeys(zoo.PREDICTORS, signal)
+
+    fit = [model(10.0**power, power) for power in (-2, -1)]
+    rows = {row[0]: row[1:] for row in zoo.predictions(fit, [model(2.0, 4), model(0.0, -9), model(0.01, -2)])}
+    left = np.log(1024) - 3  # to a uniform prediction
+    assert rows[zoo.STEP][:3] == [f"{left:.2g}", "≤ 0.001", "0.01"]
+    assert rows[zoo.STEP][3] == f"{(left / 2) ** 0.5:.2g}"  # of the first and the last
+    assert rows["nothing, 0.001 nats for all"][3] == f"{(2000 * 10) ** 0.5:.2g}"
 
 
 def test_the_solver_reads_problems_and_all_their_shortest_paths(example, data):
