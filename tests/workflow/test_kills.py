@@ -28,8 +28,12 @@ def wait_until(condition, snakemake: subprocess.Popen) -> None:
 
 
 def trainers(snakemake: subprocess.Popen) -> list[psutil.Process]:
-    children = psutil.Process(snakemake.pid).children(recursive=True)
-    return [child for child in children if "scripts/train_segment.py" in child.cmdline()]
+    """The running training jobs; a child that ends while it is looked at is none."""
+    found = []
+    for child in psutil.Process(snakemake.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # also raised, as ZombieProcess, before its parent waits for it
+            found += [child] * ("scripts/train_segment.py" in child.cmdline())
+    return found
 
 
 @pytest.mark.runs
