@@ -22,7 +22,7 @@ FLOORS = [
     {"studies"},
     {"recorder"},
     {"export"},
-    {"workflow", "__main__"},
+    {"workflow"},
 ]
 WITHOUT_TORCH = ("claims", "figures", "report")  # nor the drawings of studies
 CHECKOUT = size.Checkout(Path(__file__).parents[2])
