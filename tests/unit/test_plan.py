@@ -53,7 +53,7 @@ VARIANTS = {
 }
 # Keys that change the number of parameters, besides those of the variants.
 PARAMETERS = [
-    {"groups": [[2, 3]], "vocab_multiple": 1},
+    {"groups": [[2, 3]], "vocab_multiple": 1, "injection": "boundary"},
     GROUPED | {"qk_norm": True, "qk_bias": True, "norms": "post"},
     {"injection": "none", "state_init": "input", "tied_head": False, "exit_gate": True, "norms": "pre"},
 ]

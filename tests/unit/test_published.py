@@ -22,9 +22,9 @@ from twoscale.model.published.folder import PublishedFolder, folder_layer
 from twoscale.model.published.weights import open_published
 
 GOLDEN = ROOT / "tests" / "golden" / "published"
-NAMES = ("huginn", "llama", "olmo", "ouro", "parcae", "parcae-linear", "parcae-add", "parcae-values")
+NAMES = ("huginn", "llama", "olmo", "ouro", "parcae", "parcae-linear", "parcae-add", "parcae-values", "ladder")
 ROUNDED = {"rtol": 0, "atol": 1e-5}  # their code rounds to float32 within a pass
-TOLERANCES = {"parcae-values": {"rtol": 0, "atol": 1e-9}}  # here it ran in float64 throughout
+TOLERANCES = {name: {"rtol": 0, "atol": 1e-9} for name in ("parcae-values", "ladder")}  # float64 throughout
 
 
 def golden(name):
@@ -227,6 +227,8 @@ def test_an_early_exit_step_of_ouro_is_the_published_number_of_loops(tmp_path):
         ("parcae-add", {"recurrent_num_heads": 2}, "recurrent_num_heads = 2, expected 4"),
         ("parcae-add", {"clip_qkv": 8}, "clip_qkv = 8, expected null"),
         ("parcae-add", {"recurrent_rope_dims": 4}, "recurrent_rope_dims = 4, expected 2"),
+        ("ladder", {"depth_scale_mode": "none"}, 'depth_scale_mode = "none", expected one of'),
+        ("ladder", {"final_eval_active_core_repetitions": 1.5}, "final_eval_active_core_repetitions = 1.5, expected a"),
     ],
 )
 def test_an_option_that_is_not_supported_is_named(tmp_path, name, options, expected):

@@ -167,13 +167,14 @@ class ModelConfig(ModelSizes, Section):
         "Standard deviation of the noise of state_init, before truncation at three standard deviations.",
         source="[G]",
     )
-    injection: Literal["projection", "diagonal", "add", "none"] = option(
+    injection: Literal["projection", "diagonal", "add", "boundary", "none"] = option(
         "projection",
         "Injection of the input e into a loop step: projection of [state ; e]; diagonal, x * exp(-D * exp(A_log))"
-        " + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946); add, x + e; or none, where e"
-        " is only the initial state.",
+        " + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946); add, x + e; boundary, a norm"
+        " and + injection_scale * e after the layers (arXiv 2609.19107); or none, where e is only the initial state.",
         source="App. B, [G]",
     )
+    injection_scale: Positive = option(1.0, "Factor of the input for injection: boundary.", source="arXiv 2609.19107")
     input_norm: Flag = option(
         False, "RMSNorm on the input of a looped group before the injection, as in Parcae.", source="[G]"
     )

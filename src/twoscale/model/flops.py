@@ -96,7 +96,7 @@ def parameters(model: ModelConfig) -> int:
     size = model.hidden_size
     tables = model.padded_vocab_size * (1 if model.tied_head else 2)
     tables += model.context_length if model.positions == "learned" else 0
-    injection = {"projection": 2 * size**2, "diagonal": size**2 + 2 * size}.get(model.injection, 0)
+    injection = {"projection": 2 * size**2, "diagonal": size**2 + 2 * size, "boundary": size}.get(model.injection, 0)
     per_group = injection + (size**2 if model.exit_projection else 0) + (size if model.input_norm else 0)
     gate = size + 1 if model.exit_gate else 0
     numbers = range(1, model.num_layers + 1)

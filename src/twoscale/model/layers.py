@@ -293,9 +293,24 @@ class AddedGroup(LoopedGroup):
         return state + injected
 
 
+class BoundaryGroup(LoopedGroup):
+    """A looped group whose steps end with a norm and the addition of the scaled input (arXiv 2609.19107)."""
+
+    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+        super().__init__(numbers, config, rotary)
+        self.input_scale, self.step_norm = config.injection_scale, RMSNorm(config.hidden_size, config.norm_epsilon)
+
+    def project_input(self, entered: Tensor) -> Tensor:
+        return self.input_scale * entered
+
+    def forward(self, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
+        return self.step_norm.forward(super().forward(state, injected, attend)) + injected
+
+
 GROUPS: dict[str, type[LoopedGroup]] = {
     "projection": ProjectedGroup,
     "diagonal": DiagonalGroup,
     "add": AddedGroup,
+    "boundary": BoundaryGroup,
     "none": LoopedGroup,
 }

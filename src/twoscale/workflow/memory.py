@@ -24,8 +24,8 @@ def activation_bytes(run: Config) -> float:
     """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1, without its logits.
 
     A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4 if gated), the
-    adapter 1; with train.recompute a loop step keeps its state only. With train.exit_gate the layers after the group
-    decode every state, and three stacks of states are kept. A test compares this with autograd.
+    adapter or the norm of a boundary 1; with train.recompute a loop step keeps its state only. With train.exit_gate the
+    layers after the group decode every state, and three stacks of states are kept. A test compares this with autograd.
     """
     model, train = run.model, run.train
 
@@ -34,7 +34,7 @@ def activation_bytes(run: Config) -> float:
         return states + (4 if model.mlp == "gated" else 2) * model.mlp_width_of(number)
 
     steps = min(model.mean_loops + 1, train.backprop_depth or math.inf)
-    adapter = model.hidden_size if model.injection in ("projection", "diagonal") else 0
+    adapter = model.hidden_size if model.injection in ("projection", "diagonal", "boundary") else 0
     kept: float = sum(layer(number) for number in range(1, model.num_layers + 1) if not model.is_looped(number))
     for group in model.groups:
         step = sum(map(layer, group)) + adapter

@@ -13,6 +13,7 @@ from typing import Any
 
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig
+from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.types import LONGEST_VALUE, parse_json
 
 # Name of a published tensor -> its shape.
@@ -39,29 +40,32 @@ class Description:
 
 @dataclass(frozen=True)
 class Names:
-    """Names of published tensors: ours -> theirs, or several that are the rows of ours, in this order.
+    """Names of published tensors: ours -> theirs, or several that are the rows of ours, in this order. None: ones.
 
     outside: parameters outside of layers. inside: parameters of a layer, both without the beginnings of their names.
     beginning: (our model, number of a layer) -> the beginning of its tensors' names.
     """
 
-    outside: Mapping[str, str]
+    outside: Mapping[str, str | Sequence[str]]
     inside: Mapping[str, str | Sequence[str]]
     beginning: Callable[[ModelConfig, int], str]
 
     def of(self, model: ModelConfig, parameter: str) -> list[str]:
         """The published tensors of a parameter of a model."""
-        if parameter in self.outside:
-            return [self.outside[parameter]]
+        if parameter == "head.weight" or parameter in self.outside:
+            return _listed(self.outside.get(parameter, HEAD))
         match parameter.split(".", 4):
             case ["unlooped", number, *rest]:
                 layer, name = int(number), ".".join(rest)
             case ["groups", group, "layers", number, name]:
                 layer = model.groups[int(group)][int(number)]
             case _:
-                return [HEAD if parameter == "head.weight" else self.outside[parameter]]
-        theirs = self.inside[name]
-        return [f"{self.beginning(model, layer)}.{part}" for part in ([theirs] if isinstance(theirs, str) else theirs)]
+                raise KeyError(parameter)
+        return [f"{self.beginning(model, layer)}.{part}" for part in _listed(self.inside[name])]
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,14 @@ class Family:
         describe: (config.json, shapes of the tensors) -> the model.
         names: (our model, shapes of the tensors) -> names of its tensors.
         droppable: Pattern of the names of tensors that may be there and are not needed; a head that is tied, too.
+        adapt: (config.json, name, published tensor as our rows) changes the rows to what our model multiplies by.
     """
 
     name: str
     describe: Callable[["Options", Shapes], Description]
     names: Callable[[ModelConfig, Shapes], Names]
     droppable: str
+    adapt: Callable[["Options", str, Any], object] = lambda options, name, rows: None
 
 
 class Options:
@@ -479,10 +485,81 @@ def parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
     return Names(outside, inside, lambda model, number: f"{of.prefix}{core_layer(core, number)}")
 
 
+# --- Loop-2, Loop-Grow and Operator-1 of Chen et al. (arXiv 2609.19107): each step of the core ends with a norm and the
+# addition of the prelude's output. No norm has weights. Their `result.json` is the config.json.
+
+FLOAT32_EPSILON = 2.0**-23  # of every norm
+LADDER_NAMES = Names(
+    {
+        "token_embedding.weight": "transformer.wte.weight",
+        "final_norm.weight": [],
+        "groups.0.step_norm.weight": [],
+    },
+    {
+        "norm1.weight": [],
+        "norm3.weight": [],
+        "qkv.weight": ["attn.c_q.weight", "attn.c_k.weight", "attn.c_v.weight"],
+        "attention_out.weight": "attn.c_proj.weight",
+        "mlp_in.weight": ["mlp.c_gate.weight", "mlp.c_fc.weight"],
+        "mlp_out.weight": "mlp.c_proj.weight",
+    },
+    lambda model, number: f"transformer.h.{number - 1}",
+)
+
+
+def describe_ladder(options: Options, shapes: Shapes) -> Description:
+    """The core repetitions of the published evaluation; no exit criterion was published."""
+    options.require("recurrence_only", "recurrence_rmsnorm")
+    options.require(True, "decoder_inject")
+    options.require(1, "output_multiplier")
+    options.require("L", "window_pattern")
+    layers, core, size = (options.count(key) for key in ("n_layer", "core_layer_count", "n_embd"))
+    prelude, heads = options.count("prelude_layer_count", default=(layers - core) // 2), options.count("n_head")
+    options.require(layers - prelude - core, "coda_layer_count")
+    options.require(heads, "n_kv_head")
+    grown = "final_eval_active_core_repetitions"
+    loops = options.positive(key := "core_repetitions" if options.get(grown) is None else grown)
+    if loops % 1:
+        raise options.error(key, "a whole number")
+    model = SHARED | {
+        "num_layers": layers,
+        "num_heads": heads,
+        "hidden_size": size,
+        "groups": [list(range(prelude + 1, prelude + core + 1))],
+        "mean_loops": loops,
+        "norms": "pre",
+        "norm_epsilon": FLOAT32_EPSILON,
+        "state_init": "input",
+        "injection": "boundary",
+        "injection_scale": options.positive("recurrence_emb_alpha"),
+        "rotary_pairs": "halves",
+        "qk_norm": "head",
+        "mlp": "gated",
+        "mlp_size": shapes.get("transformer.h.0.mlp.c_fc.weight", (1,))[0],
+        "embedding_scale": 1.0,
+        "tied_head": False,
+        "vocab_multiple": 64,
+    }
+    vocab_size = options.count("vocab_size", default=GPT2_VOCAB_SIZE)
+    return Description(model, vocab_size, options.count("sequence_len", default=2048), int(loops), {})
+
+
+def adapt_ladder(options: Options, name: str, rows: Any) -> None:
+    """Norm of the embedding, factor of the branches, and the direction of their rotation, which swaps the halves."""
+    if name == "transformer.wte.weight":
+        rows *= (rows.square().mean(-1, keepdim=True) + FLOAT32_EPSILON).rsqrt()
+    elif name.endswith("c_proj.weight"):
+        rows *= options.positive("residual_branch_multiplier", 1.0)
+    elif name.endswith(("c_q.weight", "c_k.weight")):
+        rows.copy_(rows.unflatten(0, (options.count("n_head"), 2, -1)).flip(1).flatten(0, 2))
+
+
 OURO = Family("Ouro", describe_ouro, lambda model, shapes: OURO_NAMES, r"model\.rotary_emb\.inv_freq")
 RAVEN = Family("Huginn and retrofitted models", describe_raven, raven_names, r"freqs_cis|rotary_emb\.inv_freq")
 # the table of rotations, and gates or tables of value embeddings without the other
 UNUSED = r"freqs_cis|.*\.attn\.ve_gate\.weight|value_embeds\.\d+\.weight"
 PARCAE = Family("Parcae", describe_parcae, parcae_names, UNUSED)
+MULTIPLIERS = r"transformer\.h\.\d+\.residual_branch_multipliers"
+LADDER = Family("the loop ladder", describe_ladder, lambda model, shapes: LADDER_NAMES, MULTIPLIERS, adapt_ladder)
 # Value of the key of config.json that names the family. Parcae's code writes no model_type.
-FAMILIES = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE}
+FAMILIES = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE, "loop": LADDER}

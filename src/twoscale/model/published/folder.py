@@ -18,9 +18,9 @@ from twoscale.model.published.families import FAMILIES, Description, Family, Opt
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt")
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "final.pt")
 # Keys of config.json that name the family.
-KIND_KEYS = ("model_type", "model_class_name", "_class_name")
+KIND_KEYS = ("model_type", "model_class_name", "_class_name", "depth_scale_mode")
 # Thresholds around the published one, so that a curve shows where a gate starts to cost quality.
 GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
@@ -67,20 +67,19 @@ class PublishedFolder:
         return {name: shape for file in self.weight_files for name, shape in tensor_shapes(file).items()}
 
     @cached_property
-    def _described(self) -> tuple[Family, Description]:
-        options = Options(self.path / CONFIG)
-        key = next((key for key in KIND_KEYS if options.get(key) is not None), KIND_KEYS[0])
-        family = FAMILIES[options.choice(key, "", FAMILIES)]
-        return family, family.describe(options, self.shapes)
+    def options(self) -> Options:
+        """config.json."""
+        return Options(self.path / CONFIG)
 
     @property
     def family(self) -> Family:
-        return self._described[0]
+        key = next((key for key in KIND_KEYS if self.options.get(key) is not None), KIND_KEYS[0])
+        return FAMILIES[self.options.choice(key, "", FAMILIES)]
 
-    @property
+    @cached_property
     def description(self) -> Description:
         """The model, and the loops, exit criteria and context with which it was published."""
-        return self._described[1]
+        return self.family.describe(self.options, self.shapes)
 
     @property
     def layer(self) -> dict[str, dict[str, Any]]:

@@ -39,7 +39,9 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
     model = model.to_empty(device=device).eval().requires_grad_(False)
     targets: dict[str, Tensor] = {}  # name of a published tensor -> the rows of our parameter that it is
     for ours, parameter in model.named_parameters():
-        parts = theirs[ours]
+        if not (parts := theirs[ours]):
+            parameter.data.fill_(1.0)  # a norm that has no weights there
+            continue
         rows = [source.shapes[part][0] for part in parts] if len(parts) > 1 else [len(parameter)]
         targets |= dict(zip(parts, parameter.data.split(rows), strict=True))
     for file in source.weight_files:  # in the order of the files
@@ -50,6 +52,7 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
                     raise InputError(f"{file}: tensor {name}: found the dtype {tensor.dtype}, expected a float.")
                 check_finite(file, name, tensor)
                 targets[name].copy_(tensor.reshape(targets[name].shape))
+                source.family.adapt(source.options, name, targets[name])
     return model
 
 
@@ -62,7 +65,8 @@ def _check_tensors(source: PublishedFolder, model: LoopedModel, theirs: dict[str
     check_names(source.path, wanted - shapes.keys(), unknown, expected_names)
     for ours, parameter in model.named_parameters():
         parts, expected = theirs[ours], tuple(parameter.shape)
-        found = [shapes[part] for part in parts]
+        if not (found := [shapes[part] for part in parts]):
+            continue
         # a single tensor may have more axes; several are the rows of the parameter
         fits = found == [expected] or (len(found[0]) > 2 and math.prod(found[0]) == math.prod(expected))
         if len(found) > 1:
