@@ -6,6 +6,7 @@ import importlib
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from tests.small import ROOT
@@ -119,3 +120,30 @@ def test_a_model_trains_on_chains_and_its_exits_are_compared(load, tmp_path, mon
         arena = tables.read("arena", tmp_path / task / name / "arena.parquet")
         assert {"kl", "step_norm_relative"} & set(arena["criterion"]), name
         assert f"{task}, {name}:\nCompared with random exits" in said
+
+
+def test_exits_of_a_published_model_are_compared_on_the_starts_of_documents(load, tmp_path, monkeypatch, capsys):
+    example, ids = load("published_exits"), np.random.default_rng(1).integers(2, 20, 100, np.uint16)
+    ids[[5, 20, 28, 50]] = 1  # documents of 15, 8, 22 and 50 tokens
+    file = tmp_path / "tokens.bin"
+    file.write_bytes(bytes(1024) + ids.tobytes())
+    rows = example.documents(torch.from_numpy(ids.astype(np.int64)), start=1, tokens=10)
+    assert [row.tolist() for row in rows] == [ids[begin : begin + 11].tolist() for begin in (5, 28, 50)]
+
+    model = ROOT / "tests/golden/published/parcae"
+    options = {"documents": None, "length": 10, "start": 1, "loops": 6}
+    example.main(argparse.Namespace(model=model, tokens=file, folder=tmp_path / "out", **options))
+    said = capsys.readouterr().out
+    example.main(argparse.Namespace(model=model, tokens=file, folder=tmp_path / "two", **options | {"documents": 2}))
+    arena = tables.read("arena", tmp_path / "out" / "arena.parquet")
+    assert "Compared with random exits" in said
+    assert (set(arena["run"]), set(arena["documents"])) == ({"out"}, {3})
+    assert set(tables.read("arena", tmp_path / "two" / "arena.parquet")["documents"]) == {2}
+
+    at_most = arena[(arena["reference"] == "oracle") & (arena["criterion"] == "fixed") & (arena["threshold"] == 6)]
+    source = example.PublishedFolder(model)
+    opened = example.open_published(model, config := source.model_config(), torch.float32, "cpu")
+    logits = opened(rows[:, :-1], [6], example.EvaluationNoise.of(config, example.SEED, range(3)))
+    assert at_most["ce"].item() == pytest.approx(
+        F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item(), 1e-5
+    )
