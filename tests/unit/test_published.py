@@ -281,6 +281,14 @@ def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_an
     assert run.model.context_length == run.exits.latency_tokens == 32
 
 
+def test_keys_of_a_folder_may_be_strings_as_in_the_options_of_snakemake(tmp_path):
+    model = {"source": "published", "folder": str(write_folder("ouro", tmp_path / "ouro")), "context_length": "32"}
+    user = {"model": model, "data": {"source": "python_docs"}, "scaling": {"loops": ["1", "4"]}}
+    run = config.runs(user | {"path_types": {"window": "3", "max_period": "2"}})["published"]
+    assert (run.scaling.loops, run.path_types.window) == ((1, 4), 3)
+    assert run.model.context_length == run.exits.latency_tokens == 32
+
+
 def test_a_model_published_with_one_loop_is_measured_at_one_and_at_two(tmp_path):
     folder = copied("parcae-add", tmp_path)
     edit(folder, mean_recurrence=1)

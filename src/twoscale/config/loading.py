@@ -188,12 +188,13 @@ def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, 
         if isinstance(section, Mapping) and section.get("criteria") == {}:
             expected = "criteria to add or to change; null removes one, as in {kl: null}"
             raise InputError(f"config key {name}.criteria: found {{}}, expected {expected}.")
-    merged = merge(base, overlay)
     model = overlay.get("model")
-    folder = model.get("folder") if isinstance(model, Mapping) else None
-    if not isinstance(folder, str):
-        return merged
-    return merge(merge(base, folder_reader().folder_layer(os.path.expanduser(folder), merged)), overlay)
+    if not isinstance(model, Mapping) or not isinstance(folder := model.get("folder"), str):
+        return merge(base, overlay)
+    # of the user's keys, which come last, the folder's depend on the context alone; options of Snakemake are strings
+    context = str(model.get("context_length", ""))
+    values = merge(base, {"model": {"context_length": int(context)}} if context.isdecimal() else {})
+    return merge(merge(base, folder_reader().folder_layer(os.path.expanduser(folder), values)), overlay)
 
 
 def folder_reader() -> Any:

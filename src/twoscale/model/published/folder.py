@@ -138,7 +138,7 @@ def tensor_shapes(file: Path) -> Shapes:
 def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The layer between a preset and the user's keys for the model in `folder`: loops, exit criteria and thresholds.
 
-    `values` are all layers merged; the layer keeps what they allow of context, timed tokens, loop grid and path window.
+    The layer keeps what `values`, all keys, allow of context, timed tokens, loop grid and path window.
     """
     source = PublishedFolder(Path(folder))
     found, window = source.description, values["path_types"]
