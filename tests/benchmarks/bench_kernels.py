@@ -3,9 +3,11 @@
     python tests/benchmarks/bench_kernels.py [--repeats 5] [--threads 2] [--count]
 
 Forward and backward passes: the time of PyTorch's operation over the time of ours, so a number above 1 means that ours
-is faster. `--count` counts, without a GPU, the kernels of a token in a captured graph.
+is faster. The memory of the loss is what it adds to the peak of the process. `--count` counts, without a GPU, the
+kernels of a token in a captured graph.
 """
 
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +21,7 @@ from torch import Tensor
 from twoscale.model.kernels import RMSNorm, causal_attention, linear
 from twoscale.model.loss import linear_cross_entropy
 
-SHAPES = ["384,6,4,256", "768,12,2,512"]  # hidden size, heads, sequences, tokens
+SHAPES = ["64,4,8,128", "384,6,4,256", "768,12,2,512"]  # hidden size, heads, sequences, tokens
 VOCAB_SIZE, PADDED = 50257, 50304
 MAX_LOOPS = 30
 Call = Callable[..., Tensor]
@@ -53,6 +55,21 @@ def once(call: Call, operands: tuple[Tensor, ...]) -> Callable[[], object]:
     return lambda: torch.autograd.grad(call(*operands).sum(), operands)
 
 
+def loss_memory(size: int, heads: int, batch: int, length: int) -> None:
+    """Record the memory of our loss over that of whole logits; before anything larger, since a peak only grows."""
+    *_, (_, ours, theirs, operands) = pairs(size, heads, batch, length)
+    peaks = []
+    for call in (lambda: None, once(ours, operands), once(theirs, operands)):
+        call()
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    before, mine, whole = peaks
+    record(
+        f"memory of the loss against whole logits, width {size}",
+        [(mine - before) / max(whole - before, 1)],
+        aim="≤ 0.33",
+    )
+
+
 def count_kernels() -> None:
     sys.path.append(str(Path(__file__).parents[2]))
     from tests import fake_cuda, gpu_kernels
@@ -81,7 +98,9 @@ def main() -> None:
     arguments = options(__doc__, smoke, shapes=SHAPES, repeats=5, threads=[2], count=False)
     if arguments.count:
         return count_kernels()
-    for shape in (tuple(map(int, shape.split(","))) for shape in arguments.shapes):
+    shapes = [tuple(map(int, shape.split(","))) for shape in arguments.shapes]
+    loss_memory(*shapes[-1])
+    for shape in shapes:
         for name, ours, theirs, operands in pairs(*shape):
             for threads in arguments.threads:
                 torch.set_num_threads(threads)

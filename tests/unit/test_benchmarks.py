@@ -11,6 +11,7 @@ import torch
 
 from tests.benchmarks import run
 from twoscale.config import PROJECT
+from twoscale.jobs import machine
 
 SCRIPTS = sorted((PROJECT / "tests/benchmarks").glob("bench_*.py"))
 WORKS = '''"""A title
@@ -25,7 +26,7 @@ record("kept keys", [1.0, 2.0, 4.0], aim="≤ 2")
 record("allocator", [float(os.environ["MALLOC_TRIM_THRESHOLD_"])])
 '''
 FAILS = '"""B\n\n    usage"""\nfrom common import record\nrecord("first", [3.0])\nraise SystemExit(1)\n'
-OLD = ("median", "1"), ("commit", "0000000"), ("date", "2020-01-01")
+OLD = ("median", "1"), ("commit", "0000000"), ("date", "2020-01-01"), ("instructions", machine.cpu_capability())
 
 
 @pytest.mark.runs
@@ -73,7 +74,7 @@ def test_a_run_replaces_what_it_measures_and_keeps_the_rest(tmp_path):
     page = (tmp_path / "table.md").read_text()
     assert page.startswith("Before.\n")
     assert page.endswith("After.\n")
-    assert "| b | against peer (at 0000000) | 1 |" in page
+    assert "| b | against peer | 1 (at 0000000) |" in page
     assert "| b | kept keys | 2 | ≤ 2 |" in page
     assert "\nA text.\n" in page
 

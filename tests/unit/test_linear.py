@@ -8,16 +8,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from twoscale.model import kernels
 from twoscale.model.kernels import MIN_MULTIPLICATIONS, MULTIPLE, Linear, linear, lowered_weights
 from twoscale.model.layers import Adapter
 
 BATCH = (4, MULTIPLE)  # sequences and tokens
-IN, OUT = 80, 96  # many enough for oneDNN
+IN, OUT = 320, 448  # many enough for oneDNN
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["oneDNN", "MKL"])
+def uses_onednn(request, monkeypatch) -> bool:
+    """Both choices on any processor."""
+    uses = request.param and torch.backends.mkldnn.is_available()
+    monkeypatch.setattr(kernels, "USES_ONEDNN", uses)
+    return uses
 
 
 def tensor(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, requires_grad=True)
+    return (torch.randn(shape, generator=generator) / shape[-1] ** 0.5).requires_grad_()
 
 
 def used_onednn(call) -> bool:
@@ -26,10 +35,10 @@ def used_onednn(call) -> bool:
     return any(event.key == "mkldnn::_linear_pointwise" for event in profile.key_averages())
 
 
-def test_whole_batches_use_onednn_where_torch_has_it():
+def test_whole_batches_use_onednn_where_it_is_chosen(uses_onednn):
     x, weight = tensor(*BATCH, IN), tensor(OUT, IN)
     assert x.numel() * OUT >= MIN_MULTIPLICATIONS
-    assert used_onednn(lambda: linear(x, weight)) == torch.backends.mkldnn.is_available()
+    assert used_onednn(lambda: linear(x, weight)) == uses_onednn
     assert not used_onednn(lambda: linear(x[:, 1:], weight))  # a number of rows that may not come again
     assert not used_onednn(lambda: linear(x[:1, :2], weight))
     assert not used_onednn(lambda: linear(x.double(), weight.double()))

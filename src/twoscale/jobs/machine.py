@@ -30,19 +30,25 @@ from twoscale.base import InputError
 
 # --- what the machine has; without torch, whose import takes seconds
 
+CPUINFO = Path("/proc/cpuinfo")
+
 
 def description() -> dict[str, Any]:
     """Name of the processor, number of CPUs, and memory in GB."""
-    try:
-        name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:  # not Linux
-        name = None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "processor": name[1] if name else platform.processor() or platform.machine(),
+        "processor": processor("model name") or platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),
         "memory_gb": round(memory / 1e9, 1),
     }
+
+
+def processor(key: str) -> str | None:
+    """The value of a key of /proc/cpuinfo, such as "cpu family"; None where there is none, as on macOS."""
+    with suppress(OSError):
+        if found := re.search(rf"^{key}\s*: (.+)$", CPUINFO.read_text(), re.MULTILINE):
+            return found[1]
+    return None
 
 
 def cuda_devices() -> int:
@@ -106,12 +112,20 @@ FIRST = "first_iteration"
 Environment = Mapping[str, Any]
 
 
+def cpu_capability() -> str:
+    """The vector instructions of torch's kernels, such as "AVX2"; "AVX512 in halves" on AMD's Zen 4 (family 25)."""
+    import torch
+
+    name = torch.backends.cpu.get_cpu_capability()
+    return f"{name} in halves" if name == "AVX512" and processor("cpu family") == "25" else name
+
+
 def kernels(device: str) -> dict[str, Any]:
     """What selects the kernels of this process: names of variables and facts -> values, without unset variables."""
     import torch
 
     cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
-    facts = {"torch": torch.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()} | cuda
+    facts = {"torch": torch.__version__, "cpu_capability": cpu_capability()} | cuda
     return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 

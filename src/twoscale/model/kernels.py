@@ -1,7 +1,8 @@
 """Attention, norm and matrix products, each with the fastest kernel that PyTorch has for the device.
 
 On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other processors than Intel's. oneDNN, which
-PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_kernels.py).
+PyTorch brings too, uses AVX-512 wherever it is, and takes half the time where its vectors are computed whole
+(tests/benchmarks/bench_kernels.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from twoscale.jobs.machine import cpu_capability
 
 # --- attention ---------------------------------------------------------------------------------------------------
 
@@ -180,8 +183,9 @@ class _RMSNorm(torch.autograd.Function):
 # oneDNN prepares a kernel for each shape, which takes as long as a product of some hundred rows. So it is used for
 # row counts that recur, as in whole batches, and not for the tokens that still loop under an exit criterion.
 MULTIPLE = 64
-MIN_MULTIPLICATIONS = 2**20  # below, the call itself takes longer than the product
-HAS_ONEDNN = torch.backends.mkldnn.is_available()  # not in every build of PyTorch
+MIN_MULTIPLICATIONS = 2**25  # below, as at width 64, the calls and copies around a product take longer than it gains
+# Without full AVX-512, MKL is the faster one (docs/benchmarks.md). Not every build of PyTorch has oneDNN.
+USES_ONEDNN = cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
 
 
 class Linear(nn.Linear):
@@ -263,8 +267,16 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return _Linear.apply(x, weight) if torch.is_grad_enabled() else _onednn_linear(x, weight)
 
 
+def add_product(total: Tensor, gradient: Tensor, x: Tensor) -> None:
+    """Add gradient.T @ x to `total`: (N, O) and (N, I) -> (O, I)."""
+    if torch.is_autocast_enabled(x.device.type) or _suits_onednn(gradient.T, x.T):
+        total += linear(gradient.T, x.T)
+    else:
+        total.addmm_(gradient.T, x)
+
+
 def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    if not HAS_ONEDNN or x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
+    if not USES_ONEDNN or x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
         return False
     if torch.is_autocast_enabled("cpu"):  # F.linear is what autocast knows
         return False

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.model.kernels import MULTIPLE, linear
+from twoscale.model.kernels import MULTIPLE, add_product, linear
 
 # Logits at a time. A chunk should fit a CPU's caches and allocator; a GPU needs more rows to be busy.
 CHUNK_LOGITS = {"cpu": 2**24, "cuda": 2**26}
@@ -88,17 +88,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for rows, ids, of_rows, factor in zip(*chunks, factors, strict=True):
             logits = linear(rows, weight)  # (size, R)
             logits[:, vocab_size:] = -torch.inf
-            log_p = logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))  # bfloat16 under autocast
-            of_targets.append(log_p.gather(1, ids))  # (size, 1)
+            p = logits.softmax(-1, torch.promote_types(logits.dtype, torch.float32))  # bfloat16 under autocast
+            # log p: the largest p is 1 / sum(exp(logits - top)), and that of a target may be too small for a float
+            top, log_p_top = logits.amax(1, keepdim=True), p.amax(1, keepdim=True).log_()
+            of_targets.append(logits.gather(1, ids).to(p.dtype) - top + log_p_top)  # (size, 1)
             losses.append(-(of_targets[-1] if factor is None else of_targets[-1] * factor).sum())
             if with_gradient:
                 # d loss / d logits = p - onehot(target), up to the number of tokens
-                of_logits = log_p.exp_()
-                of_logits.scatter_add_(1, ids, of_logits.new_full(ids.shape, -1.0))
+                p.scatter_add_(1, ids, p.new_full(ids.shape, -1.0))
                 if factor is not None:
-                    of_logits *= factor
-                of_rows.copy_(linear(of_logits, weight.T))
-                of_weight += linear(of_logits.T, rows.T)
+                    p *= factor
+                of_rows.copy_(linear(p, weight.T))
+                add_product(of_weight, p, rows)
         of_shares = None if shares is None else -torch.cat(of_targets)[:, 0]
         ctx.save_for_backward(of_hidden, of_weight, of_shares)
         return torch.stack(losses).sum() / len(hidden)
