@@ -5,6 +5,7 @@
 MODEL_FOLDER is one of docs/models.md with one looped group; the file has 1024 bytes of header, then ids of 16 bits, as
 those of modded-nanogpt and parameter-golf. Each token leaves alone, on frozen trajectories: all other tokens run all
 loops. So one pass over the text serves all criteria and thresholds, and random exits and fixed loops are exact.
+Criteria on predictions see those of the layers after the loop.
 """
 
 import argparse
@@ -20,12 +21,13 @@ from twoscale.exits.contract import GivenStates
 from twoscale.exits.criteria import CRITERIA, ExitCriterion
 from twoscale.exits.references import Pass
 from twoscale.model.interface import CausalAttention, LoopedModel
+from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 from twoscale.studies.arena.__main__ import Exits
 from twoscale.studies.arena.draw import PRIMARY
-from twoscale.studies.arena.measure import frozen_groups
+from twoscale.studies.arena.measure import STREAMS, frozen_groups
 
 BATCH, SEED, HEADER = 8, 1, 1024
 HALF_DECADES = [10 ** (exponent / 2) for exponent in range(-6, 5)]  # for states of any size
@@ -59,9 +61,10 @@ def losses_and_exits(model: LoopedModel, rows: Tensor, loops: int) -> tuple[Tens
         first, tokens = number * BATCH, batch[:, :-1]
         noise = EvaluationNoise.of(model.config, SEED, range(first, first + len(batch)))
         (frozen,) = frozen_groups(Pass(model, loops, noise, CausalAttention.of(tokens)), tokens)
-        losses.append(frozen.losses(batch[:, 1:]))
+        readouts = torch.cat([model.readout(frozen.behind(part)) for part in frozen.states.split(STREAMS)])
+        losses.append(torch.stack([cross_entropies(logits, batch[:, 1:]) for logits in readouts]))
         states = frozen.states.flatten(1, 2)
-        logits = {x.data_ptr(): model.readout(x) for x in states}
+        logits = {x.data_ptr(): of_tokens for x, of_tokens in zip(states, readouts.flatten(1, 2), strict=True)}
         for (name, tau), found in exits.items():
             found.append(decided(CRITERIA[name](tau), states, logits).view(tokens.shape))
     chosen = {point: torch.cat(found) for point, found in exits.items()}
