@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
+from twoscale.base import InputError
 from twoscale.config import Config, checked, preset, text_label
 from twoscale.figures import style
 from twoscale.figures.catalogue import Figure, figures
 from twoscale.jobs import command
-
-DPI = 150
 
 
 def redraw(figure: Figure, config: Config, run: Path, picture: Path) -> None:
@@ -19,15 +18,16 @@ def redraw(figure: Figure, config: Config, run: Path, picture: Path) -> None:
         command.function(figure.function), inputs, [run.name], **figure.values(config), context=context
     )
     with style.look():
-        drawn.savefig(picture, dpi=DPI, metadata=style.DATE[picture.suffix[1:]])
+        drawn.savefig(picture, dpi=150, metadata=style.DATE[picture.suffix[1:]])
 
 
-def main(run: Path, docs: Path) -> None:
-    config = checked(preset("demo"))
+def main(arguments) -> None:
+    run, docs, config = arguments.run, arguments.docs, checked(preset("demo"))
+    if not (run / "tables").is_dir() or not docs.is_dir():
+        raise InputError(f"{run}, {docs}: found no tables/ or no folder, expected a finished run and a folder.")
     for figure in (figure for figure in figures() if figure.compared or not figure.study):  # not those of several runs
-        pictures = [path for path in docs.glob(f"{figure.name}.*") if path.suffix in (".svg", ".png")]
         missing = [file for file in figure.inputs.values() if not (run / file).is_file()]
-        for picture in pictures:
+        for picture in (path for path in docs.glob(f"{figure.name}.*") if path.suffix in (".svg", ".png")):
             print(f"{picture}: {f'kept, because {run / missing[0]} is missing' if missing else 'drawn'}")
             if not missing:
                 redraw(figure, config, run, picture)
@@ -37,4 +37,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, nargs="?", default=Path("results/demo"), help="folder of a run of the demo")
     parser.add_argument("--docs", type=Path, default=Path("docs"))
-    main(**vars(parser.parse_args()))
+    command.run(main, parser)

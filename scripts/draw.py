@@ -1,12 +1,10 @@
 """Rules plot_*: draw a figure from its tables with the function of this dotted path."""
 
-import sys
-
 from twoscale.figures import style
 from twoscale.jobs import command
 
 if __name__ == "__main__":
-    function = command.function(sys.argv.pop(1))
+    function = command.function_argument()
     names = style.inputs_of(function)
 
     def main(arguments):

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--preset", default="half-hour", help="make, plan: preset, and the run's name")
     parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make, plan: further config files")
     parser.add_argument("--python", default="3.12", help="make: version of Python on the other machine")
-    parser.add_argument("--minutes", type=float, default=24, help="run, plan: total minutes, including the figures")
+    parser.add_argument("--minutes", type=command.positive, default=24, help="run, plan: total, with the figures")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
     parser.add_argument("--wait", action="store_true", help="run: return when everything is done (batch jobs)")
     parser.add_argument("--to", type=Path, help="collect: folder of the archive, by default that of the pack")

@@ -30,5 +30,5 @@ if __name__ == "__main__":
     parser.add_argument(
         "--config", nargs="+", default=[], dest="entries", metavar="KEY=VALUE", help="further config keys"
     )
-    parser.add_argument("--tflops", type=float, help="sustained tera-FLOP/s of training")
+    parser.add_argument("--tflops", type=command.positive, help="sustained tera-FLOP/s of training")
     command.run(main, parser)

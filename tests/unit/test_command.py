@@ -2,6 +2,7 @@
 
 import errno
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -85,6 +86,38 @@ def test_what_the_machine_lacks_is_one_sentence_and_another_error_a_fault_of_the
     except Exception as error:
         found = sentence(error)
     assert found is None if beginning is None else found.startswith(beginning)
+
+
+NO_FUNCTION = "expected the dotted path of a function."
+WRONG_USES = {
+    "call.py": f"error: first argument: found '', {NO_FUNCTION}",
+    "call.py docs/fig1.png": f"error: first argument: found 'docs/fig1.png', {NO_FUNCTION}",
+    "draw.py twoscale.figures.fig2.drow": f"error: first argument: found 'twoscale.figures.fig2.drow', {NO_FUNCTION}",
+    "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run', {NO_FUNCTION}",
+    "docs_figures.py /gone": "error: /gone, docs: found no tables/",
+    "finish_report.py docs/fig1.png": "error: docs/fig1.png: cannot be read ('utf-8' codec",
+    "finish_report.py docs": "error: docs: cannot be read ([Errno 21] Is a directory",
+    "gpu_pack.py plan --minutes nan": "argument --minutes: invalid positive value: 'nan'",
+    "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
+    "with_gpus.py": "the following arguments are required: count",
+    "with_gpus.py two true": "argument count: invalid int value: 'two'",
+    "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",
+    "with_gpus.py 1 /gone": "error: with_gpus.py: found 1 GPUs for ['/gone'], expected at least one",
+    "with_gpus.py 0 true": "error: with_gpus.py: found 0 GPUs for ['true'], expected at least one",
+    "with_nodes.py 1 2 1": "the following arguments are required: gpus",
+    "with_nodes.py 1 1 1 0 docs": "error: with_nodes.py: found 1 processes of ['docs'], expected at least one",
+    "with_nodes.py 1 0 1 0 Snakefile": "error: with_nodes.py: found 0 processes of ['Snakefile'], expected",
+}
+
+
+@pytest.mark.parametrize("use", WRONG_USES)
+def test_a_wrong_use_of_a_script_is_one_sentence(use, monkeypatch, capsys):
+    script, *arguments = use.split()
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises(SystemExit) as refusal:
+        runpy.run_path(f"scripts/{script}", run_name="__main__")
+    assert WRONG_USES[use] in f"{refusal.value}{capsys.readouterr().err}"
 
 
 def test_an_error_of_the_disk_names_the_file_whichever_library_wrote_it(tmp_path):

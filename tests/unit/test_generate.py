@@ -305,6 +305,7 @@ def test_a_published_model_generates_text_with_its_published_loops_and_room_for_
         (["--criterion", "kl", "--tau", "nan"], "option --tau: found nan, expected a number > 0"),
         (["--criterion", "kl"], "option --tau: found None, expected a number > 0"),
         (["--tau", "2.5"], "option --tau: found 2.5, expected a whole number"),
+        (["--tau", "nan"], "option --tau: found nan, expected a whole number"),
         (["--prompt", ""], "prompt: found no token"),
         (["--run", "other"], "run 'other': found no checkpoint"),
         (["--tokens", "0"], "option --tokens: found 0"),

@@ -168,7 +168,21 @@ def test_without_a_choice_nothing_is_leased(start, gpus, more):
     assert [gpus_of(start(1, gpus, **more)) for _ in range(2)] == [gpus, gpus]
 
 
-def test_too_few_gpus_is_one_sentence(start):
-    process = start(3)
+def refusal(process: subprocess.Popen) -> str:
+    """The only line of a process that fails."""
     assert process.wait(30) == 1
-    assert process.stderr.read().startswith("error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3")
+    (line,) = process.stderr.read().splitlines()
+    return line
+
+
+def test_too_few_gpus_is_one_sentence(start):
+    assert refusal(start(3)).startswith("error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3")
+
+
+@pytest.mark.parametrize(("name", "found"), [("", "[Errno 17] File exists"), ("a", "[Errno 40] Too many levels")])
+def test_a_folder_of_leases_that_another_user_made_is_one_sentence(start, tmp_path, name, found):
+    """A file in its place, or a link in place of a lease; a folder without permission is the same to a user."""
+    folder = tmp_path / f"twoscale-gpus-{os.getuid()}"
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to("/dev/null")
+    assert refusal(start(1)).startswith(f"error: {folder}: cannot be used ({found}")

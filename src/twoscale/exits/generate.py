@@ -275,7 +275,7 @@ def parse_criterion(arguments: argparse.Namespace, run: TrainedRun) -> ExitCrite
     if tau is None and name == "fixed":
         tau = arguments.max_loops
     if name in criteria:  # an unknown one is refused below
-        if tau is not None and THRESHOLD_TYPES.get(name) is int and tau == int(tau):
+        if tau is not None and THRESHOLD_TYPES.get(name) is int and float(tau).is_integer():
             tau = int(tau)
         check_threshold(name, tau, None, "option --tau", "--max-loops")
     return make_criterion(name, tau, criteria)

@@ -6,6 +6,7 @@ keeps its traceback.
 
 import argparse
 import errno
+import math
 import os
 import signal
 import sys
@@ -49,15 +50,26 @@ def parser_of_options(doc: str) -> tuple[argparse.ArgumentParser, list[str]]:
     return parser(doc, lists=names), names
 
 
-def files(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, list[Path]]:
-    """The files of these options by name."""
-    return {name: getattr(arguments, name) for name in names}
+def positive(text: str) -> float:
+    """A finite number > 0, as type of an option."""
+    if not 0 < (value := float(text)) < math.inf:
+        raise ValueError
+    return value
 
 
 def function(path: str) -> Callable[..., Any]:
     """The function with this dotted path."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)
+
+
+def function_argument() -> Callable[..., Any]:
+    """The function of a job, whose dotted path is the first argument, which is removed."""
+    module, _, name = (path := "".join(sys.argv[1:2])).rpartition(".")
+    file = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    if not file.is_file() or not hasattr(import_module(module), name):
+        sys.exit(f"error: first argument: found {path!r}, expected the dotted path of a function.")
+    return function(sys.argv.pop(1))
 
 
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:

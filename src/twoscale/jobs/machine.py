@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from twoscale import tables
-from twoscale.base import InputError
+from twoscale.base import InputError, first_line
 
 # --- what the machine has; without torch, whose import takes seconds
 
@@ -279,10 +279,13 @@ def run_on_gpus(count: int, command: list[str]) -> None:
     if 1 < len(gpus) < count:
         raise InputError(f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training process.")
     while len(gpus) > 1:
-        folder = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        files = [os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW) for name in gpus]
-        held = []
+        folder, held = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}", []
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            files = [os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW) for name in gpus]
+        except OSError as error:
+            expected = "a folder of this user; set TMPDIR to another one"
+            raise InputError(f"{folder}: cannot be used ({first_line(error)}), expected {expected}.") from error
         for name, file in zip(gpus, files, strict=True):
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

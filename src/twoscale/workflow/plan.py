@@ -4,7 +4,6 @@ import math
 from typing import TYPE_CHECKING, get_args
 
 from twoscale import config, tables
-from twoscale.base import InputError
 from twoscale.model.flops import BYTES, cache_bytes, flops_per_token, layer_matrices, mean_flops_per_token, parameters
 from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, activation_bytes, loading_bytes, states_bytes
 
@@ -22,8 +21,6 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
     """The lines of the plan of a run. `tflops`: sustained tera-FLOP/s of training, assumed unless given."""
     training, analysis, bandwidth = RATES[run.compute.device]
     training = training if tflops is None else tflops
-    if not 0 < training < math.inf:
-        raise InputError(f"option --tflops: found {training:g}, expected a finite number > 0.")
     flops, tokens = analyses(run)
     hours = flops / (analysis * 1e12) / 3600 + tokens * _decoded_bytes(run) / (bandwidth * 1e9) / 3600
     trained = run.model.source != "published"
