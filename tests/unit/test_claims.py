@@ -274,7 +274,7 @@ def test_a_grid_that_ends_before_quality_is_lost_leaves_the_race_open():
     short = synthetic(quality=without(quality(), "kl", HALF_DECADES[-1]))
     verdict = examine(10, short)
     assert verdict.verdict == OPEN
-    assert "kl may still have equal quality at its last threshold, 0.01" in verdict.reason
+    assert "exits.criteria.kl.thresholds may end at equal quality, 0.01" in verdict.reason
 
 
 def test_a_criterion_without_a_threshold_of_equal_quality_loses():

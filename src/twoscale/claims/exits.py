@@ -125,10 +125,9 @@ def acceleration_and_kl_are_robust(evidence: Evidence) -> Iterator[Quantity]:
     name = "nats lost from τ = 1e-5 to 1e-2: step norm minus {}"
     for criterion in ("acceleration", "kl"):
         yield judged(criterion, name.format(criterion), above(EQUAL_QUALITY), _excess_loss, evidence, criterion)
-    name = f"{EQUAL} nats lost at the tenfold τ: step norm minus {{}}"
     for other in ("acceleration", "kl"):
-        arguments = evidence, "step_norm", other
-        yield judged(other, name.format(other), above(EQUAL_QUALITY), _loss_beyond, *arguments, counts=False)
+        name = f"{EQUAL} nats lost at the tenfold τ: step norm minus {other}"
+        yield judged(other, name, above(EQUAL_QUALITY), _loss_beyond, evidence, "step_norm", other, counts=False)
     yield from _scales(evidence)
 
 
@@ -215,7 +214,7 @@ def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALIT
     """Where a criterion has lost so many nats; raises InconclusiveError if that may be beyond its last threshold."""
     thresholds, full = evidence.thresholds(criterion), ("fixed", evidence.max_loops)
     if ce_change(evidence, (criterion, thresholds[-1]), full).low <= nats:
-        raise InconclusiveError(f"{criterion} may still have equal quality at its last threshold, {thresholds[-1]:.3g}")
+        raise InconclusiveError(f"exits.criteria.{criterion}.thresholds may end at equal quality, {thresholds[-1]:.3g}")
     units = evidence.entropies([*((criterion, threshold) for threshold in thresholds), full])
     totals = np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
     losses = mean(totals)[:, :-1] - mean(totals)[:, -1:]

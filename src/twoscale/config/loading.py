@@ -146,8 +146,8 @@ def user_config(files: Sequence[Path], entries: Sequence[str] = (), preset: str 
             if not found:
                 raise yaml.YAMLError
             merged = merge(merged, {key: yaml.safe_load(value)}, keep_null=True)
-        except yaml.YAMLError as error:
-            raise InputError(f"option --config: found {entry!r}, expected KEY=VALUE with a value in YAML.") from error
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            raise InputError(f"option --config: found {shown(entry)}, expected KEY=VALUE with YAML.") from error
     return merged
 
 
@@ -159,9 +159,8 @@ def preset(name: str) -> dict[str, Any]:
     """
     known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     if name not in known:
-        raise InputError(
-            f"config key preset: found {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}."
-        )
+        expected = f"one of {', '.join(known)}{did_you_mean(name, known)}"
+        raise InputError(f"config key preset: found {name!r}, expected {expected}.")
     if name == "paper":
         return dict(paper())
     of_studies = (read_yaml(path, _FAST).get(name, {}) for path in sorted(STUDIES.glob("*/presets.yaml")))
@@ -239,10 +238,8 @@ def model_config_class(architecture: Any) -> type[ModelConfig]:
             found = getattr(importlib.import_module(f"twoscale.model.{architecture}"), "Config", None)
     if isinstance(found, type) and issubclass(found, ModelConfig):
         return found
-    raise InputError(
-        f"config key model.architecture: found {shown(architecture)}, expected transformer or a module of "
-        "twoscale.model that defines a class Config that extends ModelConfig."
-    )
+    expected = "transformer or a module of twoscale.model that defines a class Config that extends ModelConfig"
+    raise InputError(f"config key model.architecture: found {shown(architecture)}, expected {expected}.")
 
 
 def modules_of_model(config: Config) -> list[str]:

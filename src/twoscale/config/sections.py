@@ -76,10 +76,8 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
     other = "another name for a criterion from a file: this one is built in"
     require(not builtin or entry.file is None, f"{key}.file", repr(entry.file), other)
     if not builtin and entry.file is None:
-        raise InputError(
-            f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class"
-            f"{did_you_mean(name, THRESHOLD_TYPES)}."
-        )
+        expected = f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a class{did_you_mean(name, THRESHOLD_TYPES)}"
+        raise InputError(f"config key {key}: unknown criterion, expected {expected}.")
 
 
 def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:

@@ -395,9 +395,8 @@ def _state(label: str, state: Any) -> Tensor:
     """A copy of a state (B, T, C) or (B, C) on the host, (B, T, C) with T = 1 for the latter."""
     if not isinstance(state, Tensor) or not state.is_floating_point() or state.dim() not in (2, 3):
         found = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-        raise InputError(
-            f"group {label}: found the state {found}, expected a floating-point tensor (B, T, C) or (B, C)."
-        )
+        expected = "a floating-point tensor (B, T, C) or (B, C)"
+        raise InputError(f"group {label}: found the state {found}, expected {expected}.")
     copy = _host(state)
     return copy[:, None] if copy.dim() == 2 else copy
 

@@ -152,9 +152,8 @@ def _content(source: str, name: str, download: DownloadConfig) -> bytes:
                 return answer.read()
         return Path(source, name).read_bytes()
     except (OSError, HTTPException) as error:
-        raise InputError(
-            f"{source}/{name}: cannot be read ({first_line(error)}), expected a file of released tables."
-        ) from error
+        found = f"cannot be read ({first_line(error)})"
+        raise InputError(f"{source}/{name}: {found}, expected a file of released tables.") from error
 
 
 def write_snapshot(folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]) -> None:

@@ -181,9 +181,8 @@ class Figures:
     def snapshot_files(self, wildcards: Any) -> list[str]:
         """Claims, the figures of the report and of training, and their tables; InputError for a published model."""
         if not trains(self.runs.config):
-            raise InputError(
-                f"results/snapshot: run {self.runs.selected} has a published model, expected one trained here."
-            )
+            found = f"run {self.runs.selected} has a published model"
+            raise InputError(f"results/snapshot: {found}, expected one trained here.")
         chosen = snapshot_figures((figure for figure in self if not self._problem(figure)), self.reported)
         pictures = [f"results/{figure.name}.svg" for figure in chosen]
         read = [file for figure in chosen for files in self.inputs(figure).values() for file in files]
