@@ -108,14 +108,14 @@ class Column:
         return self.rows[self.rows["claim"] == claim]
 
     def verdict(self, claim: int) -> str:
-        """The verdict with the mark of the scale and another reading; of times over seeds, the number with each."""
+        """The verdict with another reading; of times over seeds, the number of seeds with each."""
         whole = f"claim == {claim} and scope == @ALL"
         verdict, reason = self.rows.query(whole)[["verdict", "reason"]].iloc[-1]
         if verdict == PER_RUN:
             counts = self.each.query(whole)["verdict"].value_counts()
             verdict = ", ".join(f"{name}: {counts[name]}" for name in (HOLDS, FAILS, OPEN) if name in counts)
         other = f" ({reason.split('; ')[1]})" if reason.startswith(AT_PAPERS) else ""
-        return marked(verdict, self.scales.mark) + other
+        return verdict + other
 
     def keys(self, claim: int) -> list[tuple[str, str]]:
         """Quantity and scope of the numbers that are judged, and of the untrained model's.
@@ -186,7 +186,7 @@ def results(docs: Path) -> str:
     links = [f"[{name}]({RELEASES[name]}/)" for name in releases(docs)]
     return render(
         "results.md.j2",
-        names=[run.name for run in found],
+        names=[marked(run.name, run.scales.mark) for run in found],
         verdicts=[
             (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found)) for c in CLAIMS
         ],
@@ -239,8 +239,8 @@ def with_verdicts(readme: str, docs: Path) -> str:
 
 
 def _by_verdict(run: Column) -> list[str]:
-    """The name of a run, and the numbers of the claims with each verdict, without scale and counts of seeds."""
-    found = {claim.number: re.split("[,:]", run.verdict(claim.number))[0] for claim in CLAIMS}
+    """The name of a run, and the numbers of the claims with each verdict, without counts of seeds."""
+    found = {claim.number: re.split(r"[,:]| \(", run.verdict(claim.number))[0] for claim in CLAIMS}
     return [run.name, *(", ".join(str(n) for n, verdict in found.items() if verdict == word) for word in MARKS if word)]
 
 

@@ -107,10 +107,10 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     seeds.to_parquet(docs / "seeds" / "demo.parquet")
     page = pages.results(docs)
     header, _, row, *_ = (cells(line) for line in section(page, 4).splitlines() if line.startswith("|"))
-    assert header == ["scope", "number", "the paper", "demo", "demo, 2 seeds"]
+    assert header == ["scope", "number", "the paper", "demo, small scale", "demo, 2 seeds, small scale"]
     assert row[4].startswith(number(0.6))
     assert "in the paper's range" in row[4]
-    assert cells(section(page, 7).splitlines()[-3])[-1] == "**holds: 2, small scale**"
+    assert cells(section(page, 7).splitlines()[-3])[-1] == "**holds: 2**"
     assert "| seeds | 1 | 1 | 2 |" in page
 
 
