@@ -319,8 +319,8 @@ def read(table: str, path: str | Path) -> pd.DataFrame:
     """Read `path`; raise InputError unless it has the columns of `table`."""
     import pandas as pd
 
-    open_file(table, path).close()
-    return pd.read_parquet(path)
+    with open_file(table, path), _reading(path):
+        return pd.read_parquet(path)
 
 
 def metadata(path: str | Path) -> dict[str, str]:
@@ -333,7 +333,7 @@ def metadata(path: str | Path) -> dict[str, str]:
 def batches(table: str, path: str | Path, rows: int = 256) -> Iterator[tuple[list, ...]]:
     """The columns of `path`, so many rows at a time and in constant memory; raise InputError as `open_file` does."""
     # pre-buffering would fetch a whole file and keep it in memory
-    with open_file(table, path, pre_buffer=False, buffer_size=2**20) as file:
+    with open_file(table, path, pre_buffer=False, buffer_size=2**20) as file, _reading(path):
         for batch in file.iter_batches(rows):
             yield tuple(column.to_pylist() for column in batch.columns)
 
@@ -347,12 +347,18 @@ def open_file(table: str, path: str | Path, **options: Any) -> pq.ParquetFile:
 
     if table not in (known := declared()):
         raise InputError(f"table: found {table!r}, expected one of {', '.join(known)}{did_you_mean(table, known)}.")
-    try:
+    with _reading(path):
         file = pq.ParquetFile(path, **options)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a parquet table ({first_line(error)}).") from error
     _check_columns(table, file.schema_arrow, path)
     return file
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as a parquet table ({first_line(error)}).") from error
 
 
 def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:

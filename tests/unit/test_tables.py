@@ -143,6 +143,16 @@ def test_a_missing_or_broken_file_is_refused_in_one_sentence(content, tmp_path):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("read", [tables.read, lambda *table: list(tables.batches(*table))], ids=["read", "batches"])
+def test_rows_that_cannot_be_read_are_one_sentence(read, tmp_path):
+    path = tmp_path / "drift.parquet"
+    tables.write("drift", frame_of("drift"), path)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes([255]) * 100 + content[104:])  # a page, under a sound description
+    with pytest.raises(InputError, match=r"drift.parquet: cannot be read as a parquet table \("):
+        read("drift", path)
+
+
 REPORT = PROJECT / "workflow" / "rules" / "report.smk"
 SHOWN = re.findall(r'"(\w+)"', re.search(r"REPORT_TABLES = \[(.*?)\]", REPORT.read_text(), re.DOTALL).group(1))
 

@@ -219,10 +219,8 @@ def means(
 def check_absent(path: Path, iteration: int, replace: bool) -> None:
     """Raise InputError if the file of a recording exists, unless it is replaced."""
     if path.exists() and not replace:
-        raise InputError(
-            f"{path}: found an earlier recording of iteration {iteration}; use replace=True, or "
-            "another iteration or folder."
-        )
+        found = f"found an earlier recording of iteration {iteration}"
+        raise InputError(f"{path}: {found}; use replace=True, or another iteration or folder.")
 
 
 def facts_path(folder: str | Path, iteration: int) -> Path:

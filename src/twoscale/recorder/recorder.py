@@ -341,10 +341,8 @@ def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriteri
             name = key if isinstance(key, str) else key.__name__
             found[name, value] = make_criterion(key, value) if isinstance(key, str) else key(value)
             if found[name, value].needs_gate or found[name, value].keeps == "weighted":
-                raise InputError(
-                    f"exits.{name}: found a criterion with a gate or a weighted state, expected one that reads states "
-                    "or predictions."
-                )
+                what = "a criterion with a gate or a weighted state"
+                raise InputError(f"exits.{name}: found {what}, expected one that reads states or predictions.")
     return found
 
 

@@ -96,10 +96,8 @@ class Release:
         try:
             manifest = parse_json(_content(source, MANIFEST, download), Manifest)
         except ValueError as error:
-            raise InputError(
-                f"{source}/{MANIFEST}: found no manifest of a release ({error}), expected the output of "
-                "`snakemake snapshot`."
-            ) from error
+            found = f"found no manifest of a release ({error})"
+            raise InputError(f"{source}/{MANIFEST}: {found}, expected the output of `snakemake snapshot`.") from error
         return cls(source.rstrip("/"), manifest, download)
 
     @property
