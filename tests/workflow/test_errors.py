@@ -18,7 +18,7 @@ PLANNED = {
     ("--config", "data={source: txt, path: /nowhere}"): "config key data.path: found nothing at /nowhere, expected a",
     ("results/seeds.pdf",): "results/seeds.pdf: run tiny has one seed, expected further ones",
     ("snapshot", "--config", "preset=ouro-1.4b"): "results/snapshot: run ouro-1.4b has a published model, expected one",
-    ("--software-deployment-method", "apptainer"): "envs/twoscale.sif: found no image, expected the one that",
+    ("--software-deployment-method", "apptainer"): "envs/twoscale.sif: found no image, expected that of",
 }
 
 

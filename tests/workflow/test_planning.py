@@ -119,10 +119,14 @@ def test_a_key_of_the_config_repeats_what_it_shapes(shared, config):
     assert shared.plan() == expected
 
 
-def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line(shared):
-    shared.configure(preset="demo", run="tiny")
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [({"preset": "demo", "run": "tiny"}, "model.num_layers was 4 there and is 8 now"), ({"seed": 7}, "seed was 1337")],
+)
+def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line(shared, config, found):
+    shared.configure(**config)
     said = shared.python("-m", "snakemake", "-n", "results/tiny/checkpoints/iteration_000000.safetensors").stderr
-    sentence = "run tiny: replaces results of another config in results/tiny: model.num_layers was 4 there and is 8 now"
+    sentence = f"run tiny: replaces results of another config in results/tiny: {found}"
     assert said.strip().splitlines()[-1].startswith(sentence)
 
 

@@ -129,9 +129,7 @@ def in_container(workflow: Any, image: Path) -> bool:
     """Whether jobs run in the image. Raises InputError where there is none."""
     asked = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
     if asked and not image.exists():
-        raise InputError(
-            f"{image}: found no image, expected the one that envs/apptainer.def or envs/Dockerfile builds."
-        )
+        raise InputError(f"{image}: found no image, expected that of envs/apptainer.def or envs/Dockerfile.")
     return asked
 
 
@@ -177,10 +175,8 @@ def check(
     jobs, params = list(jobs), runs.params
     nodes = max((runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1)
     if nodes > 1 and not srun:
-        raise InputError(
-            f"config key train.nodes: found {nodes}, expected 1 for jobs that do not run on SLURM (--profile "
-            "profiles/slurm) or that run in a container."
-        )
+        expected = "1 for jobs that do not run on SLURM (--profile profiles/slurm) or that run in a container"
+        raise InputError(f"config key train.nodes: found {nodes}, expected {expected}.")
     with_torch = (job for job in jobs if job.uses_torch)
     needed = [(params.training_gpus if job.rule in TRAINING else params.gpus)(job.wildcards) for job in with_torch]
     if here and any(needed):
@@ -209,7 +205,8 @@ def _recorded(weights: Path) -> dict[str, Any]:
 
 
 def _keys(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{part}.{key}": value for part in ("model", "train") for key, value in identity[part].items()}
+    parts = {f"{part}.{key}": value for part in ("model", "train") for key, value in identity[part].items()}
+    return {"seed": identity["seed"]} | parts
 
 
 def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
