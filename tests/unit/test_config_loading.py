@@ -225,6 +225,12 @@ def test_a_flag_may_be_a_string_as_nested_values_of_the_command_line_are(word, v
     assert (run.train.compile, run.train.prefetch) == (value, value)
 
 
+def test_null_may_be_a_string_as_nested_values_of_the_command_line_are():
+    user = {"train": {"lr_decay_iterations": "null"}, "exits": {"criteria": {"kl": "null"}}}
+    (run,) = config.runs({"preset": "tiny"} | user).values()
+    assert (run.train.lr_decay_iterations, list(run.exits.criteria)) == (None, ["fixed", "step_norm", "acceleration"])
+
+
 def test_further_seeds_are_runs_of_their_own_that_differ_in_nothing_else():
     found = config.runs({"preset": "tiny", "run": "mine", "seeds": [1337, 5, 6]})
     assert {name: run.seed for name, run in found.items()} == {"mine": 1337, "mine-seed5": 5, "mine-seed6": 6}

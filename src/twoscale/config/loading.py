@@ -84,7 +84,7 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], keep_null: bool =
             if key == "criteria" and not keep_null:
                 merged[key] = {name: entry for name, entry in merged[key].items() if entry is not None}
         else:
-            merged[key] = value
+            merged[key] = None if value == "null" else value  # a string in nested values of --config
     return merged
 
 
