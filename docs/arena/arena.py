@@ -15,24 +15,36 @@ from twoscale.studies.arena.draw import draw_gains
 
 HERE = Path(__file__).parent
 PANELS = {  # table -> title of its panel
-    "solver_edges": "solver of shortest paths, 322 problems",
-    "imdb": "demo of this project, IMDb",
+    "solver_edges": "solver of shortest paths",
+    "chains_until": "chains, to the end",
+    "chains_count": "chains, to a given step",
+    "imdb": "demo, IMDb",
+    "recur3": "recur3, FineWeb",
+    "core1recur4": "core1recur4, FineWeb",
+}
+COLOURS = {
+    "step_norm": style.BLUE,
+    "step_norm_relative": style.PURPLE,
+    "cosine": style.BROWN,
+    "kl": style.ORANGE,
+    "entropy": style.BLACK,
+    "acceleration": style.GREEN,
 }
 
-SHOWN = ("step_norm", "direction_step_norm", "kl", "acceleration")  # in the legend
-
 if __name__ == "__main__":
-    arenas = {title: pd.read_parquet(HERE / f"{name}.parquet") for name, title in PANELS.items()}
-    colours = style.criterion_colours(name for arena in arenas.values() for name in arena["criterion"])
     with style.look():
-        context = style.FigureContext("docs/arena", "see panels", 30, fewest_loops=24)
-        figure = style.new_figure(style.DOUBLE, 2.9, context)
-        panels = figure.subplots(1, len(arenas), sharey=True)
-        for axes, (title, arena), numeral in zip(panels, arenas.items(), ("(i)", "(ii)"), strict=True):
-            draw_gains(axes, arena, "random", colours)
-            axes.set_title(f"{numeral}  {title}", loc="left")
+        context = style.FigureContext("docs/arena", "see panels", 30, fewest_loops=12)
+        figure = style.new_figure(style.DOUBLE, 4.4, context)
+        panels = figure.subplots(2, len(PANELS) // 2, sharey=True)
+        for place, (axes, (name, title)) in enumerate(zip(panels.flat, PANELS.items(), strict=True), start=1):
+            arena = pd.read_parquet(HERE / f"{name}.parquet")
+            draw_gains(axes, arena, "random", COLOURS)
+            style.name_panel(axes, place, title)
+            axes.text(0.97, 0.04, f"{arena['documents'].max()} documents", ha="right", transform=axes.transAxes)
+        for row in panels:
+            row[0].set_ylabel("gain over random exits (nats)")
+        for axes in panels[-1]:
             axes.set_xlabel("mean evaluations per token (log scale)")
-        panels[0].set_ylabel("gain over random exits (nats/token)")
-        handles = {criterion_name(name): Line2D([], [], color=colours[name]) for name in SHOWN}
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
+        lines = {criterion_name(name): Line2D([], [], color=colour) for name, colour in COLOURS.items()}
+        style.legend_above(figure, lines)
         style.save(figure, HERE.parent / "arena.svg")

@@ -16,7 +16,7 @@ unsure it is. The tokens of the table, which nothing predicts, have a tenth of t
 
 Printed is the share of right answers in held-out documents by the steps they need, and of some criteria the mean
 evaluations by these steps. The arena (docs/arena.md) compares exits after at most 16 evaluations, of the answers and of
-all tokens. A run of all tasks takes about ten minutes on one core.
+all tokens. A run of all tasks takes about twenty minutes on one core.
 """
 
 import argparse

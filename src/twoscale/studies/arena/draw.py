@@ -335,9 +335,9 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
 
 def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping[str, str]) -> None:
-    """The gains over one kind of cost-matched exits against mean evaluations."""
+    """The gains over one kind of cost-matched exits against mean evaluations, of the criteria that have a colour."""
     gains = judged(arena).sort_values("evaluations", kind="stable")
-    gains = gains[gains["reference"] == reference]
+    gains = gains[(gains["reference"] == reference) & gains["criterion"].isin(list(colours))]
     for criterion, rows in gains.groupby("criterion", sort=False):
         colour, x, y = colours[criterion], rows["evaluations"].to_numpy(), rows["gain"].to_numpy()
         axes.plot(
