@@ -18,10 +18,6 @@ from twoscale.jobs.machine import cpu_capability
 
 # --- attention ---------------------------------------------------------------------------------------------------
 
-# Up to this many tokens, batched products are faster than PyTorch's fused kernel on CPU, which gains nothing from a
-# second thread there, and the weights take little memory (tests/benchmarks/bench_kernels.py).
-SHORT = 128
-
 # What flash attention takes, without a mask. No other fused kernel on CUDA knows that G < H. PyTorch would then write
 # all attention weights, so each query head gets its own copy of keys and values.
 HALF = (torch.float16, torch.bfloat16)
@@ -29,8 +25,6 @@ HALF = (torch.float16, torch.bfloat16)
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) -> (B, T, H, D)."""
-    if _is_short(q) and q.shape == k.shape:
-        return _ShortAttention.apply(q, k, v) if torch.is_grad_enabled() else _attend(q, k, v)[0]
     q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
     return attention(q, k, v, is_causal=True).transpose(1, 2)
 
@@ -57,48 +51,6 @@ def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     queries = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)  # (N * G, H / G, D)
     weights = torch.baddbmm(bias, queries, k.flatten(0, 1).mT, alpha=q.shape[-1] ** -0.5).softmax(-1)
     return torch.bmm(weights, v.flatten(0, 1)).view_as(q)
-
-
-def _is_short(q: Tensor) -> bool:
-    return q.shape[1] <= SHORT and q.is_cpu and not torch.compiler.is_compiling()
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    """The result (B, T, H, D), and q, k, v (B * H, T, D) and the attention weights (B * H, T, T)."""
-    batch, length, _, size = q.shape
-    q, k, v = (_by_head(heads) for heads in (q, k, v))
-    mask = q.new_full((length, length), -torch.inf).triu_(1)
-    weights = torch.baddbmm(mask, q, k.mT, alpha=size**-0.5).softmax(-1)
-    return _by_position(torch.bmm(weights, v), batch), q, k, v, weights
-
-
-def _by_head(x: Tensor) -> Tensor:
-    return x.transpose(1, 2).flatten(0, 1)  # (B, T, H, D) -> (B * H, T, D)
-
-
-def _by_position(x: Tensor, batch: int) -> Tensor:
-    return x.unflatten(0, (batch, -1)).transpose(1, 2)  # and back
-
-
-class _ShortAttention(torch.autograd.Function):
-    """Keeps the attention weights for the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        result, *kept = _attend(q, k, v)
-        ctx.save_for_backward(*kept)
-        return result
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        q, k, v, weights = ctx.saved_tensors
-        batch, of_result = len(gradient), _by_head(gradient)
-        of_weights = torch.bmm(of_result, v.mT)
-        # d softmax: weights * (of_weights - sum(weights * of_weights)) a row
-        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
-        products = torch.bmm(of_scores, k), torch.bmm(of_scores.mT, q), torch.bmm(weights.mT, of_result)
-        return tuple(_by_position(product, batch) for product in products)
 
 
 # --- RMSNorm in few passes over memory (Zhang and Sennrich, arXiv 1910.07467) ------------------------------------
