@@ -88,10 +88,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for rows, ids, of_rows, factor in zip(*chunks, factors, strict=True):
             logits = linear(rows, weight)  # (size, R)
             logits[:, vocab_size:] = -torch.inf
-            p = logits.softmax(-1, torch.promote_types(logits.dtype, torch.float32))  # bfloat16 under autocast
-            # log p: the largest p is 1 / sum(exp(logits - top)), and that of a target may be too small for a float
-            top, log_p_top = logits.amax(1, keepdim=True), p.amax(1, keepdim=True).log_()
-            of_targets.append(logits.gather(1, ids).to(p.dtype) - top + log_p_top)  # (size, 1)
+            of_ids, top = logits.gather(1, ids), logits.amax(1, keepdim=True)  # (size, 1)
+            dtype = torch.promote_types(logits.dtype, torch.float32)  # bfloat16 under autocast
+            p = torch.softmax(logits, -1, dtype, out=logits if logits.dtype == dtype else None)
+            # the largest p is 1 / sum(exp(logits - top)), and the target's may be too small for a float
+            of_targets.append(of_ids.to(dtype) - top + p.amax(1, keepdim=True).log_())
             losses.append(-(of_targets[-1] if factor is None else of_targets[-1] * factor).sum())
             if with_gradient:
                 # d loss / d logits = p - onehot(target), up to the number of tokens
