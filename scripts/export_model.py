@@ -6,6 +6,7 @@ import yaml
 
 from twoscale import tables
 from twoscale.config import PROJECT
+from twoscale.data.shards import TokenMetadata, read_metadata
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.export.folder import card, write_export
 from twoscale.jobs import command, machine
@@ -13,6 +14,7 @@ from twoscale.jobs import command, machine
 
 def main(arguments) -> None:
     config = arguments.config
+    read_metadata(arguments.metadata, TokenMetadata)  # refuses a broken file
     readme = card(
         config,
         arguments.checkpoints,

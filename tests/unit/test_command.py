@@ -95,6 +95,7 @@ WRONG_USES = {
     "draw.py twoscale.figures.fig2.drow": f"error: first argument: found 'twoscale.figures.fig2.drow', {NO_FUNCTION}",
     "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run', {NO_FUNCTION}",
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
+    "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments": "error: docs",
     "finish_report.py docs/fig1.png": "error: docs/fig1.png: cannot be read ('utf-8' codec",
     "finish_report.py docs": "error: docs: cannot be read ([Errno 21] Is a directory",
     "gpu_pack.py plan --minutes nan": "argument --minutes: invalid positive value: 'nan'",
