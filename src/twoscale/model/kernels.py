@@ -219,12 +219,12 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return _Linear.apply(x, weight) if torch.is_grad_enabled() else _onednn_linear(x, weight)
 
 
-def add_product(total: Tensor, gradient: Tensor, x: Tensor) -> None:
-    """Add gradient.T @ x to `total`: (N, O) and (N, I) -> (O, I)."""
+def weight_gradient(gradient: Tensor, x: Tensor, total: Tensor | None = None) -> Tensor:
+    """gradient.T @ x, added to `total` (O, I) in place: (N, O) and (N, I) -> (O, I)."""
     if torch.is_autocast_enabled(x.device.type) or _suits_onednn(gradient.T, x.T):
-        total += linear(gradient.T, x.T)
-    else:
-        total.addmm_(gradient.T, x)
+        product = linear(gradient.T, x.T)
+        return product.to(gradient.dtype) if total is None else total.add_(product)
+    return torch.mm(gradient.T, x) if total is None else total.addmm_(gradient.T, x)
 
 
 def _suits_onednn(x: Tensor, weight: Tensor) -> bool:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.model.kernels import MULTIPLE, add_product, linear
+from twoscale.model.kernels import MULTIPLE, linear, weight_gradient
 
 # Logits at a time. A chunk should fit a CPU's caches and allocator; a GPU needs more rows to be busy.
 CHUNK_LOGITS = {"cpu": 2**24, "cuda": 2**26}
@@ -78,10 +78,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shares: Tensor | None,
         with_gradient: bool,
     ) -> Tensor:
-        most = CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight)  # rows
-        size = max(MULTIPLE, most // MULTIPLE * MULTIPLE)
-        of_hidden = torch.empty_like(hidden) if with_gradient else hidden
-        of_weight = torch.zeros_like(weight) if with_gradient else weight
+        count, most = len(hidden), CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight)  # rows
+        parts = max(1, -(-count // max(MULTIPLE, most // MULTIPLE * MULTIPLE)))
+        size = -(-count // (parts * MULTIPLE)) * MULTIPLE  # about as many rows in each chunk
+        of_hidden, of_weight = torch.empty_like(hidden) if with_gradient else hidden, None
         chunks = (hidden.split(size), targets[:, None].split(size), of_hidden.split(size))
         factors = [None] * len(chunks[0]) if shares is None else shares[:, None].split(size)  # (size, 1) each
         of_targets, losses = [], []
@@ -95,21 +95,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
             of_targets.append(of_ids.to(dtype) - top + p.amax(1, keepdim=True).log_())
             losses.append(-(of_targets[-1] if factor is None else of_targets[-1] * factor).sum())
             if with_gradient:
-                # d loss / d logits = p - onehot(target), up to the number of tokens
+                # d loss / d logits = p - onehot(target), times the share of the token
                 p.scatter_add_(1, ids, p.new_full(ids.shape, -1.0))
-                if factor is not None:
-                    p *= factor
-                of_rows.copy_(linear(p, weight.T))
-                add_product(of_weight, p, rows)
-        of_shares = None if shares is None else -torch.cat(of_targets)[:, 0]
+                share = 1 / count if factor is None else factor / count
+                of_rows.copy_(linear(p, weight.T)).mul_(share)
+                of_weight = weight_gradient(p, rows * share, of_weight)
+        of_shares = None if shares is None else torch.cat(of_targets)[:, 0] / -count
         ctx.save_for_backward(of_hidden, of_weight, of_shares)
-        return torch.stack(losses).sum() / len(hidden)
+        return torch.stack(losses).sum() / count
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # in place: autograd refuses a second backward pass through saved tensors that have changed
         of_hidden, of_weight, of_shares = ctx.saved_tensors
-        scale = gradient / len(of_hidden)
-        scaled = None if of_shares is None else of_shares.mul_(scale)
-        return of_hidden.mul_(scale), of_weight.mul_(scale), None, None, scaled, None
+        # in place: autograd refuses a second backward pass through saved tensors that have changed
+        if not (gradient.is_cpu and gradient.item() == 1):  # elsewhere the host would wait for the device
+            for kept in (of_hidden, of_weight, of_shares):
+                if kept is not None:
+                    kept.mul_(gradient)
+        return of_hidden, of_weight, None, None, of_shares, None
