@@ -101,7 +101,9 @@ def main() -> None:
         for name, ours, theirs, operands in pairs(*shape):
             for threads in arguments.threads:
                 torch.set_num_threads(threads)
-                rows = turns([once(theirs, operands), once(ours, operands)], arguments.repeats)
+                rows = turns(
+                    [once(theirs, operands), once(ours, operands)], arguments.repeats * max(1, 384 // shape[0])
+                )
                 label = f"{name}, width {shape[0]}, threads: {threads}"
                 record(label, ratios(rows), aim="≥ 1")
     return None
