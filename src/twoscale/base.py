@@ -1,4 +1,4 @@
-"""Helpers that every other module may use: safe text, error messages, canonical JSON, atomic writes, progress.
+"""Helpers that every other module may use: safe text, error messages, canonical JSON, files, progress, processor.
 
 Names of files, subsets and columns come from the hub, from data sets and from user folders; `one_line` and `neutralise`
 make them harmless before they are shown.
@@ -218,3 +218,24 @@ def study_parts(part: str = "study") -> dict[str, ModuleType]:
     """
     names = sorted(path.parent.name for path in STUDIES.glob(f"*/{part}.py"))
     return {name: import_module(f"twoscale.studies.{name}.{part}") for name in names}
+
+
+# --- the processor ---------------------------------------------------------------------------------------------------
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def processor(key: str) -> str | None:
+    """The value of a key of /proc/cpuinfo, such as "cpu family"; None where there is none, as on macOS."""
+    with suppress(OSError):
+        if found := re.search(rf"^{key}\s*: (.+)$", CPUINFO.read_text(), re.MULTILINE):
+            return found[1]
+    return None
+
+
+def cpu_capability() -> str:
+    """The vector instructions of torch's kernels, such as "AVX2"; "AVX512 in halves" on AMD's Zen 4 (family 25)."""
+    import torch
+
+    name = torch.backends.cpu.get_cpu_capability()
+    return f"{name} in halves" if name == "AVX512" and processor("cpu family") == "25" else name

@@ -58,7 +58,7 @@ def where() -> Row:
 
 def generation() -> str:
     """Of AMD's server processors in virtual machines, which may not say more than "AMD EPYC"."""
-    from twoscale.jobs.machine import processor
+    from twoscale.base import processor
 
     if processor("vendor_id") != "AuthenticAMD":
         return ""
@@ -69,7 +69,7 @@ def generation() -> str:
 
 def instruction_sets(script: str) -> dict[str, dict[str, str]]:
     """The instruction sets with which a script runs, and the variables that restrict it to them."""
-    from twoscale.jobs.machine import cpu_capability
+    from twoscale.base import cpu_capability
 
     name = cpu_capability()
     return {name: {}} | ({"AVX2": AVX2} if script in DEPENDENT and name.startswith("AVX512") else {})

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.benchmarks import run
+from twoscale.base import cpu_capability
 from twoscale.config import PROJECT
-from twoscale.jobs import machine
 
 SCRIPTS = sorted((PROJECT / "tests/benchmarks").glob("bench_*.py"))
 WORKS = '''"""A title
@@ -26,7 +26,7 @@ record("kept keys", [1.0, 2.0, 4.0], aim="≤ 2")
 record("allocator", [float(os.environ["MALLOC_TRIM_THRESHOLD_"])])
 '''
 FAILS = '"""B\n\n    usage"""\nfrom common import record\nrecord("first", [3.0])\nraise SystemExit(1)\n'
-OLD = ("median", "1"), ("commit", "0000000"), ("date", "2020-01-01"), ("instructions", machine.cpu_capability())
+OLD = ("median", "1"), ("commit", "0000000"), ("date", "2020-01-01"), ("instructions", cpu_capability())
 
 
 @pytest.mark.runs

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from twoscale import base
 from twoscale.base import InputError
 from twoscale.jobs import machine
 
@@ -22,11 +23,11 @@ def test_the_build_of_torch_is_read_without_importing_it():
 @pytest.mark.parametrize(("family", "expected"), [("25", "AVX512 in halves"), ("26", "AVX512"), ("6", "AVX512")])
 def test_the_capability_says_whether_avx512_is_computed_in_halves(family, expected, monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(base, "CPUINFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\ncpu family\t: {family}\nmodel\t\t: 17\n")
     for found, right in (("AVX512", expected), ("AVX2", "AVX2")):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda found=found: found)
-        assert machine.cpu_capability() == right
+        assert base.cpu_capability() == right
 
 
 def test_the_devices_are_those_that_torch_counts():

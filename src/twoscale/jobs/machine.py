@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import platform
-import re
 import runpy
 import shutil
 import socket
@@ -26,11 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from twoscale import tables
-from twoscale.base import InputError, first_line
+from twoscale.base import InputError, cpu_capability, first_line, processor
 
 # --- what the machine has; without torch, whose import takes seconds
-
-CPUINFO = Path("/proc/cpuinfo")
 
 
 def description() -> dict[str, Any]:
@@ -41,14 +38,6 @@ def description() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "memory_gb": round(memory / 1e9, 1),
     }
-
-
-def processor(key: str) -> str | None:
-    """The value of a key of /proc/cpuinfo, such as "cpu family"; None where there is none, as on macOS."""
-    with suppress(OSError):
-        if found := re.search(rf"^{key}\s*: (.+)$", CPUINFO.read_text(), re.MULTILINE):
-            return found[1]
-    return None
 
 
 def cuda_devices() -> int:
@@ -110,14 +99,6 @@ VARIABLES = (
 FIRST = "first_iteration"
 
 Environment = Mapping[str, Any]
-
-
-def cpu_capability() -> str:
-    """The vector instructions of torch's kernels, such as "AVX2"; "AVX512 in halves" on AMD's Zen 4 (family 25)."""
-    import torch
-
-    name = torch.backends.cpu.get_cpu_capability()
-    return f"{name} in halves" if name == "AVX512" and processor("cpu family") == "25" else name
 
 
 def kernels(device: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from twoscale.jobs.machine import cpu_capability
+from twoscale.base import cpu_capability
 
 # --- attention ---------------------------------------------------------------------------------------------------
 
