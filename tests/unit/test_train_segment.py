@@ -75,7 +75,7 @@ def test_each_log_has_the_environment_of_its_segment(shell):
         machine.recorded_environments(shell[1].checkpoint(until).with_suffix(".parquet")) for until in (2, 4)
     )
     assert [entry["first_iteration"] for entry in (*first, *second)] == [1, 3]
-    assert {"torch", "cpu_capability", "threads", "processes"} <= first[0].keys()
+    assert {"torch", "cpu_capability", "operations", "threads", "processes"} <= first[0].keys()
     assert "MKL_CBWR" not in first[0]
     assert second[0]["MKL_CBWR"] == "COMPATIBLE"
 

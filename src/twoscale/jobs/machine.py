@@ -97,6 +97,7 @@ VARIABLES = (
     "ONEDNN_MAX_CPU_ISA TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 ).split()
 FIRST = "first_iteration"
+OPERATIONS = 2  # version of the operations in model/kernels.py and model/loss.py: raised where their bits change
 
 Environment = Mapping[str, Any]
 
@@ -106,7 +107,7 @@ def kernels(device: str) -> dict[str, Any]:
     import torch
 
     cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
-    facts = {"torch": torch.__version__, "cpu_capability": cpu_capability()} | cuda
+    facts = {"torch": torch.__version__, "cpu_capability": cpu_capability(), "operations": OPERATIONS} | cuda
     return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
