@@ -6,4 +6,4 @@ from twoscale.jobs.rows import StudyJob
 if __name__ == "__main__":
     call = command.function_argument()
     parser, names = command.parser_of_options(__doc__)
-    command.run(lambda given: call(StudyJob(given.config, {name: getattr(given, name) for name in names})), parser)
+    command.run(lambda arguments: call(StudyJob(arguments.config, command.files(arguments, names))), parser)

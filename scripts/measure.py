@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
     def main(arguments):
         torch.set_num_threads(1)  # Snakemake runs such jobs side by side
-        files = {name: getattr(arguments, name) for name in names}
-        measure(CheckpointJob(arguments.config, files, arguments.threads))
+        measure(CheckpointJob(arguments.config, command.files(arguments, names), arguments.threads))
 
     command.run(main, parser)

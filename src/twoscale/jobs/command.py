@@ -50,6 +50,11 @@ def parser_of_options(doc: str) -> tuple[argparse.ArgumentParser, list[str]]:
     return parser(doc, lists=names), names
 
 
+def files(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, list[Path]]:
+    """The files of these options by name."""
+    return {name: getattr(arguments, name) for name in names}
+
+
 def positive(text: str) -> float:
     """A finite number > 0, as type of an option."""
     if not 0 < (value := float(text)) < math.inf:
