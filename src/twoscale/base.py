@@ -234,8 +234,15 @@ def processor(key: str) -> str | None:
 
 
 def cpu_capability() -> str:
-    """The vector instructions of torch's kernels, such as "AVX2"; "AVX512 in halves" on AMD's Zen 4 (family 25)."""
+    """The vector instructions of torch's kernels, such as "AVX2".
+
+    "AVX512 in halves" on AMD's Zen 4 (family 25), and "AVX512 of Intel", where MKL uses AVX-512 too.
+    """
     import torch
 
     name = torch.backends.cpu.get_cpu_capability()
-    return f"{name} in halves" if name == "AVX512" and processor("cpu family") == "25" else name
+    if name != "AVX512":
+        return name
+    if processor("vendor_id") == "GenuineIntel":
+        return f"{name} of Intel"
+    return f"{name} in halves" if processor("cpu family") == "25" else name

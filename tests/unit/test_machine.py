@@ -20,11 +20,18 @@ def test_the_build_of_torch_is_read_without_importing_it():
     )
 
 
-@pytest.mark.parametrize(("family", "expected"), [("25", "AVX512 in halves"), ("26", "AVX512"), ("6", "AVX512")])
-def test_the_capability_says_whether_avx512_is_computed_in_halves(family, expected, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("vendor", "family", "expected"),
+    [
+        ("AuthenticAMD", "25", "AVX512 in halves"),
+        ("AuthenticAMD", "26", "AVX512"),
+        ("GenuineIntel", "6", "AVX512 of Intel"),
+    ],
+)
+def test_the_capability_says_how_avx512_is_computed(vendor, family, expected, monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(base, "CPUINFO", tmp_path / "cpuinfo")
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\ncpu family\t: {family}\nmodel\t\t: 17\n")
+    (tmp_path / "cpuinfo").write_text(f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\n")
     for found, right in (("AVX512", expected), ("AVX2", "AVX2")):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda found=found: found)
         assert base.cpu_capability() == right

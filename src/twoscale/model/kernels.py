@@ -1,7 +1,7 @@
 """Attention, norm and matrix products, each with the fastest kernel that PyTorch has for the device.
 
-On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other processors than Intel's. oneDNN, which
-PyTorch brings too, uses AVX-512 wherever it is, and takes half the time where its vectors are computed whole
+On CPU PyTorch computes float32 products with MKL, which uses AVX-512 on Intel's processors alone. oneDNN, which PyTorch
+brings too, uses it everywhere, and takes half the time of MKL on AMD's processors that compute its vectors whole
 (tests/benchmarks/bench_kernels.py).
 """
 
@@ -136,7 +136,7 @@ class _RMSNorm(torch.autograd.Function):
 # row counts that recur, as in whole batches, and not for the tokens that still loop under an exit criterion.
 MULTIPLE = 64
 MIN_MULTIPLICATIONS = 2**25  # below, as at width 64, the calls and copies around a product take longer than it gains
-# Without full AVX-512, MKL is the faster one (docs/benchmarks.md). Not every build of PyTorch has oneDNN.
+# Elsewhere, in halves and on Intel's, MKL is the faster one (docs/benchmarks.md). Not every build has oneDNN.
 USES_ONEDNN = cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
 
 
