@@ -184,7 +184,7 @@ class ExitsConfig(Section):
 
 class ProbeConfig(Section):
     """Fit of the criterion `probe`: a linear classifier of states, fitted on training text at the last checkpoint. It
-    is fitted only if `probe` is among the criteria of `exits`, `pareto` or `calibration`.
+    is fitted only if `probe` is among the criteria of `exits` or `pareto`.
     """
 
     tokens: Count = key(

@@ -211,9 +211,9 @@ class Params:
     def gpus(self, wildcards: Any) -> int:
         return int(self.runs.of(wildcards)[1].compute.device == "cuda")
 
-    def exit_threads(self, cores: int | None, grid: str | None = None) -> Callable:
+    def exit_threads(self, cores: int | None) -> Callable:
         """Threads of a quality job: those of all criteria share the cores; small tensors gain little from a second."""
-        return lambda wildcards: max(1, (cores or 1) // len(self.runs.exits(wildcards, grid).criteria))
+        return lambda wildcards: max(1, (cores or 1) // len(self.runs.exits(wildcards).criteria))
 
     def last_group(self, wildcards: Any) -> str:
         """The group of jobs that analyse the last checkpoint, as the rules' `analyses_{run}_{iteration}` names it."""
