@@ -2,7 +2,6 @@
 
 snakemake --cores all           the five figures and the claims of the run that config.yaml selects
 snakemake supplementary         figures that the paper does not have
-snakemake explore               a page with the paths of single tokens
 snakemake results/fig4.pdf      one figure and what it needs
 snakemake variants              the model under several variants of the paper, side by side
 snakemake seeds                 the run under several seeds: spread of every quantity, verdicts over seeds

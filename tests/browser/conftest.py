@@ -9,12 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from twoscale.base import STUDIES
-
-collect_ignore = [] if (STUDIES / "explore").is_dir() else ["test_explore.py"]
 SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# WebGL, which three-dimensional plots need, by software
-OPTIONS = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 
@@ -31,9 +26,7 @@ def browser() -> Iterator:
                 f"needs a browser, found none of Playwright and {', '.join(SYSTEM)}: make test-tools SUITE=browser"
             )
         # the sandbox of Chromium refuses to run as root, which is usual in containers
-        started = playwright.chromium.launch(
-            executable_path=executable, args=OPTIONS, chromium_sandbox=os.geteuid() != 0
-        )
+        started = playwright.chromium.launch(executable_path=executable, chromium_sandbox=os.geteuid() != 0)
         yield started
         started.close()
 

@@ -17,7 +17,7 @@ def outputs_of(job):
     if not job.report:
         return {name: path if Path(path).suffix else directory(path) for name, path in job.outputs.items()}
     category, label = job.report
-    caption = str(PROJECT / job.caption)
+    caption = str(PROJECT / job.caption_file)
     return job.outputs | dict(
         page=report(job.outputs["page"], caption=caption, category=category, labels={"page": label})
     )

@@ -33,7 +33,6 @@ from twoscale.config.types import (
     Seed,
     Threshold,
     Unique,
-    check_sequence,
     key,
     plain,
     require,
@@ -233,7 +232,9 @@ class TrajectoriesConfig(InBatches):
     )
 
     def check(self, config: "CoreConfig") -> None:
-        check_sequence("trajectories.states_sequence", self.states_sequence, config)
+        most = config.trajectory_sequences
+        expected = f"less than {most}, the number of sequences in trajectories.tokens"
+        require(self.states_sequence < most, "trajectories.states_sequence", self.states_sequence, expected)
 
 
 class PathTypesConfig(Section):

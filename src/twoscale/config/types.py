@@ -138,12 +138,6 @@ def require(holds: Any, key: str, found: object, expected: str) -> None:
         raise InputError(f"config key {key}: found {found}, expected {expected}.")
 
 
-def check_sequence(key: str, sequence: int, config: "CoreConfig") -> None:
-    """Refuse a sequence that is not among those in trajectories.tokens."""
-    most = config.trajectory_sequences
-    require(sequence < most, key, sequence, f"less than {most}, the number of sequences in trajectories.tokens")
-
-
 # --- sections as plain values ---
 
 

@@ -114,7 +114,7 @@ class LocalJob(Job):
         target: Target rule that needs its page, or its last output.
         modules: Dotted names of modules that the function imports by name.
         report: Category and label of its page in Snakemake's report; empty if the report does not have it.
-        caption_file: Caption of the page in the project; by default that of the study.
+        caption_file: Caption of that page in the project.
     """
 
     target: str = ""
@@ -126,11 +126,6 @@ class LocalJob(Job):
     def shown(self) -> str:
         """The page, or the last output."""
         return self.outputs.get("page", [*self.outputs.values()][-1])
-
-    @property
-    def caption(self) -> str:
-        room = module_of(module_of(self.function)).replace(".", "/")
-        return self.caption_file or f"src/{room}/caption.rst"
 
 
 @dataclass(frozen=True)

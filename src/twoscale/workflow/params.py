@@ -67,13 +67,11 @@ class Params:
 
         return param
 
-    def exit_slice(
-        self, grid: str | None = None, sections: Sequence[str] = (), **derived: Callable[[Config], Any]
-    ) -> Callable:
+    def exit_slice(self, grid: str | None = None, **derived: Callable[[Config], Any]) -> Callable:
         """The slice for exit criteria on a grid, a wildcard unless given, with the code of users' criteria.
 
         It is about the wildcard `criterion`, or else about all. `sequences` is the number of held-out ones that
-        quality_tokens make. `sections` are further names and `derived` further values, as for `slice`.
+        quality_tokens make. `derived` are further values, as for `slice`.
         """
 
         def param(wildcards: Any) -> str:
@@ -86,7 +84,7 @@ class Params:
                 "criterion_files": lambda config: files,
                 "sequences": lambda config: configs.whole_sequences(exits.quality_tokens, config.model.context_length),
             }
-            return self.slice("run", "seed", "device", "model", *sections, **own | derived)(wildcards)
+            return self.slice("run", "seed", "device", "model", **own | derived)(wildcards)
 
         return param
 

@@ -158,7 +158,7 @@ JOBS = (
         },
         tables=["exit_regret", "oracle_frontier", "exit_reliability"],
         config=lambda runs: runs.params.exit_slice(
-            "pareto", sections=["oracle"], sequences=lambda config: config.sequences("oracle")
+            "pareto", oracle=lambda config: config.oracle, sequences=lambda config: config.sequences("oracle")
         ),
         dtype="exits",
         minutes=120,
