@@ -274,7 +274,7 @@ def test_a_slice_has_sections_and_plain_values_and_derives_none(tiny):
     part = config.ConfigSlice.from_json(json.dumps({"seed": 1, "files": {"mine": "abc"}} | sections))
     assert (part.model, part.trajectories, part.seed, part.files) == (tiny.model, tiny.trajectories, 1, {"mine": "abc"})
     assert part.model is part.model
-    for name in ("probe", "trajectory_sequences", "quality_sequences", "loop_grid"):
+    for name in ("path_types", "trajectory_sequences", "quality_sequences", "loop_grid"):
         with pytest.raises(AttributeError, match=f"this config slice has no '{name}', only seed, files, model, "):
             getattr(part, name)
 

@@ -77,11 +77,6 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
 
 MINE = {"file": "my.py", "class": "My"}
 PUBLISHED = {"source": "published", "folder": "models/huginn"}
-PUBLISHED_WITH_PROBE = {
-    "model": PUBLISHED,
-    "tokenizer": {"name": "published"},
-    "exits": {"criteria": {"probe": {"thresholds": [0.5]}}},
-}
 GRIDS = [name for name, section in config.SECTIONS.items() if "criteria" in section.model_fields]
 CRITERIA_WRONG = [
     ("newton", {"thresholds": [1.0]}, "", "unknown"),
@@ -142,7 +137,6 @@ WRONG = [
         "2",
     ),
     ("exits.criteria.exit_gate", {"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}}, "the criterion"),
-    ("exits.criteria.probe", PUBLISHED_WITH_PROBE, "the criterion for a published model"),
     (
         "train.exit_gate",
         {"train": {"exit_gate": {}}, "model": {"groups": [[4]]}},

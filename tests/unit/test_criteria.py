@@ -262,8 +262,7 @@ def test_a_stricter_threshold_never_lets_a_token_leave_earlier(name):
 
 
 def test_config_and_criteria_know_the_same_names():
-    """The criterion `probe` is made of a file of the run."""
-    assert THRESHOLD_TYPES.keys() == CRITERIA.keys() | {"probe"}
+    assert THRESHOLD_TYPES.keys() == CRITERIA.keys()
 
 
 @pytest.mark.parametrize("tokens", [1, 3])

@@ -9,7 +9,7 @@ from tests import reference_engine
 from tests.small import ARCHITECTURES, model_config
 from twoscale.base import InputError
 from twoscale.dynamics.vectors import kl_divergence
-from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, Fixed, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise
@@ -256,6 +256,20 @@ def test_a_criterion_of_the_user_runs_alike_in_parallel_and_decoding(batch, leng
         assert_decodes(
             make_decoder(model, criterion, sequence=row), tokens[row], logits[row], counts.evaluations[:, row]
         )
+
+
+class ByGroup(Fixed):
+    """Another rule for each group: as many loop steps as the group has others before it, and one more."""
+
+    def of_group(self, group):
+        return Fixed(group + 1)
+
+
+def test_a_criterion_that_differs_between_groups_runs_alike_in_parallel_and_decoding():
+    model, tokens = small_model(), text(1, CONTEXT_LENGTH)
+    logits, counts = evaluate(model, tokens, ByGroup(1), MAX_LOOPS, noise_of(0))
+    assert [group.unique().tolist() for group in counts.evaluations] == [[1], [2], [3]]
+    assert_decodes(make_decoder(model, ByGroup(1)), tokens[0], logits[0], counts.evaluations[:, 0])
 
 
 @pytest.mark.parametrize("variants", (VARIANTS | PUBLISHED).values(), ids=VARIANTS | PUBLISHED)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.published import write_folder
-from tests.small import job_config, model_config
+from tests.small import model_config
 from tests.unit.test_engine import (
     CONTEXT_LENGTH,
     MAX_LOOPS,
@@ -21,13 +21,12 @@ from tests.unit.test_engine import (
     text,
 )
 from twoscale.base import InputError
-from twoscale.config import BYTES_VOCAB_SIZE, ProbeConfig, plain
+from twoscale.config import BYTES_VOCAB_SIZE, plain
 from twoscale.data.tokenizer import train_bpe
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.generate import Sampling, Speculation, generate, main, parser
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.probe import Probe, save_probe
 from twoscale.model import checkpoints, trained_run
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
@@ -274,19 +273,6 @@ def test_a_criterion_of_the_user_generates_text(generated, tmp_path):
     )
     printed = generated("--tokens", "4", "--criterion", "Three", "--criterion-file", str(file), "--tau", "1")
     assert "evaluations per token: 3.00 in 2, 3.00 in 3" in printed.err
-
-
-def test_the_probe_of_a_run_generates_text(results, generated):
-    run = trained_run.open_run(results / "small")
-    size, groups = run.model.config.hidden_size, len(run.model.config.groups)
-    sure = Probe(torch.zeros(groups, size + 2).double(), torch.tensor([5.0, -5.0]).double())  # in the first group only
-    fit = job_config(probe=ProbeConfig(), max_loops=4)
-    save_probe(results / "small" / "probe.safetensors", sure, run, fit)
-    options = ("--criterion", "probe", "--tau", "0.9", "--tokens", "3", "--max-loops", "4")
-    assert "evaluations per token: 1.00 in 2, 4.00 in 3" in generated(*options).err
-    (results / "small" / "probe.safetensors").unlink()
-    with pytest.raises(InputError, match=r"probe\.safetensors: no such file"):
-        generated(*options)
 
 
 @pytest.mark.parametrize(("name", "loops"), [("huginn", "3.00 in 2-3"), ("ouro", "4.00 in 1-2")])

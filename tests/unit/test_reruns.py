@@ -13,7 +13,7 @@ FUNCTIONS = {job.name: job.function for job in JOBS} | {"judge_claims": "twoscal
 MODEL = "config.definitions rng data.batches data.shards model.checkpoints model.flops model.interface model.kernels"
 MODEL += " model.layers model.loss model.noise model.registry model.transformer"
 EXITS = "dynamics.vectors exits.benchmark exits.captured_loops exits.contract exits.criteria exits.decoder"
-EXITS += " exits.evaluation exits.parallel exits.probe exits.references"
+EXITS += " exits.evaluation exits.parallel exits.references"
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {

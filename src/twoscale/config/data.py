@@ -337,7 +337,7 @@ class TrainConfig(Section):
         )
         require(depth is None or model.injection != "none", "train.backprop_depth", depth, expected)
         found = f"model.exit_gate: {str(model.exit_gate).lower()} and {groups} looped groups"
-        expected = "model.exit_gate: true and one looped group; for several groups use the criterion probe"
+        expected = "model.exit_gate: true and one looped group"
         require(self.exit_gate is None or (model.exit_gate and groups == 1), "train.exit_gate", found, expected)
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:

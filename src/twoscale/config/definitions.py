@@ -130,7 +130,7 @@ THRESHOLD_TYPES: dict[str, type] = {
     for name in (
         *("fixed", "step_norm", "step_norm_relative", "kl", "acceleration", "acceleration_normalized"),
         *("acceleration_relative", "entropy_diff", "argmax_stability", "cosine", "minp_kl", "confidence", "margin"),
-        *("entropy", "exit_gate", "probe"),
+        *("entropy", "exit_gate"),
     )
 }
 

@@ -27,8 +27,6 @@ from twoscale.config.types import (
     Fraction,
     InBatches,
     Natural,
-    NonNegative,
-    Positive,
     Section,
     Seed,
     Threshold,
@@ -181,28 +179,6 @@ class ExitsConfig(Section):
         return {"quality_tokens": config.quality_sequences, "latency_repeats": self.latency_repeats}
 
 
-class ProbeConfig(Section):
-    """Fit of the criterion `probe`: a linear classifier of states, fitted on training text at the last checkpoint. It
-    is fitted only if `probe` is among the criteria of `exits` or `pareto`.
-    """
-
-    tokens: Count = key(
-        4096,
-        "Tokens of training text, in whole sequences spread over the text. Each token gives exits.max_loops "
-        "samples of model.hidden_size + 2 float64 features, held in memory twice.",
-    )
-    tolerance: NonNegative = key(
-        0.01,
-        "A token has converged once its cross-entropy stays at most this many nats above the value at the last "
-        "loop step.",
-    )
-    penalty: Positive = key(
-        1e-4, "L2 penalty: factor of half the squared weights of the standardised features, added to the mean log loss."
-    )
-    batch_size: Count = key(4, "Sequences per batch; determines the memory use.")
-    dtype: Dtype = key("float32", "Precision of the states.")
-
-
 def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
     most = config.model.context_length
     require(tokens <= most, f"{section}.latency_tokens", tokens, f"at most model.context_length = {most}")
@@ -305,7 +281,6 @@ class CoreConfig(Section):
     path_types: PathTypesConfig = PathTypesConfig()
     exits: ExitsConfig = ExitsConfig()
     scaling: ScalingConfig = ScalingConfig()
-    probe: ProbeConfig = ProbeConfig()
     figures: FiguresConfig = FiguresConfig()
     download: DownloadConfig = DownloadConfig()
 
@@ -360,9 +335,6 @@ class CoreConfig(Section):
                 check_threshold(name, threshold, self.exits.max_loops, where, "exits.max_loops")
         gate = self.model.exit_gate or "exit_gate" not in criteria
         require(gate, f"{key}.exit_gate", "the criterion", "a model with model.exit_gate: true")
-        trained = self.model.source == "trained" or "probe" not in criteria
-        expected = "a model that is trained here: the probe is fitted on training text"
-        require(trained, f"{key}.probe", "the criterion for a published model", expected)
 
     def _check_held_out_tokens(self) -> None:
         needed = {

@@ -27,7 +27,6 @@ from twoscale.exits.evaluation import (
     operating_points,
 )
 from twoscale.exits.parallel import KVCache, evaluate
-from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.references import Row, measure_cost_matched
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
@@ -42,14 +41,12 @@ TRIAL_STEPS = 3
 TOLERANCE = 1e-3  # of logits, relative and absolute
 
 
-def measure_quality(
-    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, probe: Probe | None = None
-) -> dict[str, list[Row]]:
+def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> dict[str, list[Row]]:
     """Rows of the tables "exit_quality", "exit_loops" and "exit_cost_matched", by name.
 
     Each held-out sequence at every operating point, and under the cost-matched exits of every criterion but `fixed`.
     """
-    criteria, groups = make_criteria(exits, probe), checkpoint.model.config.group_labels
+    criteria, groups = make_criteria(exits), checkpoint.model.config.group_labels
     evaluator = TextEvaluator(checkpoint, exits)
     found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_cost_matched": []}
     controlled = [point for point in criteria if point[0] != "fixed" and groups]
@@ -108,9 +105,7 @@ def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | No
     return order
 
 
-def measure_latency(
-    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig, probe: Probe | None = None
-) -> tuple[list[Row], list[Row]]:
+def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
     Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the context,
@@ -118,7 +113,7 @@ def measure_latency(
     each followed at once by its baseline, the same evaluations without a criterion, so a drift of the machine affects
     all of them alike.
     """
-    criteria = make_criteria(exits, probe)
+    criteria = make_criteria(exits)
     decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))
@@ -209,7 +204,7 @@ def run(job: "CheckpointJob") -> None:
     """Latency of all criteria, and the time of a check where the job has an output for it."""
     exits = job.config.exits
     checkpoint, prompts = job.checkpoint(exits.dtype), job.held_out(exits.latency_repeats)
-    latency, loops = measure_latency(checkpoint, prompts, exits, open_probe(job.optional("probe"), checkpoint))
+    latency, loops = measure_latency(checkpoint, prompts, exits)
     job.write("exit_latency", latency, "latency")
     job.write("exit_latency_loops", loops, "latency_loops")
     if "check_cost" in job.files:
@@ -286,5 +281,5 @@ def measure_exit_quality(job: "CheckpointJob") -> None:
     text = job.held_out(job.config.sequences)
     if job.config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], exits)
-    for table, rows in measure_quality(checkpoint, text, exits, open_probe(job.optional("probe"), checkpoint)).items():
+    for table, rows in measure_quality(checkpoint, text, exits).items():
         job.write(table, rows, table.removeprefix("exit_"))

@@ -20,7 +20,6 @@ from twoscale.exits.contract import configured_criteria, is_sequential
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.parallel import LoopCounts, distinct_slots
-from twoscale.exits.probe import Probe, criterion_of
 from twoscale.exits.references import Planned, Row
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
@@ -40,9 +39,9 @@ def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
     return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
-def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point; the criterion `probe` needs the fitted one."""
-    classes = configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
+def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
+    """The criterion of every operating point."""
+    classes = configured_criteria(exits.criteria)
     return {point: criteria.make_criterion(*point, classes) for point in operating_points(exits)}
 
 

@@ -25,7 +25,6 @@ from torch import Tensor
 from twoscale.base import InputError, neutralise
 from twoscale.config.definitions import THRESHOLD_TYPES, check_threshold
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.exits import probe
 from twoscale.exits.contract import load_criterion
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
@@ -199,7 +198,7 @@ def main(arguments: argparse.Namespace) -> None:
     run = open_model(arguments, prompts)
     readout = published.readout if published else "head"
     options = DecoderOptions(kv_slots=arguments.kv_slots, warm_start=arguments.warm_start, readout=readout)
-    decoder = Decoder(run.model, parse_criterion(arguments, run), arguments.max_loops, run.seed, options)
+    decoder = Decoder(run.model, parse_criterion(arguments), arguments.max_loops, run.seed, options)
     cast(TextIOWrapper, sys.stdout).reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
     for prompt in prompts:
         print_text(run, decoder, prompt, arguments)
@@ -263,15 +262,11 @@ def open_model(arguments: argparse.Namespace, prompts: Sequence[str]) -> Trained
     return open_published_run(arguments.model, tokenizer, room, arguments.device, dtype)
 
 
-def parse_criterion(arguments: argparse.Namespace, run: TrainedRun) -> ExitCriterion:
+def parse_criterion(arguments: argparse.Namespace) -> ExitCriterion:
     """The exit criterion of the options; `fixed` defaults to all loops."""
     name, tau, criteria = arguments.criterion, arguments.tau, CRITERIA
     if arguments.criterion_file is not None:
         criteria = {name: load_criterion(arguments.criterion_file, name)}
-    elif name == "probe" and arguments.run is not None:
-        fitted = probe.open_probe(arguments.results / arguments.run / probe.FILE, run)
-        assert fitted is not None
-        criteria = {name: probe.criterion_of(fitted)}
     if tau is None and name == "fixed":
         tau = arguments.max_loops
     if name in criteria:  # an unknown one is refused below

@@ -9,9 +9,8 @@ the evaluations that the criterion took on the same text, in every group, and ru
 
 They keep the state of their last evaluation, also where the criterion discards that state (`keeps`).
 
-An oracle knows every later loop step of a token, so it bounds what exits per token can save. `Pass` runs whole
-sequences stage by stage for it. One oracle leaves as soon as a token is converged, the other buys loop steps where they
-reduce the loss most.
+An oracle knows every later loop step of a token, so it bounds what exits per token can save: it buys loop steps where
+they reduce the loss most. `Pass` runs whole sequences stage by stage for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -172,15 +171,6 @@ def measure_tokens(model: LoopedModel, hidden: Tensor, targets: Tensor) -> dict[
         ranked = {"rank": ranks(logits, ids), "predicted": logits.argmax(-1)}
         parts.append({"ce": ce, "entropy": entropies(logits), **ranked})
     return {name: torch.cat([part[name] for part in parts]).unflatten(0, targets.shape) for name in parts[0]}
-
-
-def converged_within(losses: Tensor, tolerance: float) -> Tensor:
-    """First index along the first axis from which a loss stays at most `tolerance` above the last: (L, …) -> (…) int64.
-
-    A loss below the last one counts as converged.
-    """
-    agrees = losses <= losses[-1] + tolerance
-    return len(agrees) - agrees.to(torch.int64).flip(0).cumprod(0).sum(0)
 
 
 def split_half(losses: Tensor) -> dict[str, Tensor]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # Outputs of rows that inputs of other jobs name.
 SEGMENT = "results/{run}/training/iteration_{iteration}.parquet"
 QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
-PROBE = "results/{run}/probe.safetensors"
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 
 

@@ -2,7 +2,7 @@
 
 from twoscale.claims.scale import scales
 from twoscale.config import text_label, user_values
-from twoscale.jobs.rows import PROBE, QUALITY, REPORT_RESULTS, SEGMENT, LocalJob, TorchJob, all_cores, module_of
+from twoscale.jobs.rows import QUALITY, REPORT_RESULTS, SEGMENT, LocalJob, TorchJob, all_cores, module_of
 from twoscale.tables import CLAIM_TABLES
 
 CRITERION = {
@@ -98,7 +98,6 @@ JOBS = (
     TorchJob(
         name="measure_exit_quality",
         function="twoscale.exits.benchmark.measure_exit_quality",
-        inputs=lambda runs: {"probe": runs.probe_file()},
         outputs=CRITERION,
         tables=EXIT_TABLES,
         config=lambda runs: runs.params.exit_slice(),
@@ -175,19 +174,4 @@ JOBS = (
         config=lambda runs: runs.params.slice("run", plain=user_values, scales=lambda config: scales(config).plain),
         target="snapshot",
     ),
-)
-
-# The probe of the criterion `probe`, fitted on training text where a run lists this criterion.
-PROBE_JOB = TorchJob(
-    name="train_probe",
-    function="twoscale.exits.probe.run",
-    inputs=lambda runs: {"val": [], "train": runs.data_file("train.bin")},
-    outputs={"probe": PROBE},
-    config=lambda runs: runs.params.slice(
-        *("run", "seed", "device", "model", "probe"),
-        sequences=lambda config: config.sequences("probe"),
-        max_loops=lambda config: config.exits.max_loops,
-    ),
-    dtype="probe",
-    trained=True,
 )

@@ -17,8 +17,8 @@ from twoscale import config as configs
 from twoscale.base import InputError, study_parts
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
-from twoscale.jobs.rows import PROBE, QUALITY, Job, LocalJob
-from twoscale.workflow.core import JOBS, JUDGE_CLAIMS, PROBE_JOB
+from twoscale.jobs.rows import QUALITY, Job, LocalJob
+from twoscale.workflow.core import JOBS, JUDGE_CLAIMS
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
 
@@ -95,7 +95,7 @@ class Runs:
     def jobs(self) -> list[Job]:
         """The rows of the core and of all studies for the selected run; of a release, the verdicts only."""
         studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
-        rows = [*JOBS, PROBE_JOB, *studies] if self.release is None else [JUDGE_CLAIMS]
+        rows = [*JOBS, *studies] if self.release is None else [JUDGE_CLAIMS]
         old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
         outputs = ({name: path.replace(old, new) for name, path in row.outputs.items()} for row in rows)
         return [replace(row, outputs=paths) for row, paths in zip(rows, outputs, strict=True)]
@@ -272,18 +272,8 @@ class Runs:
         return files
 
     def of_exits(self, grid: str) -> dict[str, Callable]:
-        """Inputs of a job on all criteria of a grid: the probe, and the quality of users' ones, which may fail."""
-        return {"criteria": self.each_criterion(QUALITY, grid, of_users=True), "probe": self.probe_file(grid)}
-
-    def probe_file(self, grid: str | None = None) -> Callable:
-        """The fitted probe if it is the wildcard `criterion`, or one of the criteria of `grid`; empty otherwise."""
-
-        def file(wildcards: Any) -> str | list[str]:
-            run, _ = self.of(wildcards)
-            names = [wildcards.criterion] if grid is None else self.exits(wildcards, grid).criteria
-            return PROBE.format(run=run) if "probe" in names else []
-
-        return file
+        """Inputs of a job on all criteria of a grid: the quality of users' ones, which may fail."""
+        return {"criteria": self.each_criterion(QUALITY, grid, of_users=True)}
 
 
 def alternatives(names: Iterable[str]) -> str:

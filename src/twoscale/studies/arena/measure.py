@@ -20,7 +20,6 @@ from twoscale.data.batches import HeldOut
 from twoscale.exits.contract import GivenStates, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
-from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.references import Pass, Row, cheapest_exits, exit_costs, split_half
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.kernels import attention
@@ -38,8 +37,7 @@ def run(job: "CheckpointJob") -> None:
     """Write the tables "exit_regret", "oracle_frontier" and "exit_reliability"."""
     config, exits = job.config, job.config.exits
     checkpoint, text = job.checkpoint(exits.dtype), job.held_out(config.sequences)
-    probe = open_probe(job.optional("probe"), checkpoint)
-    for table, rows in measure_regret(checkpoint, text, exits, config.oracle.batch_size, probe).items():
+    for table, rows in measure_regret(checkpoint, text, exits, config.oracle.batch_size).items():
         job.write(table, rows)
 
 
@@ -111,14 +109,14 @@ def frozen_groups(passing: Pass, tokens: Tensor) -> Iterator[FrozenGroup]:
 
 @torch.inference_mode()
 def measure_regret(
-    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, batch_size: int, probe: Probe | None = None
+    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, batch_size: int
 ) -> dict[str, list[Row]]:
     """Rows of the tables "exit_regret", "oracle_frontier" and "exit_reliability" without their column `run`, by name.
 
     Every operating point of `exits`, and fixed loops at every count; every loop step has its own keys and values. A
     weighted mean is no state of a trajectory, so criteria that keep one are left out.
     """
-    criteria = make_criteria(exits, probe) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
+    criteria = make_criteria(exits) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
     criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
     labels = checkpoint.model.config.group_labels
     found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": [], "exit_reliability": []}
