@@ -6,7 +6,6 @@ largest file (10 million rows: well under 1 GB), however many checkpoints there 
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,10 +14,7 @@ import pyarrow.parquet as pq
 
 from twoscale import tables
 from twoscale.base import InputError
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
-
+from twoscale.jobs.rows import StudyJob
 
 # Table of statistics -> table with one row per token, keys of a cell, measures (None: all). With "sequence" as a key
 # the statistics are the means for which claims need an interval; each row then names the document of its sequence,
@@ -165,19 +161,19 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
     return file.read(columns=[name]).column(name)
 
 
-def metrics(job: "StudyJob") -> None:
+def metrics(job: StudyJob) -> None:
     """Statistics over tokens of all checkpoints."""
     for table, (source, *_) in TABLES.items():
         job.write(table, summarise(table, job.files[source], job.config.run))
 
 
-def join_training(job: "StudyJob") -> None:
+def join_training(job: StudyJob) -> None:
     """The training logs of all segments, joined."""
     job.write("training", joined("training", job.files["logs"]))
     job.write("training_loops", joined("training_loops", job.files["loops"]))
 
 
-def join_exit_quality(job: "StudyJob") -> None:
+def join_exit_quality(job: StudyJob) -> None:
     """Joins the tables of quality, loops and cost_matched of all exit criteria."""
     for name in ("quality", "loops", "cost_matched"):
         parts = [tables.read(f"exit_{name}", path) for path in job.files[f"{name}_files"]]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,11 +20,8 @@ from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures, vectors
 from twoscale.dynamics.measures import PATH_TYPES, LoopPath
 from twoscale.dynamics.states import Columns, batches, exact, flat, is_group, token_keys
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
-
-if TYPE_CHECKING:
-    from twoscale.model.checkpoints import CheckpointJob
 
 TABLES = ("trajectories", "token_paths", "token_drift")
 
@@ -194,7 +190,7 @@ def extract(
                 append[table](columns)
 
 
-def run(job: "CheckpointJob") -> None:
+def run(job: CheckpointJob) -> None:
     config, checkpoint = job.config, job.checkpoint(job.config.trajectories.dtype)
     outputs = dict(zip(TABLES, map(job.file, ("trajectories", "paths", "drift")), strict=True))
     extract(checkpoint, job.held_out(config.trajectory_sequences), config.trajectories, config.path_types, outputs)

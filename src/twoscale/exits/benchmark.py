@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,12 +27,9 @@ from twoscale.exits.evaluation import (
 )
 from twoscale.exits.parallel import KVCache, evaluate
 from twoscale.exits.references import Row, measure_cost_matched
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
-
-if TYPE_CHECKING:
-    from twoscale.model.checkpoints import CheckpointJob
 
 MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
 TRIAL_TOKENS = 8
@@ -200,7 +196,7 @@ def time_tokens(
     return time.perf_counter() - started, counts
 
 
-def run(job: "CheckpointJob") -> None:
+def run(job: CheckpointJob) -> None:
     """Latency of all criteria, and the time of a check where the job has an output for it."""
     exits = job.config.exits
     checkpoint, prompts = job.checkpoint(exits.dtype), job.held_out(exits.latency_repeats)
@@ -273,7 +269,7 @@ def _difference(checkpoint: LoadedCheckpoint, tokens: Tensor, criterion: ExitCri
     return None
 
 
-def measure_exit_quality(job: "CheckpointJob") -> None:
+def measure_exit_quality(job: CheckpointJob) -> None:
     """Quality and loops of a criterion and its cost-matched exits; a user's criterion is first tried on few tokens."""
     exits = job.config.exits
     torch.set_num_threads(job.threads)

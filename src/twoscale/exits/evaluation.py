@@ -21,14 +21,13 @@ from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.parallel import LoopCounts, distinct_slots
 from twoscale.exits.references import Planned, Row
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from twoscale.model.checkpoints import CheckpointJob
     from twoscale.model.trained_run import TrainedRun
 
 

@@ -13,6 +13,7 @@ discards the step that triggered the exit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -186,14 +187,12 @@ def evaluate(
     attend = CausalAttention.of(tokens)
     exits: list[GroupExit] = []
 
-    def layer(number: int, hidden: Tensor) -> Tensor:
-        return model.unlooped_layer(number, hidden, attend)
-
     def group(index: int, hidden: Tensor) -> Tensor:
         exits.append(engine.loop(index, hidden, noise, ParallelKV(tokens)))
         return model.finish(index, exits[-1].states)
 
-    hidden = run_stages(model, model.embed(tokens, attend.positions), layer, group)
+    layer, hidden = partial(model.unlooped_layer, attend=attend), model.embed(tokens, attend.positions)
+    hidden = run_stages(model, hidden, layer, group)
     return model.readout(hidden), stack_counts(exits, tokens)
 
 
@@ -308,15 +307,13 @@ def read_parallel(
     rows = torch.arange(tokens.numel(), device=tokens.device)
     attend = cache.attend_rows(0, RowLayout(rows, positions, end, tokens))
 
-    def layer(number: int, hidden: Tensor) -> Tensor:
-        return model.unlooped_layer(number, hidden, attend)
-
     def group(index: int, hidden: Tensor) -> Tensor:
         store = CachedKV(cache, model.config.groups[index], positions, end, tokens)
         exits.append(engine.loop(index, hidden.unflatten(0, tokens.shape), noise, store))
         return model.finish(index, exits[-1].states.flatten(0, 1))
 
-    return run_stages(model, model.embed(tokens.flatten(), attend.positions), layer, group), exits
+    layer, hidden = partial(model.unlooped_layer, attend=attend), model.embed(tokens.flatten(), attend.positions)
+    return run_stages(model, hidden, layer, group), exits
 
 
 class TokenAttention:

@@ -6,12 +6,9 @@ file of an export together with the files that it imports. `twoscale.config` bec
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from twoscale.base import InputError
-
-if TYPE_CHECKING:
-    from twoscale.config import ModelConfig
+from twoscale.config import ModelConfig
 
 LIBRARY = Path(__file__).parents[2]
 MODELING = "twoscale.export.modeling"
@@ -20,7 +17,7 @@ HEADER = "# A module of the library twoscale with relative imports. Make changes
 IMPORT = re.compile(r"^( *)from (twoscale\.[\w.]+|twoscale) import", re.MULTILINE)
 
 
-def check_exported(run: str, model: "ModelConfig") -> None:
+def check_exported(run: str, model: ModelConfig) -> None:
     """Refuse a model whose weights were not trained here, or whose code no export contains."""
     if model.source == "published":
         found, expected = "a published model", "one that is trained here"

@@ -1,7 +1,6 @@
 """The page of the verdicts, claims.md, and the job that judges the claims of a run."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from twoscale import tables
 from twoscale.claims import regime
@@ -10,10 +9,8 @@ from twoscale.claims.evidence import CORRELATION, Evidence, Finding, marked
 from twoscale.claims.regime import DRIFTING
 from twoscale.claims.scale import HEADER, MEANING, Scales
 from twoscale.claims.verdicts import Verdict
+from twoscale.jobs.rows import StudyJob
 from twoscale.report.render import estimated, interval, render, table
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
 
 
 def claims_markdown(
@@ -69,7 +66,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
 
 
-def judge_claims(job: "StudyJob") -> None:
+def judge_claims(job: StudyJob) -> None:
     """Write a verdict on each claim of the paper, as a table and as a page."""
     config = job.config
     values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -20,12 +20,9 @@ from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.claims.exits import criterion_name
 from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
+from twoscale.jobs.rows import StudyJob
 from twoscale.report.release import runtimes
 from twoscale.report.render import estimated, interval, render
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
-
 
 # Text colours with a contrast above 4.5 to white.
 COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}
@@ -118,7 +115,7 @@ def overview(
     )
 
 
-def write_overview(job: "StudyJob") -> None:
+def write_overview(job: StudyJob) -> None:
     """Write the page, and the results of each figure for its caption."""
     config = job.config
     judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
@@ -152,7 +149,7 @@ def from_markdown(text: str) -> str:
     return page(title, markdown.markdown(text, extensions=["tables"]), styled=True)
 
 
-def claims_page(job: "StudyJob") -> None:
+def claims_page(job: StudyJob) -> None:
     """Write claims.md as a web page for the report."""
     job.write_text("page", from_markdown(job.file("claims").read_text(encoding="utf-8")))
 
@@ -186,7 +183,7 @@ def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = Mapp
     return page(title, "\n".join([f"<h2>{escape(title)}</h2>", columns, bundle, shown]))
 
 
-def table_page(job: "StudyJob") -> None:
+def table_page(job: StudyJob) -> None:
     """Write the page of one table, with the meaning of its columns."""
     name, run = job.config.table, job.config.run
     frame = job.read(name, "table").drop(columns=NOT_SHOWN, errors="ignore")
@@ -194,7 +191,7 @@ def table_page(job: "StudyJob") -> None:
     job.write_text("page", sortable(frame, f"Table {name} of the run {run}", meanings))
 
 
-def runtimes_page(job: "StudyJob") -> None:
+def runtimes_page(job: StudyJob) -> None:
     """Write time and memory of each rule of a run, from files that no rule declares as outputs."""
     run = job.config.run
     files = (job.file("page").parents[1] / run / "benchmarks").glob("*.tsv")

@@ -6,7 +6,7 @@ resampled together.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,8 @@ from twoscale.claims.bootstrap import OPERATING_POINT, mean_evaluations, summari
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
+from twoscale.jobs.rows import StudyJob
 from twoscale.report.render import estimated, interval, number, render
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
 
 INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
 ORACLE = "oracle"
@@ -37,7 +35,7 @@ NO_DIFFERENCE, UNKNOWN = "no relevant difference", "cannot be judged"
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def run(job: "StudyJob") -> None:
+def run(job: StudyJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config
     arena = summarise(*map(job.read, INPUTS), seed=config.seed)

@@ -9,7 +9,6 @@ budget oracle chooses one state per token so that the mean loss is least at give
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,19 +20,16 @@ from twoscale.exits.contract import GivenStates, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
 from twoscale.exits.references import Pass, Row, cheapest_exits, exit_costs, split_half
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.kernels import attention
 from twoscale.model.loss import cross_entropies
-
-if TYPE_CHECKING:
-    from twoscale.model.checkpoints import CheckpointJob
 
 STREAMS = 8  # loop steps that are decoded at a time, which bounds the memory
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
 PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
 
 
-def run(job: "CheckpointJob") -> None:
+def run(job: CheckpointJob) -> None:
     """Write the tables "exit_regret", "oracle_frontier" and "exit_reliability"."""
     config, exits = job.config, job.config.exits
     checkpoint, text = job.checkpoint(exits.dtype), job.held_out(config.sequences)

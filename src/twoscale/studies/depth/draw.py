@@ -6,7 +6,7 @@ contain the choice of the best loop count.
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,10 @@ from twoscale.claims.bootstrap import with_bounds
 from twoscale.claims.regime import regime
 from twoscale.config import PROJECT
 from twoscale.figures import style
+from twoscale.jobs.rows import StudyJob
 from twoscale.report import release
 from twoscale.report.render import render
 from twoscale.studies.depth.study import STATE_MEASURES
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
 
 # --- quality at fixed loop counts, over training --------------------------------------------------------------------
 
@@ -38,7 +36,7 @@ SCALING_PANELS = {  # column: (title, label)
 CROPPED = 2  # the untrained model is left out of panel (i) if its perplexity is this many times all others
 
 
-def run_scaling(job: "StudyJob") -> None:
+def run_scaling(job: StudyJob) -> None:
     job.write("scaling", summarise_scaling(job.files["quality"], job.config.run, job.config.seed))
 
 
@@ -213,7 +211,7 @@ NO_GROUP = ""  # in the column `group`: what the prediction has
 ALIKE = ["sequence", "document", "tokens"]
 
 
-def run_card(job: "StudyJob") -> None:
+def run_card(job: StudyJob) -> None:
     """Write the tables "depth_card" and "depth_findings". InputError for a model without loops on another text."""
     config, twin = job.config, None
     quality, states = job.read("depth_quality", "quality"), job.read("depth_states", "states")
@@ -424,7 +422,7 @@ def _draw(axes: Axes, card: pd.DataFrame, group: str, quantity: str, look: dict)
         style.band(axes, rows["loops"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
 
 
-def write_card(job: "StudyJob") -> None:
+def write_card(job: StudyJob) -> None:
     card, findings = job.read("depth_card", "card"), job.read("depth_findings", "findings")
     identity = dict(job.config.identity) | {"checkpoint": int(card["iteration"].iloc[0])}
     job.write_text("page", card_page(card, findings, job.config.run, identity, job.file("picture").name))

@@ -12,7 +12,6 @@ after another, with a few of one batch in memory at a time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,12 +21,9 @@ from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
 from twoscale.dynamics.states import batches, exact
 from twoscale.exits.references import Pass, measure_tokens
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages
 from twoscale.studies.depth.study import STATE_MEASURES
-
-if TYPE_CHECKING:
-    from twoscale.model.checkpoints import CheckpointJob
 
 Row = dict[str, object]
 
@@ -35,7 +31,7 @@ Row = dict[str, object]
 # --- lens -----------------------------------------------------------------------------------------------------------
 
 
-def run_lens(job: "CheckpointJob") -> None:
+def run_lens(job: CheckpointJob) -> None:
     config = job.config
     checkpoint, text = job.checkpoint(config.lens.dtype), job.held_out(config.sequences)
     job.write("lens", measure_lens(checkpoint, text, config.steps, config.other_loops, config.lens.batch_size))
@@ -90,7 +86,7 @@ def _from(first: int, values: Tensor) -> Tensor:
 # --- depth card -----------------------------------------------------------------------------------------------------
 
 
-def run_card(job: "CheckpointJob") -> None:
+def run_card(job: CheckpointJob) -> None:
     config = job.config
     checkpoint, text = job.checkpoint(config.dtype), job.held_out(config.sequences)
     found: dict[str, list[Row]] = {"quality": [], "states": []}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,10 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from twoscale import tables
 from twoscale.dynamics.aggregate import statistics
 from twoscale.figures import style
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
-
+from twoscale.jobs.rows import StudyJob
 
 # --- path types --------------------------------------------------------------------------------------------------
 
@@ -37,7 +33,7 @@ OTHER_TYPES = {
 }
 
 
-def run_types(job: "StudyJob") -> None:
+def run_types(job: StudyJob) -> None:
     """Write the tables "path_types" and "path_metrics"."""
     paths, run = job.files["paths"], job.config.run
     job.write("path_types", path_types(paths, run))
@@ -148,7 +144,7 @@ EFFECTS = {
 }
 
 
-def run_independence(job: "StudyJob") -> None:
+def run_independence(job: StudyJob) -> None:
     """Write the table "path_independence"; the mean of `agreement` is the share of equal predictions."""
     paths = job.files["independence"]
     job.write("path_independence", statistics(paths, job.config.run, "token_independence", "path_independence"))

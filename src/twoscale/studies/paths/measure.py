@@ -7,7 +7,6 @@ what earlier groups pass on, and in all groups at once.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,17 +16,14 @@ from twoscale import tables
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import vectors
 from twoscale.dynamics.states import Columns, batches, flat, is_group, token_keys
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, Noise
-
-if TYPE_CHECKING:
-    from twoscale.model.checkpoints import CheckpointJob
 
 ALL = "all"  # label of the rows with all groups varied at once
 
 
 @torch.no_grad()
-def run(job: "CheckpointJob") -> None:
+def run(job: CheckpointJob) -> None:
     """Write the table "token_independence"."""
     config = job.config
     checkpoint, draws = job.checkpoint(config.trajectories.dtype), config.path_independence.draws

@@ -1,7 +1,7 @@
 """The verdicts under each seed and over all seeds: the table "seeds", results/seeds.md and the figure."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,16 +16,14 @@ from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
+from twoscale.jobs.rows import StudyJob
 from twoscale.report.claims import scale_table
 from twoscale.report.render import estimated, interval, render
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
 
 FEW_SEEDS = 6  # below, the interval of the mean is wider than about one standard deviation
 
 
-def run(job: "StudyJob") -> None:
+def run(job: StudyJob) -> None:
     """Write the table "seeds" and results/seeds.md."""
     config = job.config
     # one seed for all bootstraps: they draw the same documents

@@ -5,7 +5,7 @@ Tokens count if they have exact blocks and a fixed point. Intervals are bootstra
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap
 from twoscale.figures import style
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.rows import StudyJob
 
 PREDICTIONS = ("leading", "prefix")  # eigenvalues
 LEAST, MOST = {"correlation": -1.0, "difference": 0.0}, {"correlation": 1.0, "difference": np.inf}
@@ -38,7 +36,7 @@ DIAGONAL: style.Look = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
 MOST_DOTS = 2000  # of a group in one panel
 
 
-def run(job: "StudyJob") -> None:
+def run(job: StudyJob) -> None:
     """Write the tables "token_spectrum" and "spectrum"."""
     tokens = job.files["tokens"]
     job.write("token_spectrum", tables.read("token_spectrum", tokens[-1]))

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,12 +25,9 @@ from twoscale.data.batches import HeldOut
 from twoscale.dynamics import vectors
 from twoscale.dynamics.arnoldi import TOLERANCE, LoopStepMap, arnoldi, check_precision, start_vectors
 from twoscale.dynamics.states import Columns, batches, flat, token_keys
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, any_weight, run_stages
-
-if TYPE_CHECKING:
-    from twoscale.model.checkpoints import CheckpointJob
-    from twoscale.studies.spectrum.study import SpectrumConfig
+from twoscale.studies.spectrum.study import SpectrumConfig
 
 MARGIN = 64  # an update this many times the rounding floor has an error of about a thousandth
 FEWEST = 4  # updates for a rate
@@ -39,7 +35,7 @@ FEWEST = 4  # updates for a rate
 EXACT = ("leading_modulus", "leading_angle", "prefix_modulus", "prefix_angle")
 
 
-def run(job: "CheckpointJob") -> None:
+def run(job: CheckpointJob) -> None:
     """Write the table "token_spectrum"."""
     config = job.config
     checkpoint = job.checkpoint(config.spectrum.dtype)
@@ -105,7 +101,7 @@ class Converged:
 class Loops:
     """Loops of one model, in float64, that run to their fixed points; a state is passed on after `loops` loop steps."""
 
-    def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
+    def __init__(self, model: LoopedModel, config: SpectrumConfig, loops: int) -> None:
         check_precision(any_weight(model))
         self.model, self.config, self.loops = model, config, loops
 
@@ -210,9 +206,6 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collectio
     noise, attend = checkpoint.noise(batch.sequences), CausalAttention.of(tokens)
     found: list[Columns] = []
 
-    def layer(number: int, hidden: Tensor) -> Tensor:
-        return model.unlooped_layer(number, hidden, attend)
-
     def group(index: int, entered: Tensor) -> Tensor:
         converged = loops.converge(index, entered, model.init_state(index, entered, noise), attend)
         label = {"group": np.full(batch.inputs.numel(), model.config.group_labels[index])}
@@ -220,6 +213,7 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collectio
         found.append(token_keys(checkpoint.iteration, batch) | label | columns)
         return model.finish(index, converged.passed)
 
+    layer = partial(model.unlooped_layer, attend=attend)
     run_stages(model, model.embed(tokens, attend.positions), layer, group)
     return found
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,10 +26,8 @@ from twoscale.claims.bootstrap import with_bounds
 from twoscale.claims.evidence import OPEN, Estimate, Evidence, InconclusiveError, between, judge
 from twoscale.claims.seeds import mean_over_seeds, over_seeds
 from twoscale.figures import style
+from twoscale.jobs.rows import StudyJob
 from twoscale.report.render import render
-
-if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
 
 Styles = Mapping[Any, Mapping[str, Any]]
 
@@ -53,7 +51,7 @@ class InitRun(NamedTuple):
     training: pd.DataFrame
 
 
-def run_adapter_init(job: "StudyJob") -> None:
+def run_adapter_init(job: StudyJob) -> None:
     config = job.config
     absent = {name: pd.DataFrame(columns=list(tables.columns(n))) for name, n in tables.CLAIM_TABLES.items()}
     runs = []
@@ -289,7 +287,7 @@ SEED: style.Look = {"marker": "o", "markersize": 3, "linestyle": "", "markerface
 SPREAD = 0.12  # between the points of two seeds, in units of the axis
 
 
-def run_baselines(job: "StudyJob") -> None:
+def run_baselines(job: StudyJob) -> None:
     table = compare_baselines(job.config.compared, job.files["quality"], job.config.run, job.config.seed)
     job.write("baselines", table)
     job.write_text("page", baselines_page(table, job.config.page))
