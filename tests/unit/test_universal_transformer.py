@@ -55,7 +55,8 @@ def test_both_engines_and_plain_adaptive_computation_time_are_the_same_function(
         expected, steps, evaluations = reference_engine.evaluate(
             model, tokens[row], "act", EPSILON, MAX_LOOPS, noise_of(row)
         )
-        decoder = Decoder(model, criterion, MAX_LOOPS, SEED, DecoderOptions(sequence=row))
+        decoder = Decoder(model, criterion, MAX_LOOPS, SEED)
+        decoder.reset(sequence=row)
         decoded, taken = decode_text(decoder, tokens[row])
         for found, found_steps in ((logits[row], counts.loop_steps[:, row]), (decoded, taken)):
             assert_close(found, expected)

@@ -22,7 +22,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 
-SETTLING, DRIFTING, MARGINAL, UNDETERMINED = REGIMES = ("settling", "drifting", "marginal", "undetermined")
+SETTLING, DRIFTING, MARGINAL, UNDETERMINED = ("settling", "drifting", "marginal", "undetermined")
 LEAST_GROWTH = 0.1  # of the exponent q: over the last half of the loop steps the norm grows by 7 %
 FLOOR_FACTOR = 16  # as in `twoscale.dynamics.vectors`, which needs torch
 FLOAT32_EPS = float(np.finfo(np.float32).eps)
@@ -67,7 +67,7 @@ class Exponent(NamedTuple):
 class Regime:
     """The regime of a loop and its evidence."""
 
-    name: str  # one of `REGIMES`; undetermined for too few loop steps, or states that are not finite
+    name: str  # `UNDETERMINED` for too few loop steps, or states that are not finite
     first: int  # loop step of the fits
     last: int
     step_exponent: Exponent  # p; NaN, like the others, if fewer than `FEWEST` steps exceed the rounding floor
@@ -76,10 +76,6 @@ class Regime:
     last_step: float  # norm of the last step over the norm of its state, the median over sequences
     at_floor: bool = False  # whether the last step is at the rounding floor in at least half of the sequences
     freezes: bool | None = None  # whether the steps of the direction have a finite sum, or are rounding
-
-    @property
-    def has_fixed_point(self) -> bool:
-        return self.name == SETTLING
 
     def row(self) -> dict[str, object]:
         row: dict[str, object] = {"regime": self.name, "first": self.first, "last": self.last}

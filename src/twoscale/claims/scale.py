@@ -77,9 +77,8 @@ def scales(run: "config.Config") -> Scales:
 
 
 def _scale(run: "config.Config") -> Scale:
-    tokens = run.train.iterations * run.train.batch_size * run.model.context_length
     return Scale(
-        None if run.model.source == "published" else tokens,
+        None if run.model.source == "published" else run.training_tokens,
         parameters(run.model),
         run.model.mean_loops,
         run.trajectories.loops,

@@ -293,6 +293,11 @@ class CoreConfig(Section):
         return self.sequences(section, key) * self.model.context_length
 
     @property
+    def training_tokens(self) -> int:
+        """Tokens that a run is trained on, repeated ones included."""
+        return self.train.iterations * self.train.batch_size * self.model.context_length
+
+    @property
     def trajectory_sequences(self) -> int:
         return self.sequences("trajectories")
 

@@ -27,7 +27,6 @@ class DecoderOptions:
     """How a decoder runs its loops.
 
     Attributes:
-        sequence: Number of the held-out sequence whose noise is read; 0 for other text.
         kv_slots: Loop steps share this many slots of the cache; None: each has its own.
         warm_start: Start a token that is fed in each group from the state with which the token before left it
             (Geiping et al.). Tokens of a prompt still start as in training.
@@ -37,7 +36,6 @@ class DecoderOptions:
         steps_per_graph: Loop steps of one captured graph, at least 1.
     """
 
-    sequence: int = 0
     kv_slots: int | None = None
     warm_start: bool = False
     replay: bool | None = None
@@ -71,7 +69,7 @@ class Decoder:
         self._rows_model = with_method(model, "forward_rows")  # for a few tokens at once, such as drafts
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
-        self.noise = EvaluationNoise.of(config, seed, [options.sequence])
+        self.noise = EvaluationNoise.of(config, seed, [0])
         self._noise_arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (T, C)
         # group -> exit states (T, C) of the tokens so far: the next token's initial state if that is warm
         self._exit_states = [like.new_zeros(config.context_length, config.hidden_size) for _ in config.groups]
@@ -91,7 +89,7 @@ class Decoder:
 
     @torch.inference_mode()
     def reset(self, criterion: ExitCriterion | None = None, sequence: int | None = None) -> None:
-        """Start a new text, with another criterion and another sequence's noise if they are given."""
+        """Start a new text, with another criterion and the noise of another held-out sequence if they are given."""
         self.position = 0
         if criterion is not None:
             self.criterion = criterion

@@ -90,14 +90,13 @@ class Speculation:
     The decoder then reads all of them again under its own criterion in one parallel pass, and keeps the drafts that it
     would have chosen itself. The draft shares weights and cache with the full model, because a token with few loops
     reads the keys and values that earlier tokens had after as few. The text is the one without drafts, token for token,
-    up to rounding. Counted are drafts, those of them that were kept, and parallel passes.
+    up to rounding. Counted are drafts and those of them that were kept.
     """
 
     criterion: ExitCriterion
     length: int
     drafted: int = 0
     accepted: int = 0
-    passes: int = 0
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -125,7 +124,6 @@ class Speculation:
                 break
         # `pending` and the accepted drafts stay in the cache; new[-1] is the next `pending`
         decoder.rewind(start + len(new))
-        self.passes += 1
         self.drafted += len(drafts)
         self.accepted += len(new) - 1
         return new

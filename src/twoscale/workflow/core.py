@@ -116,7 +116,7 @@ JOBS = (
     TorchJob(
         name="benchmark_exits",
         function="twoscale.exits.benchmark.run",
-        inputs=lambda runs: runs.of_exits("exit"),
+        inputs=lambda runs: {"criteria": runs.each_criterion(QUALITY, users_of="exit")},  # which may fail
         outputs={
             "latency": "results/{run}/tables/exit_latency.parquet",
             "latency_loops": "results/{run}/tables/exit_latency_loops.parquet",

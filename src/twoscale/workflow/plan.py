@@ -39,7 +39,7 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
 
 def _training_rows(run: config.Config) -> Lines:
     model, train = run.model, run.train
-    weights, tokens = parameters(model) * BYTES["float32"], training_tokens(run)
+    weights, tokens = parameters(model) * BYTES["float32"], run.training_tokens
     flops = mean_flops_per_token(model, train).total
     # tokens of GPT-2 can be counted while text is collected, those of a tokenizer trained on it cannot
     unit = "tokens" if run.tokenizer.name == "gpt2" else "characters"
@@ -71,16 +71,11 @@ def _published_rows(run: config.Config) -> Lines:
 # --- hours -------------------------------------------------------------------------------------------------------
 
 
-def training_tokens(run: config.Config) -> int:
-    """Tokens that a run is trained on, repeated ones included."""
-    return run.train.iterations * run.train.batch_size * run.model.context_length
-
-
 def _hours(run: config.Config, tflops: float) -> float:
     """Hours of training; processes wait for the slowest, which has the most sequences."""
     train = run.train
     slowest = train.processes * _parts(train)[0] / train.batch_size
-    flops = mean_flops_per_token(run.model, train).total * training_tokens(run)
+    flops = mean_flops_per_token(run.model, train).total * run.training_tokens
     return flops * slowest / (tflops * train.processes * 1e12) / 3600
 
 

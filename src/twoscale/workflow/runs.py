@@ -17,7 +17,7 @@ from twoscale import config as configs
 from twoscale.base import InputError, study_parts
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
-from twoscale.jobs.rows import QUALITY, Job, LocalJob
+from twoscale.jobs.rows import Job, LocalJob
 from twoscale.workflow.core import JOBS, JUDGE_CLAIMS
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
@@ -260,20 +260,16 @@ class Runs:
 
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
-    def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
-        """`pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones."""
+    def each_criterion(self, pattern: str, users_of: str | None = None) -> Callable:
+        """`pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones on the grid given."""
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self.of(wildcards)
-            entries = sorted(self.exits(wildcards, grid).criteria.items())  # as in the slices of a job
-            names = [name for name, entry in entries if entry.file is not None or not of_users]
-            return [pattern.format(run=run, grid=grid or wildcards.grid, criterion=name) for name in names]
+            entries = sorted(self.exits(wildcards, users_of).criteria.items())  # as in the slices of a job
+            names = [name for name, entry in entries if entry.file is not None or users_of is None]
+            return [pattern.format(run=run, grid=users_of or wildcards.grid, criterion=name) for name in names]
 
         return files
-
-    def of_exits(self, grid: str) -> dict[str, Callable]:
-        """Inputs of a job on all criteria of a grid: the quality of users' ones, which may fail."""
-        return {"criteria": self.each_criterion(QUALITY, grid, of_users=True)}
 
 
 def alternatives(names: Iterable[str]) -> str:

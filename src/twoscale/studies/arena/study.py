@@ -6,7 +6,7 @@ from twoscale.config.data import text_label
 from twoscale.config.sections import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
 from twoscale.config.types import Count, OnHeldOut, Section, key
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
-from twoscale.jobs.rows import LocalJob, TorchJob, all_cores
+from twoscale.jobs.rows import QUALITY, LocalJob, TorchJob, all_cores
 from twoscale.tables import Column
 from twoscale.tables import table as columns
 
@@ -135,7 +135,7 @@ JOBS = (
     TorchJob(
         name="benchmark_pareto",
         function="twoscale.exits.benchmark.run",
-        inputs=lambda runs: runs.of_exits("pareto"),
+        inputs=lambda runs: {"criteria": runs.each_criterion(QUALITY, users_of="pareto")},
         outputs={
             "latency": "results/{run}/tables/pareto_latency.parquet",
             "latency_loops": "results/{run}/tables/pareto_latency_loops.parquet",
@@ -150,7 +150,7 @@ JOBS = (
     TorchJob(
         name="measure_exit_regret",
         function="twoscale.studies.arena.measure.run",
-        inputs=lambda runs: runs.of_exits("pareto"),
+        inputs=lambda runs: {"criteria": runs.each_criterion(QUALITY, users_of="pareto")},
         outputs={
             "exit_regret": "results/{run}/tables/pareto_regret.parquet",
             "oracle_frontier": "results/{run}/tables/oracle_frontier.parquet",

@@ -260,8 +260,8 @@ def _page(runs: "Runs") -> dict[str, Any]:
     config = runs[compared(runs)[0]["run"]]
     train, model = config.train, config.model
     sizes = {"loops": train.held_out_loops, "mean_loops": f"{model.mean_loops + 1:g}", "iterations": train.iterations}
-    tokens = train.batch_size * model.context_length * train.iterations
-    return {"run": runs.selected, "text": text_label(runs.config.data), "training_tokens": tokens} | sizes
+    sizes |= {"training_tokens": config.training_tokens}
+    return {"run": runs.selected, "text": text_label(runs.config.data)} | sizes
 
 
 QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
