@@ -32,7 +32,6 @@ from twoscale.claims.geometry import scale_of_threshold
 
 PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # App. D
 PAPER_MAX_LOOPS = 30
-REPORTED_LATENCY = (580, 360)  # ms per token under acceleration at τ = 1e-5 and 1e-2 (section 4, about)
 EQUAL_QUALITY = 0.01  # nats
 # The second reading of claims about τ, whose unit the paper leaves open: thresholds at which each criterion has lost
 # `EQUAL_QUALITY`, instead of equal numbers.

@@ -24,8 +24,7 @@ from twoscale.claims import bootstrap
 
 SETTLING, DRIFTING, MARGINAL, UNDETERMINED = ("settling", "drifting", "marginal", "undetermined")
 LEAST_GROWTH = 0.1  # of the exponent q: over the last half of the loop steps the norm grows by 7 %
-FLOOR_FACTOR = 16  # as in `twoscale.dynamics.vectors`, which needs torch
-FLOAT32_EPS = float(np.finfo(np.float32).eps)
+FLOOR = 16 * float(np.finfo(np.float32).eps)  # as in `twoscale.dynamics.vectors`, which needs torch
 SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
 FEWEST = 3  # values of a fit
 
@@ -104,28 +103,26 @@ def regime(
     step_norms: np.ndarray,
     state_norms: np.ndarray,
     direction_step_norms: np.ndarray | None = None,
-    eps: float = FLOAT32_EPS,
     rounding: np.ndarray | None = None,
 ) -> Regime:
     """The regime of one looped group, from ||x^{k+1} - x^k|| for k = 0 … K - 1 and ||x^k|| for k = 0 … K.
 
     Norms are (K,), or (units, K) with one row per unit, the mean or median over the tokens of a sequence or document,
     which gives the intervals; `state_norms` may be without the last. `direction_step_norms` are those of x / ||x||, and
-    `rounding` says which steps are known to be rounding. A step below 16 `eps` of float32 counts as settled in float64
-    too.
+    `rounding` says which steps are known to be rounding. A step below 16 units of rounding of float32 counts as settled
+    in float64 too.
     """
     steps, norms = np.atleast_2d(step_norms).astype(float), np.atleast_2d(state_norms).astype(float)
     number = steps.shape[1]
     first, unknown = (number + 1) // 2, Exponent(np.nan, np.nan, np.nan)
     if number < 2 * FEWEST or not (np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()):
         return Regime(UNDETERMINED, first, number - 1, unknown, unknown, unknown, np.nan)
-    floor = FLOOR_FACTOR * eps
     above = ~np.zeros_like(steps, dtype=bool) if rounding is None else ~np.atleast_2d(rounding)
-    p, at_floor = _steps(steps, above & (steps > floor * norms[:, :number]))
+    p, at_floor = _steps(steps, above & (steps > FLOOR * norms[:, :number]))
     r, freezes = unknown, None
     if direction_step_norms is not None:
         turns = np.atleast_2d(direction_step_norms).astype(float)
-        r, direction_at_floor = _steps(turns, above & (turns > floor))
+        r, direction_at_floor = _steps(turns, above & (turns > FLOOR))
         freezes = bool(direction_at_floor or r.most < SUMMABLE)
     q = _exponent(norms[:, first:], np.arange(first, norms.shape[1], dtype=float))
     last_step = float(np.median(steps[:, -1] / np.maximum(norms[:, number - 1], np.finfo(float).tiny)))

@@ -294,7 +294,6 @@ class TrainConfig(Section):
     held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.")
 
     def compiles(self, device: str) -> bool:
-        """Whether training on `device` compiles the model."""
         return device == "cuda" if self.compile == "auto" else self.compile
 
     def precision_on(self, device: str) -> str:

@@ -63,7 +63,6 @@ class ModelSizes:
         return self.mlp_size or 4 * self.hidden_size
 
     def is_looped(self, number: int) -> bool:
-        """Whether layer `number` is in a looped group."""
         return any(number in group for group in self.groups)
 
     def kv_heads_of(self, number: int) -> int:

@@ -232,7 +232,6 @@ def _section_at(section: type[BaseModel], path: Sequence[str]) -> type[BaseModel
 
 
 def unknown_key(section: str, unknown: Sequence[str], known: Sequence[str]) -> str:
-    """The sentence on unknown keys of a section."""
     expected = f"expected one of {', '.join(known)}{did_you_mean(unknown[0], known)}"
     return f"config key {section or '(top level)'}: unknown key {', '.join(unknown)}, {expected}."
 

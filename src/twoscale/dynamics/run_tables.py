@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from twoscale import tables
 from twoscale.base import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from twoscale.model.trained_run import TrainedRun
 
 # Tables that a run has in one file per checkpoint, ? for the digits of the iteration; all others are in tables/.

@@ -39,7 +39,6 @@ def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
 
 
 def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point."""
     classes = configured_criteria(exits.criteria)
     return {point: criteria.make_criterion(*point, classes) for point in operating_points(exits)}
 

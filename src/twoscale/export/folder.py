@@ -14,8 +14,9 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import yaml
 from safetensors.torch import save_file
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -32,9 +33,6 @@ from twoscale.jobs.machine import FIRST, Environment
 from twoscale.model.checkpoints import CHECKPOINT, Header, load_weights
 from twoscale.model.flops import parameters
 from twoscale.report.render import number, render
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
 MODULE = "model"  # attribute of the class in transformers that is the library's model
@@ -175,7 +173,7 @@ def card(
     config: ConfigSlice,
     checkpoints: Sequence[Path],
     tokens: Mapping[str, Any],
-    log: "pd.DataFrame",
+    log: pd.DataFrame,
     environments: Sequence[Environment],
     citation: Mapping[str, Any],
     claims: "pd.DataFrame | None" = None,

@@ -40,7 +40,6 @@ class Answer:
 
     @property
     def marked(self) -> str:
-        """The verdict with its mark."""
         return marked(self.verdict, self.mark)
 
     @property

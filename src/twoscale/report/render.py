@@ -9,14 +9,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from twoscale.base import markdown
-
-if TYPE_CHECKING:
-    from twoscale.claims.evidence import Estimate
+from twoscale.claims.evidence import Estimate
 
 
 def render(template: str, **values: Any) -> str:
@@ -40,12 +38,12 @@ def number(value: float, width: float = math.nan) -> str:
     return f"{value:.{min(max(digits, 1), 3)}g}"
 
 
-def estimated(estimate: "Estimate") -> str:
+def estimated(estimate: Estimate) -> str:
     """The value with as many digits as its interval allows."""
     return number(estimate.value, estimate.high - estimate.low)
 
 
-def interval(estimate: "Estimate", between: str = " … ") -> str:
+def interval(estimate: Estimate, between: str = " … ") -> str:
     """Both ends; empty if there is no interval."""
     low, high = estimate.low, estimate.high
     return "" if math.isnan(low) else f"{number(low, high - low)}{between}{number(high, high - low)}"

@@ -155,7 +155,6 @@ class Figures:
         return [figure for figure in has if figure.target == "all" or has_tables(figure)]
 
     def pictures(self, wildcards: Any) -> list[str]:
-        """The pictures of the report."""
         return [self.drawn(f"{figure.name}.svg") for figure in self.reported]
 
     @property

@@ -113,14 +113,12 @@ class Options:
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
         value = self.get(key, default)
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.error(key, "a number above 0")
         return float(value)
 
     def choice(self, key: str, default: str, known: Collection[str]) -> str:
-        """One of several known values."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in known:
             raise self.error(key, f"one of {', '.join(known)}")

@@ -49,7 +49,6 @@ class PublishedFolder:
 
     @cached_property
     def weight_files(self) -> list[Path]:
-        """The safetensors files."""
         path = self.path / INDEX
         if not path.is_file():
             return [self.path / WEIGHTS]
