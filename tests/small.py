@@ -24,6 +24,9 @@ from twoscale.workflow.runs import Runs
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"
 
+# Built-in exit criteria whose larger threshold asks for more loop steps; that of the others for fewer.
+LATER_IF_LARGER = frozenset({"fixed", "argmax_stability", "confidence", "margin", "exit_gate"})
+
 # Keys that differ from the paper's.
 MODEL = {
     "num_layers": 4,

@@ -14,8 +14,9 @@ import torch
 from common import compare, medians, options, record, turns
 
 from tests.products import bare_products
+from tests.small import LATER_IF_LARGER
 from twoscale import config
-from twoscale.exits.criteria import CRITERIA, make_criterion
+from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model.transformer import LoopedTransformer, initialise
 
@@ -43,7 +44,7 @@ def token_at(decoder: Decoder, position: int, criterion: str | None = None) -> C
     """A call that feeds one token at `position`; the tokens before it stay in the cache for the next call."""
     full = [decoder.max_loops] * len(decoder.model.config.groups)
     # no statistic is below -1, and no token takes more than max_loops
-    later = criterion and CRITERIA[criterion].larger_is_later
+    later = criterion in LATER_IF_LARGER
     never = criterion and make_criterion(criterion, decoder.max_loops + 1 if later else -1.0)
 
     def call() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.products import bare_products
+from tests.small import LATER_IF_LARGER
 from twoscale.exits.benchmark import time_tokens
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
@@ -71,7 +72,7 @@ def test_bare_products(latency, record, kind, device):
 def test_latency(latency, record, kind, name):
     """A criterion that decides at every step and never exits, and the same steps without it."""
     decoder = latency.decoder(kind)
-    threshold = latency.max_loops + 1 if CRITERIA[name].larger_is_later else NEVER
+    threshold = latency.max_loops + 1 if name in LATER_IF_LARGER else NEVER
     decoder.criterion = make_criterion(name, threshold)
     for quantity, evaluations in ((name, None), (f"{name}, loops alone", [latency.loops] * TOKENS)):
         for tokens in ([0, 0], [0] * TOKENS):  # a short warm-up before each

@@ -10,7 +10,7 @@ import torch
 
 from tests.fake_cuda import Seen, fake_cuda
 from tests.gpu_kernels import kernels, model_on
-from tests.small import checkpoint, held_out, job_config, learnable_tokens, model_config, train_config
+from tests.small import LATER_IF_LARGER, checkpoint, held_out, job_config, learnable_tokens, model_config, train_config
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
 from twoscale.dynamics.trajectories import measure_batch
@@ -44,7 +44,7 @@ def exits_waits(seen: Seen) -> dict[str, int]:
 
 
 def never(name: str):
-    return make_criterion(name, 100 if CRITERIA[name].larger_is_later else 1e-30)
+    return make_criterion(name, 100 if name in LATER_IF_LARGER else 1e-30)
 
 
 def model_for(seen: Seen, name: str):

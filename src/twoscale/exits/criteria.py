@@ -16,7 +16,7 @@ Class attributes: `patience` is the number of loop steps in a row at which `upda
 token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
 triggered the exit ("previous") or the one after it ("new"). `needs_readout` says whether the criterion calls
 `readout`. A criterion with `needs_gate` gets the model's exit gate in place of the readout: states (N, C) ->
-probabilities of exit (N,). `larger_is_later` says in which direction the threshold is strict.
+probabilities of exit (N,).
 
 A criterion that keeps a "weighted" mean of the states after its loop steps (ACT, PonderNet) returns (should_exit,
 state, weight) from `update`: the weight (N,) of x_new, in its dtype. The engine sums up weighted states. The state of
@@ -56,7 +56,6 @@ class ExitCriterion:
     patience: ClassVar[int] = 1
     needs_readout: ClassVar[bool] = False
     needs_gate: ClassVar[bool] = False
-    larger_is_later: ClassVar[bool] = False  # whether a larger threshold asks for more loop steps
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -107,8 +106,6 @@ class Fixed(ExitCriterion):
 
     O(1) per token and loop step.
     """
-
-    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         return {"loop_steps": torch.zeros(len(x0), dtype=torch.int64, device=x0.device)}
@@ -225,7 +222,6 @@ class ArgmaxStability(ExitCriterion):
     """
 
     needs_readout = True
-    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
@@ -257,8 +253,6 @@ class _Prediction(ExitCriterion):
 class Confidence(_Prediction):
     """max p^k >= tau, by which Geifman and El-Yaniv (arXiv 1705.08500) decide which predictions to trust."""
 
-    larger_is_later = True
-
     def is_sure(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1).amax(-1) >= self.threshold
 
@@ -266,8 +260,6 @@ class Confidence(_Prediction):
 @register("margin")
 class Margin(_Prediction):
     """p^k of the likeliest token minus p^k of the second >= tau (the softmax measure of CALM, arXiv 2207.07061)."""
-
-    larger_is_later = True
 
     def is_sure(self, logits: Tensor) -> Tensor:
         first, second = logits.softmax(-1).topk(2, dim=-1).values.unbind(-1)
@@ -336,7 +328,6 @@ class ExitGate(ExitCriterion):
     """
 
     needs_gate = True
-    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         ones = x0.new_ones(len(x0))
