@@ -131,8 +131,10 @@ def most_ragged_threshold(name, statistics):
     return float(thresholds[max(range(len(first)), key=lambda row: len(first[row].unique()))])
 
 
-def make_decoder(model, criterion, **options):
-    return Decoder(model, criterion, MAX_LOOPS, SEED, DecoderOptions(**options))
+def make_decoder(model, criterion, sequence=0, **options):
+    decoder = Decoder(model, criterion, MAX_LOOPS, SEED, DecoderOptions(**options))
+    decoder.reset(sequence=sequence)
+    return decoder
 
 
 def decode_text(decoder, tokens):
