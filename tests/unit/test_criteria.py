@@ -33,14 +33,6 @@ def stream(updates, start=0.0):
     return torch.tensor([start, *updates], dtype=torch.float64).cumsum(0)[:, None]
 
 
-def spiral(turn_degrees, speed=1.0, shrink=1.0, steps=30):
-    """States in the plane; each update is the one before turned by the angle and scaled by `shrink`."""
-    k = torch.arange(steps, dtype=torch.float64)
-    angle, size = math.radians(turn_degrees) * k, speed * shrink**k
-    updates = torch.stack([size * angle.cos(), size * angle.sin()], dim=1)
-    return torch.cat([torch.zeros(1, 2, dtype=torch.float64), updates.cumsum(0)])
-
-
 def random_streams(tokens, steps=30, hidden_size=3, seed=0):
     """Shrinking random walks (K + 1, N, C) that meet thresholds at very different steps."""
     generator = torch.Generator().manual_seed(seed)
@@ -93,19 +85,6 @@ ON_STATES = {
 @pytest.mark.parametrize(("name", "threshold", "states", "expected"), ON_STATES.values(), ids=ON_STATES)
 def test_a_token_leaves_where_the_closed_form_says(name, threshold, states, expected):
     assert leave(name, threshold, states) == expected
-
-
-@pytest.mark.parametrize("turn", [30, 60, 90])
-def test_accelerations_of_a_constant_speed_spiral_follow_the_sine_of_half_the_turn(turn):
-    sine = math.sin(math.radians(turn / 2))
-    for name, statistic in (("acceleration", 2 * 0.7 * sine), ("acceleration_normalized", sine)):
-        assert leave(name, statistic * (1 + 1e-5), spiral(turn, 0.7)) == (2, 3)
-        assert leave(name, statistic * (1 - 1e-5), spiral(turn, 0.7)) is NEVER
-    chord = 1 - math.cos(math.radians(turn))  # of states on a circle
-    angle = torch.arange(6, dtype=torch.float64) * math.radians(turn)
-    circle = torch.stack([angle.cos(), angle.sin()], dim=1)
-    assert leave("cosine", chord * (1 + 1e-9), circle) == (1, 1)
-    assert leave("cosine", chord * (1 - 1e-9), circle) is NEVER
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
@@ -178,6 +157,8 @@ ON_PREDICTIONS = [
 def test_a_prediction_lets_a_token_go_where_the_closed_form_says(name, statistic, states, above, below):
     for left, factor in ((above, 1 + 1e-6), (below, 1 - 1e-6)):
         assert leave(name, statistic * factor, states, same) == (left and (left, left))
+    early, late = (below, above) if CRITERIA[name].larger_is_later else (above, below)
+    assert late is NEVER or early <= late
 
 
 @pytest.mark.parametrize(("threshold", "steps"), [(0.4, 1), (0.5, 1), (0.6, 2), (0.75, 2), (0.8, 3)])
@@ -187,18 +168,7 @@ def test_the_exit_gate_cumulates_the_probability_of_having_left(threshold, steps
     assert left == (steps, steps)
 
 
-SCALED = {"step_norm_relative": 0.2, "acceleration_normalized": 0.4, "acceleration_relative": 0.2, "cosine": 0.02}
-
-
-@pytest.mark.parametrize(("name", "threshold"), SCALED.items())
-def test_a_scale_free_criterion_exits_where_it_did_when_all_states_are_scaled(name, threshold):
-    states = random_streams(tokens=8).transpose(0, 1) + 3.0
-    left = [leave(name, threshold, rows) for rows in states]
-    assert left == [leave(name, threshold, 2.0**20 * rows) for rows in states]
-    assert len(set(left)) > 2
-
-
-@pytest.mark.parametrize("name", sorted(SCALED.keys() - {"cosine"}))
+@pytest.mark.parametrize("name", ["step_norm_relative", "acceleration_normalized", "acceleration_relative"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_statistic_of_steps_of_length_zero_is_finite(name, dtype):
     """A token at rest exits, also one whose state is zero; a state of norm zero that moves does not."""
@@ -223,42 +193,6 @@ def test_every_acceleration_is_algorithm_1_line_by_line(size, threshold, k_max):
         k, evaluations = leave(size, threshold, states[: k_max + 1]) or (k_max, k_max)
         assert torch.equal(states[k], expected[0])
         assert (k, evaluations) == expected[1:]
-
-
-MET_BY_SOME = {
-    "fixed": 4,
-    "step_norm": 0.8,
-    "step_norm_relative": 0.3,
-    "kl": 0.05,
-    "acceleration": 1.2,
-    "acceleration_normalized": 0.7,
-    "acceleration_relative": 0.4,
-    "entropy_diff": 0.05,
-    "argmax_stability": 3,
-    "cosine": 0.05,
-    "minp_kl": 0.05,
-    "confidence": 0.8,
-    "margin": 0.6,
-    "entropy": 0.5,
-    "exit_gate": 0.9,
-}
-
-
-def readout_for(name):
-    """What the engine would hand in: logits, or the probability of exit."""
-    return (lambda x: x[:, 0].sigmoid()) if CRITERIA[name].needs_gate else same
-
-
-@pytest.mark.parametrize("name", CRITERIA)
-def test_a_stricter_threshold_never_lets_a_token_leave_earlier(name):
-    """A larger one is strict for a probability or a count, a smaller one for a size or an entropy."""
-    factors = sorted([0.25, 0.5, 1, 1.25, 2], reverse=not CRITERIA[name].larger_is_later)
-    exits = set()
-    for states in random_streams(tokens=20, steps=12).unbind(1):
-        left = [leave(name, factor * MET_BY_SOME[name], states, readout_for(name)) or (99, 99) for factor in factors]
-        assert left == sorted(left)
-        exits |= set(left)
-    assert len(exits) > 2
 
 
 def test_config_and_criteria_know_the_same_names():
