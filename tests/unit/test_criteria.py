@@ -49,20 +49,10 @@ def geometric(ratio, steps=60):
 ON_STATES = {
     "fixed counts steps": ("fixed", 5, stream([0.0] * 8), (5, 5)),
     "an oscillation below its step": ("step_norm", 1.99, stream([2.0, -2.0] * 15), NEVER),
-    "an oscillation below its acceleration": ("acceleration", 3.99, stream([2.0, -2.0] * 15), NEVER),
-    "a slow slider": ("acceleration", 1e-12, stream([2.0**-10] * 30), (2, 3)),
     "a stall of one step": ("step_norm", 0.5, stream([1.0, 0.0] * 3), (2, 2)),
-    "a stall of one step is no small acceleration": ("acceleration", 0.5, stream([1.0, 0.0] * 3), NEVER),
-    "a stall of two steps is one dip": ("acceleration", 0.5, stream([1.0, 0.0, 0.0, 1.0, 3.0, 6.0]), NEVER),
-    "dips that are not successive": ("acceleration", 0.5, stream([1.0, 1.0, 5.0, 5.0, 9.0, 9.0]), NEVER),
-    "acceleration never before k = 2": ("acceleration", 1e300, random_streams(1)[:, 0], (2, 3)),
     "a step equal to the threshold": ("step_norm", 0.5, stream([0.5] * 6), NEVER),
     "an acceleration equal to it": ("acceleration", 0.25, stream([0.25 * k for k in range(8)]), NEVER),
-    # |update^k| = |1 - c| |c|^k and a^k = (1 - c)^2 |c|^(k - 1): the first k below the threshold
-    "slow contraction, acceleration": ("acceleration", 0.0101, geometric(0.9), (2, 3)),
-    "fast contraction, acceleration": ("acceleration", 0.0495, geometric(0.25), (4, 5)),
     "alternating contraction, step": ("step_norm", 0.1, geometric(-0.5), (5, 5)),
-    "alternating contraction, acceleration": ("acceleration", 0.1, geometric(-0.5), (7, 8)),
     # Eq. 6 on x^k = c^k is (1 - c) / (1 + c) at every k, for a reversal 1, the largest value
     "a normalised contraction below": ("acceleration_normalized", 0.3333, geometric(0.5), NEVER),
     "a normalised contraction above": ("acceleration_normalized", 0.33334, geometric(0.5), (2, 3)),
