@@ -33,6 +33,14 @@ def stream(updates, start=0.0):
     return torch.tensor([start, *updates], dtype=torch.float64).cumsum(0)[:, None]
 
 
+def spiral(turn_degrees, speed=1.0, shrink=1.0, steps=30):
+    """States in the plane; each update is the one before turned by the angle and scaled by `shrink`."""
+    k = torch.arange(steps, dtype=torch.float64)
+    angle, size = math.radians(turn_degrees) * k, speed * shrink**k
+    updates = torch.stack([size * angle.cos(), size * angle.sin()], dim=1)
+    return torch.cat([torch.zeros(1, 2, dtype=torch.float64), updates.cumsum(0)])
+
+
 def random_streams(tokens, steps=30, hidden_size=3, seed=0):
     """Shrinking random walks (K + 1, N, C) that meet thresholds at very different steps."""
     generator = torch.Generator().manual_seed(seed)
@@ -75,6 +83,19 @@ ON_STATES = {
 @pytest.mark.parametrize(("name", "threshold", "states", "expected"), ON_STATES.values(), ids=ON_STATES)
 def test_a_token_leaves_where_the_closed_form_says(name, threshold, states, expected):
     assert leave(name, threshold, states) == expected
+
+
+@pytest.mark.parametrize("turn", [30, 60, 90])
+def test_accelerations_of_a_constant_speed_spiral_follow_the_sine_of_half_the_turn(turn):
+    sine = math.sin(math.radians(turn / 2))
+    for name, statistic in (("acceleration", 2 * 0.7 * sine), ("acceleration_normalized", sine)):
+        assert leave(name, statistic * (1 + 1e-5), spiral(turn, 0.7)) == (2, 3)
+        assert leave(name, statistic * (1 - 1e-5), spiral(turn, 0.7)) is NEVER
+    chord = 1 - math.cos(math.radians(turn))  # of states on a circle
+    angle = torch.arange(6, dtype=torch.float64) * math.radians(turn)
+    circle = torch.stack([angle.cos(), angle.sin()], dim=1)
+    assert leave("cosine", chord * (1 + 1e-9), circle) == (1, 1)
+    assert leave("cosine", chord * (1 - 1e-9), circle) is NEVER
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
