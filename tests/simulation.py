@@ -213,12 +213,6 @@ class Draw(Evidence):
         return milliseconds * np.exp(0.03 * prompts + 0.04 * noise + np.log(1.5) * outliers)
 
 
-def mean_of(units: np.ndarray) -> np.ndarray:
-    """Means over all documents: (documents, ..., 2) -> (...)."""
-    sums = units.sum(axis=0)
-    return sums[..., 0] / sums[..., 1]
-
-
 def count_verdicts(number: int, world: World, size: Size, draws: int, correlation: float = 0.0) -> Counter:
     """Verdicts on a claim in `draws` runs of a world; the runs are a function of their number and of the claim.
 

@@ -139,7 +139,7 @@ ORTHOGONAL = World(converged=Course(0.35, -0.4, 0.1))
 FASTER_DECAY = World(rate=Course(0.5, 0.2, 0.3))
 SMALLER = World(size=Course(0.5, -0.6, 0.3))
 CLIFF = {1e-2: 0.4}
-FASTER, SLOWER = {"kl": everywhere(17.0)}, {"kl": everywhere(7.0)}
+FASTER = {"kl": everywhere(17.0)}
 
 # claim -> kind -> worlds
 WORLDS: dict[int, dict[str, list[World]]] = {

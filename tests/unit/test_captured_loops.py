@@ -69,8 +69,7 @@ CASES += [(name, options) for name in ("acceleration", "kl") for options in OPTI
 def test_replays_of_captured_loops_are_the_same_function(name, options, tape):
     """Also where the loop steps of a token are no multiple of those of a graph."""
     model, tokens = small_model(**VARIED), text(1, 9)[0]
-    taken = assert_same(model, criterion_of(name, model, tokens), tokens, **options)
-    assert name == "fixed" or len(taken.unique()) > 2
+    assert_same(model, criterion_of(name, model, tokens), tokens, **options)
 
 
 @pytest.mark.parametrize("variant", PUBLISHED)
@@ -84,7 +83,7 @@ def test_replays_of_published_architectures_are_the_same_function(variant, tape)
 def test_patience_and_what_a_token_keeps_cross_the_ends_of_graphs(keeps, patience, tape):
     patient = type("Patient", (CRITERIA["step_norm"],), {"keeps": keeps, "patience": patience})
     model, tokens = small_model(), text(1, 9)[0]
-    threshold = ragged_threshold("step_norm", model, tokens[None], noise_of(0), share=0.6)
+    threshold = ragged_threshold("step_norm", model, tokens[None], noise_of(0))
     taken = assert_same(model, of_a_user(patient(threshold)), tokens, steps_per_graph=2)
     assert set((taken % 2).unique().tolist()) == {0, 1}
 

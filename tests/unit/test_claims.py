@@ -10,7 +10,6 @@ from tests.small import ROOT
 from tests.synthetic_run import (
     GROUPS,
     HALF_DECADES,
-    ITERATIONS,
     SEQUENCES,
     WARMUP,
     drift,
@@ -37,49 +36,35 @@ GROWN = {"rate": 0.8, "scale": 1.6}
 FALLING_LATE = {"rate": 0.77, "spread": 0.06}  # a tenth near k = 10, earlier or later by sequence
 
 CASES = [
-    (1, HOLDS, {}, "every finding"),
     (1, FAILS, {"loops": loops(last={"rate": 0.95})}, "outside"),
     (1, OPEN, {"loops": loops(last=FALLING_LATE)}, "crosses"),
-    (2, HOLDS, {}, "every finding"),
     (2, FAILS, {"loops": loops(last={"rate": 0.9})}, "over 4 checkpoints"),
     (2, OPEN, {"loops": loops(iterations=TWO), "drift": drift(TWO)}, "3 checkpoints after warm-up (found 2)"),
     (3, HOLDS, {"loops": loops(first={"wobble": 0.02})}, "every finding"),
     (3, FAILS, {"loops": loops(last={"wobble": 0.2})}, "outside"),
     (3, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
-    (4, HOLDS, {}, "every finding"),
     (4, FAILS, {"loops": loops(last={"level": 0.9})}, "outside"),
     (4, OPEN, {"loops": loops(last={"level": 0.45, "level_spread": 0.1})}, "crosses"),
-    (5, HOLDS, {}, "every finding"),
     (5, FAILS, {"loops": loops(last={"level": 0.89})}, "→ 0.89 over 4 checkpoints"),
     (5, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
-    (6, HOLDS, {}, "every finding"),
     (6, FAILS, {"drift": drift(final=3.0)}, "final"),
     (6, OPEN, {"drift": drift(projected=5.0)}, "crosses"),
-    (7, HOLDS, {}, "every finding"),
     (7, FAILS, {"latency": latency().assign(latency_ms=10.0)}, "outside"),
     (7, OPEN, {"latency": without(latency(), criterion="acceleration", threshold=1e-2)}, "rows missing: acceleration"),
-    (8, HOLDS, {}, "every finding"),
     (8, FAILS, {"quality": quality(kl={1e-3: -0.1})}, "kl, CE(0.001) − CE(1e-5) in nats: whole interval outside"),
     (8, OPEN, {"quality": quality(spread=3, acceleration={1e-2: 0.01})}, "no value could be upheld: the interval ("),
-    (9, HOLDS, {}, "every finding"),
     (9, FAILS, {"quality": quality(step_norm={})}, "outside"),
     (9, OPEN, {"quality": without(quality(), "step_norm", 1e-3)}, "rows missing: step_norm at 0.001"),
-    (10, HOLDS, {}, "every finding"),
     (10, FAILS, {"latency": latency(kl=0.5)}, "kl at τ = 0.01"),
     (10, OPEN, {"latency": latency(spread=0.3, kl=1.05)}, "crosses"),
-    (11, HOLDS, {}, "every finding"),
     (11, FAILS, {"latency": latency(kl=0.9)}, "outside"),
     (11, OPEN, {"latency": without(latency(), criterion="kl", threshold=1e-4)}, "rows missing: kl at 0.0001"),
-    (12, HOLDS, {}, "every finding"),
     (12, FAILS, {"loops": loops(first={"rate": 0.7, "scale": 1.0}, last=GROWN)}, "over 4 checkpoints"),
     (12, OPEN, {"loops": loops(iterations=TWO), "drift": drift(TWO)}, "fewer than 3 checkpoints"),
-    (13, HOLDS, {}, "every finding"),
     (13, FAILS, {"loops": loops(floor=0.0)}, "outside"),
     (13, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
-    (14, HOLDS, {}, "every finding"),
     (14, FAILS, {"exit_loops": exit_loops(kl=9.0)}, "9 against 12"),
     (14, OPEN, {"exit_loops": exit_loops(kl=12.1)}, "crosses"),
-    (15, HOLDS, {}, "every finding"),
     (15, FAILS, {"quality": quality(kl={1e-2: 0.4})}, "0.3 against 0.4"),
     (15, OPEN, {"quality": without(quality(), "kl", 1e-2)}, "rows missing: kl at 0.01"),
 ]
@@ -92,6 +77,10 @@ def test_each_claim_reaches_each_verdict(number, expected, changes, reason):
     verdict = examine(number, synthetic(**changes))
     assert verdict.verdict == expected, verdict.reason
     assert reason in verdict.reason
+
+
+def test_the_usual_run_upholds_every_claim_but_the_third():
+    assert [verdict.claim.number for verdict in usual_verdicts() if verdict.verdict != HOLDS] == [3]
 
 
 @pytest.mark.parametrize(
@@ -143,13 +132,6 @@ def test_one_in_many_findings_is_further_outside_before_it_refutes():
     assert estimate.widened(10).low == pytest.approx(2.0 - 0.9 * 3.153 / 2.086, rel=1e-3)
 
 
-@pytest.mark.parametrize(("level", "expected"), [(-0.02, HOLDS), (-0.5, FAILS)])
-def test_a_late_cosine_just_below_zero_is_orthogonal_and_not_anti_parallel(level, expected):
-    """From 0.6 to −0.02 was refuted, because the interval was below zero."""
-    course = loops(first={"level": 0.6}, last={"level": level})
-    assert examine(5, synthetic(loops=course)).verdict == expected
-
-
 def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
     """Acceleration at 1e-2 is 0.05 nats better than all loops and by far the fastest; it was disqualified."""
     better = quality(acceleration={1e-2: -0.05})
@@ -166,26 +148,6 @@ def test_a_claim_about_training_rests_on_all_checkpoints_and_not_on_two(number):
     falling = loops()
     warmup = pd.concat([loop_rows(WARMUP, group, rate=0.3, scale=0.01) for group in GROUPS])
     assert examine(number, synthetic(loops=pd.concat([warmup, falling]))).verdict == HOLDS
-    ends = [f for f in examine(number, synthetic()).findings if "last − first" in f.quantity]
-    assert len(ends) == 2
-    assert not any(f.counts for f in ends)
-
-
-@pytest.mark.parametrize("number", [2, 3, 5, 12])
-def test_a_course_without_a_trend_is_not_one(number):
-    """The checkpoints scatter by more than their line falls, and last − first is what was judged."""
-    shapes = [{"rate": r, "level": v, "wobble": w} for r, v, w in ((0.8, 0.9, 0.2), (0.5, 0.3, 0.0), (0.9, 1.0, 0.3))]
-    shapes.append({"rate": 0.7, "level": 0.8, "wobble": 0.1})
-    rows = [
-        loop_rows(iteration, group, **shape)
-        for iteration, shape in zip(ITERATIONS[1:], shapes, strict=True)
-        for group in GROUPS
-    ]
-    trends = [
-        f for f in examine(number, synthetic(loops=pd.concat(rows))).findings if "trend" in f.quantity and f.bounds
-    ]
-    assert len(trends) == 2
-    assert {f.verdict for f in trends} == {OPEN}
 
 
 def test_sequences_of_one_document_are_one_unit():
@@ -206,15 +168,6 @@ def test_a_loaded_machine_is_named_in_the_claims_about_time_and_in_no_other():
         named = "load average up to 12.1 on 10 cores during 3 of 5 repeats" in verdict.reason
         assert named == (verdict.claim.number in (7, 10, 11))
     assert not any("load average" in verdict.reason for verdict in usual_verdicts())
-
-
-def test_the_reference_state_initial_does_not_count():
-    verdict = examine(6, synthetic())
-    assert verdict.verdict == HOLDS
-    assert {f.verdict for f in verdict.findings if "initial" in f.scope and f.bounds} == {FAILS}
-    untrained = [f for f in verdict.findings if "untrained" in f.quantity]
-    assert len(untrained) == 4
-    assert all(np.isfinite(f.estimate.value) and not f.verdict for f in untrained)
 
 
 def fewer_loops(loop_steps):

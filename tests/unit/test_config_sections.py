@@ -58,11 +58,6 @@ def test_boundaries_are_between_groups_or_around_the_only_one(groups, labels):
     assert config.ModelConfig(num_layers=6, groups=groups).boundary_labels == labels
 
 
-@pytest.mark.parametrize(("groups", "depth"), [([], 12), ([[4], [5, 6], [7]], 8 + 4 * 12), ([[1]], 11 + 12)])
-def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):
-    assert config.ModelConfig(num_layers=12, groups=groups, mean_loops=12).effective_depth == depth
-
-
 @pytest.mark.parametrize(("tokenizer", "vocab_size"), [("gpt2", 50257), ("bytes", 257), ("bpe", 5000)])
 def test_the_tokenizer_determines_the_vocabulary_of_the_model(tokenizer, vocab_size):
     made = from_paper(tokenizer={"name": tokenizer, "vocab_size": 5000})

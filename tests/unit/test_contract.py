@@ -9,7 +9,7 @@ from twoscale import config
 from twoscale.base import InputError
 from twoscale.exits import benchmark
 from twoscale.exits.benchmark import try_criteria
-from twoscale.exits.contract import Decisions, GivenStates, configured_criteria, first_exit, load_criterion
+from twoscale.exits.contract import Decisions, configured_criteria, load_criterion
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
@@ -107,26 +107,6 @@ def test_weights_of_a_mean_are_limited_to_what_is_left_of_one():
     assert means == [1, 0.5 * 1 + 0.5 * 2, 0.5 * 1 + 0.5 * 4, 0.5 * 1 + 0.5 * 4]
     decisions.keep(torch.tensor([1]))
     assert decisions.result(states[-1, :1]).shape == (1, 1)
-
-
-@pytest.mark.parametrize("name", CRITERIA)
-def test_exits_on_given_states_are_those_of_the_definition(name):
-    """`patience` decisions in a row; later decisions change nothing."""
-    states = (
-        torch.randn(9, 20, 16, generator=torch.Generator().manual_seed(0)).cumsum(0)
-        / torch.arange(1, 10)[:, None, None]
-    )
-    criterion = make_criterion(name, {"fixed": 3, "argmax_stability": 1}.get(name, 0.5))
-    readout = (lambda x: x[:, 0].sigmoid()) if criterion.needs_gate else (lambda x: x)
-    given = GivenStates(criterion, states[0], readout)
-    decisions, answers = Decisions(criterion, states[0], readout), []
-    for x in states[1:]:
-        given.update(x)
-        answers.append(decisions.update(x))
-    loop_steps, evaluations = given.exits()
-    for token, column in enumerate(torch.stack(answers, dim=1).tolist()):
-        found = first_exit([(k, states[k + 1], said) for k, said in enumerate(column)], criterion, states[0], 8)
-        assert (loop_steps[token], evaluations[token]) == (found.loop_steps, found.evaluations)
 
 
 CRASH = """from twoscale.exits.criteria import ExitCriterion

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from tests import reference_engine
-from tests.small import LATER_IF_LARGER
 from twoscale.config.definitions import THRESHOLD_TYPES
 from twoscale.exits.criteria import CRITERIA, make_criterion
 
@@ -58,20 +57,10 @@ def geometric(ratio, steps=60):
 ON_STATES = {
     "fixed counts steps": ("fixed", 5, stream([0.0] * 8), (5, 5)),
     "an oscillation below its step": ("step_norm", 1.99, stream([2.0, -2.0] * 15), NEVER),
-    "an oscillation below its acceleration": ("acceleration", 3.99, stream([2.0, -2.0] * 15), NEVER),
-    "a slow slider": ("acceleration", 1e-12, stream([2.0**-10] * 30), (2, 3)),
     "a stall of one step": ("step_norm", 0.5, stream([1.0, 0.0] * 3), (2, 2)),
-    "a stall of one step is no small acceleration": ("acceleration", 0.5, stream([1.0, 0.0] * 3), NEVER),
-    "a stall of two steps is one dip": ("acceleration", 0.5, stream([1.0, 0.0, 0.0, 1.0, 3.0, 6.0]), NEVER),
-    "dips that are not successive": ("acceleration", 0.5, stream([1.0, 1.0, 5.0, 5.0, 9.0, 9.0]), NEVER),
-    "acceleration never before k = 2": ("acceleration", 1e300, random_streams(1)[:, 0], (2, 3)),
     "a step equal to the threshold": ("step_norm", 0.5, stream([0.5] * 6), NEVER),
     "an acceleration equal to it": ("acceleration", 0.25, stream([0.25 * k for k in range(8)]), NEVER),
-    # |update^k| = |1 - c| |c|^k and a^k = (1 - c)^2 |c|^(k - 1): the first k below the threshold
-    "slow contraction, acceleration": ("acceleration", 0.0101, geometric(0.9), (2, 3)),
-    "fast contraction, acceleration": ("acceleration", 0.0495, geometric(0.25), (4, 5)),
     "alternating contraction, step": ("step_norm", 0.1, geometric(-0.5), (5, 5)),
-    "alternating contraction, acceleration": ("acceleration", 0.1, geometric(-0.5), (7, 8)),
     # Eq. 6 on x^k = c^k is (1 - c) / (1 + c) at every k, for a reversal 1, the largest value
     "a normalised contraction below": ("acceleration_normalized", 0.3333, geometric(0.5), NEVER),
     "a normalised contraction above": ("acceleration_normalized", 0.33334, geometric(0.5), (2, 3)),
@@ -179,6 +168,8 @@ ON_PREDICTIONS = [
 def test_a_prediction_lets_a_token_go_where_the_closed_form_says(name, statistic, states, above, below):
     for left, factor in ((above, 1 + 1e-6), (below, 1 - 1e-6)):
         assert leave(name, statistic * factor, states, same) == (left and (left, left))
+    early, late = (below, above) if CRITERIA[name].larger_is_later else (above, below)
+    assert late is NEVER or early <= late
 
 
 @pytest.mark.parametrize(("threshold", "steps"), [(0.4, 1), (0.5, 1), (0.6, 2), (0.75, 2), (0.8, 3)])
@@ -188,18 +179,7 @@ def test_the_exit_gate_cumulates_the_probability_of_having_left(threshold, steps
     assert left == (steps, steps)
 
 
-SCALED = {"step_norm_relative": 0.2, "acceleration_normalized": 0.4, "acceleration_relative": 0.2, "cosine": 0.02}
-
-
-@pytest.mark.parametrize(("name", "threshold"), SCALED.items())
-def test_a_scale_free_criterion_exits_where_it_did_when_all_states_are_scaled(name, threshold):
-    states = random_streams(tokens=8).transpose(0, 1) + 3.0
-    left = [leave(name, threshold, rows) for rows in states]
-    assert left == [leave(name, threshold, 2.0**20 * rows) for rows in states]
-    assert len(set(left)) > 2
-
-
-@pytest.mark.parametrize("name", sorted(SCALED.keys() - {"cosine"}))
+@pytest.mark.parametrize("name", ["step_norm_relative", "acceleration_normalized", "acceleration_relative"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_statistic_of_steps_of_length_zero_is_finite(name, dtype):
     """A token at rest exits, also one whose state is zero; a state of norm zero that moves does not."""
@@ -224,42 +204,6 @@ def test_every_acceleration_is_algorithm_1_line_by_line(size, threshold, k_max):
         k, evaluations = leave(size, threshold, states[: k_max + 1]) or (k_max, k_max)
         assert torch.equal(states[k], expected[0])
         assert (k, evaluations) == expected[1:]
-
-
-MET_BY_SOME = {
-    "fixed": 4,
-    "step_norm": 0.8,
-    "step_norm_relative": 0.3,
-    "kl": 0.05,
-    "acceleration": 1.2,
-    "acceleration_normalized": 0.7,
-    "acceleration_relative": 0.4,
-    "entropy_diff": 0.05,
-    "argmax_stability": 3,
-    "cosine": 0.05,
-    "minp_kl": 0.05,
-    "confidence": 0.8,
-    "margin": 0.6,
-    "entropy": 0.5,
-    "exit_gate": 0.9,
-}
-
-
-def readout_for(name):
-    """What the engine would hand in: logits, or the probability of exit."""
-    return (lambda x: x[:, 0].sigmoid()) if CRITERIA[name].needs_gate else same
-
-
-@pytest.mark.parametrize("name", CRITERIA)
-def test_a_stricter_threshold_never_lets_a_token_leave_earlier(name):
-    """A larger one is strict for a probability or a count, a smaller one for a size or an entropy."""
-    factors = sorted([0.25, 0.5, 1, 1.25, 2], reverse=name not in LATER_IF_LARGER)
-    exits = set()
-    for states in random_streams(tokens=20, steps=12).unbind(1):
-        left = [leave(name, factor * MET_BY_SOME[name], states, readout_for(name)) or (99, 99) for factor in factors]
-        assert left == sorted(left)
-        exits |= set(left)
-    assert len(exits) > 2
 
 
 def test_config_and_criteria_know_the_same_names():

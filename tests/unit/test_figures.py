@@ -39,7 +39,7 @@ from tests.figures import (
 )
 from twoscale.base import InputError
 from twoscale.config import PROJECT, Config, checked, preset
-from twoscale.dynamics.state_paths import project, read_states
+from twoscale.dynamics.state_paths import read_states
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
 from twoscale.jobs import command
 
@@ -93,19 +93,6 @@ def test_criteria_have_the_colours_of_the_paper_and_no_two_look_alike():
     assert len({look["marker"] for look in styles.values()}) == len(styles)
 
 
-def test_fig1_principal_plane_is_found_with_fixed_signs():
-    rng = np.random.default_rng(0)
-    first, second = np.array([0.6, -0.8, 0]), np.array([0.8, 0.6, 0])
-    weights = rng.normal(size=(40, 5, 2)) * (10, 1)
-    values = weights @ np.stack([first, second]) + np.array([3, 2, 1])
-    plane, shares = project(values)
-    weights = weights - weights.mean(axis=(0, 1))
-    np.testing.assert_allclose(np.corrcoef(plane[..., 0].ravel(), -weights[..., 0].ravel())[0, 1], 1, atol=1e-3)
-    np.testing.assert_allclose(np.corrcoef(plane[..., 1].ravel(), weights[..., 1].ravel())[0, 1], 1, atol=0.1)
-    assert shares.sum() == pytest.approx(1)
-    assert shares[0] > 0.98
-
-
 @pytest.mark.parametrize(
     ("token", "word"), [(" the", "the"), ("  ", "␣␣"), ("\n", "↵"), ("a\x00", "a\ufffd"), ("-" * 64, "-" * 11 + "…")]
 )
@@ -146,15 +133,6 @@ def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
     assert bottom > 3.75 - 0.02
     (left,) = [line for line in axes.get_lines() if line.get_marker() == fig4.LEAVES["marker"]]
     assert np.log10(left.get_xydata()[0]) == pytest.approx([-3 + 0.1 / 4, np.log10(top)])
-
-
-def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_of_the_cross_entropy():
-    axes = fig4.draw(*exit_tables(), **RUN).axes
-    light = [[line for line in one.get_lines() if line.get_alpha() == style.RANDOM_EXITS["alpha"]] for one in axes]
-    assert [len(lines) for lines in light] == [0, 3]
-    for line in light[1]:
-        assert list(line.get_xdata()) == [1e-5, 1e-3, 1e-2]
-        assert list(line.get_ydata()) == pytest.approx(3 * [3.75 + 0.2])  # by tokens, over both draws
 
 
 def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_where_it_has_late_ones(tmp_path):

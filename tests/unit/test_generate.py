@@ -119,7 +119,7 @@ def test_drafts_change_no_token_and_no_count(case):
     draw = random.Random(case)
     model = random_model(draw)
     name, sampling = draw.choice(list(CRITERIA)), draw.choice([GREEDY, RANDOM])
-    threshold = ragged_threshold(name, model, text(1, CONTEXT_LENGTH), noise_of(0), share=0.3)
+    threshold = ragged_threshold(name, model, text(1, CONTEXT_LENGTH), noise_of(0))
     prompt = text(1, draw.randint(1, 4), case)[0].tolist()
     max_new_tokens = draw.randint(1, CONTEXT_LENGTH)
 

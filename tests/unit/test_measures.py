@@ -1,6 +1,5 @@
 """measures: paths whose geometry is known in closed form."""
 
-import math
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,28 +14,10 @@ from twoscale.dynamics import measures, trajectories, vectors
 from twoscale.dynamics.states import token_keys
 
 
-def step_rows(path: Tensor) -> list[dict[str, Tensor]]:
-    """The measures of every step along a path (K + 1, …, C)."""
-    steps = measures.loop_steps(list(path), vectors.norm(path - path[-1]))
-    return [measures.measure_step(step) for step in steps][:-1]
-
-
 def one_step(state: Tensor, update: Tensor, previous: Tensor) -> dict[str, Tensor]:
     """The measures of a step with the update before it."""
     step = measures.LoopStep(state, update, previous, vectors.norm(previous), torch.tensor(0.0))
     return measures.measure_step(step)
-
-
-def values(rows: list[dict[str, Tensor]], name: str, start: int = 1) -> list[float]:
-    return [row[name].item() for row in rows[start:]]
-
-
-def circle(angle: float, step: float, count: int = 8) -> Tensor:
-    """Points (count + 1, 4) whose updates have the length `step` and turn by `angle`."""
-    turns = torch.arange(count, dtype=torch.float64) * angle
-    updates = step * torch.stack([turns.cos(), turns.sin(), 0 * turns, 0 * turns], dim=1)
-    start = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
-    return torch.cat([start, start + updates.cumsum(0)])
 
 
 def contraction(ratio: float, count: int = 8) -> Tensor:
@@ -45,27 +26,10 @@ def contraction(ratio: float, count: int = 8) -> Tensor:
     return limit + offset * ratio ** torch.arange(count + 1, dtype=torch.float64)[:, None]
 
 
-@pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 2, 2.0])
-def test_a_circle_has_the_cosine_and_the_acceleration_of_its_angle(angle):
-    rows = step_rows(circle(angle, step=0.5))
-    assert values(rows, "step_norm", 0) == pytest.approx([0.5] * 8)
-    assert values(rows, "cosine") == pytest.approx([math.cos(angle)] * 7, abs=1e-12)
-    assert values(rows, "acceleration") == pytest.approx([2 * 0.5 * math.sin(angle / 2)] * 7)
-    assert values(rows, "acceleration_normalized") == pytest.approx([math.sin(angle / 2)] * 7)
-
-
-@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
-def test_a_geometric_contraction_has_the_normalized_acceleration_of_its_ratio(ratio):
-    rows = step_rows(contraction(ratio))
-    assert values(rows, "step_norm", 0) == pytest.approx([3 * (1 - ratio) * ratio**k for k in range(8)])
-    assert values(rows, "acceleration_normalized") == pytest.approx([(1 - ratio) / (1 + ratio)] * 7, rel=1e-3)
-    assert values(rows, "cosine") == pytest.approx([1.0] * 7)
-
-
 def test_the_normalized_acceleration_of_steps_far_below_one_is_that_of_their_ratio():
     """Steps down to 1e-12 of states of norm 1e-6, where an ε of 1e-8 would decide the ratio."""
-    rows = step_rows(1e-6 * contraction(0.25, count=10))
-    assert values(rows, "acceleration_normalized") == pytest.approx([0.6] * 9, rel=1e-3)
+    found = measured_path(1e-6 * contraction(0.25, count=10))["acceleration_normalized"]
+    assert found[1:-1].tolist() == pytest.approx([0.6] * 9, rel=1e-3)
 
 
 def test_ratios_of_steps_as_short_as_the_smallest_number_are_finite_and_not_negative():
@@ -79,15 +43,6 @@ def test_ratios_of_steps_as_short_as_the_smallest_number_are_finite_and_not_nega
         assert not ratio.signbit()
 
 
-def test_measures_scale_with_the_states_or_not_at_all():
-    path = contraction(0.5) + circle(0.7, 0.2)[:, :3]
-    rows, scaled = step_rows(path), step_rows(100 * path)
-    for name in ("state_norm", "step_norm", "acceleration"):
-        assert values(scaled, name) == pytest.approx([100 * value for value in values(rows, name)])
-    for name in ("cosine", "acceleration_normalized", "acceleration_relative", "step_norm_relative"):
-        assert values(scaled, name) == pytest.approx(values(rows, name), rel=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("units", "defined"), [(8, False), (16, False), (17, True)])
 def test_a_comparison_with_a_step_under_the_rounding_floor_is_undefined(dtype, units, defined):
@@ -99,44 +54,15 @@ def test_a_comparison_with_a_step_under_the_rounding_floor_is_undefined(dtype, u
         assert row["step_norm"].isfinite()
 
 
-DIRECTION_MEASURES = (
-    "direction_step_norm",
-    "direction_cosine",
-    "direction_acceleration",
-    "direction_acceleration_normalized",
-    "direction_distance_to_final",
-)
-
-
 def measured_path(path: Tensor) -> dict[str, Tensor]:
     """All measures of a path (K + 1, C), by name (K + 1,)."""
     return measures.measure_steps(list(path), vectors.norm(path - path[-1]))
-
-
-def test_directions_do_not_see_the_norm_of_the_states():
-    path = contraction(0.5)
-    growing = path * 3.0 ** torch.arange(len(path), dtype=path.dtype)[:, None]
-    found, wanted = measured_path(growing), measured_path(path)
-    for name in DIRECTION_MEASURES:
-        torch.testing.assert_close(found[name], wanted[name], equal_nan=True, rtol=1e-9, atol=1e-12)
-    assert (found["step_norm"][1:-1] > found["step_norm"][:-2]).all()
-    of_units = measured_path(path / vectors.norm(path)[:, None])
-    for name in DIRECTION_MEASURES:
-        assert torch.equal(found[name].isnan(), of_units[name.removeprefix("direction_")].isnan())
-        torch.testing.assert_close(wanted[name], of_units[name.removeprefix("direction_")], equal_nan=True)
 
 
 def test_a_state_of_norm_zero_has_no_direction():
     found = measured_path(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], dtype=torch.float64))
     assert found["direction_step_norm"].isnan().tolist() == [True, False, False, True]
     assert found["direction_cosine"].isnan().tolist() == [True, True, False, True]
-
-
-def test_drift_is_the_jump_over_the_mean_and_over_the_sum_of_the_loop_steps():
-    step_norms = torch.tensor([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0], [1.0, 1.0]])  # (K, tokens)
-    over_mean, over_path = measures.drift_to_loop(torch.tensor([6.0, 0.5]), step_norms)
-    assert over_mean.tolist() == [3.0, 0.5]
-    assert over_path.tolist() == [0.75, 0.125]
 
 
 def test_the_effective_dimension_is_that_of_the_spectrum_of_the_covariance():

@@ -111,36 +111,6 @@ def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_de
     return logits_formula(model, layer_formula(hidden, model.unlooped["4"], sandwich))
 
 
-def test_rotary_positions_leave_the_embedding_to_the_tokens():
-    model = random_model(positions="rotary")
-    torch.testing.assert_close(model.embed(TOKENS, CAUSAL.positions), model.token_embedding.weight[TOKENS] * 8**0.5)
-    assert not [name for name, _ in model.named_parameters() if "position" in name]
-
-
-def test_a_head_that_is_not_tied_has_its_own_matrix():
-    model = random_model(tied_head=False)
-    hidden = noise(0, 1, torch.empty(2, 6, 8))
-    expected = rms_norm(hidden, model.final_norm.weight) @ model.head.weight[:37].T
-    torch.testing.assert_close(model.readout(hidden), expected)
-
-
-def test_a_model_that_norms_its_loop_steps_reads_states_out_as_they_are():
-    model = random_model(loop_norm=True, groups=[[2], [4]])
-    hidden, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
-    found = model.recur(0, 1, hidden, model.project_input(0, entered), CAUSAL)
-    torch.testing.assert_close(found, rms_norm(step_formula(model, 0, hidden, entered), model.final_norm.weight))
-    torch.testing.assert_close(model.readout(hidden), hidden @ model.token_embedding.weight[:37].T)
-
-
-def test_the_exit_gate_is_a_probability_of_each_state_and_has_no_gradient_unless_it_is_trained():
-    model = random_model(exit_gate=True)
-    hidden = noise(0, 1, torch.empty(2, 6, 8))
-    expected = 1 / (1 + (-(hidden @ model.gate.weight[0] + model.gate.bias)).exp())
-    torch.testing.assert_close(model.exit_gate(hidden), expected)
-    assert not model.gate.weight.requires_grad
-    assert LoopedTransformer(model_config()).gate is None
-
-
 @pytest.mark.parametrize(
     "variant",
     [
@@ -156,14 +126,6 @@ def test_the_exit_gate_is_a_probability_of_each_state_and_has_no_gradient_unless
 def test_the_logits_are_those_of_the_written_out_model(variant):
     model = random_model(**variant)
     torch.testing.assert_close(model(TOKENS, LOOPS, noise), forward_formula(model, TOKENS, LOOPS))
-
-
-def test_without_groups_the_model_is_a_plain_stack_of_layers():
-    model = random_model(groups=[])
-    hidden = embedding_formula(model, TOKENS)
-    for number in range(1, 5):
-        hidden = layer_formula(hidden, model.unlooped[str(number)], "post_residual")
-    torch.testing.assert_close(model(TOKENS, [], noise), logits_formula(model, hidden))
 
 
 def test_the_trace_has_every_stage_in_the_order_of_the_layers():
@@ -271,10 +233,3 @@ def test_the_blend_has_the_bits_that_it_had_before_it_had_a_share():
         before = random.groups[group].adapter.weight.detach().mul(0.02).add(torch.cat([half, half], dim=1))
         assert torch.equal(blend.groups[group].adapter.weight, before)
     assert torch.equal(blend.unlooped["1"].qkv.weight, random.unlooped["1"].qkv.weight)
-
-
-def test_initial_weights_are_a_function_of_the_seed():
-    one, same, other = (initialise(model_config(), seed).state_dict() for seed in (3, 3, 4))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert not torch.equal(one["token_embedding.weight"], other["token_embedding.weight"])
-    assert not torch.equal(one["unlooped.1.qkv.weight"], one["unlooped.4.qkv.weight"])

@@ -105,19 +105,6 @@ def test_dropped_documents_and_shares_are_those_of_a_set_of_ngrams(seed):
     assert counts.share_after == 0
 
 
-@pytest.mark.parametrize("of_first", [3, 4, 5])
-def test_an_ngram_across_an_end_of_text_drops_the_document_of_its_middle_token(of_first):
-    draw, n = np.random.default_rng(4), 8
-    documents = [unlike(draw, 20) for _ in range(3)]
-    training = np.concatenate(
-        [unlike(draw, 30), documents[0][-of_first:], documents[1][: n - of_first], unlike(draw, 30)]
-    )
-    kept, counts = drop(np.concatenate(documents), training, n)
-    del documents[0 if of_first > n // 2 else 1]
-    assert kept.tolist() == np.concatenate(documents).tolist()
-    assert counts.share_before == n / 60
-
-
 @pytest.mark.runs
 def test_no_held_out_page_of_the_running_pythons_documentation_stands_in_its_training_text():
     """Split as in the demo; 150 bytes are about 32 tokens of its tokenizer."""

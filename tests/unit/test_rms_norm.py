@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.small import saved_bytes
 from twoscale.model.kernels import RMSNorm
 
 EPSILON = 1e-6
@@ -46,16 +47,5 @@ def test_without_a_gradient_the_numbers_are_the_same_for_many_few_and_single_row
 def test_backward_pass_keeps_one_number_a_row_beside_its_input():
     ours, torchs = modules(64)
     x = rows(32, 64)
-
-    def kept(module: torch.nn.Module) -> int:
-        sizes = {}
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            sizes[tensor.data_ptr()] = tensor.numel()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            module(x)
-        return sum(sizes.values())
-
-    assert kept(ours) == x.numel() + 64 + 32 < kept(torchs)
+    kept, expected = (saved_bytes(module, lambda module=module: module(x)) for module in (ours, torchs))
+    assert kept == 8 * (x.numel() + 32) < expected

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from twoscale import config
-from twoscale.claims.evidence import marked
 from twoscale.claims.scale import SMALL_SCALE, Scale, Scales, scales
 
 PAPER = Scale(tokens=1000, parameters=100, mean_loops=12.0, loops=30)
@@ -40,13 +39,6 @@ def test_the_scale_of_the_paper_is_that_of_its_preset_and_its_hardware_is_not_st
 )
 def test_a_run_is_small_below_half_of_the_papers_tokens_or_parameters(values, small):
     assert at(**values).mark == (SMALL_SCALE if small else "")
-
-
-def test_a_mark_leaves_the_verdict_readable_and_a_claim_that_is_not_asked_unmarked():
-    assert marked("does not hold", SMALL_SCALE) == "does not hold, small scale"
-    assert marked("holds", SMALL_SCALE) == "holds, small scale"
-    assert marked("holds", "") == "holds"
-    assert marked("not asked", SMALL_SCALE) == "not asked"
 
 
 def test_the_training_tokens_of_a_published_model_are_unknown():

@@ -43,12 +43,6 @@ def columns_of(table: str) -> dict[str, str]:
     return tables.columns(table) | (dict.fromkeys(UNITS, "float32") if table in tables.MEASURED else {})
 
 
-def fail_after_a_batch(path) -> None:
-    with tables.writing("training", path) as append:
-        append(training_rows())
-        raise RuntimeError("the machine stops")
-
-
 @pytest.mark.parametrize("table", tables.declared())
 def test_every_table_comes_back_as_it_was_written(table, tmp_path):
     path = tmp_path / f"{table}.parquet"
@@ -81,16 +75,6 @@ def test_batches_are_appended_in_order_and_go_to_disk_as_they_come(tmp_path):
         assert not path.exists()
     assert tables.read("training", path)["iteration"].tolist() == [1, 2, 1, 2, 3]
     assert pq.ParquetFile(path).num_row_groups == 2
-
-
-def test_a_failure_between_two_batches_leaves_the_old_table(tmp_path):
-    path = tmp_path / "training.parquet"
-    tables.write("training", pd.DataFrame(training_rows()), path)
-    before = path.read_bytes()
-    with pytest.raises(RuntimeError, match="the machine stops"):
-        fail_after_a_batch(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["training.parquet"]
 
 
 @pytest.mark.parametrize(("absent", "further"), [("tflops", {}), ("", {"loops_g9": [1, 2, 3]})])

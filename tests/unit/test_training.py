@@ -28,7 +28,6 @@ from twoscale.training.state import (
     restore,
     save_partial,
     tensors_of,
-    write_log,
 )
 from twoscale.training.trainer import (
     Trainer,
@@ -227,19 +226,6 @@ def test_the_held_out_loss_is_the_mean_surprise_at_a_fixed_loop_count(batch):
         surprise -= sum(chances[t, targets[row, t]].log().item() for t in range(MODEL.context_length))
     found = held_out_loss(model, HELD_OUT, loops=5, seed=SEED, batch_size=batch)
     assert found == pytest.approx(surprise / targets.numel(), rel=1e-5)
-
-
-def test_the_log_is_the_tables_training_and_training_loops(tmp_path):
-    state, path, loops_path = trained(3, tmp_path / "none"), tmp_path / "training.parquet", tmp_path / "loops.parquet"
-    write_log(state, path, loops_path)
-    frame, loops = tables.read("training", path), tables.read("training_loops", loops_path)
-    assert frame["iteration"].tolist() == [1, 2, 3]
-    assert frame["tokens_seen"].tolist() == [32, 64, 96]  # four sequences of eight tokens
-    assert list(loops.itertuples(index=False, name=None)) == [
-        (i + 1, group, count)
-        for i in range(3)
-        for group, count in zip(("2", "3"), draw_loops(MODEL, SEED, i), strict=True)
-    ]
 
 
 @pytest.fixture(scope="module")
