@@ -21,7 +21,7 @@ import yaml
 from twoscale.base import InputError, replacing, sha256
 from twoscale.config import PROJECT
 from twoscale.report import release
-from twoscale.workflow.params import trains
+from twoscale.workflow.params import SOURCE_DIGEST, trains
 from twoscale.workflow.runs import Runs
 
 CONFIG, MANIFEST, FILES, WHEELS = "config.yaml", "pack.json", "files", "wheels"
@@ -52,7 +52,8 @@ def make(folder: Path, user: dict[str, Any], python: str) -> str:
     files = training_files(runs)
     _call("snakemake", "--cores", "all", "--configfile", str(folder / CONFIG), "--", *files)
     _download_wheels(folder / WHEELS, python)
-    for file in files:
+    record = Path(runs.data_file(SOURCE_DIGEST)(SimpleNamespace(run=runs.selected)))
+    for file in [*files, *([str(record)] if record.is_file() else [])]:  # the text itself stays here
         packed = folder / FILES / f"{file}.xz"
         packed.parent.mkdir(parents=True, exist_ok=True)
         with Path(file).open("rb") as source, lzma.open(packed, "wb") as target:
