@@ -21,7 +21,7 @@ from twoscale.config.types import key
 from twoscale.data import text
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
-from twoscale.workflow import params, snakefile
+from twoscale.workflow import pack, params, snakefile
 from twoscale.workflow.runs import GPT2
 
 SCRIPTS = ROOT / "scripts"
@@ -65,8 +65,10 @@ def test_an_edited_added_or_renamed_file_of_text_is_another_source_and_one_that_
     monkeypatch.chdir(tmp_path)
     folder, record = tmp_path / "text", tmp_path / "results/tiny/data/source.digest"
 
+    mine = runs(data={"source": "txt", "path": str(folder)})
+
     def digest():
-        return runs(data={"source": "txt", "path": str(folder)}).params.source_digest(of())
+        return mine.params.source_digest(of())
 
     folder.mkdir()
     (folder / "a.txt").write_text("one word")
@@ -86,6 +88,7 @@ def test_an_edited_added_or_renamed_file_of_text_is_another_source_and_one_that_
     record.write_text("recorded\n")
     shutil.rmtree(folder)
     assert digest() == "recorded"
+    assert pack.record_of_text(mine) == ["results/tiny/data/source.digest"]  # a GPU machine has no text
 
 
 @pytest.fixture

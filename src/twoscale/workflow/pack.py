@@ -52,8 +52,7 @@ def make(folder: Path, user: dict[str, Any], python: str) -> str:
     files = training_files(runs)
     _call("snakemake", "--cores", "all", "--configfile", str(folder / CONFIG), "--", *files)
     _download_wheels(folder / WHEELS, python)
-    record = Path(runs.data_file(SOURCE_DIGEST)(SimpleNamespace(run=runs.selected)))
-    for file in [*files, *([str(record)] if record.is_file() else [])]:  # the text itself stays here
+    for file in [*files, *record_of_text(runs)]:
         packed = folder / FILES / f"{file}.xz"
         packed.parent.mkdir(parents=True, exist_ok=True)
         with Path(file).open("rb") as source, lzma.open(packed, "wb") as target:
@@ -74,6 +73,12 @@ def training_files(runs: Runs) -> list[str]:
     tokenizer = runs.tokenizer_file(run)
     tokens = [runs.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
     return tokens + ([tokenizer] if tokenizer else [])
+
+
+def record_of_text(runs: Runs) -> list[str]:
+    """The file by which the other machine knows the local text that the tokens are of, if the run has one."""
+    record = runs.data_file(SOURCE_DIGEST)(SimpleNamespace(run=runs.selected))
+    return [record] if Path(record).is_file() else []
 
 
 def unpack(folder: Path) -> None:
