@@ -1,5 +1,6 @@
 """Loops of one token as captured CUDA graphs, each with several loop steps and the decisions of an exit criterion."""
 
+import gc
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -59,12 +60,16 @@ class Graphs:
         if self._stream is None:
             return Replay(function)
         graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool)
-            try:
-                result = function()
-            finally:
-                graph.capture_end()
+        gc.disable()  # CUDA refuses a capture during which memory and events of an earlier one are freed
+        try:
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool)
+                try:
+                    result = function()
+                finally:
+                    graph.capture_end()
+        finally:
+            gc.enable()
 
         def replay() -> Any:
             graph.replay()
