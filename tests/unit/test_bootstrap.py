@@ -13,16 +13,6 @@ def mean(sample):
     return sample.mean(axis=1)
 
 
-@pytest.mark.parametrize("number", [3, 5, 9, 40])
-def test_few_units_are_covered_as_often_as_many(number):
-    """Percentiles alone cover the mean of 3, 5, 9 units in about 73, 83, 89 %."""
-    generator, covered, trials = np.random.default_rng(number), 0, 400
-    for _ in range(trials):
-        low, high = bootstrap.interval(mean, generator.normal(size=number), seed=0)
-        covered += low <= 0 <= high
-    assert covered / trials == pytest.approx(0.95, abs=0.035)
-
-
 @pytest.mark.parametrize(
     ("weights", "number"), [([3.0] * 7, 7), ([1, 2, 8, 2, 4, 3, 1, 7, 2, 2], 1024 / 156), ([1, 1000], 2)]
 )

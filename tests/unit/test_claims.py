@@ -187,8 +187,10 @@ def fewer_loops(loop_steps):
         ({"published": True}, [2, 3, 5, 12], "a published model has one checkpoint"),
     ],
 )
-def test_the_claims_that_need_something_else_of_the_run_are_not_asked(lacking, not_asked, reason):
+def test_the_claims_that_need_something_else_of_the_run_are_not_asked(lacking, not_asked, reason, monkeypatch):
     """The sentence names what is lacking, and nothing is measured."""
+    unmeasured = evidence.Finding("", "", evidence.Estimate(), "", OPEN, "", True)
+    monkeypatch.setattr(claims, "find", lambda *_: unmeasured)
     found = [verdict for verdict in claims.verdicts(synthetic(**lacking)) if verdict.verdict == NOT_ASKED]
     assert [verdict.claim.number for verdict in found] == not_asked
     assert all(reason in verdict.reason and not verdict.findings for verdict in found)

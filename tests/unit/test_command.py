@@ -100,12 +100,9 @@ WRONG_USES = {
     "finish_report.py docs": "error: docs: cannot be read ([Errno 21] Is a directory",
     "gpu_pack.py plan --minutes nan": "argument --minutes: invalid positive value: 'nan'",
     "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
-    "with_gpus.py": "the following arguments are required: count",
-    "with_gpus.py two true": "argument count: invalid int value: 'two'",
     "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",
     "with_gpus.py 1 /gone": "error: with_gpus.py: found 1 GPUs for ['/gone'], expected at least one",
     "with_gpus.py 0 true": "error: with_gpus.py: found 0 GPUs for ['true'], expected at least one",
-    "with_nodes.py 1 2 1": "the following arguments are required: gpus",
     "with_nodes.py 1 1 1 0 docs": "error: with_nodes.py: found 1 processes of ['docs'], expected at least one",
     "with_nodes.py 1 0 1 0 Snakefile": "error: with_nodes.py: found 0 processes of ['Snakefile'], expected",
 }

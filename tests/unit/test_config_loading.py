@@ -4,7 +4,6 @@ import copy
 import json
 import re
 import sys
-from datetime import date
 from types import ModuleType
 
 import pytest
@@ -31,13 +30,6 @@ def test_merge_removes_an_exit_criterion_set_to_null_and_keeps_the_others():
     overlay = {"exits": {"criteria": {"kl": None, "step_norm": {"thresholds": [0.1]}}}}
     criteria = config.merge(base, overlay)["exits"]["criteria"]
     assert criteria == {"fixed": {"thresholds": [30]}, "step_norm": {"thresholds": [0.1]}}
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in config.PRESETS.glob("*.yaml")))
-def test_every_preset_is_a_whole_config_that_ends_at_a_checkpoint(name):
-    ((run, made),) = config.runs({"preset": name}).items()
-    assert run == name
-    assert made.train.iterations == config.checkpoint_iterations(made.train)[-1]
 
 
 def test_the_user_wins_over_the_preset_and_the_preset_over_the_paper():
@@ -70,11 +62,8 @@ WRONG = [
     ({"model": {"rotary_scaling": {"facter": 8}}}, "model.rotary_scaling: unknown key facter, expected one of factor"),
     ({"model": {"hidden_size": "wide"}}, "model.hidden_size: found 'wide', expected a number"),
     ({"model": {"hidden_size": 1.5}}, "model.hidden_size: found 1.5, expected a valid integer"),
-    ({"model": {"hidden_size": True}}, "model.hidden_size: found true, expected a number"),
     ({"model": 5}, "model: found 5, expected a section of keys"),
-    ({"train": None}, "train: found nothing (null), expected a section of keys"),
     ({"train": {"learning_rate": float("inf")}}, "train.learning_rate: found inf"),
-    ({"train": {"beta1": 1}}, "train.beta1: found 1, expected less than 1"),
     ({"train": {"compile": "yes"}}, "train.compile: found 'yes', expected a valid boolean or 'auto'"),
     ({"compute": {"device": "gpu"}}, "compute.device: found 'gpu', expected 'cpu' or 'cuda'"),
     ({"data": {"path": "mine.txt"}}, "data.path: found mine.txt, expected nothing, because data.source is 'pyth"),
@@ -87,18 +76,15 @@ WRONG = [
     ({"preset": None}, "preset: found nothing (null), expected a name"),
     ({"run": "a b"}, "run: found 'a b'"),
     ({"run": ["a"]}, "run: found ['a'], expected a name"),
-    ({"run": True}, "run: found true, expected a name"),
     ({"run": "None"}, "run: found 'None', expected at most 100 letters"),
     ({"run": "a" * 101}, "run: found 'aaa"),
     ({"seed": 2**63}, "seed: found 9223372036854775808, expected less than 9223372036854775808"),
-    ({"seed": date(2026, 1, 1)}, "seed: found 2026-01-01, expected a valid integer"),
     ({"exits": {"criteria": {}}}, "exits.criteria: found {}, expected criteria to add or to change; null removes one"),
     ({"run": "models"}, "run: found 'models', a reserved folder of results/, expected another"),
     *(({"run": name}, f"run: found {name!r}, a reserved folder of results/") for name in WITH_OVERRIDES),
     ({"runs": {"tiny": {}}}, "runs: found 'tiny', the name of the selected run"),
     ({"seeds": [5], "runs": {"tiny-seed5": {}}}, "runs: found 'tiny-seed5', the name of the selected run"),
     ({"runs": {"x": 3}}, "runs.x: found 3, expected a section of keys"),
-    ({"runs": [1]}, "runs: found [1], expected a section of keys"),
     ({"figures": {"fig1_tokens": 99}}, "figures.fig1_tokens: found 99, expected at most model.context_length = "),
 ]
 

@@ -1,81 +1,27 @@
 """The export of a model: its code, tokenizer, files and card. tests/release loads it with transformers."""
 
-import ast
 import json
-import sys
-import types
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pandas as pd
 import pytest
 import safetensors
-import torch
 import yaml
 from tokenizers import Tokenizer as Engine
 
 from tests import exported
-from tests.exported import CONTEXT, SEED, VARIANTS
+from tests.exported import SEED
 from tests.small import ROOT, train_config
 from twoscale import config as configs
 from twoscale.base import InputError
-from twoscale.config import ConfigSlice, complete, plain
+from twoscale.config import ConfigSlice, plain
 from twoscale.data import tokenizer as tokenizers
 from twoscale.export import code_files, folder
 from twoscale.export.folder import write_export
-from twoscale.model.noise import EvaluationNoise
 
 pytestmark = pytest.mark.runs
 TEXTS = ("Return the value.\n\n  x = [1, 2]\t# naïve — 日本語", "<|endoftext|> is text", "", " ", "a" * 40)
-
-
-@pytest.fixture(scope="module")
-def code() -> dict[str, str]:
-    return code_files()
-
-
-def test_the_code_imports_its_own_files_what_transformers_needs_and_the_standard_library(code):
-    found = set()
-    for node in (node for text in code.values() for node in ast.walk(ast.parse(text))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            assert (node.level, f"{node.module}.py" in code) == (1, True)
-        elif isinstance(node, ast.ImportFrom):
-            found.add(node.module.partition(".")[0])
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-    assert found - sys.stdlib_module_names == {"numpy", "torch", "tqdm", "transformers"}
-
-
-@pytest.fixture(scope="module")
-def alone(code, tmp_path_factory):
-    """The model of a release in a package of its own, without the classes of transformers."""
-    folder = tmp_path_factory.mktemp("release") / "alone"
-    folder.mkdir()
-    for name, text in code.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder.parent)
-        names = (
-            "model_transformer.LoopedTransformer",
-            "model_noise.EvaluationNoise",
-            "export_plain_config.ModelConfig",
-        )
-        parts = [name.split(".") for name in names]
-        yield types.SimpleNamespace(**{one: getattr(import_module(f"alone.{module}"), one) for module, one in parts})
-
-
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_the_code_without_the_library_computes_the_logits_of_the_library(alone, changes):
-    model = exported.job(**changes).model
-    theirs = alone.LoopedTransformer(alone.ModelConfig(json.loads(json.dumps(complete(model)))))
-    ours = exported.initialise(model, 0)
-    theirs.load_state_dict(ours.state_dict())
-    tokens = torch.arange(2 * CONTEXT).reshape(2, -1)
-    noise = [source(SEED, [0, 3], CONTEXT, 0.5) for source in (EvaluationNoise, alone.EvaluationNoise)]
-    loops = [3] * len(model.groups)
-    with torch.no_grad():
-        assert torch.equal(ours(tokens, loops, noise[0]), theirs(tokens, loops, noise[1]))
 
 
 @pytest.fixture(scope="module")

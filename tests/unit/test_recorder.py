@@ -32,13 +32,12 @@ LOOPS, CHANNELS = 6, 4
 class Cell(nn.Module):
     """One loop step towards a target: x <- target + rate (x - target), a contraction by `rate`."""
 
-    def __init__(self, rate: float = 0.5, returns: str = "tensor") -> None:
+    def __init__(self, rate: float = 0.5) -> None:
         super().__init__()
-        self.rate, self.returns = rate, returns
+        self.rate = rate
 
     def forward(self, target, state, mask=None):
-        x = target + self.rate * (state - target)
-        return {"tensor": x, "tuple": (torch.ones(3), x), "dict": {"aux": None, "state": x}}[self.returns]
+        return target + self.rate * (state - target)
 
 
 class Model(nn.Module):
@@ -56,12 +55,8 @@ class Model(nn.Module):
         for _ in range(self.loops if self.in_turns else 1):
             for cell in self.cells:
                 for _ in range(1 if self.in_turns else self.loops):
-                    state = pick(cell(target, state=state), cell.returns)
+                    state = cell(target, state=state)
         return self.head(state)
-
-
-def pick(output, returns):
-    return {"tensor": lambda: output, "tuple": lambda: output[1], "dict": lambda: output["state"]}[returns]()
 
 
 def model(*cells: Cell, **options) -> Model:
@@ -138,22 +133,6 @@ def test_a_rotation_has_its_known_angle_and_its_orbit_is_found_in_a_loop_shorter
         ("orbiting", 4)
     }
     assert (frames["token_paths"]["sequence"].tolist(), set(frames["token_paths"]["position"])) == ([*range(5)], {0})
-
-
-@pytest.mark.parametrize(
-    ("returns", "step"),
-    [
-        ("tuple", Output("cells.0", 1)),
-        ("dict", Output("cells.0", "state")),
-        ("dict", "cells.0"),
-        ("tuple", Output("cells.0", lambda output: output[1])),
-        ("tensor", Output("cells.0")),
-    ],
-)
-def test_the_state_is_found_in_what_the_module_returns(returns, step, tmp_path):
-    wanted = record(tmp_path / "wanted", model())
-    found = record(tmp_path / "found", model(Cell(returns=returns)), {"core": Loop(step, CORE["core"].initial)})
-    pd.testing.assert_frame_equal(found["trajectories"], wanted["trajectories"])
 
 
 @pytest.mark.parametrize(
@@ -329,8 +308,6 @@ def test_the_claims_about_geometry_are_judged_on_a_recorded_run(tmp_path):
 
 class Drift(nn.Module):
     """One loop step x <- x + target: the state grows, and its direction has a limit."""
-
-    returns = "tensor"
 
     def forward(self, target, state, mask=None):
         return state + target

@@ -78,7 +78,7 @@ def test_the_spectrum_of_an_affine_loop_is_that_of_its_matrix(matrix, radius, an
 @pytest.mark.parametrize(
     ("wrap", "take", "pick"),
     [
-        (lambda x: (None, x), lambda found: found[1], 1),
+        (lambda x: (x.new_ones(3), x), lambda found: found[1], 1),
         (lambda x: (None, x), lambda found: found[1], None),
         (lambda x: {"aux": None, "x": x}, lambda found: found["x"], "x"),
         (lambda x: [x, x.long()], lambda found: found[0], None),

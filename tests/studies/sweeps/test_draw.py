@@ -100,9 +100,6 @@ def test_a_cosine_is_judged_by_the_bounds_of_claim_4(level, verdict):
     assert cells(draw.compare_starts([start_run(level=level)]))["verdict"].item() == verdict
 
 
-# --- variants -------------------------------------------------------------------------------------------------------
-
-
 # --- baselines ------------------------------------------------------------------------------------------------------
 
 
