@@ -54,4 +54,4 @@ def test_the_quality_jobs_of_all_criteria_of_the_grid_share_the_cores(cores, thr
     """The tiny preset has five criteria on the grid."""
     project = small.project()
     assert len(project.config.exit_grids["pareto"].criteria) == 5
-    assert project.params.exit_threads(cores, "pareto")(small.of()) == threads
+    assert project.params.exit_threads(cores)(small.of(grid="pareto")) == threads

@@ -49,6 +49,9 @@ class LinearLoop:
     def embed(self, tokens, positions):
         return torch.nn.functional.one_hot(tokens, self.matrices.shape[-1]).to(self.matrices)
 
+    def unlooped_layer(self, number, hidden, attend):
+        raise AssertionError("all layers are looped")
+
     def init_state(self, group, entered, noise):
         return noise(group, 0, entered)
 
