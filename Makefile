@@ -109,7 +109,7 @@ gpu-check:
 
 # CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
 gpu-pack: env
-	$(BIN)/python scripts/gpu_pack.py make plan --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
+	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
 		$(addprefix --python ,$(PYTHON_THERE))
 
 check-demo: env

@@ -1,4 +1,4 @@
-"""make gpu-pack, and what its script does on a machine with a GPU: run, status, collect, plan. See docs/gpu.md."""
+"""make gpu-pack, and what its script does on a machine with a GPU: run, status, collect. See docs/gpu.md."""
 
 import argparse
 import sys
@@ -15,7 +15,6 @@ def main() -> None:
 
     actions = {
         "make": lambda o: pack.make(o.folder, user_config(o.configfile, preset=o.preset), o.python),
-        "plan": lambda o: session.plan(user_config(o.configfile, preset=o.preset), o.minutes),
         "run": lambda o: session.start(session.Session(o.folder), o.minutes, o.device, o.wait),
         "status": lambda o: session.status(session.Session(o.folder)),
         "collect": lambda o: session.collect(session.Session(o.folder), o.to or o.folder),
@@ -24,10 +23,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", nargs="+", choices=actions, help="work is called by run")
     parser.add_argument("--folder", type=Path, default=Path("gpu-pack"), help="folder of the pack")
-    parser.add_argument("--preset", default="half-hour", help="make, plan: preset, and the run's name")
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make, plan: further config files")
+    parser.add_argument("--preset", default="half-hour", help="make: preset, and the run's name")
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make: further config files")
     parser.add_argument("--python", default="3.12", help="make: version of Python on the other machine")
-    parser.add_argument("--minutes", type=command.positive, default=24, help="run, plan: total, with the figures")
+    parser.add_argument("--minutes", type=command.positive, default=24, help="run: total, with the figures")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
     parser.add_argument("--wait", action="store_true", help="run: return when everything is done (batch jobs)")
     parser.add_argument("--to", type=Path, help="collect: folder of the archive, by default that of the pack")

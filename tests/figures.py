@@ -155,12 +155,6 @@ def legend_texts(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def ranges(axes):
-    """Bands with the transparency of the range over seeds, as (least, largest) of their vertices."""
-    bands = [area for area in axes.collections if area.get_alpha() == style.SEED_ALPHA]
-    return [(path[:, 1].min(), path[:, 1].max()) for path in (area.get_paths()[0].vertices for area in bands)]
-
-
 def one_sentence(error):
     message = str(error.value)
     return "\n" not in message and message.endswith(".")

@@ -53,7 +53,6 @@ def machine(tmp_path):
     if "python -m pip: found exit status" in done.stderr:
         pytest.skip("needs wheels, which pip could not download")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "minute 10: " in done.stdout
     machine = Machine(here, tmp_path)
     yield machine
     with suppress(ProcessLookupError, FileNotFoundError):  # after a failure

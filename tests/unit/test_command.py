@@ -98,7 +98,7 @@ WRONG_USES = {
     "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments": "error: docs",
     "finish_report.py docs/fig1.png": "error: docs/fig1.png: cannot be read ('utf-8' codec",
     "finish_report.py docs": "error: docs: cannot be read ([Errno 21] Is a directory",
-    "gpu_pack.py plan --minutes nan": "argument --minutes: invalid positive value: 'nan'",
+    "gpu_pack.py run --minutes nan": "argument --minutes: invalid positive value: 'nan'",
     "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
     "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",
     "with_gpus.py 1 /gone": "error: with_gpus.py: found 1 GPUs for ['/gone'], expected at least one",

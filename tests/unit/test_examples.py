@@ -64,6 +64,7 @@ def test_the_solver_is_right_if_it_marks_exactly_one_of_the_shortest_paths(examp
     assert example.accuracy(logits, [{(2, 9), (1, 15, 16)}]) == share
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_the_solver_is_loaded_run_and_recorded(example, data, tmp_path, monkeypatch, capsys, suffix):
     torch.manual_seed(0)
@@ -107,6 +108,7 @@ def test_the_answer_of_a_chain_is_the_node_after_the_steps_it_needs(load, task):
     assert set(held_out.steps.flatten().tolist()) == {1, 2, 3, 4, 5, 6}
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("task", ["until", "permuted"])
 def test_a_model_trains_on_chains_and_its_exits_are_compared(load, tmp_path, monkeypatch, capsys, task):
     chains = load("chains")
@@ -122,6 +124,7 @@ def test_a_model_trains_on_chains_and_its_exits_are_compared(load, tmp_path, mon
         assert f"{task}, {name}:\nCompared with random exits" in said
 
 
+@pytest.mark.runs
 def test_exits_of_a_published_model_are_compared_on_the_starts_of_documents(load, tmp_path, monkeypatch, capsys):
     example, ids = load("published_exits"), np.random.default_rng(1).integers(2, 20, 100, np.uint16)
     ids[[5, 20, 28, 50]] = 1  # documents of 15, 8, 22 and 50 tokens

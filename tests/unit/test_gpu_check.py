@@ -9,6 +9,8 @@ import pytest
 from tests.small import ROOT
 from twoscale import tables
 
+pytestmark = pytest.mark.runs
+
 TESTS = """
 import os
 import signal
@@ -53,7 +55,6 @@ def check(folder, *arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000, env=shell)
 
 
-@pytest.mark.runs
 def test_every_test_has_its_row_whatever_happens_to_it(tmp_path):
     path = ROOT / "tests/gpu" / f"test_tried_{os.getpid()}.py"
     path.write_text(TESTS)
@@ -79,7 +80,6 @@ def test_every_test_has_its_row_whatever_happens_to_it(tmp_path):
     assert "- crashes not measured its process has ended" in page
 
 
-@pytest.mark.runs
 def test_a_check_of_a_cpu_has_a_value_or_a_verdict_in_every_row(tmp_path):
     files = [f"tests/gpu/test_{name}.py" for name in ("agreement", "decoding", "training")]
     some = "killed or bfloat16 or same_function or float32 or (kl and not loops) or products or as_configured"

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from tests.small import model_config, saved_bytes
-from twoscale.model.interface import CausalAttention, Stage
+from twoscale.model.interface import Stage
 from twoscale.model.noise import NOISE_STD
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 LOOPS = [3, 2]
 TOKENS = torch.tensor([[5, 1, 30, 36, 0, 2], [7, 7, 8, 9, 21, 4]])
-CAUSAL = CausalAttention.of(TOKENS)
 
 
 def random_model(**changes) -> LoopedTransformer:

@@ -10,7 +10,7 @@ from twoscale.data import tokens as near_duplicates
 from twoscale.data.tokenizer import byte_level
 from twoscale.data.tokens import HeldOutNgrams, drop_near_duplicates
 
-END, VOCAB_SIZE = 9, 10
+END = 9
 
 
 def random_documents(draw, tokens, vocab_size=END, mean_length=8):

@@ -22,7 +22,7 @@ from twoscale.base import InputError
 from twoscale.model.flops import mean_flops_per_token
 from twoscale.training.trainer import learning_rate
 from twoscale.workflow import pack
-from twoscale.workflow.session import Session, collect, plan, schedule, start, status
+from twoscale.workflow.session import Session, collect, schedule, start, status
 
 RUN = Path("results/tiny")
 HALF_HOUR, TINY = (config.checked(config.preset(name)) for name in ("half-hour", "tiny"))
@@ -135,11 +135,3 @@ def test_a_schedule_fits_its_time_and_ends_with_a_checkpoint_at_the_end_of_the_c
     assert set(points[:-1]) <= set(config.checkpoint_iterations(run.train))
     assert learning_rate(chosen, chosen.iterations) == run.train.min_learning_rate
     assert chosen.warmup_iterations <= chosen.iterations / 10
-
-
-def test_the_plan_of_half_an_hour_says_what_is_finished_when():
-    lines = plan({"preset": "half-hour"}, 24).splitlines()
-    assert [line.partition(":")[0] for line in lines[1:]] == ["minute 10", "minute 20", "minute 24"]
-    assert "not measured" in lines[0]
-    assert lines[1].endswith("analyses of the checkpoints 0, 500, 1000, 2000")
-    assert lines[3].endswith("exits, figures, claims")

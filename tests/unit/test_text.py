@@ -15,7 +15,6 @@ from twoscale.base import InputError
 from twoscale.config import DataConfig
 from twoscale.data import text
 
-TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 NOVEL = "".join(
     f"Chapter {number}.\n\n" + f"It was evening {number}, and the lamp burned low. " * (number % 50) + "\n\n"
     for number in range(200)

@@ -114,10 +114,6 @@ def trained(until: int, partial: Path, model=MODEL, **changes) -> TrainingState:
     return state
 
 
-def untimed(log: list[dict]) -> list[dict]:
-    return [{name: value for name, value in row.items() if name not in ("tokens_per_s", "tflops")} for row in log]
-
-
 def assert_same_bits(one: TrainingState, other: TrainingState) -> None:
     for ours, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
         assert ours.keys() == theirs.keys()

@@ -39,15 +39,10 @@ def imported_plan(project):
     return {rule: count for rule, count in counts.items() if rule not in TARGETS}
 
 
-def test_a_module_with_a_config_plans_the_same_jobs(fresh, planned, elsewhere):
-    fresh.configure(preset="paper")  # the config of the importing workflow replaces that of the checkout
-    import_as_module(elsewhere, repr(str(fresh.root / "Snakefile")))
-    assert imported_plan(elsewhere) == planned
-
-
 def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
     fresh, planned, elsewhere, tmp_path_factory, monkeypatch
 ):
+    fresh.configure(preset="paper")  # the config of the importing workflow replaces that of the checkout
     for name, value in publish(fresh, tmp_path_factory.mktemp("hub")).items():
         monkeypatch.setenv(name, value)
     import_as_module(elsewhere, 'github("someone/twoscale", path="workflow/Snakefile", tag="v1")')

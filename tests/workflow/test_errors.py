@@ -16,7 +16,6 @@ PLANNED = {
     ("--config", "runs={a: {model: {widht: 32}}}"): "run a (runs.a): config key model: unknown key widht",
     ("--config", "model={groups: []}"): "run tiny: found no looped groups (model.groups: []), expected at least",
     ("--config", "data={source: txt, path: /nowhere}"): "config key data.path: found nothing at /nowhere, expected a",
-    ("results/seeds.pdf",): "results/seeds.pdf: run tiny has one seed, expected further ones",
     ("snapshot", "--config", "preset=ouro-1.4b"): "results/snapshot: run ouro-1.4b has a published model, expected one",
     ("--software-deployment-method", "apptainer"): "envs/twoscale.sif: found no image, expected that of",
 }

@@ -95,10 +95,3 @@ def test_a_folder_is_measured_with_its_gate_and_changed_weights_repeat_that_and_
     assert planned["measure_exit_quality"] == 2
     assert {"extract_trajectories", "extract_states", "benchmark_exits"} <= set(planned)
     assert not {"prepare_text", "tokenize_text", "join_tokens", "init_model", "train_segment"} & set(planned)
-
-
-def test_a_folder_without_a_supported_model_is_one_sentence_before_any_job(fresh):
-    path = write_folder("ouro", fresh.root / "somewhere") / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "llama"}))
-    fresh.configure(model={"source": "published", "folder": "somewhere"})
-    fresh.refused('config.json: found model_type = "llama", expected one of huginn_raven, ouro', "-n")

@@ -24,6 +24,7 @@ def project_without(rooms, folder) -> Project:
     return project
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_project_without_a_study_plans_everything_else(room, tmp_path):
     planned = project_without([room], tmp_path).plan("all", "supplementary")

@@ -33,8 +33,6 @@ LAST_RESORT = 30.0  # seconds after which a check that does not keep its limit i
 STARTUP = 15.0  # seconds from the start of a training job to its first iteration, without compilation; estimated
 RESERVE = 0.9  # of the time of training for iterations; the rest is for saves and jobs that share the GPU
 NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but the last
-ASSUMED = {"flops_per_s": 350e12, "startup": 30.0}  # of an H200, estimated
-ANALYSIS_MINUTES = 0.5  # of a checkpoint, estimated
 JOBS_ON_GPU = 3  # training and the analyses of two checkpoints; the exit benchmark takes all cores, so it runs alone
 TARGETS = f"all snapshot {RESULTS}/training.pdf"
 MOST_BYTES = 15_000_000  # of an archive
@@ -171,20 +169,6 @@ def schedule(config: Config, flops_per_s: float, startup: float, seconds: float)
         "warmup_iterations": min(train.warmup_iterations, iterations // 10),
         "lr_decay_iterations": None if train.lr_decay_iterations is None else iterations,
     }
-
-
-def plan(user: dict[str, Any], minutes: float) -> str:
-    """What is finished after 10 and 20 minutes and at the end: estimates at an assumed speed."""
-    begins, ends = CHECK * minutes, TRAINED * minutes
-    keys = schedule(Runs(user, Path("scripts")).config, **ASSUMED, seconds=60 * (ends - begins))
-    last, lines = keys["iterations"], [f"estimates at {ASSUMED['flops_per_s'] / 1e12:g} TFLOP/s, not measured:"]
-    for minute in sorted({min(10.0, minutes), min(20.0, minutes), minutes}):
-        times = minute, minute - ANALYSIS_MINUTES
-        reached, analysed = (last * max(0, min(1, (time - begins) / (ends - begins))) for time in times)
-        points = ", ".join(str(point) for point in (0, *keys["early_checkpoints"], last) if point <= analysed)
-        done = f"check; training to iteration {reached:.0f} of {last}; analyses of the checkpoints {points}"
-        lines.append(f"minute {minute:g}: {done}{'; exits, figures, claims' if minute == minutes else ''}")
-    return "\n".join(lines)
 
 
 def status(session: Session) -> str:

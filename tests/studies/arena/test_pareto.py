@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import configs, small
+from tests import configs
 from tests.figures import RUN, exit_tables, one_sentence
 from twoscale import config
 from twoscale.base import InputError
@@ -47,11 +47,3 @@ def test_the_dense_benchmark_has_every_criterion_and_the_loop_counts_up_to_the_m
     expected = paper_values()["pareto"]["criteria"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
     assert config.plain(dense)["criteria"] == expected
     assert (dense.max_loops, dense.latency_repeats) == (10, paper_values()["pareto"]["latency_repeats"])
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (11, 2), (32, 6)])
-def test_the_quality_jobs_of_all_criteria_of_the_grid_share_the_cores(cores, threads):
-    """The tiny preset has five criteria on the grid."""
-    project = small.project()
-    assert len(project.config.exit_grids["pareto"].criteria) == 5
-    assert project.params.exit_threads(cores)(small.of(grid="pareto")) == threads

@@ -188,6 +188,7 @@ def test_the_sweeps_are_runs_of_the_same_rules_under_every_seed_and_no_part_of_a
     assert not {"benchmark_exits", "judge_claims"} & set(starts)
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("target", "user", "words"),
     [
