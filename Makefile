@@ -150,4 +150,3 @@ format: env
 report: env
 	$(BIN)/snakemake --cores all report_pages
 	$(BIN)/snakemake report_pages --report report.html --report-stylesheet workflow/report/report.css
-	$(BIN)/python scripts/finish_report.py report.html

@@ -1,29 +1,10 @@
-"""The pages of the report in a real browser: Snakemake's report of the tiny run, and a table with its filters."""
-
-import pandas as pd
+"""The pages of the report in a real browser: Snakemake's report of the tiny run."""
 
 from tests.workflow.conftest import editable, finished  # noqa: F401
 from twoscale.report import pages
 
 DECODED_WIDTHS = """Promise.all([...document.querySelectorAll('.overview img')]
     .map(image => image.decode().then(() => image.naturalWidth)))"""
-
-
-def test_the_filters_of_a_table_compare_numbers_and_search_text(open_page, tmp_path):
-    table = pd.DataFrame({"criterion": ["step_norm", "step_norm", "kl"], "threshold": [0.01, 3.16e-5, 0.01]})
-    path = tmp_path / "table.html"
-    path.write_text(pages.sortable(table.assign(share=0.01042), "t", {"threshold": "of the criterion"}))
-    page = open_page(path.as_uri())
-    page.locator("thead input").first.wait_for()
-    rows, (criterion, threshold) = page.locator("tbody tr:visible"), page.locator("thead input").all()[:2]
-    criterion.fill("step")
-    rows.nth(2).wait_for(state="detached")
-    threshold.fill("0.01")  # equal, and not the substring of another column
-    rows.nth(1).wait_for(state="detached")
-    assert rows.inner_text().split() == ["step_norm", "0.01", "0.01042"]
-    threshold.fill("3.16e-05")
-    rows.filter(has_text="3.16e-05").wait_for()
-    assert page.get_by_text("of the criterion").is_visible()
 
 
 def test_the_report_shows_verdicts_first_then_figures_and_pages(open_page, editable):  # noqa: F811

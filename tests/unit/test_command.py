@@ -96,8 +96,6 @@ WRONG_USES = {
     "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run', {NO_FUNCTION}",
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
     "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments": "error: docs",
-    "finish_report.py docs/fig1.png": "error: docs/fig1.png: cannot be read ('utf-8' codec",
-    "finish_report.py docs": "error: docs: cannot be read ([Errno 21] Is a directory",
     "gpu_pack.py run --minutes nan": "argument --minutes: invalid positive value: 'nan'",
     "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
     "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",

@@ -3,9 +3,6 @@
 A page that is meant to change: `python -m tests.unit.test_pages` writes the snapshots again.
 """
 
-import base64
-import gzip
-import json
 import re
 
 import numpy as np
@@ -14,7 +11,6 @@ import pytest
 
 from tests.small import ROOT
 from tests.synthetic_run import drift, loop_rows, synthetic, usual_verdicts
-from twoscale.base import InputError
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.scale import Scale, Scales
@@ -144,48 +140,6 @@ def test_a_claim_is_a_sentence_for_the_captions_of_its_figures():
 def test_a_figure_with_a_sentence_has_a_function_for_it_and_a_table_of_its_name(figure):
     assert callable(command.function(figure.sentence))
     assert figure.inputs[figure.name] == f"tables/{figure.name}.parquet"
-
-
-# --- web pages -----------------------------------------------------------------------------------------------------
-
-FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})
-
-
-def test_a_table_is_a_page_with_values_meanings_and_filters_and_the_same_bytes():
-    page = pages.sortable(FRAME, "Times & places", {"ms": "time <b> per token"})
-    for text in ("<title>Times &amp; places</title>", "<th>rule</th>", '"1.235", 1.235', '"content": ["search"]'):
-        assert text in page.replace("\\", "")
-    assert "<li><code>ms</code>: time &lt;b&gt; per token</li>" in page
-    assert "<b>" not in page.partition("<h2>")[2].replace(json.dumps("<b>"), "")
-    assert page == pages.sortable(FRAME, "Times & places", {"ms": "time <b> per token"})
-
-
-def test_a_page_loads_nothing_from_the_network():
-    page = pages.sortable(FRAME, "t")
-    assert not re.search(r"""(?:src|href)=["']https?://[^"']+\.(?:js|css)""", page)
-    assert not re.search(r"""import [^;]{0,200} from ["']https?://""", page)
-
-
-# --- Snakemake's report --------------------------------------------------------------------------------------------
-
-REPORT = "<html><body><script>var results = {};</script></body></html>"
-
-
-def test_a_report_has_compressed_files_with_their_bytes_and_one_script():
-    content = b"<p>text</p>" * 1000
-    encoded = base64.b64encode(content).decode()
-    entry = f'{{"a.html": {{"data_uri": "data:text/html;charset=utf8;filename=a.html;base64,{encoded}"}}}}'
-    changed = pages.compress_files(REPORT.replace("{}", entry))
-    (kept,) = re.findall(r"data:text/html;gzip;base64,([^\"]+)", changed)
-    assert gzip.decompress(base64.b64decode(kept)) == content
-    assert changed.endswith("(results);\n</script>\n</body></html>")
-    assert pages.compress_files(changed) == changed
-
-
-@pytest.mark.parametrize("text", ["", "<html><body></body></html>", "var results"])
-def test_a_file_that_is_no_report_is_refused(text):
-    with pytest.raises(InputError, match=r"expected the report\.html of Snakemake"):
-        pages.compress_files(text)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,22 @@
 """The web pages of the report, which need no network."""
 
 import base64
-import gzip
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from twoscale import tables
-from twoscale.base import InputError
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.claims.exits import criterion_name
 from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
 from twoscale.jobs.rows import StudyJob
-from twoscale.report.release import runtimes
 from twoscale.report.render import estimated, interval, render
 
 # Text colours with a contrast above 4.5 to white.
@@ -131,18 +126,13 @@ def write_overview(job: StudyJob) -> None:
     job.write_text("results", json.dumps(results, ensure_ascii=False, indent=1))
 
 
-NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of the claims has them
-# Above each column: sort, and rows whose value contains, equals, exceeds … what is typed.
-COLUMN_CONTROLS = [{"target": 0, "content": ["order"]}, {"target": 1, "content": ["search"]}]
-
-
 def page(title: str, body: str, styled: bool = False) -> str:
     return render("report/templates/page.html.j2", title=title, body=body, styled=styled)
 
 
 def from_markdown(text: str) -> str:
     """A web page that shows Markdown with tables; its title is the first line."""
-    import markdown  # here, as itables below, because a machine that draws no page may lack it
+    import markdown  # here, because a machine that draws no page may lack it
 
     title = re.sub(r"\\(.)", r"\1", text.partition("\n")[0].lstrip("# "))
     return page(title, markdown.markdown(text, extensions=["tables"]), styled=True)
@@ -151,72 +141,3 @@ def from_markdown(text: str) -> str:
 def claims_page(job: StudyJob) -> None:
     """Write claims.md as a web page for the report."""
     job.write_text("page", from_markdown(job.file("claims").read_text(encoding="utf-8")))
-
-
-def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A page that shows `frame`, numbers with four digits; the same frame gives the same bytes.
-
-    Columns can be sorted and filtered, by DataTables of the package itables. `meanings` explains some of them, above
-    the table.
-    """
-    import itables.options
-    from itables.javascript import generate_init_offline_itables_html
-
-    floats = frame.select_dtypes("float").map(lambda value: float(f"{value:.4g}"))
-    with pd.option_context("display.float_format", "{:.4g}".format):
-        shown = itables.to_html_datatable(
-            frame.assign(**floats),  # the page holds each value next to its text: short, too
-            connected=False,
-            table_id="table",
-            showIndex=False,
-            maxBytes=0,  # all rows
-            allow_html=False,
-            lengthMenu=[25, 100, 1000],
-            classes="display compact",
-            columnControl=COLUMN_CONTROLS,
-            ordering={"indicators": False, "handler": False},
-        )
-    items = "".join(f"<li><code>{escape(name)}</code>: {escape(text)}</li>" for name, text in meanings.items())
-    columns = f"<details open><summary>Columns</summary><ul>{items}</ul></details>" if items else ""
-    bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
-    return page(title, "\n".join([f"<h2>{escape(title)}</h2>", columns, bundle, shown]))
-
-
-def table_page(job: StudyJob) -> None:
-    """Write the page of one table, with the meaning of its columns."""
-    name, run = job.config.table, job.config.run
-    frame = job.read(name, "table").drop(columns=NOT_SHOWN, errors="ignore")
-    meanings = {column: text for column, text in tables.meanings(name).items() if column in frame}
-    job.write_text("page", sortable(frame, f"Table {name} of the run {run}", meanings))
-
-
-def runtimes_page(job: StudyJob) -> None:
-    """Write time and memory of each rule of a run, from files that no rule declares as outputs."""
-    run = job.config.run
-    files = (job.file("page").parents[1] / run / "benchmarks").glob("*.tsv")
-    job.write_text("page", sortable(runtimes(files), f"Runtime and memory per rule of the run {run}"))
-
-
-TITLES = ("<title>Snakemake Report</title>", "<title>Two-scale latent dynamics: report</title>")
-DATA = re.compile(r'"data_uri": "data:([^;,"]+)[^,"]*;base64,([^"]*)"')
-
-
-def compress_files(report: str) -> str:
-    """The HTML of a report of Snakemake with compressed files, so that browsers show large pages and the file is small.
-
-    The report embeds files as data URLs, and Chromium shows an empty frame for one above 2 MB
-    (snakemake/snakemake#1162). A script at the end of the report turns the compressed files into object URLs. A report
-    that has the script is returned as it is. Raises InputError for a text that is no report of Snakemake.
-    """
-
-    def compressed(found: re.Match[str]) -> str:
-        content = gzip.compress(base64.b64decode(found[2]), mtime=0)
-        return f'"data_uri": "data:{found[1]};gzip;base64,{base64.b64encode(content).decode()}"'
-
-    script = render("report/templates/object_urls.html.j2")
-    if script in report:
-        return report
-    before, end, after = report.rpartition("</body>")
-    if not end or "var results" not in before:
-        raise InputError("report: found no results, or no end of the body, expected the report.html of Snakemake.")
-    return "".join([DATA.sub(compressed, before.replace(*TITLES)), script, end, after])

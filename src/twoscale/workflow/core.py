@@ -145,14 +145,6 @@ JOBS = (
         caption_file="workflow/report/overview.rst",
     ),
     LocalJob(
-        name="write_runtimes",
-        function="twoscale.report.pages.runtimes_page",
-        inputs=lambda runs: {"results": runs.figures.results},  # the benchmark files exist once these do
-        outputs={"page": "results/report/runtimes.html"},
-        report=("Runtime", "Runtime of each rule"),
-        caption_file="workflow/report/runtimes.rst",
-    ),
-    LocalJob(
         name="write_claims_page",
         function="twoscale.report.pages.claims_page",
         inputs=lambda runs: {"claims": runs.figures.drawn("claims.md")},
