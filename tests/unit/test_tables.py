@@ -1,6 +1,5 @@
 """tables: every parquet file has the columns that it is declared to have."""
 
-import re
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,6 @@ import pytest
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.config import PROJECT
 
 UNITS = {"step_norm": "state", "cosine": "1"}
 
@@ -135,12 +133,3 @@ def test_rows_that_cannot_be_read_are_one_sentence(read, tmp_path):
     path.write_bytes(content[:4] + bytes([255]) * 100 + content[104:])  # a page, under a sound description
     with pytest.raises(InputError, match=r"drift.parquet: cannot be read as a parquet table \("):
         read("drift", path)
-
-
-REPORT = PROJECT / "workflow" / "rules" / "report.smk"
-SHOWN = re.findall(r'"(\w+)"', re.search(r"REPORT_TABLES = \[(.*?)\]", REPORT.read_text(), re.DOTALL).group(1))
-
-
-@pytest.mark.parametrize("table", SHOWN)
-def test_every_column_of_a_table_in_the_report_has_a_meaning(table):
-    assert list(tables.meanings(table)) == list(tables.columns(table))
