@@ -1,6 +1,5 @@
 """tables: every parquet file has the columns that it is declared to have."""
 
-
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
