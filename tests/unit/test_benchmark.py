@@ -141,26 +141,6 @@ def test_timed_positions_are_centred_in_equal_parts_of_the_context(context, toke
         assert len(places) == tokens
 
 
-USERS_CRITERION = """
-from twoscale.exits.criteria import StepNorm
-
-
-class Twice(StepNorm):
-    def statistic(self, x, x_new):
-        return 2 * super().statistic(x, x_new)
-"""
-
-
-def test_a_users_criterion_is_measured_beside_the_others(tmp_path):
-    (tmp_path / "twice.py").write_text(USERS_CRITERION)
-    twice = {"thresholds": [3.0], "file": str(tmp_path / "twice.py"), "class": "Twice"}
-    criteria = {"step_norm": {"thresholds": [1.5]}, "twice": twice}
-    model = small_model()
-    frame = quality(model, criteria=criteria)[0].set_index("criterion")
-    assert frame.loc["twice", "ce"].tolist() == frame.loc["step_norm", "ce"].tolist()
-    assert set(latency(model, repeats=1, criteria=criteria)[0]["criterion"]) == {"step_norm", "twice"}
-
-
 def test_latency_has_one_row_per_operating_point_and_repeat_and_the_points_take_turns():
     frame, _ = latency(small_model())
     keys = list(zip(frame["repeat"], frame["criterion"], frame["threshold"], strict=True))

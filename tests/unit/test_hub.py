@@ -1,12 +1,10 @@
-"""Text and models from a hub on loopback that fails, with the entry scripts and the real clients as processes."""
+"""Text from a hub on loopback that fails, with the entry script and the real client as processes."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,11 +14,8 @@ import pytest
 from tests import hub as loopback
 from tests.small import ROOT
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
-from twoscale.data import hub as client
 from twoscale.data import ingestion
 
-GOLDEN = ROOT / "tests" / "golden" / "published" / "huginn"
-WEIGHTS = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
 FILES = [f"sample/10/{number:03d}.parquet" for number in range(3)]
 CARD = """---
 configs:
@@ -180,54 +175,3 @@ def test_a_file_that_stays_damaged_is_one_sentence_and_keeps_the_parts_before(ru
     assert f"; {len(parts)} complete parts remain in" in sentence
     assert {part["file"] for part in parts} == {FILES[0]}
     assert not any(shard.exists() for shard in shards)
-
-
-# --- models
-
-
-@pytest.fixture
-def models(tmp_path):
-    """A hub with Huginn's golden folder and files that must not be fetched."""
-    shutil.copytree(GOLDEN, tmp_path / "models")
-    (tmp_path / "models" / "modeling.py").write_text("raise SystemExit('remote code ran')")
-    (tmp_path / "models" / "pytorch_model.bin").write_bytes(b"pickled")
-    with loopback.serving(tmp_path / "models") as served:
-        yield served
-
-
-@pytest.fixture
-def fetch(models, tmp_path):
-    """A function that returns a run of fetch_model into the folder `tmp_path / model`."""
-
-    def make(revision=loopback.COMMIT) -> Run:
-        config = {"repository": loopback.REPOSITORY, "revision": revision}
-        paths = [str(tmp_path / "model" / name) for name in ("config.json", "tokenizer.json", client.MANIFEST)]
-        command = [sys.executable, ROOT / "scripts/fetch_model.py", "--config", json.dumps(config)]
-        command += ["--download", json.dumps(DOWNLOAD)]
-        for option, path in zip(("--description", "--tokenizer", "--manifest"), paths, strict=True):
-            command += [option, path]
-        return Run(command, os.environ | {"PYTHONPATH": str(ROOT / "src")} | models.environment(tmp_path / "home"))
-
-    return make
-
-
-def assert_fetched(folder: Path) -> None:
-    names = ["config.json", *WEIGHTS, "model.safetensors.index.json"]
-    for name in names:
-        assert (folder / name).read_bytes() == (GOLDEN / name).read_bytes()
-    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == sorted([*names, client.MANIFEST])
-    assert json.loads((folder / client.MANIFEST).read_text()) == {
-        "repository": loopback.REPOSITORY,
-        "revision": loopback.COMMIT,
-        "files": {name: (GOLDEN / name).stat().st_size for name in names},
-    }
-
-
-def test_a_model_is_fetched_once_without_code_and_pickles(fetch, models, tmp_path):
-    models.faults += [loopback.truncate, loopback.short]
-    assert "retrying in" in fetch().succeed()
-    assert_fetched(tmp_path / "model")
-    asked = len(models.content_requests())
-    fetch().succeed()
-    assert_fetched(tmp_path / "model")
-    assert len(models.content_requests()) == asked

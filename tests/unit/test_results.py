@@ -64,12 +64,9 @@ def test_the_commands_name_configs_that_can_be_planned(command):
 @pytest.mark.parametrize(
     ("reported", "value", "text"),
     [
-        ((0.5, 0.65), -0.25, "0.75 below it"),
         ((0.5, 0.65), 0.65, "in the paper's range"),
         ((0.5, 0.65), 0.75, "0.1 above it"),
-        ((0.5, 0.5), 0.25, "0.5 times the paper's"),
         ((0.5, 0.5), float("nan"), ""),
-        (None, 0.25, ""),
     ],
 )
 def test_a_number_is_compared_with_that_of_the_paper(reported, value, text):

@@ -23,6 +23,8 @@ SMALL = {"data": {"text_shards": 1, "held_out_tokens": 2048}}
 def huginn(tmp_path_factory) -> Project:
     """Tiny Huginn after a full run: downloaded, with the keys of the model in the config as in a preset."""
     folder = write_folder("huginn", tmp_path_factory.mktemp("hub") / "repository")
+    (folder / "modeling.py").write_text("raise SystemExit('remote code ran')")
+    (folder / "pytorch_model.bin").write_bytes(b"pickled")
     project = checkout(tmp_path_factory.mktemp("huginn"))
     published = PublishedFolder(folder)
     origin = {"source": "published", "repository": loopback.REPOSITORY, "revision": loopback.COMMIT}
@@ -44,7 +46,11 @@ def huginn(tmp_path_factory) -> Project:
     )
     with loopback.serving(folder) as hub:
         hub.faults += [loopback.truncate, loopback.status(503)]
-        project.succeed(**hub.environment(tmp_path_factory.mktemp("home")))
+        environment = hub.environment(tmp_path_factory.mktemp("home"))
+        project.succeed(**environment)
+        asked = hub.content_requests()
+        project.succeed("--forcerun", "fetch_model", "--until", "fetch_model", **environment)
+        assert hub.content_requests() == asked  # weights that are there are not fetched again
     return project
 
 
@@ -75,8 +81,12 @@ def test_a_repository_gives_all_figures_and_claims_without_training(huginn):
     reason = "the claim is about the course of training, and a published model has one checkpoint"
     assert verdicts.loc[2, "reason"] == reason
     assert "untrained" not in (huginn.root / "results/claims.md").read_text()
-    manifest = json.loads(next((huginn.root / "results/models").glob("*/published.json")).read_text())
-    assert (manifest["repository"], manifest["revision"]) == (loopback.REPOSITORY, loopback.COMMIT)
+    (manifest,) = (huginn.root / "results/models").glob("*/published.json")
+    fetched = json.loads(manifest.read_text())
+    assert (fetched["repository"], fetched["revision"]) == (loopback.REPOSITORY, loopback.COMMIT)
+    files = {path.name: path.stat().st_size for path in manifest.parent.iterdir() if path.is_file()}
+    assert fetched["files"] == {name: size for name, size in files.items() if name != manifest.name}
+    assert not files.keys() & {"modeling.py", "pytorch_model.bin"}
     assert list(tables(huginn, "huginn", "drift")["boundary"].unique()) == ["prelude->2-3", "2-3->coda"]
     assert huginn.plan() == {}
 
