@@ -12,7 +12,7 @@
 # make test-runs   tests of whole runs: copies and reruns, kills, published models, recipes of docs/extending.md
 # make test-slurm  the workflow on a SLURM of two nodes, which is installed if it is missing
 # make test-tools  tests with further packages, which it installs: make test-tools, or one: make test-tools SUITE=recorder
-#                  suites: slurm pythons pack release recorder browser packaging site
+#                  suites: slurm pythons pack release recorder packaging site
 # make lint        ruff, snakefmt, mypy over src, codespell, snakemake --lint; make format formats
 # make generated   the files that are made of the config classes, tables and results: paper.yaml, pages in docs/
 #
@@ -69,8 +69,8 @@ test-long: env
 
 # Suites with further packages, two at a time, because most of them use one core; where packages or tools cannot be
 # installed, the tests are skipped and say so.
-SUITES = pythons slurm pack release recorder browser packaging site
-TOOLS  = $(addprefix $(VENV)/tools/,tests/recorder tests/release tests/browser tests/packaging docs)
+SUITES = pythons slurm pack release recorder packaging site
+TOOLS  = $(addprefix $(VENV)/tools/,tests/recorder tests/release tests/packaging docs)
 
 test-tools: env $(if $(SUITE),$(filter %/$(SUITE:site=docs),$(TOOLS)),$(TOOLS))
 	$(MAKE) --jobs 2 --output-sync=target $(addprefix suite-,$(or $(SUITE),$(SUITES)))
@@ -80,10 +80,6 @@ $(TOOLS): $(VENV)/tools/%: %/requirements.txt $(VENV)/.installed
 
 suite-%: env
 	$(BIN)/python -m pytest tests/$*
-
-suite-browser: env
-	-tests/browser/install-browser.sh $(BIN)/python
-	$(BIN)/python -m pytest tests/browser
 
 # What needs no torch, and model, training and exits with the oldest torch, in an environment per version that is kept
 # between calls.

@@ -1,17 +1,14 @@
 """The library's operations against PyTorch's
 
-    python tests/benchmarks/bench_kernels.py [--repeats 5] [--threads 2] [--count]
+    python tests/benchmarks/bench_kernels.py [--repeats 5] [--threads 2]
 
 Forward and backward passes: the time of PyTorch's operation over the time of ours, so a number above 1 means that ours
-is faster. The memory of the loss is what it adds to the peak of the process, besides gradients. `--count` counts,
-without a GPU, the kernels of a token in a captured graph.
+is faster. The memory of the loss is what it adds to the peak of the process, besides gradients.
 """
 
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +20,6 @@ from twoscale.model.loss import linear_cross_entropy
 
 SHAPES = ["64,4,8,128", "384,6,4,256", "768,12,2,512"]  # hidden size, heads, sequences, tokens
 VOCAB_SIZE, PADDED = 50257, 50304
-MAX_LOOPS = 30
 Call = Callable[..., Tensor]
 
 
@@ -67,34 +63,9 @@ def loss_memory(size: int, heads: int, batch: int, length: int) -> None:
     record(f"memory of the loss against whole logits, width {size}", [mine / whole], aim="≤ 0.33")
 
 
-def count_kernels() -> None:
-    sys.path.append(str(Path(__file__).parents[2]))
-    from tests import fake_cuda, gpu_kernels
-    from twoscale.exits.criteria import CRITERIA, make_criterion
-    from twoscale.exits.decoder import Decoder, DecoderOptions
-
-    print("kernels per loop step and layer of the paper's model in a captured graph, counted without a GPU")
-    with fake_cuda.fake_cuda() as seen:
-        model, full = gpu_kernels.model_on(seen, "paper"), make_criterion("fixed", MAX_LOOPS)
-        decoder = Decoder(model, full, MAX_LOOPS, seed=0)
-        loops, size = decoder._loops, DecoderOptions().steps_per_graph
-        for group, layers in enumerate(model.config.groups):
-            step = gpu_kernels.kernels(seen, lambda group=group: loops.recur(group, 1, loops.x0))
-            print(f"  group {model.config.group_labels[group]:4} {step / len(layers):5.1f}")
-        print(f"kernels that decisions add to a loop step, in graphs of {size} steps")
-        for name in (name for name, criterion in CRITERIA.items() if not criterion.needs_gate):
-            print(f"  {name:24} {gpu_kernels.of_decisions(seen, loops, make_criterion(name, 1), size):5.2f}")
-        decoder.feed(0)
-        outside = gpu_kernels.kernels(seen, lambda: decoder.feed(0))
-    graphs = sum(not stage.is_group for stage in model.stages) + len(model.config.groups) * -(-MAX_LOOPS // size)
-    print(f"a token at {MAX_LOOPS} loop steps: the host starts {graphs} graphs and {outside} kernels", flush=True)
-
-
 def main() -> None:
     smoke = {"shapes": ["16,2,2,8"], "repeats": 2, "threads": [1]}
-    arguments = options(__doc__, smoke, shapes=SHAPES, repeats=5, threads=[2], count=False)
-    if arguments.count:
-        return count_kernels()
+    arguments = options(__doc__, smoke, shapes=SHAPES, repeats=5, threads=[2])
     shapes = [tuple(map(int, shape.split(","))) for shape in arguments.shapes]
     loss_memory(*shapes[-1])
     for shape in shapes:
@@ -106,7 +77,6 @@ def main() -> None:
                 )
                 label = f"{name}, width {shape[0]}, threads: {threads}"
                 record(label, ratios(rows), aim="≥ 1")
-    return None
 
 
 if __name__ == "__main__":

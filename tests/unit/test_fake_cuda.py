@@ -2,15 +2,17 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.fake_cuda import Seen, fake_cuda
-from tests.gpu_kernels import kernels, model_on
 from tests.small import LATER_IF_LARGER, checkpoint, held_out, job_config, learnable_tokens, model_config, train_config
+from twoscale import config
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
 from twoscale.dynamics.trajectories import measure_batch
@@ -18,6 +20,7 @@ from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.model import registry
+from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
 from twoscale.training.state import TrainingState, make_optimizer
 from twoscale.training.trainer import Trainer, TrainingData
@@ -28,6 +31,31 @@ OPTIONS = [{}, {"kv_slots": 2}, {"readout": "remaining_layers"}, {"warm_start": 
 RECIPES = [
     *({"precision": "float32"}, {"micro_batches": 3}, {"backprop_depth": 2, "recompute": True}, {"prefetch": False}),
 ]
+
+
+def model_on(seen: Seen, preset: str, dtype: torch.dtype = torch.float32, **changes: Any) -> LoopedModel:
+    """The model of a preset with other keys."""
+    values = config.preset(preset)
+    values["model"] = values["model"] | changes
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # `Module.to` swaps tensors, which fake ones refuse
+    try:
+        return seen.on_cuda(lambda: registry.build(config.checked(values).model)).eval().requires_grad_(False)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def kernels(seen: Seen, call: Callable[[], object]) -> int:
+    """Kernels of a call, in which RMSNorm is one, as on a GPU."""
+
+    def rms_norm(x: Tensor, *arguments: Any) -> Tensor:
+        seen.kernels["rms_norm"] += 1
+        return torch.empty_like(x)
+
+    seen.clear()
+    with torch.inference_mode(), patch("torch.rms_norm", rms_norm):
+        call()
+    return seen.kernels.total()
 
 
 def waits(seen: Seen) -> Counter[str]:
