@@ -163,7 +163,6 @@ def write_snapshot(folder: Path, files: Iterable[Path], results: Path, facts: Ma
     for file in sorted(files):
         name = file.relative_to(results)
         target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             shutil.copyfile(file, temporary)
         digests[str(name)] = {"bytes": target.stat().st_size, "sha256": sha256(target)}
