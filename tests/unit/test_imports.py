@@ -66,3 +66,10 @@ def importing(names: list[str], *forbidden: str) -> None:
 def test_what_judges_and_draws_imports_no_torch():
     light = [name for name in KNOWN if name.partition(".")[0] in WITHOUT_TORCH]
     importing([*light, *(name for name in KNOWN if room(name) and name.endswith(".draw"))], "torch")
+
+
+def test_a_checkpoint_is_read_without_the_compiler_of_torch():
+    """Importing it takes a second, in every job that measures a model."""
+    blank = "from tests.small import model_config; from twoscale.model.checkpoints import blank; blank(model_config())"
+    code = f"import sys; {blank}; sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -11,7 +11,7 @@ tensors are read.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BufferedRandom, BufferedReader
@@ -23,6 +23,7 @@ import torch
 from pydantic import ConfigDict, Field
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from twoscale.base import InputError, canonical_json, first_line, replacing, sha256
 from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
@@ -188,8 +189,18 @@ def load_weights(
 
 def blank(config: ModelConfig) -> LoopedModel:
     """A model of this config without values: its parameters have names, shapes and dtypes."""
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         return build(config)
+
+
+class _Undrawn(TorchFunctionMode):
+    """A context in which modules draw no initial values, for which "meta" imports torch._dynamo: a second per job."""
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        draws = getattr(function, "__module__", None) == torch.nn.init.__name__
+        return kwargs["tensor"] if draws and kwargs else function(*args, **(kwargs or {}))
 
 
 def differences(found: Any, expected: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.model import flops, registry
-from twoscale.model.checkpoints import FLOATS, check_finite, check_names
+from twoscale.model import flops
+from twoscale.model.checkpoints import FLOATS, blank, check_finite, check_names
 from twoscale.model.interface import LoopedModel
 from twoscale.model.published.families import HEAD
 from twoscale.model.published.folder import CONFIG, PublishedFolder
@@ -31,8 +31,7 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
     source = PublishedFolder(folder)
     source.check(config)
     _check_memory(folder, config, dtype, device)
-    with torch.device("meta"):
-        model = registry.build(config).to(dtype)
+    model = blank(config).to(dtype)
     names = source.family.names(config, source.shapes)
     theirs = {ours: names.of(config, ours) for ours, _ in model.named_parameters()}
     _check_tensors(source, model, theirs)
