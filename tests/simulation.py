@@ -6,10 +6,10 @@
 Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster on a machine that
 has other work.
 
-A draw adds to a world of `tests.worlds` what a run adds: documents that differ, sequences of a document that are
-alike, a course of training that scatters about its line, and timings with noise and outliers. The sizes are those of a
-preset; the noise, and the documents of "demo", are those of docs/demo-release. The verdict is that of `claims.examine`
-itself; only the tables are left out, a draw gives the arrays of units.
+A draw adds to a world of `tests.worlds` what a run adds: documents that differ, sequences of a document that are alike,
+a course of training that scatters about its line, and timings with noise and outliers. The sizes are those of a preset;
+the documents of "demo" are those of docs/demo-release. The verdict is that of `claims.examine` itself; only the tables
+are left out, a draw gives the arrays of units.
 """
 
 import itertools
@@ -47,8 +47,8 @@ CORRELATIONS = (0.0, 0.4, 0.7)  # of the scatter of one checkpoint and the next
 
 STATES = ("first_state", "projected", "final", "initial")
 K = np.arange(30)
-# Standard deviations in docs/demo-release, in the order of GROUPS. Of checkpoints about their line, shares of the value
-# for variance and DLR:
+# Standard deviations in the longer demo of docs/studies.md, in the order of GROUPS. Of checkpoints about their line,
+# shares of the value for variance and DLR:
 SCATTER = {
     "rate": (0.022, 0.061, 0.073),
     "size": (0.10, 0.16, 0.27),

@@ -194,17 +194,17 @@ def test_a_table_is_read_by_its_name_with_the_meaning_of_its_columns():
     metrics = twoscale.read_table(DEMO, "loop_metrics")
     assert metrics.equals(tables.read("loop_metrics", DEMO / "tables" / "loop_metrics.parquet"))
     assert metrics.attrs["columns"] == tables.meanings("loop_metrics")
-    assert set(twoscale.read_table(str(DEMO), "loop_metrics", iteration=400)["iteration"]) == {400}
+    assert set(twoscale.read_table(str(DEMO), "loop_metrics", iteration=600)["iteration"]) == {600}
 
 
 def test_tables_with_a_file_per_checkpoint_are_one_frame(tmp_path):
     loss = tables.read("training", DEMO / "tables" / "training.parquet")
-    for start in (0, 200):
-        part = loss[loss["iteration"].between(start + 1, start + 200)]
-        tables.write("training", part, tmp_path / "training" / f"iteration_{start + 200:06d}.parquet")
+    for start in (0, 300):
+        part = loss[loss["iteration"].between(start + 1, start + 300)]
+        tables.write("training", part, tmp_path / "training" / f"iteration_{start + 300:06d}.parquet")
     (tmp_path / "training" / "metrics.csv").write_text("")
     assert twoscale.read_table(tmp_path, "training").equals(loss)
-    for iteration in (200, 201):  # a name of a file, and none
+    for iteration in (300, 301):  # a name of a file, and none
         assert list(twoscale.read_table(tmp_path, "training", iteration)["iteration"]) == [iteration]
 
 
@@ -219,8 +219,8 @@ def test_tables_with_a_file_per_checkpoint_are_one_frame(tmp_path):
             r"found no table 'trajectories', expected one of .* \(the job for the table trajectories has not run\)",
         ),
         ("nowhere", "claims", None, "nowhere: found no such folder, expected the folder of a run, such as "),
-        (DEMO, "loop_metrics", 7, "found no rows of iteration 7, expected one of 0, .*400"),
-        (DEMO, "training", 7000, "found no rows of iteration 7000, expected one from 1 to 400"),
+        (DEMO, "loop_metrics", 7, "found no rows of iteration 7, expected one of 0, .*600"),
+        (DEMO, "training", 7000, "found no rows of iteration 7000, expected one from 1 to 600"),
         (DEMO, "exit_quality", 7, "found no column `iteration`, expected a call without an iteration"),
     ],
 )
