@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.workflow.conftest import COPIES, ROOT, TARGETS
+from twoscale import tables
 from twoscale.figures.catalogue import figures
 from twoscale.report import release
 
@@ -16,14 +17,14 @@ FIGURES = [f"fig{number}" for number in range(1, 6)]
 
 def test_one_call_draws_five_figures_and_judges_the_claims_from_tables_of_everything(finished):
     """Six loop steps are too few for late angles (claim 4)."""
-    tables = finished.root / "results/tiny/tables"
+    folder = finished.root / "results/tiny/tables"
     for name in FIGURES:
         assert (finished.root / f"results/{name}.pdf").read_bytes().startswith(b"%PDF")
-    loops, quality = (pd.read_parquet(tables / f"{name}.parquet") for name in ("loop_metrics", "exit_quality"))
+    loops, quality = (pd.read_parquet(folder / f"{name}.parquet") for name in ("loop_metrics", "exit_quality"))
     assert sorted(loops["iteration"].unique()) == [0, 10, 20]
     assert set(loops["group"]) == {"2", "3"}
     assert set(quality["criterion"]) == {"fixed", "step_norm", "kl", "acceleration"}
-    claims = pd.read_parquet(tables / "claims.parquet")
+    claims = pd.read_parquet(folder / "claims.parquet")
     verdicts = claims[claims["scope"] == "all"].set_index("claim")["verdict"]
     assert list(verdicts.index) == list(range(1, 16))
     assert verdicts[4] == "not asked"
@@ -34,6 +35,20 @@ def test_one_call_draws_five_figures_and_judges_the_claims_from_tables_of_everyt
     (state,) = (finished.root / "results/tiny/checkpoints").glob("*.optimizer.safetensors")
     assert state.name == "iteration_000020.optimizer.safetensors"  # the last one stays
     assert finished.plan() == {}
+
+
+def test_the_csv_of_training_has_the_numbers_of_its_tables(finished):
+    """Of two segments, every fifth iteration, which is also when the held-out loss is measured."""
+    folder = finished.root / "results/tiny/training"
+    names = [f"iteration_{until:06d}" for until in (10, 20)]
+    rows, loops = (
+        pd.concat([tables.read(table, folder / f"{name}{ending}.parquet") for name in names])
+        for table, ending in (("training", ""), ("training_loops", ".loops"))
+    )
+    wide = loops.pivot(index="iteration", columns="group", values="loops").add_prefix("loops_")
+    expected = rows.set_index("iteration").join(wide).loc[[5, 10, 15, 20]].reset_index()
+    found = pd.read_csv(folder / "metrics.csv")[expected.columns]
+    pd.testing.assert_frame_equal(found.astype(float), expected.astype(float), rtol=1e-5)
 
 
 @pytest.mark.runs
