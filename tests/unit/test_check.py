@@ -46,7 +46,7 @@ def claims():
         for claim, scope, quantity, value in FINDINGS
     ]
     rows += [{"claim": claim.number, "scope": "all", "quantity": "", "verdict": "holds"} for claim in CLAIMS]
-    return pd.DataFrame(rows).reindex(columns=list(tables.columns("claims")))
+    return pd.DataFrame(rows).reindex(columns=list(tables.columns("claims"))).assign(reason="")
 
 
 def frames():
@@ -147,6 +147,17 @@ def test_a_missing_row_and_a_number_that_one_side_lacks_are_outside(same):
     sides = [changed("training", "held_out_loss", 1, np.nan), frames()]
     for side, (found, released) in (("found", sides), ("released", sides[::-1])):
         assert checks.check(found, released, same).outside[side].isna().tolist() == [True]
+
+
+def test_a_number_that_one_side_withholds_at_the_rounding_floor_is_compared_only_in_the_same_arithmetic():
+    other = changed("claims", "value", 1, np.nan)
+    other["claims"]["reason"] = "11% of the values are under the rounding floor"  # also of verdicts, which stay
+    other["claims"].loc[[0, *range(2, 7)], "reason"] = ""
+    other["claims"].loc[7, "verdict"] = "cannot be judged"
+    for sides in ((other, frames()), (frames(), other)):
+        results = [checks.check(*sides, same) for same in (False, True)]
+        assert [len(result.outside) for result in results] == [0, 1]
+        assert [result.verdicts["claim"].tolist() for result in results] == [[1], [1]]
 
 
 def test_another_verdict_is_named_and_is_no_number():
