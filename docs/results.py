@@ -6,7 +6,6 @@
 docs/seeds/{run}.parquet is the table "seeds" of a run that was trained under several.
 """
 
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -239,8 +238,9 @@ def with_verdicts(readme: str, docs: Path) -> str:
 
 
 def _by_verdict(run: Column) -> list[str]:
-    """The name of a run, and the numbers of the claims with each verdict, without counts of seeds."""
-    found = {claim.number: re.split(r"[,:]| \(", run.verdict(claim.number))[0] for claim in CLAIMS}
+    """The name of a run, and the numbers of the claims with each verdict; open are times on which its seeds differ."""
+    said = {claim.number: run.verdict(claim.number).partition(" (")[0] for claim in CLAIMS}
+    found = {number: OPEN if ", " in words else words.partition(":")[0] for number, words in said.items()}
     return [run.name, *(", ".join(str(n) for n, verdict in found.items() if verdict == word) for word in MARKS if word)]
 
 

@@ -40,7 +40,7 @@ SHARED = {
     "sequence": ("int32", "number of the held-out sequence"),
     "position": ("int32", "position of the token in the sequence"),
     "k": ("int32", "loop step"),
-    "path_type": ("string", "how the trajectory ends, one of path_types.PATH_TYPES"),
+    "path_type": ("string", "how the trajectory ends: converging, orbiting, sliding or undecided"),
     "period": ("int32", "period of an orbit in loop steps; 0 for other path types"),
     "boundary": ("string", "boundary between looped groups, such as 4->5-6"),
     "reference_state": ("string", "state that is used as the start of the next group in Eq. 2"),

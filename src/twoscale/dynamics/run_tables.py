@@ -92,7 +92,7 @@ def compare(
         InputError: as for `read_table`, and if both runs are the same folder.
 
     Example:
-        >>> both = twoscale.compare("results/demo", "results/demo-seed1338", "loop_metrics", iteration=1000)
+        >>> both = twoscale.compare("results/demo", "results/demo-seed1338", "loop_metrics", iteration=600)
         >>> both.pivot_table(index=["measure", "group", "k"], columns="run", values="mean")
     """
     folders = [_folder(run_a), _folder(run_b)]

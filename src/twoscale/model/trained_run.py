@@ -165,7 +165,7 @@ def open_run(
         InputError: if the run or the checkpoint does not exist, or the files are damaged or do not belong together.
 
     Example:
-        >>> run = twoscale.open_run("results/demo", iteration=400)
+        >>> run = twoscale.open_run("results/demo", iteration=240)
         >>> logits = run.model("Return the value")  # (1, T, V)
         >>> states = run.trace("Return the value", loops=12)
     """

@@ -1,1 +1,1 @@
-"""Training: one segment between two checkpoints, its processes, what is shown while it runs, and the cost of a run."""
+"""Training: one segment between two checkpoints, its state and processes, and what is shown while it runs."""
