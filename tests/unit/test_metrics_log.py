@@ -39,9 +39,7 @@ def iterations_in(folder: Path) -> list[int]:
     return pd.read_csv(folder / METRICS)["iteration"].tolist()
 
 
-def test_every_second_iteration_and_a_held_out_loss_have_a_line_and_an_earlier_training_none(
-    tmp_path,
-):
+def test_every_second_iteration_and_a_held_out_loss_have_a_line_and_an_earlier_training_none(tmp_path):
     (tmp_path / METRICS).write_text("of an earlier training\n1,2,3\n")
     show(tmp_path, [row(1), row(2), row(3, held_out_loss=0.5), row(4)])
     assert iterations_in(tmp_path) == [2, 3, 4]
