@@ -6,7 +6,7 @@
 # make docs        the documentation as a site in site/; with a search at http://localhost:8001: make docs PORT=8001
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 #                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny
-# make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
+# make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=ten-minutes
 # make bench       the benchmarks, at most 25 minutes, into docs/benchmarks.md; NANOGPT=PATH/model.py: also against nanoGPT
 # make test        the tests
 # make test-runs   tests of whole runs: copies and reruns, kills, published models, recipes of docs/extending.md
@@ -105,7 +105,7 @@ gpu-check:
 
 # CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
 gpu-pack: env
-	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
+	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),ten-minutes) $(addprefix --configfile ,$(CONFIG)) \
 		$(addprefix --python ,$(PYTHON_THERE))
 
 check-demo: env

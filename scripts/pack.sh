@@ -1,6 +1,6 @@
 #!/bin/sh
 # On a machine with a GPU and without a network, in a checkout of the pack's commit (docs/gpu.md):
-#   gpu-pack/pack.sh run [--minutes 24] [--device cpu] [--wait] | status | collect
+#   gpu-pack/pack.sh run [--minutes 12.5] [--device cpu] [--wait] | status | collect
 # It installs the pack's wheels into the pack, once, and needs nothing else but the packages of PYTHON (python3).
 set -eu
 pack=$(cd "$(dirname "$0")" && pwd)

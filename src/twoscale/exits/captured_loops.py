@@ -4,6 +4,7 @@ import gc
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -37,8 +38,13 @@ class Graphs:
     """
 
     def __init__(self, on_cuda: bool) -> None:
-        self._stream: Any = torch.cuda.Stream() if on_cuda else None
-        self._pool: Any = torch.cuda.graph_pool_handle() if on_cuda else None
+        self._on_cuda = on_cuda
+        self._renew()
+
+    def _renew(self) -> None:
+        """Take a stream and memory that no capture has used."""
+        self._stream: Any = torch.cuda.Stream() if self._on_cuda else None
+        self._pool: Any = torch.cuda.graph_pool_handle() if self._on_cuda else None
 
     def warm_up(self, function: Callable[[], object], may_wait: bool = True) -> None:
         """Run a function before its capture, because libraries initialise and compile at their first call.
@@ -57,17 +63,29 @@ class Graphs:
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def capture(self, function: Callable[[], Any]) -> Replay:
+        """The graph of a function. Raises RuntimeError where CUDA refuses the capture; others are possible after it.
+
+        CUDA refuses a capture during which memory of an earlier one is freed, as garbage collection may do at any time,
+        so garbage is collected before. Only calls of this thread count: another one may pin memory for a next batch.
+        """
         if self._stream is None:
             return Replay(function)
         graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
-        gc.disable()  # CUDA refuses a capture during which memory and events of an earlier one are freed
+        gc.collect()
+        gc.disable()
         try:
             with torch.cuda.stream(self._stream):
-                graph.capture_begin(pool=self._pool)
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     result = function()
                 finally:
                     graph.capture_end()
+        except BaseException:
+            # where `capture_end` raises, it has not told the allocator, which would take further memory from the pool
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+            self._renew()
+            raise
         finally:
             gc.enable()
 
@@ -180,12 +198,28 @@ class CapturedLoops:
         """Loop steps taken -> the graph that takes the last ones up to there."""
         loop, size, whole = Loop(self, group, criterion), self._size, self._stops(self._max_loops)
         parts = {stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*whole, *stops)}
-        self._graphs.warm_up(lambda: [parts[stop]() for stop in whole], may_wait=criterion is None)
-        return {stop: self._graphs.capture(parts[stop]) for stop in stops}
+        warm_up = lambda: [parts[stop]() for stop in whole]  # noqa: E731
+        replays = self._capture_all([parts[stop] for stop in stops], warm_up, may_wait=criterion is None)
+        return dict(zip(stops, replays, strict=True))
 
     def _capture(self, function: Callable[[], Any]) -> Replay:
-        self._graphs.warm_up(function)
-        return self._graphs.capture(function)
+        (replay,) = self._capture_all([function], function)
+        return replay
+
+    def _capture_all(
+        self, functions: Sequence[Callable[[], Any]], warm_up: Callable[[], object], may_wait: bool = True
+    ) -> list[Replay]:
+        """The graphs of functions that continue each other; all are captured once more if CUDA refuses one."""
+
+        def capture_all() -> list[Replay]:
+            self._graphs.warm_up(warm_up, may_wait)
+            return [self._graphs.capture(function) for function in functions]
+
+        try:
+            return capture_all()
+        except torch.AcceleratorError as error:
+            warnings.warn(f"exits.cuda_graphs: a capture is repeated ({first_line(error)}).", stacklevel=2)
+            return capture_all()
 
     def _compile(self) -> None:
         """Compile loop steps; where that is impossible they stay as they are."""

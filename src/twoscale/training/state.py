@@ -123,11 +123,19 @@ class TrainingState:
     sharded: bool = False
 
 
+# The state in which this process ended its last segment, by the digest of its weights and the identity of its run: a
+# worker (`twoscale.jobs.worker`) trains the next segment from it.
+_kept: dict[tuple[str, str], TrainingState] = {}
+
+
 def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> TrainingState:
     """The state to train from: the partial state of the segment if there is one, otherwise the state of its start."""
     start = checkpoints.read_header(paths.start[0]).iteration
     if (partial := load_partial(paths.partial, start, segment.unfinished(paths.start[0]), config)) is not None:
         return restore(config, *partial)
+    key = (checkpoints.digest(paths.start[0]), canonical_json(segment.identity))
+    if (state := _kept.pop(key, None)) is not None:
+        return replace(state, log=[], environments=[])
     weights, header = checkpoints.load_weights(paths.start[0], segment.identity, config.model, _loads_on(config))
     moments = load_moments(paths.start[1], segment.identity, config, header.iteration) if header.iteration else {}
     return restore(config, weights, moments, header)
@@ -274,6 +282,8 @@ def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str,
     for path, kind, tensors in ((paths.optimizer, "optimizer", moments), (paths.checkpoint, "weights", weights)):
         checkpoints.save(path, tensors, Header(kind, state.iteration, state.tokens_seen, identity, {}))
     paths.partial.unlink(missing_ok=True)
+    _kept.clear()
+    _kept[checkpoints.digest(paths.checkpoint), canonical_json(identity)] = state
 
 
 def write_log(state: TrainingState, path: Path, loops_path: Path) -> None:

@@ -3,6 +3,7 @@
 Everything that matters for a result is tracked; what does not, a path, a launcher, a download, is `untracked`.
 """
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from twoscale import tables
 from twoscale.base import InputError, canonical_json, json_digest
 from twoscale.config import Config, CriterionConfig
 from twoscale.data.text import digest_files
+from twoscale.jobs import worker
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.jobs.machine import NodeResources
 from twoscale.jobs.rows import module_of
@@ -178,7 +180,7 @@ class Params:
         return str(self.scripts / f"{name}.py")
 
     def _lease(self, gpus: int) -> list[str]:
-        return ["python", self._script("with_gpus"), str(gpus)] if gpus else []
+        return ["python", self._script("with_gpus"), str(gpus)] if gpus or worker.ADDRESS in os.environ else []
 
     def cache_files(self, code: Callable, config: Callable, columns: str, later: Callable) -> Callable:
         """`file_options`, and what `twoscale.jobs.result_cache` needs to restore the result of a job; untracked.

@@ -1,8 +1,10 @@
 """A run on a machine that may end at any time: started in the background from a pack, continued by the next start.
 
-First the GPU check, whose speed of training decides about the schedule, then the workflow: training, the analyses of
-each checkpoint as it is written, exits, figures and claims. Notes are in `results/{run}/gpu`. The lock on the file
-`lock` is held while a process of the session runs, and released by the system however it ends.
+Training comes first: a trial of a minute chooses between eager and compiled training and, from the measured speed, the
+number of iterations; then one process, the worker, trains all segments. What follows must not take time from training:
+the analyses of all checkpoints, exits, figures and claims, a profile of one token, and in the time that is left the GPU
+check. Notes are in `results/{run}/gpu`. The lock on the file `lock` is held while a process of the session runs, and
+released by the system however it ends.
 """
 
 import fcntl
@@ -13,32 +15,33 @@ import subprocess
 import sys
 import time
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from twoscale import config as configs
-from twoscale import tables
 from twoscale.base import InputError, replacing
 from twoscale.config import PROJECT, Config, checkpoint_iterations
-from twoscale.jobs import machine
-from twoscale.model.flops import mean_flops_per_token
+from twoscale.jobs import machine, worker
 from twoscale.workflow import pack
 from twoscale.workflow.runs import RESULTS, Runs
 
-CHECK, TRAINED = 0.2, 0.8  # shares of the time: of the check at most, and when training has ended
-LAST_RESORT = 30.0  # seconds after which a check that does not keep its limit is killed
-STARTUP = 15.0  # seconds from the start of a training job to its first iteration, without compilation; estimated
-RESERVE = 0.9  # of the time of training for iterations; the rest is for saves and jobs that share the GPU
+# Seconds. The trial counts from the first second; ANALYSES is for all that follows training.
+TRIAL, ANALYSES = 90.0, 150.0
+START, CHECKPOINT = 20.0, 6.0  # from the trial to the first iteration; between two segments
+PROFILE, LEAST_CHECK = 40.0, 45.0  # of the profile at most; of time left for the check
+RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
+EXPECTED = {"cuda": 100_000.0, "cpu": 2_000.0}  # tokens/s, for the plan that is printed before anything is measured
+TIMES = (2, 8, 10)  # minutes that the plan names, besides the last one
 NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but the last
-JOBS_ON_GPU = 3  # training and the analyses of two checkpoints; the exit benchmark takes all cores, so it runs alone
+JOBS_ON_GPU = 5  # analyses; the exit benchmark takes all cores, so it runs alone
 TARGETS = f"all snapshot {RESULTS}/training.pdf"
 MOST_BYTES = 15_000_000  # of an archive
 SHOWN = ("snapshot/**/*", "claims.md", "*.pdf", "*.svg")  # of the archive, the most important first
 OF_RUN = ("gpu/*.*", "tables/*.parquet", "training/*.*", "benchmarks/*.tsv", "logs/*.log")
-PER_TOKEN = {"loop_metrics": "trajectories", "drift": "drift"}  # table -> folder of what it is aggregated from
 
 
 class Session:
@@ -49,6 +52,7 @@ class Session:
         self.run = Runs(configs.read_yaml(self._packed), Path("scripts")).selected
         self.folder = Path(RESULTS, self.run, "gpu")
         self.config, self.log, self._file = (self.folder / name for name in ("config.yaml", "log.txt", "session.json"))
+        self.trial, self.address = self.folder / "trial.json", self.folder / "worker"
 
     @property
     def values(self) -> dict[str, Any]:
@@ -73,6 +77,10 @@ class Session:
         with replacing(self._file) as temporary:
             temporary.write_text(json.dumps(self.state | facts, indent=1) + "\n", encoding="utf-8")
 
+    def left(self) -> float:
+        """Seconds to the end of the session."""
+        return self.state["started"] + 60 * self.state["minutes"] - time.time()
+
     def lock(self) -> int | None:
         """The descriptor of the lock, which child processes keep; None if a process of the session holds it."""
         descriptor = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
@@ -85,7 +93,7 @@ class Session:
 
 
 def start(session: Session, minutes: float, device: str | None, wait: bool = False) -> str:
-    """Start the session in the background, or continue it with the time and device of the first start; a sentence.
+    """Start the session in the background, or continue it with the time and device of the first start; its plan.
 
     With `wait` it returns when the session has ended. Raises InputError where there is no CUDA device to start on.
     """
@@ -101,68 +109,142 @@ def start(session: Session, minutes: float, device: str | None, wait: bool = Fal
         packed = json.loads((session.pack / pack.MANIFEST).read_text(encoding="utf-8"))
         modified = packed["code"] != pack.code_digest(PROJECT)  # known without git
         session.note(started=time.time(), minutes=minutes, device=device, modified=modified)
+    state = session.state
+    expected = plan(session.runs.config, state["minutes"], EXPECTED[state["device"]])
     command = [sys.executable, "scripts/gpu_pack.py", "--folder", str(session.pack), "work"]
     with session.log.open("a", encoding="utf-8") as log:
-        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     if wait:
-        return f"{session.folder}: the session has ended with exit status {worker.wait()}."
-    return f"{session.folder}: the session of {session.state['minutes']:g} minutes is running."
+        return f"{session.folder}: the session has ended with exit status {process.wait()}."
+    return "\n".join([f"{session.folder}: the session of {state['minutes']:g} minutes is running.", *expected])
 
 
 def work(session: Session) -> str:
-    """Continue the session to its end; a sentence. Raises InputError if the check did not measure training."""
+    """Continue the session to its end; a sentence. Raises InputError if training could not be measured."""
     if (lock := session.lock()) is None:
         return f"{session.folder}: a session is running already."
-    session.note(pid=os.getpid(), stage="unpack")
+    session.note(pid=os.getpid(), stage="trial")
     pack.unpack(session.pack)
-    if "iterations" not in session.state:
-        seconds = CHECK * 60 * session.state["minutes"]
-        options = f"--device={session.state['device']} --model={session.config} --folder={session.folder}"
-        command = f"pytest -q -m gpu -p no:cacheprovider tests/gpu {options} --seconds={seconds:g}".split()
-        _stage(session, "check", command, lock, seconds + LAST_RESORT)
-        _choose_schedule(session)
-    last = session.runs.last_checkpoint(None)  # training goes before analyses
     # without Snakemake's lock, which a killed one leaves behind: that of the session is held
-    options = f"--nolock --cores all --scheduler greedy --resources gpu_slot={JOBS_ON_GPU} --keep-going"
-    command = f"snakemake {options} --configfile {session.config} --prioritize {last} -- {TARGETS}".split()
-    _stage(session, "workflow", command, lock)
+    snakemake = f"-m snakemake --nolock --cores all --scheduler greedy --configfile {session.config}"
+    with _training_worker(session, lock):
+        last = session.runs.last_checkpoint(None)
+        _stage(session, "training", f"{snakemake} -- {last}", lock, {worker.ADDRESS: str(session.address)})
+    _stage(session, "analyses", f"{snakemake} --resources gpu_slot={JOBS_ON_GPU} --keep-going -- {TARGETS}", lock)
+    measured = f"{session.folder}/profile.md"
+    _stage(session, "profile", f"scripts/profile_token.py {session.config} --page {measured}", lock, limit=PROFILE)
+    if (seconds := session.left() - START) > LEAST_CHECK:
+        options = f"--device={session.state['device']} --model={session.config} --folder={session.folder}"
+        check = f"-m pytest -q -m gpu -p no:cacheprovider tests/gpu {options} --seconds={seconds:g}"
+        _stage(session, "check", check, lock, limit=seconds + START)
     return f"{session.folder}: the session has ended."
 
 
-def _stage(session: Session, name: str, command: list[str], lock: int, limit: float | None = None) -> None:
-    """Run a module of Python; note its exit status, null if it took longer than the limit, and its seconds."""
+def _stage(
+    session: Session,
+    name: str,
+    arguments: str,
+    lock: int,
+    environment: Mapping[str, str] | None = None,
+    limit: float | None = None,
+) -> None:
+    """Run Python with arguments; note its exit status, null if it took longer than the limit, and its seconds."""
     session.note(stage=name)
-    command, began, status = [sys.executable, "-m", *command], time.time(), None
+    command, began, status = [sys.executable, *arguments.split()], time.time(), None
+    variables = os.environ | (environment or {})
     with suppress(subprocess.TimeoutExpired):
-        status = subprocess.run(command, timeout=limit, pass_fds=[lock], check=False).returncode
+        status = subprocess.run(command, timeout=limit, pass_fds=[lock], env=variables, check=False).returncode
     session.note(**{name: {"status": status, "seconds": round(time.time() - began, 1)}})
 
 
-def _choose_schedule(session: Session) -> None:
-    """The schedule that fits what is left of the time, at the speed of training that the check measured first."""
-    table = tables.read("gpu_check", session.folder / "gpu-check.parquet").dropna(subset=["value"])
-    speed = table[(table["quantity"] == "training") & (table["unit"] == "TFLOP/s")].head(1)
-    if speed.empty:
-        page = session.folder / "gpu-check.md"
-        raise InputError(f"{page}: found no speed of training, expected one to choose the schedule; see {session.log}.")
-    compilation = table[(table["quantity"] == "compilation") & table["setting"].isin(speed["setting"])]["value"].sum()
-    left = session.state["started"] + TRAINED * 60 * session.state["minutes"] - time.time()
-    train = schedule(session.runs.config, 1e12 * speed["value"].item(), STARTUP + compilation, left)
-    session.configure(train=train)
-    session.note(iterations=train["iterations"])
+# --- the trial and the worker -----------------------------------------------------------------------------------------
 
 
-def schedule(config: Config, flops_per_s: float, startup: float, seconds: float) -> dict[str, Any]:
-    """Keys of `train` for the schedule that takes `seconds`: as many iterations as fit, with one whole cosine.
+@contextmanager
+def _training_worker(session: Session, lock: int) -> Iterator[None]:
+    """A block in which the worker runs; before, unless an earlier start has done so, the trial chooses the schedule."""
+    chosen = "choice" in session.state
+    session.address.unlink(missing_ok=True)
+    process = _start_worker(session, lock, with_trial=not chosen)
+    if not chosen:
+        began = time.monotonic()
+        while not (finished := _trial_rows(session)[-1:] == [None]) and process.poll() is None:
+            if time.monotonic() - began > TRIAL:
+                process.kill()  # a compiler that hangs may not answer to less
+                process.wait()
+                break
+            time.sleep(0.2)
+        rows = [row for row in _trial_rows(session) if row]
+        keys, sentence = choose(rows, session.runs.config, process.poll() is None or finished)
+        speed = max(row["tokens_per_s"] for row in rows if _changes(row, keys))
+        train = schedule(session.runs.config, keys, speed, session.left() - ANALYSES)
+        session.configure(train=train)
+        session.note(choice=sentence, tokens_per_s=speed, iterations=train["iterations"])
+        if process.poll() is not None:
+            process = _start_worker(session, lock, with_trial=False)
+    while not session.address.exists() and process.poll() is None:
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
-    Checkpoints are at the iterations of `config` and the last one; the job of each starts in `startup` seconds.
+
+def _start_worker(session: Session, lock: int, with_trial: bool) -> subprocess.Popen:
+    trial = ["--trial", str(session.trial)] if with_trial else []
+    command = [sys.executable, "scripts/train_worker.py", str(session.address), str(session.config), *trial]
+    return subprocess.Popen(command, pass_fds=[lock])
+
+
+def _trial_rows(session: Session) -> list[dict[str, Any] | None]:
+    """The rows of the trial so far; the last one is None once it has ended."""
+    lines = session.trial.read_text(encoding="utf-8").split("\n")[:-1] if session.trial.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def choose(rows: list[dict[str, Any]], config: Config, finished: bool) -> tuple[dict[str, Any], str]:
+    """Keys of `train` for the fastest setting of a trial, and why, in one sentence.
+
+    `finished`: whether the trial has ended by itself. Raises InputError where nothing was measured.
     """
-    train, early = config.train, checkpoint_iterations(config.train)
-    iteration_flops = mean_flops_per_token(config.model, train).total * train.batch_size * config.model.context_length
-    possible = RESERVE * (seconds - startup * (len(early) + 1)) * flops_per_s / iteration_flops
-    iterations = max(1, min(999_999, int(possible)))
+    measured = [row for row in rows if "tokens_per_s" in row]
+    if not measured:
+        failures = "; ".join(f"{row['setting']}: {row['failed']}" for row in rows)
+        found = f"found no speed ({failures or 'its process has ended'})"
+        raise InputError(f"trial of training: {found}, expected one to choose the schedule.")
+    best = max(measured, key=lambda row: row["tokens_per_s"])
+    said = "; ".join(f"{row['setting']}: {row['tokens_per_s']:,.0f} tokens/s" for row in measured)
+    sentence = f"{best['setting']} ({said})"
+    if config.train.compiles(config.compute.device) and not best["compile"]:
+        compiled = next((row for row in rows if row["compile"]), None)
+        if compiled is None:
+            reason = f"was not finished after {TRIAL:g} seconds" if not finished else "ended its process"
+        else:
+            reason = f"failed ({compiled['failed']})" if "failed" in compiled else "is slower"
+        sentence += f", because compilation {reason}"
+    return {key: best[key] for key in ("batch_size", "micro_batches", "compile")}, sentence
+
+
+def _changes(row: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
+    return "tokens_per_s" in row and all(row[key] == value for key, value in keys.items())
+
+
+# --- the schedule and the plan ----------------------------------------------------------------------------------------
+
+
+def schedule(config: Config, keys: Mapping[str, Any], tokens_per_s: float, seconds: float) -> dict[str, Any]:
+    """Keys of `train` for a schedule that ends in `seconds`: as many iterations as fit, with one whole cosine.
+
+    Checkpoints are at the iterations of `config` and the last one. `keys` are the chosen ones of the trial.
+    """
+    train = config.train.model_copy(update=keys)
+    early = checkpoint_iterations(config.train)
+    tokens = RESERVE * tokens_per_s * (seconds - START - CHECKPOINT * len(early))
+    iterations = max(1, min(999_999, int(tokens / (train.batch_size * config.model.context_length))))
     iterations -= iterations % 10 ** max(0, len(str(iterations)) - 3)  # three digits
     return {
+        **keys,
         "iterations": iterations,
         "checkpoint_every": iterations,
         "early_checkpoints": [iteration for iteration in early if iteration < NEAR_END * iterations],
@@ -171,21 +253,43 @@ def schedule(config: Config, flops_per_s: float, startup: float, seconds: float)
     }
 
 
+def plan(config: Config, minutes: float, tokens_per_s: float) -> list[str]:
+    """Lines that say what is finished after some minutes if training has this speed."""
+    end = 60 * minutes - ANALYSES
+    train = config.train.model_copy(update=schedule(config, {}, tokens_per_s, end - TRIAL))
+    batch = train.batch_size * config.model.context_length
+    last = train.iterations
+    lines = [f"plan at {tokens_per_s:,.0f} tokens/s, {last} iterations of {batch} tokens:"]
+    for minute in (*(time for time in TIMES if time < minutes), minutes):
+        trained = RESERVE * tokens_per_s * (60 * minute - TRIAL - START) / batch
+        done = max(0, min(last, int(trained)))
+        written = [n for n in checkpoint_iterations(train) if n <= done]
+        found = f"iteration {done}, {done * batch / 1e6:.1f} M tokens, checkpoints {', '.join(map(str, written)) or 'none'}"
+        lines.append(f"  minute {minute:g}: {found if minute < minutes else 'figures, claims and all tables'}")
+    return lines
+
+
+# --- what is shown and taken along ------------------------------------------------------------------------------------
+
+
 def status(session: Session) -> str:
-    """A few lines: stage, GPU check, iteration, jobs, and the last errors. Raises InputError before the first start."""
+    """A few lines: stage, choice, iteration, jobs, and the last errors. Raises InputError before the first start."""
     if not (state := session.state):
         raise InputError(f"{session.folder}: found no session; start one with `run`.")
-    stage, finished = state.get("stage", "start"), state.get("workflow", {}).get("status") == 0
+    stage, finished = state.get("stage", "start"), state.get("analyses", {}).get("status") == 0
     where = "finished" if finished else f"stopped in stage {stage}; `run` continues it"
     if (lock := session.lock()) is None:
         where = f"stage {stage} is running"
     else:
         os.close(lock)
     minute = (time.time() - state["started"]) / 60
-    lines = [f"{session.run} on {state['device']}: {where}; minute {minute:.0f} of {state['minutes']:g}"]
-    if "check" in state:
-        ended = "passed" if state["check"]["status"] == 0 else "FAILED or not complete"
-        lines.append(f"GPU check: {ended}, see {session.folder}/gpu-check.md")
+    lines = [f"{session.run} on {state['device']}: {where}; minute {minute:.1f} of {state['minutes']:g}"]
+    if "choice" in state:
+        lines.append(f"training: {state['choice']}; {state['iterations']} iterations")
+    for name in ("training", "analyses", "profile", "check"):
+        if name in state:
+            ended = {0: "done", None: "not finished in its time"}.get(state[name]["status"], "FAILED")
+            lines.append(f"{name}: {ended}, {state[name]['seconds']:g} s")
     log = session.log.read_text(encoding="utf-8", errors="replace")
     lines += re.findall(r"(?m)^.*: iteration \d+ of .+$", log)[-1:] + re.findall(r"(?m)^\d+ of \d+ steps.*$", log)[-1:]
     return "\n".join(lines + list(dict.fromkeys(re.findall(r"(?mi)^.*error: .+$", log)))[-3:])
@@ -194,16 +298,9 @@ def status(session: Session) -> str:
 def collect(session: Session, folder: Path) -> str:
     """Write the present results into `{run}.zip` in a folder, about `MOST_BYTES` at most; a sentence.
 
-    Files have their paths below `results/`, without figures of earlier runs and tables with a row per token. Until the
-    tables of the run are complete, statistics of the checkpoints so far are in `gpu/`.
+    Files have their paths below `results/`, without figures of earlier runs and tables with a row per token.
     """
-    from twoscale.dynamics import aggregate  # here, because it imports pandas
-
     results, run = Path(RESULTS), Path(RESULTS, session.run)
-    for table, per_token in PER_TOKEN.items():
-        files = sorted((run / per_token).glob("iteration_*.parquet"))
-        if files and not (run / f"tables/{table}.parquet").exists():
-            tables.write(table, aggregate.summarise(table, files, session.run), session.folder / f"{table}.parquet")
     shown = (path for pattern in SHOWN for path in sorted(results.glob(pattern)))
     files = [path for path in shown if path.is_file() and path.stat().st_mtime >= session.state["started"]]
     files += [path for pattern in OF_RUN for path in sorted(run.glob(pattern))]
