@@ -210,16 +210,13 @@ class CapturedLoops:
         self, functions: Sequence[Callable[[], Any]], warm_up: Callable[[], object], may_wait: bool = True
     ) -> list[Replay]:
         """The graphs of functions that continue each other; all are captured once more if CUDA refuses one."""
-
-        def capture_all() -> list[Replay]:
-            self._graphs.warm_up(warm_up, may_wait)
-            return [self._graphs.capture(function) for function in functions]
-
+        self._graphs.warm_up(warm_up, may_wait)
         try:
-            return capture_all()
-        except torch.AcceleratorError as error:
+            return [self._graphs.capture(function) for function in functions]
+        except RuntimeError as error:
             warnings.warn(f"exits.cuda_graphs: a capture is repeated ({first_line(error)}).", stacklevel=2)
-            return capture_all()
+        self._graphs.warm_up(warm_up, may_wait)  # on the new stream
+        return [self._graphs.capture(function) for function in functions]
 
     def _compile(self) -> None:
         """Compile loop steps; where that is impossible they stay as they are."""

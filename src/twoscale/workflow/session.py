@@ -29,10 +29,10 @@ from twoscale.jobs import machine, worker
 from twoscale.workflow import pack
 from twoscale.workflow.runs import RESULTS, Runs
 
-# Seconds. The trial counts from the first second; ANALYSES is for all that follows training.
+# Seconds. TRIAL is for each row of the trial, at most; ANALYSES for all that follows training.
 TRIAL, ANALYSES = 90.0, 150.0
 START, CHECKPOINT = 20.0, 6.0  # from the trial to the first iteration; between two segments
-PROFILE, LEAST_CHECK = 40.0, 45.0  # of the profile at most; of time left for the check
+PROFILE, LEAST_CHECK = 60.0, 45.0  # of the profile at most; of time left for the check
 RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
 EXPECTED = {"cuda": 100_000.0, "cpu": 2_000.0}  # tokens/s, for the plan that is printed before anything is measured
 TIMES = (2, 8, 10)  # minutes that the plan names, besides the last one
@@ -167,19 +167,16 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
     session.address.unlink(missing_ok=True)
     process = _start_worker(session, lock, with_trial=not chosen)
     if not chosen:
-        began = time.monotonic()
-        while not (finished := _trial_rows(session)[-1:] == [None]) and process.poll() is None:
-            if time.monotonic() - began > TRIAL:
-                process.kill()  # a compiler that hangs may not answer to less
-                process.wait()
-                break
-            time.sleep(0.2)
+        hangs = _hangs(session, process)
+        if hangs:
+            process.kill()  # a compiler that hangs may not answer to less
+            process.wait()
         rows = [row for row in _trial_rows(session) if row]
-        keys, sentence = choose(rows, session.runs.config, process.poll() is None or finished)
-        speed = max(row["tokens_per_s"] for row in rows if _changes(row, keys))
-        train = schedule(session.runs.config, keys, speed, session.left() - ANALYSES)
+        best, sentence = choose(rows, session.runs.config, hangs)
+        keys = {key: best[key] for key in ("batch_size", "micro_batches", "compile")}
+        train = schedule(session.runs.config, keys, best["tokens_per_s"], session.left() - ANALYSES)
         session.configure(train=train)
-        session.note(choice=sentence, tokens_per_s=speed, iterations=train["iterations"])
+        session.note(choice=sentence, trial=rows, iterations=train["iterations"])
         if process.poll() is not None:
             process = _start_worker(session, lock, with_trial=False)
     while not session.address.exists() and process.poll() is None:
@@ -197,37 +194,43 @@ def _start_worker(session: Session, lock: int, with_trial: bool) -> subprocess.P
     return subprocess.Popen(command, pass_fds=[lock])
 
 
+def _hangs(session: Session, process: subprocess.Popen) -> bool:
+    """Wait for the end of the trial; whether it took too long for one of its rows."""
+    count, began = 0, time.monotonic()
+    while (rows := _trial_rows(session))[-1:] != [None] and process.poll() is None:
+        if len(rows) > count:
+            count, began = len(rows), time.monotonic()
+        if time.monotonic() - began > TRIAL:
+            return True
+        time.sleep(0.2)
+    return False
+
+
 def _trial_rows(session: Session) -> list[dict[str, Any] | None]:
     """The rows of the trial so far; the last one is None once it has ended."""
     lines = session.trial.read_text(encoding="utf-8").split("\n")[:-1] if session.trial.exists() else []
     return [json.loads(line) for line in lines]
 
 
-def choose(rows: list[dict[str, Any]], config: Config, finished: bool) -> tuple[dict[str, Any], str]:
-    """Keys of `train` for the fastest setting of a trial, and why, in one sentence.
+def choose(rows: list[dict[str, Any]], config: Config, hangs: bool = False) -> tuple[dict[str, Any], str]:
+    """The row of the fastest setting of a trial, and why, in one sentence.
 
-    `finished`: whether the trial has ended by itself. Raises InputError where nothing was measured.
+    `hangs`: whether the trial was ended before its next row. Raises InputError where nothing was measured.
     """
     measured = [row for row in rows if "tokens_per_s" in row]
     if not measured:
-        failures = "; ".join(f"{row['setting']}: {row['failed']}" for row in rows)
-        found = f"found no speed ({failures or 'its process has ended'})"
-        raise InputError(f"trial of training: {found}, expected one to choose the schedule.")
+        failures = "; ".join(f"{row['setting']}: {row['failed']}" for row in rows) or "its process has ended"
+        raise InputError(f"trial of training: found no speed ({failures}), expected one to choose the schedule.")
     best = max(measured, key=lambda row: row["tokens_per_s"])
     said = "; ".join(f"{row['setting']}: {row['tokens_per_s']:,.0f} tokens/s" for row in measured)
     sentence = f"{best['setting']} ({said})"
     if config.train.compiles(config.compute.device) and not best["compile"]:
         compiled = next((row for row in rows if row["compile"]), None)
-        if compiled is None:
-            reason = f"was not finished after {TRIAL:g} seconds" if not finished else "ended its process"
-        else:
+        reason = f"was not finished after {TRIAL:g} seconds" if hangs else "ended its process"
+        if compiled is not None:
             reason = f"failed ({compiled['failed']})" if "failed" in compiled else "is slower"
         sentence += f", because compilation {reason}"
-    return {key: best[key] for key in ("batch_size", "micro_batches", "compile")}, sentence
-
-
-def _changes(row: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
-    return "tokens_per_s" in row and all(row[key] == value for key, value in keys.items())
+    return best, sentence
 
 
 # --- the schedule and the plan ----------------------------------------------------------------------------------------
