@@ -3,13 +3,13 @@
 import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 import time
 import zipfile
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 import yaml
@@ -17,15 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.small import ROOT
-from twoscale import config, tables
+from twoscale import config
 from twoscale.base import InputError
-from twoscale.model.flops import mean_flops_per_token
 from twoscale.training.trainer import learning_rate
+from twoscale.training.trial import trial
 from twoscale.workflow import pack
-from twoscale.workflow.session import Session, collect, schedule, start, status
+from twoscale.workflow import session as session_module
+from twoscale.workflow.session import CHECKPOINT, START, Session, choose, collect, plan, schedule, start, status
 
 RUN = Path("results/tiny")
-HALF_HOUR, TINY = (config.checked(config.preset(name)) for name in ("half-hour", "tiny"))
+TEN_MINUTES, TINY = (config.checked(config.preset(name)) for name in ("ten-minutes", "tiny"))
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_a_session_runs_until_its_last_process_is_killed_and_another_start_says_
     assert "stage workflow is running" in status(session)
     child.kill()
     child.wait()
-    assert "stopped in stage workflow; `run` continues it; minute 10 of 24" in status(session)
+    assert "stopped in stage workflow; `run` continues it; minute 10.0 of 24" in status(session)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -91,13 +92,17 @@ def test_a_machine_without_a_gpu_starts_nothing(session):
     assert not session.config.exists()
 
 
-def test_the_status_has_the_check_the_iteration_the_jobs_and_the_last_errors(session):
-    session.note(check={"status": 1, "seconds": 9}, workflow={"status": 0})
+def test_the_status_has_the_choice_the_stages_the_iteration_the_jobs_and_the_last_errors(session):
+    session.note(choice="eager, 4 sequences", iterations=20, training={"status": 0, "seconds": 9.5})
+    session.note(analyses={"status": 0, "seconds": 8}, check={"status": None, "seconds": 7})
     at = [f"tiny: iteration {n} of 20, loss 5.5, 00:10 left in this segment, 01:30 in the run" for n in (10, 12)]
     session.log.write_text("\n".join([*at, "1 of 26 steps (4%) done", "error: a", "RuntimeError: b", "error: a", "x"]))
     assert status(session).splitlines() == [
-        "tiny on cpu: finished; minute 10 of 24",
-        "GPU check: FAILED or not complete, see results/tiny/gpu/gpu-check.md",
+        "tiny on cpu: finished; minute 10.0 of 24",
+        "training: eager, 4 sequences; 20 iterations",
+        "training: done, 9.5 s",
+        "analyses: done, 8 s",
+        "check: not finished in its time, 7 s",
         at[1],
         "1 of 26 steps (4%) done",
         "error: a",
@@ -105,7 +110,7 @@ def test_the_status_has_the_check_the_iteration_the_jobs_and_the_last_errors(ses
     ]
 
 
-def test_the_archive_has_results_and_statistics_so_far_but_nothing_large_or_of_an_earlier_run(session, monkeypatch):
+def test_the_archive_has_results_so_far_but_nothing_large_or_of_an_earlier_run(session):
     mine = ["tables/exit_quality.parquet", "logs/a.log", "gpu/gpu-check.md", "training/metrics.csv"]
     for name in [*mine, "checkpoints/a.safetensors", "data/train.bin"]:
         (RUN / name).parent.mkdir(parents=True, exist_ok=True)
@@ -113,25 +118,121 @@ def test_the_archive_has_results_and_statistics_so_far_but_nothing_large_or_of_a
     for name in ("fig1.pdf", "claims.md", "fig3.pdf"):
         Path("results", name).write_bytes(b"shown")
     os.utime("results/fig3.pdf", (0, session.state["started"] - 1))
-    frame = pd.DataFrame({"iteration": 10, "group": "2", "k": 0, "sequence": 0, "document": 0, "position": [0, 1]})
-    measures = frame.assign(state_norm=[2.0, 4.0]).astype({"state_norm": "float32"})
-    tables.write("trajectories", measures, RUN / "trajectories/iteration_000010.parquet")
-    assert "9 files, without 0" in collect(session, Path("gpu-pack"))
+    assert "8 files, without 0" in collect(session, Path("gpu-pack"))
     with zipfile.ZipFile("gpu-pack/tiny.zip") as file:
         names = set(file.namelist())
-    shown = {"pack.json", "fig1.pdf", "claims.md", "tiny/gpu/session.json", "tiny/gpu/loop_metrics.parquet"}
+    shown = {"pack.json", "fig1.pdf", "claims.md", "tiny/gpu/session.json"}
     assert names - {"tiny/gpu/log.txt"} == shown | {f"tiny/{name}" for name in mine}
-    assert tables.read("loop_metrics", session.folder / "loop_metrics.parquet")["mean"].tolist() == [3.0]
 
 
-@given(st.sampled_from([HALF_HOUR, TINY]), st.floats(1e9, 1e16), st.floats(0.1, 100.0), st.floats(-100, 1e5))
-def test_a_schedule_fits_its_time_and_ends_with_a_checkpoint_at_the_end_of_the_cosine(run, rate, startup, seconds):
-    keys = schedule(run, rate, startup, seconds)
+# --- the trial: what it finds decides how the run is trained ---------------------------------------------------------
+
+
+def compiling(**train) -> config.Config:
+    """The tiny run, compiled."""
+    values = config.preset("tiny")
+    return config.checked(config.merge(values, {"train": {"compile": True, **train}}))
+
+
+def slowly(module):
+    """In place of `torch.nn.Module.compile`: the module waits before each call."""
+    module.register_forward_pre_hook(lambda *arguments: time.sleep(0.02))
+
+
+def refused(module, **options):
+    raise RuntimeError("no compiler")
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "reason"),
+    [
+        (lambda module, **options: slowly(module), "because compilation is slower"),
+        (refused, "because compilation failed (no compiler)"),
+    ],
+    ids=["slower", "raises"],
+)
+def test_a_compilation_that_is_slower_or_raises_ends_in_eager_training(stand_in, reason, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "compile", stand_in)
+    run = compiling()
+    best, sentence = choose(list(trial(run)), run)
+    assert (best["compile"], best["batch_size"], best["micro_batches"]) == (False, run.train.batch_size, 1)
+    assert sentence.startswith("eager, 4 sequences (eager, 4 sequences: ")
+    assert sentence.endswith(reason)
+
+
+HANGS = """
+import runpy, sys, time, torch
+torch.nn.Module.compile = lambda module, **options: time.sleep(600)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_compilation_that_hangs_is_ended_and_the_eager_row_decides(session, monkeypatch):
+    monkeypatch.setattr(session_module, "TRIAL", 5.0)
+    session.configure(train={"compile": True})
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    command = [sys.executable, "-c", HANGS, str(ROOT / "scripts/train_worker.py")]
+    command += [str(session.address), str(session.config), "--trial", str(session.trial)]
+    process = subprocess.Popen(command)
+    while not session.trial.exists() or not session.trial.read_text():  # libraries are loaded, the eager row is there
+        assert process.poll() is None
+        time.sleep(0.1)
+    assert session_module.hangs(session, process)
+    process.kill()
+    process.wait()
+    best, sentence = choose(session_module.trial_rows(session), session.runs.config, hangs=True)
+    assert not best["compile"]
+    assert sentence.endswith("because compilation was not finished after 5 seconds")
+
+
+def row(tokens_per_s: float | None, compile: bool, batch_size: int = 10) -> dict:
+    setting = f"{'compiled' if compile else 'eager'}, {batch_size} sequences"
+    keys = {"setting": setting, "batch_size": batch_size, "micro_batches": 1, "compile": compile}
+    return keys | ({"failed": "out of memory"} if tokens_per_s is None else {"tokens_per_s": tokens_per_s})
+
+
+@pytest.mark.parametrize(
+    ("rows", "setting"),
+    [
+        ([row(39e3, False), row(92e3, True)], "compiled, 10 sequences"),
+        ([row(39e3, False), row(60e3, True), row(95e3, True, 40)], "compiled, 40 sequences"),
+        ([row(39e3, False), row(60e3, True), row(None, True, 40)], "compiled, 10 sequences"),
+    ],
+)
+def test_the_fastest_setting_is_chosen(rows, setting):
+    best, sentence = choose(rows, TEN_MINUTES)
+    assert best["setting"] == setting
+    assert sentence.startswith(f"{setting} (")
+    assert "because" not in sentence
+
+
+def test_a_trial_without_any_speed_is_an_error_that_says_why():
+    with pytest.raises(InputError, match="found no speed .eager, 10 sequences: out of memory., expected one"):
+        choose([row(None, False)], TEN_MINUTES)
+
+
+# --- the schedule ----------------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from([TEN_MINUTES, TINY]), st.floats(1e2, 1e7), st.floats(-100, 1e5))
+def test_a_schedule_fits_its_time_and_ends_with_a_checkpoint_at_the_end_of_the_cosine(run, speed, seconds):
+    keys = schedule(run, {"compile": True}, speed, seconds)
     chosen = config.checked(config.merge(config.user_values(run), {"train": keys})).train
     points = config.checkpoint_iterations(chosen)
-    flops = mean_flops_per_token(run.model, run.train).total * run.train.batch_size * run.model.context_length
-    assert chosen.iterations * flops / rate + startup * len(points) <= max(seconds, 0) or chosen.iterations == 1
+    assert chosen.compile is True
+    tokens = chosen.iterations * run.train.batch_size * run.model.context_length
+    assert tokens / speed + START + CHECKPOINT * len(points) <= max(seconds, 0) or chosen.iterations == 1
     assert points[-1] == chosen.iterations == chosen.lr_decay_iterations
     assert set(points[:-1]) <= set(config.checkpoint_iterations(run.train))
     assert learning_rate(chosen, chosen.iterations) == run.train.min_learning_rate
     assert chosen.warmup_iterations <= chosen.iterations / 10
+
+
+def test_the_plan_says_what_is_finished_after_some_minutes():
+    first, *lines = plan(TEN_MINUTES, 12.5, 100_000)
+    tokens = int(re.search(r"(\d+) iterations of 5120 tokens", first)[1]) * 5120
+    assert 45e6 <= tokens <= 60e6  # the text twice
+    assert [line.partition(":")[0].strip() for line in lines] == ["minute 2", "minute 8", "minute 10", "minute 12.5"]
+    assert "checkpoints 500, 2000, 5000" in lines[1]
+    assert lines[-1].endswith("figures, claims and all tables")

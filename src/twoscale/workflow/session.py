@@ -31,7 +31,7 @@ from twoscale.workflow.runs import RESULTS, Runs
 
 # Seconds. TRIAL is for each row of the trial, at most; ANALYSES for all that follows training.
 TRIAL, ANALYSES = 90.0, 150.0
-START, CHECKPOINT = 20.0, 6.0  # from the trial to the first iteration; between two segments
+EXPECTED_TRIAL, START, CHECKPOINT = 60.0, 20.0, 6.0  # of the trial; from there to iteration 1; between segments
 PROFILE, LEAST_CHECK = 60.0, 45.0  # of the profile at most; of time left for the check
 RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
 EXPECTED = {"cuda": 100_000.0, "cpu": 2_000.0}  # tokens/s, for the plan that is printed before anything is measured
@@ -167,12 +167,12 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
     session.address.unlink(missing_ok=True)
     process = _start_worker(session, lock, with_trial=not chosen)
     if not chosen:
-        hangs = _hangs(session, process)
-        if hangs:
+        has_hung = hangs(session, process)
+        if has_hung:
             process.kill()  # a compiler that hangs may not answer to less
             process.wait()
-        rows = [row for row in _trial_rows(session) if row]
-        best, sentence = choose(rows, session.runs.config, hangs)
+        rows = [row for row in trial_rows(session) if row]
+        best, sentence = choose(rows, session.runs.config, has_hung)
         keys = {key: best[key] for key in ("batch_size", "micro_batches", "compile")}
         train = schedule(session.runs.config, keys, best["tokens_per_s"], session.left() - ANALYSES)
         session.configure(train=train)
@@ -194,10 +194,10 @@ def _start_worker(session: Session, lock: int, with_trial: bool) -> subprocess.P
     return subprocess.Popen(command, pass_fds=[lock])
 
 
-def _hangs(session: Session, process: subprocess.Popen) -> bool:
+def hangs(session: Session, process: subprocess.Popen) -> bool:
     """Wait for the end of the trial; whether it took too long for one of its rows."""
     count, began = 0, time.monotonic()
-    while (rows := _trial_rows(session))[-1:] != [None] and process.poll() is None:
+    while (rows := trial_rows(session))[-1:] != [None] and process.poll() is None:
         if len(rows) > count:
             count, began = len(rows), time.monotonic()
         if time.monotonic() - began > TRIAL:
@@ -206,7 +206,7 @@ def _hangs(session: Session, process: subprocess.Popen) -> bool:
     return False
 
 
-def _trial_rows(session: Session) -> list[dict[str, Any] | None]:
+def trial_rows(session: Session) -> list[dict[str, Any] | None]:
     """The rows of the trial so far; the last one is None once it has ended."""
     lines = session.trial.read_text(encoding="utf-8").split("\n")[:-1] if session.trial.exists() else []
     return [json.loads(line) for line in lines]
@@ -243,7 +243,7 @@ def schedule(config: Config, keys: Mapping[str, Any], tokens_per_s: float, secon
     """
     train = config.train.model_copy(update=keys)
     early = checkpoint_iterations(config.train)
-    tokens = RESERVE * tokens_per_s * (seconds - START - CHECKPOINT * len(early))
+    tokens = RESERVE * tokens_per_s * (seconds - START - CHECKPOINT * (len(early) + 1))
     iterations = max(1, min(999_999, int(tokens / (train.batch_size * config.model.context_length))))
     iterations -= iterations % 10 ** max(0, len(str(iterations)) - 3)  # three digits
     return {
@@ -259,12 +259,12 @@ def schedule(config: Config, keys: Mapping[str, Any], tokens_per_s: float, secon
 def plan(config: Config, minutes: float, tokens_per_s: float) -> list[str]:
     """Lines that say what is finished after some minutes if training has this speed."""
     end = 60 * minutes - ANALYSES
-    train = config.train.model_copy(update=schedule(config, {}, tokens_per_s, end - TRIAL))
+    train = config.train.model_copy(update=schedule(config, {}, tokens_per_s, end - EXPECTED_TRIAL))
     batch = train.batch_size * config.model.context_length
     last = train.iterations
     lines = [f"plan at {tokens_per_s:,.0f} tokens/s, {last} iterations of {batch} tokens:"]
     for minute in (*(time for time in TIMES if time < minutes), minutes):
-        trained = RESERVE * tokens_per_s * (60 * minute - TRIAL - START) / batch
+        trained = RESERVE * tokens_per_s * (60 * minute - EXPECTED_TRIAL - START) / batch
         done = max(0, min(last, int(trained)))
         written = [n for n in checkpoint_iterations(train) if n <= done]
         found = f"iteration {done}, {done * batch / 1e6:.1f} M tokens, checkpoints {', '.join(map(str, written)) or 'none'}"
