@@ -94,13 +94,17 @@ def lines_of(title: str, found: tuple[float, list[Any]], count: int, device: str
     calls = sum(row.count for row in rows) / count
     attention = [row.key for row in rows if ATTENTION.search(row.key)]
     lines = [f"## {title}", ""]
-    lines += [f"{wall / 1e3:.2f} ms, of which {calls:.0f} kernels take {busy / 1e3:.2f} ms; in {wall / 1e3 - busy / 1e3:.2f} ms none runs."]
+    lines += [
+        f"{wall / 1e3:.2f} ms, of which {calls:.0f} kernels take {busy / 1e3:.2f} ms; in {wall / 1e3 - busy / 1e3:.2f} ms none runs."
+    ]
     lines += [f"Attention: {', '.join(attention) or 'no fused kernel'}.", ""]
     lines += ["| kernel | calls | µs a call | µs in all | share |", "|---|---|---|---|---|"]
     for row in rows[:SHOWN]:
         total = getattr(row, name) / count
         key = row.key.replace("|", "/")[:120]
-        lines += [f"| `{key}` | {row.count / count:g} | {getattr(row, name) / row.count:.1f} | {total:.0f} | {total / wall:.1%} |"]
+        lines += [
+            f"| `{key}` | {row.count / count:g} | {getattr(row, name) / row.count:.1f} | {total:.0f} | {total / wall:.1%} |"
+        ]
     return [*lines, ""]
 
 

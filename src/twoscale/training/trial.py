@@ -1,5 +1,7 @@
 """How fast a machine trains a run, eager and compiled, measured in whole iterations before a session chooses.
 
+Memory grows with the loop counts of an iteration, so the largest ones of the run are tried as well.
+
 A row is a dict: `setting` in words, the keys of `train` that it changes, and `tokens_per_s` at the mean loop count,
 `tflops`, `memory_gb` on CUDA and `startup_s` (what the first iterations took longer, such as compilation), or `failed`
 with the reason in their place.
@@ -85,6 +87,10 @@ def speed(run: Config) -> tuple[float, float]:
         trainer.complete(state)  # waits for the device
         times.append(time.perf_counter() - began)
         flops.append(sum(map(iteration_flops(settings), iterations)))
+    if settings.device == "cuda":  # whether the largest loop counts of the run fit as well
+        most = max((draw_loops(run.model, run.seed, n) for n in range(run.train.iterations)), key=sum)
+        trainer.accumulate_gradient(state.model, 0, most)
+        torch.cuda.synchronize()
     rate = flops[1] / times[1]
     return rate, times[0] - flops[0] / rate
 

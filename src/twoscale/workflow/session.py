@@ -242,7 +242,8 @@ def schedule(config: Config, keys: Mapping[str, Any], tokens_per_s: float, secon
     Checkpoints are at the iterations of `config` and the last one. `keys` are the chosen ones of the trial.
     """
     train = config.train.model_copy(update=keys)
-    early = checkpoint_iterations(config.train)
+    smaller = config.train.batch_size / train.batch_size  # so that all is at the same number of tokens
+    early = [max(1, round(smaller * iteration)) for iteration in checkpoint_iterations(config.train)]
     tokens = RESERVE * tokens_per_s * (seconds - START - CHECKPOINT * (len(early) + 1))
     iterations = max(1, min(999_999, int(tokens / (train.batch_size * config.model.context_length))))
     iterations -= iterations % 10 ** max(0, len(str(iterations)) - 3)  # three digits
@@ -250,8 +251,9 @@ def schedule(config: Config, keys: Mapping[str, Any], tokens_per_s: float, secon
         **keys,
         "iterations": iterations,
         "checkpoint_every": iterations,
-        "early_checkpoints": [iteration for iteration in early if iteration < NEAR_END * iterations],
-        "warmup_iterations": min(train.warmup_iterations, iterations // 10),
+        "early_checkpoints": sorted({iteration for iteration in early if iteration < NEAR_END * iterations}),
+        "held_out_every": max(1, round(smaller * train.held_out_every)),
+        "warmup_iterations": min(round(smaller * train.warmup_iterations), iterations // 10),
         "lr_decay_iterations": None if train.lr_decay_iterations is None else iterations,
     }
 
@@ -267,7 +269,9 @@ def plan(config: Config, minutes: float, tokens_per_s: float) -> list[str]:
         trained = RESERVE * tokens_per_s * (60 * minute - EXPECTED_TRIAL - START) / batch
         done = max(0, min(last, int(trained)))
         written = [n for n in checkpoint_iterations(train) if n <= done]
-        found = f"iteration {done}, {done * batch / 1e6:.1f} M tokens, checkpoints {', '.join(map(str, written)) or 'none'}"
+        found = (
+            f"iteration {done}, {done * batch / 1e6:.1f} M tokens, checkpoints {', '.join(map(str, written)) or 'none'}"
+        )
         lines.append(f"  minute {minute:g}: {found if minute < minutes else 'figures, claims and all tables'}")
     return lines
 
