@@ -208,7 +208,7 @@ def test_the_fastest_setting_is_chosen(rows, setting):
 
 
 def test_a_trial_without_any_speed_is_an_error_that_says_why():
-    with pytest.raises(InputError, match="found no speed .eager, 10 sequences: out of memory., expected one"):
+    with pytest.raises(InputError, match=r"found no speed \(eager, 10 sequences: out of memory\), expected one"):
         choose([row(None, False)], TEN_MINUTES)
 
 

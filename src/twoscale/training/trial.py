@@ -37,7 +37,7 @@ def trial(run: Config) -> Iterator[Row]:
     rows = [row := fitting(run, run.train.batch_size, compiled=False)]
     yield row
     if run.train.compiles(run.compute.device):
-        rows.append(row := measure(run, run.train.batch_size, row.get("micro_batches", 1), compiled=True))
+        rows.append(row := fitting(run, run.train.batch_size, compiled=True))
         yield row
     fastest = max(rows, key=lambda row: row.get("tokens_per_s", 0.0))
     if run.compute.device == "cuda" and fastest.get("tokens_per_s", 0.0) < SLOW:

@@ -265,7 +265,7 @@ def plan(config: Config, minutes: float, tokens_per_s: float) -> list[str]:
     batch = train.batch_size * config.model.context_length
     last = train.iterations
     lines = [f"plan at {tokens_per_s:,.0f} tokens/s, {last} iterations of {batch} tokens:"]
-    for minute in (*(time for time in TIMES if time < minutes), minutes):
+    for minute in (*(early for early in TIMES if early < minutes), minutes):
         trained = RESERVE * tokens_per_s * (60 * minute - EXPECTED_TRIAL - START) / batch
         done = max(0, min(last, int(trained)))
         written = [n for n in checkpoint_iterations(train) if n <= done]
