@@ -93,18 +93,16 @@ def lines_of(title: str, found: tuple[float, list[Any]], count: int, device: str
     busy, wall = sum(getattr(row, name) for row in rows) / count, 1e6 * seconds / count
     calls = sum(row.count for row in rows) / count
     attention = [row.key for row in rows if ATTENTION.search(row.key)]
+    idle = max(0.0, wall - busy)
     lines = [f"## {title}", ""]
-    lines += [
-        f"{wall / 1e3:.2f} ms, of which {calls:.0f} kernels take {busy / 1e3:.2f} ms; in {wall / 1e3 - busy / 1e3:.2f} ms none runs."
-    ]
+    lines += [f"{wall / 1e3:.2f} ms: {calls:.0f} kernels take {busy / 1e3:.2f} ms, none runs in {idle / 1e3:.2f} ms."]
     lines += [f"Attention: {', '.join(attention) or 'no fused kernel'}.", ""]
     lines += ["| kernel | calls | µs a call | µs in all | share |", "|---|---|---|---|---|"]
     for row in rows[:SHOWN]:
-        total = getattr(row, name) / count
-        key = row.key.replace("|", "/")[:120]
-        lines += [
-            f"| `{key}` | {row.count / count:g} | {getattr(row, name) / row.count:.1f} | {total:.0f} | {total / wall:.1%} |"
-        ]
+        total = getattr(row, name)
+        cells = [f"`{row.key.replace('|', '/')[:120]}`", f"{row.count / count:g}", f"{total / row.count:.1f}"]
+        cells += [f"{total / count:.0f}", f"{total / count / wall:.1%}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
