@@ -2,8 +2,12 @@
 
 from twoscale.jobs import command
 from twoscale.jobs.rows import StudyJob
+from twoscale.workflow.runs import files_of
 
 if __name__ == "__main__":
-    call = command.function_argument()
-    parser, names = command.parser_of_options(__doc__)
+    path = command.function_argument()
+    call = command.function(path)
+    names = files_of(path)
+    parser = command.parser(__doc__)
+    command.add_files(parser, names)
     command.run(lambda arguments: call(StudyJob(arguments.config, command.files(arguments, names))), parser)

@@ -4,7 +4,7 @@ from twoscale.figures import style
 from twoscale.jobs import command
 
 if __name__ == "__main__":
-    function = command.function_argument()
+    function = command.function(command.function_argument())
     names = style.inputs_of(function)
 
     def main(arguments):

@@ -4,10 +4,14 @@ import torch
 
 from twoscale.jobs import command
 from twoscale.model.checkpoints import CheckpointJob
+from twoscale.workflow.runs import files_of
 
 if __name__ == "__main__":
-    measure = command.function_argument()
-    parser, names = command.parser_of_options(__doc__)
+    path = command.function_argument()
+    measure = command.function(path)
+    names = files_of(path)
+    parser = command.parser(__doc__)
+    command.add_files(parser, names)
     parser.add_argument("--threads", type=int, default=1, help="threads that the job may use")
 
     def main(arguments):

@@ -13,7 +13,7 @@ from pathlib import Path
 # Scripts of jobs that are no rows; rows for the report and for released tables.
 SCRIPTS = "prepare_text train_tokenizer fetch_gpt2 tokenize_text join_tokens init_model train_segment measure call draw"
 FIGURES = [f"twoscale.figures.fig{number}.draw" for number in range(1, 6)]
-BESIDES = "write_overview write_runtimes write_claims_page take_snapshot".split()
+BESIDES = "write_overview write_claims_page take_snapshot".split()
 
 
 class Checkout:
@@ -59,6 +59,7 @@ class Checkout:
         functions = [row["function"] for row in rows if "function" in row and row["name"] not in BESIDES]
         unread = {name.removeprefix("twoscale.").rpartition(".")[0] for name in (*functions, *FIGURES)}
         unread = unread.union(*(self.imports(p) for p in self.root.glob("scripts/*.py") if p.stem in SCRIPTS.split()))
+        unread = {name for name in unread if not name.startswith("workflow.")}  # the options of a script
         if planning:  # config/__init__.py offers the names of its modules
             unread |= {"workflow.snakefile", *(n for n in self.files if n.startswith("config."))}
         found = set(unread)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from twoscale.base import InputError, canonical_json, check_writable, replacing
 from twoscale.jobs import command
 from twoscale.jobs.command import sentence
 from twoscale.jobs.machine import cuda_devices
+from twoscale.workflow.runs import Runs, files_of
 
 SCRIPT = """
 import argparse, sys
@@ -88,12 +90,28 @@ def test_what_the_machine_lacks_is_one_sentence_and_another_error_a_fault_of_the
     assert found is None if beginning is None else found.startswith(beginning)
 
 
+MEASURE = "measure.py twoscale.dynamics.state_paths.extract_states"
+CALL = "call.py twoscale.dynamics.aggregate.metrics"
+DRAW = "draw.py twoscale.figures.fig2.draw"
+
+
+def unknown(script, option, nearest=""):
+    meant = f" (did you mean --{nearest}?)" if nearest else ""
+    return f"error: command line of {script}: found --{option}, expected an option that --help lists{meant}."
+
+
 NO_FUNCTION = "expected the dotted path of a function."
 WRONG_USES = {
     "call.py": f"error: first argument: found '', {NO_FUNCTION}",
     "call.py docs/fig1.png": f"error: first argument: found 'docs/fig1.png', {NO_FUNCTION}",
     "draw.py twoscale.figures.fig2.drow": f"error: first argument: found 'twoscale.figures.fig2.drow', {NO_FUNCTION}",
     "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run', {NO_FUNCTION}",
+    f"{MEASURE} --config {{}} --check-point a": unknown("measure.py", "check-point", "checkpoint"),
+    f"{MEASURE} --config {{}} --page a": unknown("measure.py", "page"),
+    f"{CALL} --config {{}} --drift a --loop-metrix=a": unknown("call.py", "loop-metrix", "loop-metrics"),
+    f"{DRAW} --drifts a": unknown("draw.py", "drifts", "drift"),
+    "train_segment.py --optimiser a": unknown("train_segment.py", "optimiser", "optimizer"),
+    "plan.py --pre-set tiny": unknown("plan.py", "pre-set", "preset"),
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
     "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments": "error: docs",
     "gpu_pack.py run --minutes nan": "argument --minutes: invalid positive value: 'nan'",
@@ -114,6 +132,30 @@ def test_a_wrong_use_of_a_script_is_one_sentence(use, monkeypatch, capsys):
     with pytest.raises(SystemExit) as refusal:
         runpy.run_path(f"scripts/{script}", run_name="__main__")
     assert WRONG_USES[use] in f"{refusal.value}{capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        (MEASURE, {"checkpoint", "val", "metadata", "model", "tokenizer", "states", "threads"}),
+        (CALL, {"trajectories", "token-drift", "loop-metrics", "drift", "loop-sequences", "drift-sequences"}),
+        (DRAW, {"drift", "figure", "picture"}),
+    ],
+)
+def test_help_lists_the_files_of_the_job(script, options, monkeypatch, capsys):
+    name, function = script.split()
+    monkeypatch.setattr(sys, "argv", [name, function, "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
+    listed = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert {*listed} == options | {"config", "result-cache"}
+
+
+@pytest.mark.parametrize("preset", ["tiny", "demo", "huginn-0125"])
+def test_the_options_of_a_job_are_its_inputs_and_outputs_under_every_config(preset):
+    runs = Runs({"preset": preset}, ROOT / "scripts")
+    for job in runs.jobs:
+        assert {*job.files(runs), *job.outputs} <= {*files_of(job.function)}, job.name
 
 
 def test_an_error_of_the_disk_names_the_file_whichever_library_wrote_it(tmp_path):

@@ -5,6 +5,7 @@ import shlex
 
 from twoscale import config
 from twoscale.config import PROJECT
+from twoscale.figures.catalogue import figures
 
 PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
 # Written by the code, or a list of changes: not counted as prose.
@@ -55,6 +56,16 @@ def test_a_page_is_read_in_ten_minutes_and_all_in_an_afternoon():
     written = {page: words(page) for page in PAGES if page.name not in GENERATED}
     assert [page for page, count in written.items() if count > PAGE_WORDS] == []
     assert sum(written.values()) <= ALL_WORDS
+
+
+def test_the_map_names_the_tables_that_figures_and_the_export_read():
+    text = (PROJECT / "docs/map.md").read_text(encoding="utf-8")
+    cells = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    named = {result.split("`")[1]: {*re.findall(r"`(\w+)`", tables)} for _, result, _, _, tables, *_ in cells}
+    export = (PROJECT / "workflow/rules/export.smk").read_text(encoding="utf-8")
+    read = {f"{figure.name}.pdf": {*figure.inputs} for figure in figures() if f"{figure.name}.pdf" in named}
+    read["{run}/export/"] = {*re.findall(r'TABLE\.format\("(\w+)"\)', export)}
+    assert named == read | {"claims.md": set()}
 
 
 def test_the_answers_to_users_are_commands_with_valid_configs():

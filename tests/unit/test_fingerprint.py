@@ -18,6 +18,7 @@ page = "pages/near.md.j2"
 import twoscale.far
 from twoscale import config, tables
 from twoscale.config.definitions import value as one
+from twoscale.studies.mine.study import value as two
 from twoscale.training.metrics_log import value as shown
 value = f"{1:>3}"
 '''
@@ -36,6 +37,7 @@ MODULES = {
     "inner/deep.py": DEEP,
     "cousin.py": "value = 4\n",
     "config/definitions.py": "value = 5\n",
+    "studies/mine/study.py": "value = 9\n",
     "figures/fig3.py": "from twoscale.figures import style\n",
     "figures/style.py": "value = 8\n",
     # covered by no fingerprint
@@ -53,6 +55,7 @@ COVERED = [
     "inner/deep.py",
     "cousin.py",
     "config/definitions.py",
+    "studies/mine/study.py",
 ]
 FIGURE = ["figures/fig3.py", "figures/style.py"]
 
@@ -107,7 +110,7 @@ def test_a_module_can_move_but_not_be_exchanged(project):
 
 
 # Also checks that all Python versions yield the same: run the test with each.
-GOLDEN = "a072c77ee13e0141"
+GOLDEN = "b42e6eb9d2bc367f"
 
 
 def test_the_fingerprint_is_the_same_on_every_python_and_in_every_folder(project):

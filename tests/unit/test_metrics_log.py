@@ -1,7 +1,9 @@
 """metrics_log: what can be seen of training while it runs, with kills and resumes."""
 
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,16 @@ def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_succ
         show(tmp_path, [row(4)], iteration=2, log=(row(1), row(2)))
         record(row(6))
     assert iterations_in(tmp_path) == [2, 4]
+
+
+def test_the_terminal_shows_how_far_the_run_is_not_the_segment(tmp_path, capfd):
+    """The segment ends at iteration 20 of 40; each iteration takes a tenth of a second."""
+    with monitoring(config(iterations=40), "small", 20, state_after(18), tmp_path) as record:
+        for iteration in (19, 20):
+            time.sleep(0.1)
+            record(row(iteration))
+    printed = capfd.readouterr().out
+    assert re.fullmatch(r"small: iteration 20 of 40, loss 0\.500, 00:0[2-9] left\n", printed)
 
 
 def test_a_line_is_printed_and_a_reader_that_is_gone_does_not_stop_training():

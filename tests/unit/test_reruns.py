@@ -1,5 +1,6 @@
 """Which modules an expensive job stands on: none that it does not compute, and all that determine its numbers."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,20 @@ import pytest
 from tests.small import ROOT
 from tests.unit.test_imports import CHECKOUT, KNOWN
 from twoscale.jobs import fingerprint
-from twoscale.workflow.core import JOBS
+from twoscale.jobs.rows import TorchJob
+from twoscale.workflow.runs import Runs
 
-FUNCTIONS = {job.name: job.function for job in JOBS} | {"judge_claims": "twoscale.report.claims.judge_claims"}
+RUNS = Runs({}, ROOT / "scripts")
+# Job -> its script, and the dotted path of the function that the script calls, if any.
+JOBS = {name: (name, "") for name in ("init_model", "train_segment")}
+JOBS |= {job.name: ("measure" if isinstance(job, TorchJob) else "call", job.function) for job in RUNS.jobs}
+JOBS |= {f"plot_{figure.name}": ("draw", figure.function) for figure in RUNS.figures}
 MODEL = "config.definitions rng data.batches data.shards model.checkpoints model.flops model.interface model.kernels"
 MODEL += " model.layers model.loss model.noise model.registry model.transformer"
-EXITS = "dynamics.vectors exits.benchmark exits.captured_loops exits.contract exits.criteria exits.decoder"
-EXITS += " exits.evaluation exits.parallel exits.references"
+FIXED_LOOPS = "dynamics.vectors exits.captured_loops exits.contract exits.criteria exits.decoder exits.evaluation"
+FIXED_LOOPS += " exits.parallel exits.references"
+EXITS = f"{FIXED_LOOPS} exits.benchmark"
+DEPTH = "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria exits.references"
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {
@@ -23,34 +31,63 @@ ALLOWED = {
     "extract_states": f"{MODEL} data.tokenizer dynamics.state_paths dynamics.states",
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",
+    "benchmark_pareto": f"{MODEL} {EXITS}",
+    "measure_exit_regret": f"{MODEL} {FIXED_LOOPS} studies.arena.measure",
+    "measure_lens": f"{MODEL} {DEPTH} studies.depth.measure",
+    "measure_scaling": f"{MODEL} {FIXED_LOOPS}",
+    "measure_depth": f"{MODEL} {DEPTH} studies.depth.measure",
+    "measure_path_independence": f"{MODEL} dynamics.states dynamics.vectors studies.paths.measure",
+    "measure_spectrum": f"{MODEL} dynamics.arnoldi dynamics.states dynamics.vectors studies.spectrum.measure",
+    "measure_baseline": f"{MODEL} {FIXED_LOOPS}",
     # a few seconds
     "judge_claims": "rng claims.bootstrap claims.evidence claims.exits claims.geometry claims.regime claims.scale "
     "claims.verdicts report.claims report.render model.flops",
 }
 
 
+# Modules without a fingerprint, because they determine no number: files, messages, processes, and the config and the
+# columns, whose values are params.
+FREE = ("base", "tables", "config", "jobs", "training.metrics_log")
+
+
 def roots(job: str) -> list[Path]:
     """The script of a job, and the module of the function that it calls."""
-    if job not in FUNCTIONS:
-        return [ROOT / "scripts" / f"{job}.py"]
-    script = "call" if job == "judge_claims" else "measure"
-    return [ROOT / "scripts" / f"{script}.py", KNOWN[FUNCTIONS[job].removeprefix("twoscale.").rpartition(".")[0]]]
+    script, function = JOBS[job]
+    module = function.removeprefix("twoscale.").rpartition(".")[0]
+    return [ROOT / "scripts" / f"{script}.py", *([KNOWN[module]] if module else [])]
 
 
-@pytest.mark.parametrize("job", ALLOWED)
+@pytest.mark.parametrize("job", [job for job in ALLOWED if job in JOBS])  # a study may have been removed
 def test_a_job_stands_on_the_modules_of_its_list(job):
     names = {file: name for name, file in KNOWN.items() if file.name != "__init__.py"}
     assert {names[file] for file in fingerprint.covered(roots(job)) if file in names} == set(ALLOWED[job].split())
 
 
-@pytest.mark.parametrize("job", ALLOWED)
+@pytest.mark.parametrize("job", JOBS)
 def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_number(job):
-    """The modules that no fingerprint covers, `twoscale.jobs.fingerprint.EXCLUDED`, must import none that counts."""
+    """The modules that no fingerprint covers, `twoscale.jobs.fingerprint.EXCLUDED`, must import none that counts.
+
+    So does the module `study` of a study, if a measurement or a drawing imports a value from it.
+    """
     covered = fingerprint.covered(roots(job))
     reached = {target for name, file in KNOWN.items() if file in covered for target in CHECKOUT.arrows[name]}
     through = {target for name in reached if KNOWN[name] not in covered for target in CHECKOUT.arrows[name]}
-    free = ("base", "tables", "config", "jobs", "training.metrics_log")
-    assert [name for name in reached | through if KNOWN[name] not in covered and not name.startswith(free)] == []
+    assert [name for name in reached | through if KNOWN[name] not in covered and not name.startswith(FREE)] == []
+
+
+def test_an_edit_of_any_function_that_a_job_reaches_changes_its_fingerprint():
+    """Each function, method and inner function gets one more statement; its code is part of the fingerprint's text."""
+    (statement,) = ast.parse("edited = True").body
+    unnoticed = []
+    for file in set().union(*(fingerprint.covered(roots(job)) for job in JOBS)):
+        text = fingerprint.normalised(file)
+        functions = [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.FunctionDef)]
+        codes = [fingerprint._Code().dump(function) for function in functions]
+        for function, code in zip(functions, codes, strict=True):
+            function.body.append(statement)
+            if code not in text or fingerprint._Code().dump(function) == code:
+                unnoticed.append(f"{file.name}: {function.name}")
+    assert unnoticed == []
 
 
 def test_training_and_the_core_stand_on_few_lines():

@@ -74,6 +74,8 @@ def test_an_edited_added_or_renamed_file_of_text_is_another_source_and_one_that_
     (folder / "a.txt").write_text("one word")
     (folder / "note.md").write_text("no text")
     digests = [digest()]
+    written = mine.params.record_source(of(), ["results/tiny/data/text/shard_000.parquet"])
+    assert written == f" && echo {digests[0]} > results/tiny/data/source.digest"
     os.utime(folder / "a.txt", (1, 1))
     assert (digest() == digests[0]) == (limit > 1)  # without its content, a file is known by its time
     for edit in (
@@ -89,6 +91,11 @@ def test_an_edited_added_or_renamed_file_of_text_is_another_source_and_one_that_
     shutil.rmtree(folder)
     assert digest() == "recorded"
     assert pack.record_of_text(mine) == ["results/tiny/data/source.digest"]  # a GPU machine has no text
+
+
+def test_text_without_files_of_a_user_has_no_digest_to_record():
+    params = runs(data={"source": "python_docs"}).params
+    assert params.record_source(of(), ["results/tiny/data/text/shard_000.parquet"]) == ""
 
 
 @pytest.fixture

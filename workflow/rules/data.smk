@@ -12,7 +12,6 @@ from dataclasses import asdict
 
 from twoscale.base import canonical_json
 from twoscale.config import text_quota, text_source
-from twoscale.workflow.params import SOURCE_DIGEST
 from twoscale.workflow.runs import GPT2
 from twoscale.workflow.params import trains
 
@@ -88,11 +87,11 @@ rule prepare_text:
         download=untracked(runs.params.slice("download")),
         parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
         source=runs.params.source_digest,
-        record=lambda wildcards, output: Path(output.text[0]).parents[1] / SOURCE_DIGEST,
+        record=runs.params.record_source,
         tables=table_columns("text_part", "text"),
     shell:
         "{params.command} --config {params.config:q} --download {params.download:q} --parts {params.parts:q}"
-        " {params.files} > {log:q} 2>&1 && echo {params.source:q} > {params.record:q}"
+        " {params.files} > {log:q} 2>&1{params.record}"
 
 
 rule train_tokenizer:

@@ -10,12 +10,12 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from twoscale.base import DISK_ERRORS, InputError
+from twoscale.base import DISK_ERRORS, InputError, did_you_mean
 from twoscale.config import ConfigSlice
 from twoscale.jobs import machine, result_cache
 
@@ -43,16 +43,28 @@ def parser(
     return options
 
 
-def parser_of_options(doc: str) -> tuple[argparse.ArgumentParser, list[str]]:
-    """A parser of the files that the command line has as options, each a list of `Path`, and their names."""
-    given = [option[2:].replace("-", "_") for option in sys.argv if option.startswith("--")]
-    names = [name for name in given if name not in ("config", "result_cache", "threads", "help")]
-    return parser(doc, lists=names), names
+def add_files(options: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Add options for the files of a row, which `files` returns. A rule passes the inputs and outputs that have any."""
+    group = options.add_argument_group("files of the job")
+    for name in names:
+        group.add_argument(f"--{name.replace('_', '-')}", type=Path, nargs="*")
 
 
-def files(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, list[Path]]:
-    """The files of these options by name."""
-    return {name: getattr(arguments, name) for name in names}
+def files(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, list[Path]]:
+    """The files of these options by name, without options that were not given."""
+    found = {name: getattr(arguments, name) for name in names}
+    return {name: paths for name, paths in found.items() if paths is not None}
+
+
+def check_options(options: argparse.ArgumentParser, given: Iterable[str]) -> None:
+    """InputError with the nearest option for an unknown one among the arguments `given` of a script."""
+    known = [option for action in options._actions for option in action.option_strings]
+    for argument in given:
+        name = argument.partition("=")[0]
+        is_known = any(option.startswith(name) for option in known)  # argparse accepts the beginning of an option
+        if name.startswith("--") and " " not in name and not is_known:
+            expected = f"an option that --help lists{did_you_mean(name, known)}"
+            raise InputError(f"command line of {options.prog}: found {name}, expected {expected}.")
 
 
 def positive(text: str) -> float:
@@ -68,13 +80,13 @@ def function(path: str) -> Callable[..., Any]:
     return getattr(import_module(module), name)
 
 
-def function_argument() -> Callable[..., Any]:
-    """The function of a job, whose dotted path is the first argument, which is removed."""
+def function_argument() -> str:
+    """The dotted path of the function of a job, the first argument, which is removed."""
     module, _, name = (path := "".join(sys.argv[1:2])).rpartition(".")
     file = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     if not file.is_file() or not hasattr(import_module(module), name):
         sys.exit(f"error: first argument: found {path!r}, expected the dotted path of a function.")
-    return function(sys.argv.pop(1))
+    return sys.argv.pop(1)
 
 
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
@@ -83,6 +95,7 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     With ``--result-cache`` an earlier result of the same job is restored instead, see `twoscale.jobs.result_cache`.
     """
     try:
+        check_options(parser, sys.argv[1:])
         arguments = parser.parse_args()
         job = getattr(arguments, "result_cache", None)  # generate.py and others have their own parser
         device = job.device if job else getattr(getattr(arguments, "config", None), "device", None)

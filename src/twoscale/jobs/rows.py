@@ -46,7 +46,8 @@ class Job:
             for each; {selected} is the selected run.
         config: Param function of the slice of the config, see `Params.slice`; by default the name of the run.
         tables: Tables that the job writes.
-        inputs: Name -> input function or path, besides those that every job of the kind has.
+        inputs: Name -> input function or path, besides those that every job of the kind has. The names, which are
+            options of the script, are the same for every config.
         trained: Whether only models that are trained here have it.
     """
 

@@ -33,8 +33,9 @@ def monitoring(
     """Yield a function that shows a row of the log; call it once for each iteration, after its last measurement.
 
     The segment of the run ends at iteration `until` and continues from `state`; `folder` is that of metrics.csv. The
-    file gets a row every train.log_every iterations and where the held-out loss was measured, the terminal every
-    train.print_seconds and at the end of the segment. `visible` is False for all but one of several processes.
+    file gets a row every train.log_every iterations and where the held-out loss was measured. The terminal gets a line
+    every train.print_seconds and at the end of the segment, with the time left to the last iteration of the run.
+    `visible` is False for all but one of several processes.
     """
     if not visible:
         yield lambda row: None
@@ -54,10 +55,8 @@ def monitoring(
             file.write(_line(row, groups))
         if now - printed >= train.print_seconds or row["iteration"] == until:
             printed = now
-            segment, whole = map(tqdm.format_interval, left)
-            ahead = f"{segment} left in this segment, " if row["iteration"] < until else ""
-            at = f"{run}: iteration {row['iteration']} of {until}, loss {row['loss']:.3f}"
-            print_on_terminal(f"{at}, {ahead}{whole} in the run\n")
+            at = f"{run}: iteration {row['iteration']} of {train.iterations}, loss {row['loss']:.3f}"
+            print_on_terminal(f"{at}, {tqdm.format_interval(left[-1])} left\n")
 
     path = folder / METRICS
     _restore(path, state, train, groups)

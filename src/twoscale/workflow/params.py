@@ -110,6 +110,12 @@ class Params:
                 raise  # now, not in the first job
             return record.read_text().strip() if record.is_file() else ""
 
+    def record_source(self, wildcards: Any, output: Any) -> str:
+        """End of the command of prepare_text, which writes `source_digest` to a file; empty without one. Untracked."""
+        digest = self.source_digest(wildcards)
+        record = Path(output[0]).parents[1] / SOURCE_DIGEST
+        return f" && echo {digest} > {shlex.quote(str(record))}" if digest else ""
+
     # --- code -------------------------------------------------------------------------------------------------------
 
     def code(self, script: str, *modules: str) -> str:

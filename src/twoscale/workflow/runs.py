@@ -272,6 +272,13 @@ class Runs:
         return files
 
 
+def files_of(function: str) -> list[str]:
+    """Names of the inputs and outputs of the rows with this function; they are the same for every config."""
+    runs = Runs({}, Path())
+    rows = [job for job in runs.jobs if job.function == function]
+    return list(dict.fromkeys(name for job in rows for name in (*job.files(runs), *job.outputs)))
+
+
 def alternatives(names: Iterable[str]) -> str:
     """Regular expression that matches these names literally, and nothing else."""
     return "|".join(map(re.escape, names)) or NOTHING

@@ -25,7 +25,6 @@ from twoscale.figures import style
 from twoscale.jobs.rows import StudyJob
 from twoscale.report import release
 from twoscale.report.render import render
-from twoscale.studies.depth.study import STATE_MEASURES
 
 # --- quality at fixed loop counts, over training --------------------------------------------------------------------
 
@@ -209,6 +208,8 @@ def draw_lens(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, cont
 
 NO_GROUP = ""  # in the column `group`: what the prediction has
 ALIKE = ["sequence", "document", "tokens"]
+STATE_KEYS = {"iteration", "group", "k", *ALIKE}
+STATE_MEASURES = [name for name in tables.columns("depth_states") if name not in STATE_KEYS]
 
 
 def run_card(job: StudyJob) -> None:

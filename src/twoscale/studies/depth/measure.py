@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from twoscale import tables
 from twoscale.base import meter
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
@@ -23,7 +24,6 @@ from twoscale.dynamics.states import batches, exact
 from twoscale.exits.references import Pass, measure_tokens
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages
-from twoscale.studies.depth.study import STATE_MEASURES
 
 Row = dict[str, object]
 
@@ -170,11 +170,11 @@ def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
 
 
 def measure_state(step: LoopStep) -> dict[str, Tensor]:
-    """The columns `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
+    """The measures in the table "depth_states" of a loop step, (...) each; NaN where one is undefined."""
     assert step.update is not None
     start = direction(step.state)
     of_direction = LoopStep(start, direction(step.state + step.update) - start, None, None, step.distance_to_final)
     undefined = torch.full_like(step.state_norm, torch.nan)
-    measures = [LOOP_MEASURES[name] for name in STATE_MEASURES]
+    measures = [LOOP_MEASURES[name] for name in tables.columns("depth_states") if name in LOOP_MEASURES]
     read = [(each, of_direction if each.of_direction else step) for each in measures]
     return {each.name: each.compute(found) if each.defined(found) else undefined for each, found in read}

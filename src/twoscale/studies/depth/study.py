@@ -73,7 +73,6 @@ def trained_loops(config: "Config") -> int:
 
 # --- tables and figures ---------------------------------------------------------------------------------------------
 
-STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step_norm")  # columns of "depth_states"
 ENDS = {"low": "lower", "high": "upper"}
 INTERVAL = {end: ("float64", f"{word} end of the 95 % interval") for end, word in ENDS.items()}
 OF_GROUP = ("string", "looped group; empty for quantities of the prediction")

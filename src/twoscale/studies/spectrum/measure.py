@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,7 +28,9 @@ from twoscale.dynamics.arnoldi import TOLERANCE, LoopStepMap, arnoldi, check_pre
 from twoscale.dynamics.states import Columns, batches, flat, token_keys
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, any_weight, run_stages
-from twoscale.studies.spectrum.study import SpectrumConfig
+
+if TYPE_CHECKING:
+    from twoscale.studies.spectrum.study import SpectrumConfig
 
 MARGIN = 64  # an update this many times the rounding floor has an error of about a thousandth
 FEWEST = 4  # updates for a rate
@@ -101,7 +104,7 @@ class Converged:
 class Loops:
     """Loops of one model, in float64, that run to their fixed points; a state is passed on after `loops` loop steps."""
 
-    def __init__(self, model: LoopedModel, config: SpectrumConfig, loops: int) -> None:
+    def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
         check_precision(any_weight(model))
         self.model, self.config, self.loops = model, config, loops
 
