@@ -168,9 +168,10 @@ CORE: dict[str, dict[str, Column]] = {
         direction=("float64", "exponent of the norms of the steps of x / ||x||"),
         direction_low=("float64",),
         direction_high=("float64",),
-        last_step=("float64", "norm of the last step divided by the norm of the state, median over documents"),
+        last_step=("float64", "mean norm of the last step divided by the mean norm of its state"),
         at_floor=("bool", "whether the last step is below the rounding floor in at least half of the documents"),
         direction_limit=("string", "frozen or turning; empty if directions were not measured"),
+        unsettled=("float64", "share of the sequences that do not settle by themselves"),
     ),
     # One row per (criterion, threshold, timed repeat).
     "exit_latency": table(

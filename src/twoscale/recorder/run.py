@@ -133,12 +133,8 @@ def write_card(
     folder = Path(folder)
     iteration = _last_iteration(folder) if iteration is None else iteration
     quality, facts = _quality(folder, iteration), _facts(folder, iteration)
-    # the table "depth_states": medians over the tokens of each sequence
-    keys = ["iteration", "group", "k", "sequence", "document"]
-    measures = [name for name in tables.columns("depth_states") if name not in (*keys, "tokens")]
-    rows = pd.read_parquet(table_path(folder, "trajectories", iteration), columns=[*keys, *measures])
-    by_sequence = rows.groupby(keys, sort=False)
-    states = by_sequence[measures].median().assign(tokens=by_sequence.size()).reset_index()
+    trajectories = table_path(folder, "trajectories", iteration)
+    states = aggregate.summarise("loop_sequences", [trajectories], folder.name)  # as in the claims of the run
     twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
     card = depth.summarise_card(quality, states, facts["trained_loops"], SEED)
     findings = depth.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)

@@ -17,9 +17,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims import bootstrap
+from twoscale.claims import bootstrap, regime
 from twoscale.claims.bootstrap import with_bounds
-from twoscale.claims.regime import regime
 from twoscale.config import PROJECT
 from twoscale.figures import style
 from twoscale.jobs.rows import StudyJob
@@ -237,7 +236,9 @@ def summarise_card(quality: pd.DataFrame, states: pd.DataFrame, trained: int, se
     quality = quality.assign(excess=quality["ce"] - quality["sequence"].map(best), group=NO_GROUP)
     at_counts = states[states["k"].isin(quality["loops"])].rename(columns={"k": "loops"})
     parts = [_means(quality, name, seed) for name in ("ce", "excess", "entropy", "flips", "agreement")]
-    parts += [_means(at_counts, name, seed) for name in STATE_MEASURES]
+    for name in STATE_MEASURES:
+        of_measure = at_counts[at_counts["measure"] == name]
+        parts.append(_means(of_measure.rename(columns={"mean": name, "count": "tokens"}), name, seed))
     means = pd.concat([part for part in parts if len(part)], ignore_index=True)
     return means.assign(multiple=means["loops"] / trained, iteration=quality["iteration"].iloc[0])
 
@@ -331,15 +332,12 @@ def _ratio(quantity: str, statement: str, sums: np.ndarray, tokens: np.ndarray, 
 
 
 def _regime(group: str, states: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    steps, norms, directions = (
-        states.pivot(index="sequence", columns="k", values=name).to_numpy(np.float64)
-        for name in ("step_norm", "state_norm", "direction_step_norm")
-    )
-    found = regime(steps[:, :-1], norms, directions[:, :-1])
+    found = regime.of_sequences(states)
     yield {"group": group, "quantity": "regime", "statement": found.sentence}
     for name in ("step_exponent", "norm_exponent", "direction_exponent"):
         yield {"group": group, "quantity": name, "statement": found.name} | getattr(found, name)._asdict()
-    yield {"group": group, "quantity": "last_step", "statement": found.name, "value": found.last_step}
+    for name in ("last_step", "unsettled_share"):
+        yield {"group": group, "quantity": name, "statement": found.name, "value": getattr(found, name)}
 
 
 def card_sentence(table: pd.DataFrame) -> str:
@@ -452,6 +450,7 @@ def card_page(
         quality=at.pop(NO_GROUP),
         states=at,
         measures=STATE_MEASURES,
+        statistic=regime.STATISTIC,
         picture=picture,
         last=card["loops"].max(),
         recorded=recorded,
