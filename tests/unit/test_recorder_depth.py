@@ -137,6 +137,7 @@ class Hidden(Affine):
             None,
             "group core: found Jacobian products that differ from finite differences by 1 of their length",
         ),
+        (Looped(Affine(TURN, torch.nan)), None, "group core, loop step 11, sequence 0, position 0: found a state of"),
         (Looped(Affine(TURN), loops=1), None, "found 1 loop steps in a forward pass, expected at least 2"),
         (Looped(Affine(TURN)), {"core": Output("step", lambda x: x)}, "found a function that picks the state"),
     ],

@@ -135,6 +135,7 @@ def write_card(
     quality, facts = _quality(folder, iteration), _facts(folder, iteration)
     trajectories = table_path(folder, "trajectories", iteration)
     states = aggregate.summarise("loop_sequences", [trajectories], folder.name)  # as in the claims of the run
+    tables.check_finite("loop_sequences", states, trajectories)
     twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
     card = depth.summarise_card(quality, states, facts["trained_loops"], SEED)
     findings = depth.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)

@@ -10,6 +10,7 @@ import torch
 from tests import small
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.dynamics import vectors
 from twoscale.exits import references
 from twoscale.model.loss import cross_entropies, entropies
@@ -152,6 +153,13 @@ def test_states_are_those_of_the_trace_at_the_largest_loop_count(changes):
         assert cosines["mean"].isna().groupby("k").all().tolist() == [True] + [False] * last
         assert set(cosines.loc[0, "nulls"]) == {LENGTH}
         assert own.loc[("step_norm", last), "count"].tolist() == [LENGTH] * 3  # one loop step more is taken
+
+
+def test_a_state_that_is_not_finite_is_refused_with_its_place():
+    subject = checkpoint()
+    next(subject.model.groups[0].parameters()).data.fill_(torch.nan)
+    with pytest.raises(InputError, match=r"^group \S+, loop step 1, sequence 4, position 0: found a state of norm nan"):
+        measure_batch(subject, TEXT, COUNTS)
 
 
 def test_few_states_are_held_at_a_time():

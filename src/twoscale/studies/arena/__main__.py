@@ -115,7 +115,9 @@ def read_wide(path: Path) -> Losses:
         raise InputError(f"{path}: found no losses besides NaN, expected those of at least one token.")
     nats = np.empty((shape[-1] + 1, len(sequence)), losses.dtype)
     nats[0], nats[1:] = np.inf, losses[sequence, position].T
-    tokens = pd.DataFrame({"document": documents[sequence].astype(np.int64), "sequence": sequence, "position": position})
+    tokens = pd.DataFrame(
+        {"document": documents[sequence].astype(np.int64), "sequence": sequence, "position": position}
+    )
     return Losses(path, tokens, torch.from_numpy(nats))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from twoscale.base import meter
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
-from twoscale.dynamics.states import batches, exact
+from twoscale.dynamics.states import batches, check_finite, exact, loop_places, token_keys
 from twoscale.exits.references import Pass, measure_tokens
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages
@@ -126,7 +126,9 @@ class _Walk:
         label, loops = self.passing.model.config.group_labels[index], self.passing.loops
         states = self.passing.states(index, entered, loops + 1)  # one more, for the step after the last row
         steps = loop_steps(self._decoding(states) if index == 0 else states)
+        keys, places = token_keys(0, self.batch), loop_places(label, loops + 1)
         for k, step in zip(range(loops + 1), steps, strict=False):
+            check_finite(step.state_norm[None], keys, places[k : k + 1], "a state of norm")
             for measure, values in measure_state(step).items():
                 key = {"group": label, "k": k, "measure": measure}
                 self.states += (key | row for row in self.batch.rows(**over_tokens(values)))

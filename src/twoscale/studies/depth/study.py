@@ -118,7 +118,10 @@ TABLES = {
         loops=("int32", "loop count of every group"),
         multiple=("float64", "loops divided by the trained loop count"),
         group=OF_GROUP,
-        quantity=("string", "ce, excess (ce minus the lowest one), a column of depth_quality or a measure of depth_states"),
+        quantity=(
+            "string",
+            "ce, excess (ce minus the lowest one), a column of depth_quality or a measure of depth_states",
+        ),
         value=("float64", "mean over tokens; for a measure of depth_states, of the group at k = loops"),
         **INTERVAL,
     ),
