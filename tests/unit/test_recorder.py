@@ -371,7 +371,9 @@ def test_the_first_loss_that_is_not_finite_is_named(tmp_path):
         logits[1, 0, 3] = np.inf
         return logits
 
-    with pytest.raises(InputError, match="^decode, loop step 1, sequence 1, position 0: found a loss of nan, expected"):
+    with pytest.raises(
+        InputError, match=r"^decode, loop step 1, sequence 1, position 0: found a loss of nan, expected"
+    ):
         record(tmp_path, module, decode=decode)
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
@@ -386,7 +388,7 @@ def test_a_recording_of_an_older_version_with_such_states_is_refused_before_anyt
     norms[7] = None
     place = table.schema.get_field_index("state_norm")
     pq.write_table(table.set_column(place, table.schema.field(place), [pa.array(norms, pa.float32())]), path)
-    with pytest.raises(InputError, match="group core, k 1, .*measure state_norm, .*expected finite numbers"):
+    with pytest.raises(InputError, match=r"group core, k 1, .*measure state_norm, .*expected finite numbers"):
         measure(tmp_path)
     assert not [*tmp_path.glob("*.svg"), *tmp_path.glob("*.pdf"), *tmp_path.glob("*.md")]
 

@@ -73,7 +73,7 @@ def test_a_loss_that_is_not_finite_is_neither_written_nor_read(kept, tmp_path):
     ):
         tables.write("scaling_quality", kept(frame), path)
     kept(tables.read("scaling_quality", path)).to_parquet(path, index=False)  # as another program or version writes it
-    with pytest.raises(InputError, match="quality.parquet: found .*, ce (nan|inf), expected finite numbers"):
+    with pytest.raises(InputError, match=r"quality.parquet: found .*, ce (nan|inf), expected finite numbers"):
         tables.read("scaling_quality", path)
 
 

@@ -218,8 +218,8 @@ def test_a_model_with_states_that_are_not_finite_is_refused_with_their_place(tmp
     model = float64_model()
     next(model.groups[1].parameters()).data.fill_(torch.nan)
     message = "^group 3-4, loop step 1, sequence {}, position 0: found a state of norm nan, expected finite numbers.$"
+    paths = {table: tmp_path / f"{table}.parquet" for table in TABLES}
     with pytest.raises(InputError, match=message.format(0)):
-        paths = {table: tmp_path / f"{table}.parquet" for table in TABLES}
         extract(loaded(model), held_out(TOKENS), trajectories_config(), CRITERIA, paths)
     with pytest.raises(InputError, match=message.format(1)):
         save_states(loaded(model), held_out(TOKENS[1:2], sequences=[1]), ["w"] * 8, LOOPS, tmp_path / "states")

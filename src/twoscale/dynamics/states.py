@@ -11,7 +11,6 @@ from torch import Tensor
 
 from twoscale.base import InputError, meter, replacing
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics import vectors
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import StageTrace
 
@@ -101,7 +100,7 @@ def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
     count = states.shape[1]
     keys = {"sequence": np.full(count, header["sequence"]), "position": np.arange(count)}
     places = [_place(site) for site in header["sites"]]
-    check_finite(vectors.norm(states), keys, places, "a state of norm")
+    check_finite(torch.linalg.vector_norm(states, dim=-1), keys, places, "a state of norm")
     with replacing(path) as temporary:
         save_file({"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
 

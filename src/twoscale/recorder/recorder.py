@@ -210,7 +210,7 @@ class Recorder:
             raise InputError("recorder: found no looped group, expected at least one module.")
         for name, least in (("iteration", 0), ("trained_loops", 1)):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and value >= least):
+            if value is not None and not (isinstance(value, Integral) and int(value) >= least):
                 raise InputError(f"recorder: found {name} = {value!r}, expected a whole number, at least {least}.")
         self._criteria = make_criteria(self.exits)
         self._loops = {label: loop if isinstance(loop, Loop) else Loop(loop) for label, loop in self.loops.items()}
