@@ -257,8 +257,8 @@ def test_wrong_input_is_one_sentence(loops, options, message, tmp_path):
     [
         ({"loops": {"core": "cels.0"}}, r"^group core: found no module 'cels.0' in Model, .* such as cells\.0, cells"),
         (
-            {"loops": {"core": Loop("cells.0", Input("embeding"))}},
-            "no module 'embeding' in Model, .* such as embedding",
+            {"loops": {"core": Loop("cells.0", Input("embed"))}},
+            "no module 'embed' in Model, .* such as embedding",
         ),
         ({"exits": {"step_norm": ["0.1"]}}, "^exits.step_norm: found '0.1', expected a number > 0.$"),
         ({"exits": {"step_norm": "0.1"}}, "^exits.step_norm: found '0.1', expected a list of thresholds.$"),

@@ -347,7 +347,7 @@ def test_the_card_compares_with_a_recording_without_loops(tmp_path):
 
 
 class Approaching(nn.Module):
-    """States approach 1 by the factor of their token; a token with the factor -1 jumps to and fro for ever."""
+    """States approach 1 by the factor of their token; a token with the factor -1 jumps back and forth."""
 
     def __init__(self):
         super().__init__()
