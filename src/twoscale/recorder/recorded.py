@@ -157,9 +157,11 @@ class StateTables:
         columns = token_keys(self.iteration, HeldOut(kept, kept, tuple(numbers), tuple(documents)))
         columns["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
         columns = {name: values[kept.flatten().numpy()] for name, values in columns.items()}
-        for table, measured in measure_groups(columns, batch.groups(), self.criteria):
+        # nothing is written of a batch that is refused, first for its states, which may be the cause of its losses
+        rows = list(measure_groups(columns, batch.groups(), self.criteria))
+        check_losses(batch, numbers)
+        for table, measured in rows:
             self._append[table](measured)
-        check_losses(batch, numbers)  # after the states, which are the cause
         keys = [
             {"iteration": self.iteration, "sequence": sequence, "document": int(document)}
             for sequence, document in zip(numbers, documents, strict=True)
