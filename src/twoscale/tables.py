@@ -88,6 +88,9 @@ STATISTICS = {
 # Statistics over the tokens of one sequence.
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
+# Columns with a finite number in every row. All states have a norm, too.
+FINITE = ("ce", "loss", "pc1", "pc2")
+
 # The tables that claims are judged on, by the attribute of `twoscale.claims.evidence.Evidence`.
 CLAIM_TABLES = {
     "loops": "loop_sequences",
@@ -168,9 +171,10 @@ CORE: dict[str, dict[str, Column]] = {
         direction=("float64", "exponent of the norms of the steps of x / ||x||"),
         direction_low=("float64",),
         direction_high=("float64",),
-        last_step=("float64", "norm of the last step divided by the norm of the state, median over documents"),
+        last_step=("float64", "mean norm of the last step divided by the mean norm of its state"),
         at_floor=("bool", "whether the last step is below the rounding floor in at least half of the documents"),
         direction_limit=("string", "frozen or turning; empty if directions were not measured"),
+        unsettled=("float64", "share of the sequences that do not settle by themselves"),
     ),
     # One row per (criterion, threshold, timed repeat).
     "exit_latency": table(
@@ -308,19 +312,40 @@ def writing(
 def write(table: str, frame: pd.DataFrame, path: str | Path) -> None:
     """Write `frame`, which must have the columns of `table`, to `path` in one step.
 
-    Further columns of a table in `MEASURED` are measures, in the order of the frame and without units.
+    Further columns of a table in `MEASURED` are measures, in the order of the frame and without units. Raises
+    InputError as `check_finite` does.
     """
+    check_finite(table, frame, path)
     measures = [name for name in frame.columns if name not in columns(table)] if table in MEASURED else ()
     with writing(table, path, dict.fromkeys(measures, "")) as append:
         append({name: frame[name] for name in frame.columns})
 
 
 def read(table: str, path: str | Path) -> pd.DataFrame:
-    """Read `path`; raise InputError unless it has the columns of `table`."""
+    """Read `path`; raise InputError unless it has the columns of `table`, and as `check_finite` does."""
     import pandas as pd
 
     with open_file(table, path), _reading(path):
-        return pd.read_parquet(path)
+        frame = pd.read_parquet(path)
+    check_finite(table, frame, path)
+    return frame
+
+
+def check_finite(table: str, frame: pd.DataFrame, path: str | Path) -> None:
+    """Raise InputError for the first row with a number in `FINITE`, or a norm of states, that is not finite."""
+    import numpy as np
+
+    known = [name for name in FINITE if name in frame and frame[name].dtype.kind in "fiu"]
+    wrong = {name: ~np.isfinite(frame[name].to_numpy(np.float64, na_value=np.nan)) for name in known}
+    if {"measure", "nulls"} <= set(frame.columns):
+        of_states = frame["measure"] == "state_norm"
+        wrong["mean"] = (of_states & (frame["mean"].isin([np.inf, np.nan]) | (frame["nulls"] > 0))).to_numpy()
+    for name, rows in wrong.items():
+        if rows.any():
+            (row,) = frame[rows][:1].to_dict("records")
+            keys = [key for key, dtype in columns(table).items() if dtype != "float64" and key in row]
+            found = ", ".join(f"{key} {row[key]}" for key in [*keys, name])
+            raise InputError(f"{path}: found {found}, expected finite numbers.")
 
 
 def metadata(path: str | Path) -> dict[str, str]:

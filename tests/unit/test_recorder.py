@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -250,15 +252,145 @@ def test_wrong_input_is_one_sentence(loops, options, message, tmp_path):
         record(tmp_path, model(), loops, **options)
 
 
-def test_a_number_of_loop_steps_that_changes_is_refused(tmp_path):
-    class Changing(Model):
-        def forward(self, tokens):
-            self.loops += 1
-            return super().forward(tokens)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loops": {"core": "cels.0"}}, r"^group core: found no module 'cels.0' in Model, .* such as cells\.0, cells"),
+        (
+            {"loops": {"core": Loop("cells.0", Input("embed"))}},
+            "no module 'embed' in Model, .* such as embedding",
+        ),
+        ({"exits": {"step_norm": ["0.1"]}}, "^exits.step_norm: found '0.1', expected a number > 0.$"),
+        ({"exits": {"step_norm": "0.1"}}, "^exits.step_norm: found '0.1', expected a list of thresholds.$"),
+        ({"exits": {"kl": 0.1}}, "^exits.kl: found 0.1, expected a list of thresholds.$"),
+        ({"exits": {"kl": [float("nan")]}}, "^exits.kl: found nan, expected a number > 0.$"),
+        ({"exits": {"argmax_stability": [0.5]}}, "found 0.5, expected a whole number"),
+        ({"exits": {Cell: [0.5]}}, "^exits: found the key .*Cell.*, expected the name or class of an exit criterion"),
+        ({"iteration": "3"}, "found iteration = '3', expected a whole number"),
+        ({"trained_loops": 0}, "found trained_loops = 0, expected a whole number, at least 1"),
+    ],
+)
+def test_wrong_options_are_refused_when_the_recorder_is_made(options, message, tmp_path):
+    module = model()
+    defaults = {"loops": CORE, "folder": tmp_path, "iteration": 3, "decode": module.head}
+    with pytest.raises(InputError, match=message):
+        Recorder(module, **(defaults | options))
 
-    module = Changing(Cell(), loops=5)
-    with pytest.raises(InputError, match=r"group core: found 7 loop steps .* expected 6 as in the first one"):
-        record(tmp_path, module, texts=[tokens(), tokens()])
+
+@pytest.mark.parametrize("thresholds", [np.array([0.1, 1], np.float32), torch.tensor([0.5]), (1,)])
+def test_thresholds_may_be_numbers_of_numpy_and_torch(thresholds, tmp_path):
+    record(tmp_path, model(), decode=model().head, exits={"step_norm": thresholds})
+    exits = tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 3))
+    of_norms = exits[exits["criterion"] == "step_norm"]
+    assert of_norms["threshold"].nunique() == len(thresholds)
+
+
+@pytest.mark.parametrize(
+    ("loops", "options", "message"),
+    [
+        (CORE, {"mask": "attention_mask"}, "Model: found no argument 'attention_mask' in a call, expected one of tok"),
+        (CORE, {"tokens": 1}, "Model: found no argument 1 in a call, expected one of 0"),
+        ({"core": Output("cells.0", "state")}, {}, "cells.0: found no 'state' in the Tensor that the module returns"),
+    ],
+)
+def test_an_argument_or_entry_that_a_call_lacks_is_one_sentence(loops, options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        record(tmp_path, model(), loops, **options)
+
+
+class Changing(Model):
+    """With `change` more loop steps in each pass than in the one before."""
+
+    def __init__(self, change):
+        super().__init__(Cell(), loops=5)
+        self.change = change
+
+    def forward(self, tokens):
+        self.loops += self.change
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize(("change", "found"), [(1, "more than 6"), (-1, "3")])
+def test_a_number_of_loop_steps_that_changes_is_refused_with_what_is_possible(change, found, tmp_path):
+    module, calls = Changing(change), []
+    module.cells[0].register_forward_hook(lambda *_: calls.append(1))
+    expected = (
+        f"found {found} loop steps in a forward pass, expected {5 + change} as in the first one; record each loop"
+    )
+    with pytest.raises(InputError, match=f"group core: {expected} count into a folder of its own"):
+        record(tmp_path, module, texts=[tokens()] * 3)
+    assert len(calls) == (6 + 7 if change > 0 else 4 + 3)  # further steps stop the pass; the rest does not run
+
+
+def test_decode_may_call_the_looped_module(tmp_path):
+    module = model()
+    record(tmp_path, module, texts=[tokens()] * 2, decode=lambda x: module.head(module.cells[0](x, x)))
+    quality = tables.read("scaling_quality", table_path(tmp_path, "scaling_quality", 3))
+    assert quality["loops"].max() == LOOPS
+
+
+class Failing(Cell):
+    """A state that is not finite at one loop step, sequence and token."""
+
+    def __init__(self, place, value):
+        super().__init__()
+        self.place, self.value, self.calls = place, value, 0
+
+    def forward(self, target, state, mask=None):
+        self.calls += 1
+        state = super().forward(target, state, mask)
+        if self.calls == self.place[0]:
+            state[self.place[1:]] = self.value
+        return state
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])  # the last one is infinite in the tables
+def test_the_first_state_that_is_not_finite_is_named(value, tmp_path):
+    """The first text has two sequences and LOOPS loop steps."""
+    place = LOOPS + 2, 1, 2, 0
+    module = model(Failing(place, value))
+    where = f"^group core, loop step 2, sequence 3, position 2: found a state of norm {min(value, np.inf):g}, expected"
+    with pytest.raises(InputError, match=where.replace("1e+200", "inf")):
+        record(tmp_path, module, texts=[tokens()] * 2, decode=module.head)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_token_that_is_not_measured_may_have_any_state(tmp_path):
+    module = model(Failing((2, 1, 2, 0), np.nan))
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    with Recorder(module, CORE, tmp_path, iteration=3, mask="attention_mask"):
+        module(tokens(), attention_mask=mask)
+    assert len(read(tmp_path)["token_paths"]) == 5
+
+
+def test_the_first_loss_that_is_not_finite_is_named(tmp_path):
+    module = model()
+
+    def decode(states):
+        logits = module.head(states)
+        logits[1, 0, 3] = np.inf
+        return logits
+
+    with pytest.raises(
+        InputError, match=r"^decode, loop step 1, sequence 1, position 0: found a loss of nan, expected"
+    ):
+        record(tmp_path, module, decode=decode)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("measure", [draw_run, write_card])
+def test_a_recording_of_an_older_version_with_such_states_is_refused_before_anything_is_drawn(measure, tmp_path):
+    module = model()
+    record(tmp_path, module, decode=module.head)
+    path = table_path(tmp_path, "trajectories", 3)
+    table = pq.read_table(path)
+    norms = table["state_norm"].to_pylist()
+    norms[7] = None
+    place = table.schema.get_field_index("state_norm")
+    pq.write_table(table.set_column(place, table.schema.field(place), [pa.array(norms, pa.float32())]), path)
+    with pytest.raises(InputError, match=r"group core, k 1, .*measure state_norm, .*expected finite numbers"):
+        measure(tmp_path)
+    assert not [*tmp_path.glob("*.svg"), *tmp_path.glob("*.pdf"), *tmp_path.glob("*.md")]
 
 
 def test_states_from_elsewhere_are_appended_with_their_documents_and_drift(tmp_path):

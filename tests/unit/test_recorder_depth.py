@@ -1,6 +1,7 @@
 """Recorded modules beyond their trained loops: spectrum, exits, predictions and the depth card, with known answers."""
 
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -14,10 +15,11 @@ from torch import nn
 from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
+from twoscale.claims import regime
 from twoscale.exits.criteria import ExitGate, StepNorm
 from twoscale.recorder.recorded import table_path
 from twoscale.recorder.recorder import Output, Recorder
-from twoscale.recorder.run import write_card
+from twoscale.recorder.run import draw_run, write_card
 from twoscale.recorder.spectrum import record_spectrum
 
 SIZE, TRAINED = 4, 3
@@ -135,6 +137,7 @@ class Hidden(Affine):
             None,
             "group core: found Jacobian products that differ from finite differences by 1 of their length",
         ),
+        (Looped(Affine(TURN, torch.nan)), None, "group core, loop step 11, sequence 0, position 0: found a state of"),
         (Looped(Affine(TURN), loops=1), None, "found 1 loop steps in a forward pass, expected at least 2"),
         (Looped(Affine(TURN)), {"core": Output("step", lambda x: x)}, "found a function that picks the state"),
     ],
@@ -341,6 +344,48 @@ def test_the_card_compares_with_a_recording_without_loops(tmp_path):
         other(TOKENS.flip(0))
     with pytest.raises(InputError, match="other: found other recorded tokens"):
         write_card(tmp_path / "mine", unlooped=tmp_path / "other")
+
+
+class Approaching(nn.Module):
+    """States approach 1 by the factor of their token; a token with the factor -1 jumps back and forth."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = Affine(np.zeros((5, 5)), 1.0)
+        self.factors = torch.tensor([0.4, 0.5, 0.6, 0.7, -1.0], dtype=torch.float64)
+
+    def forward(self, tokens):
+        factors = self.factors[tokens][..., None]
+        fixed_point = torch.ones(5, dtype=torch.float64)
+        self.step.wrap = lambda ones: ones + factors * (self.state - fixed_point)
+        self.state = 1 + nn.functional.one_hot(tokens, 5).double()
+        for _ in range(8 * TRAINED):
+            self.state = self.step(self.state)
+        return self.state
+
+
+def test_the_card_and_the_claims_of_a_recording_say_the_same_of_its_loops_and_of_those_that_do_not_settle(tmp_path):
+    """In three of 16 sequences, one of the six tokens does not settle."""
+    tokens = torch.arange(96).reshape(16, 6) % 4
+    tokens[[2, 7, 8], 1] = 4
+    module = Approaching()
+    with Recorder(module, {"core": "step"}, tmp_path, iteration=9, decode=lambda x: x, trained_loops=TRAINED):
+        module(tokens)
+    draw_run(tmp_path)
+    write_card(tmp_path)
+    pages = [(tmp_path / name).read_text() for name in ("claims.md", "depth-card.md")]
+    (claims,) = re.findall("^- core: (.*)$", pages[0], re.M)
+    (card,) = re.findall("^- Group core: (.*)$", pages[1], re.M)
+    assert claims == card
+    assert "; 3 of 16 sequences (19%) do not settle." in card
+    assert all(regime.STATISTIC in page for page in pages)
+    by_step = tables.read("depth_card", tmp_path / "tables" / "depth_card.parquet").set_index(["quantity", "loops"])
+    # after 21 loop steps only the three tokens move, each by 2, and they are at 0
+    expected = 3 * 2 / 96
+    assert by_step.loc[("step_norm", 21), "value"] == pytest.approx(expected, rel=1e-3)
+    last = tables.read("regime", tmp_path / "tables" / "regime.parquet").iloc[-1]
+    assert last["unsettled"] == 3 / 16
+    assert last["last_step"] == pytest.approx(expected / (5**0.5), rel=0.05)
 
 
 @pytest.mark.runs

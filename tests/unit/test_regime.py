@@ -128,6 +128,25 @@ def test_sequences_of_a_document_count_by_their_tokens():
     assert parts[["step", "norm"]].tolist() == pytest.approx(whole[["step", "norm"]].tolist())
 
 
+def test_sequences_that_do_not_settle_are_counted_one_by_one():
+    """Each document has a sequence that settles and, in two of eight, a second one whose steps do not fall."""
+    rows = synthetic_run.loop_rows(50, "4", rate=0.6, floor=0.0)
+    moving = rows[rows["sequence"] < 2].assign(sequence=rows["sequence"] + 1000)
+    moving.loc[moving["measure"] == "step_norm", "mean"] = 0.01
+    found = regime.of_sequences(pd.concat([rows, moving.assign(count=1)]))
+    assert (found.unsettled, found.sequences) == (2, 10)
+    assert found.sentence.endswith("; 2 of 10 sequences (20%) do not settle.")
+    row = regime.table(rows).iloc[0]
+    assert (row["regime"], row["unsettled"]) == ("settling", 0)
+
+
+def test_the_last_step_is_a_ratio_of_means():
+    """In one of three units the last step is large: a median would not show it."""
+    steps, states = np.full((3, K), 1e-3), np.full((3, K + 1), 2.0)
+    steps[2] = 3.0
+    assert regime.regime(steps, states).last_step == pytest.approx((3.0 + 2e-3) / 3 / 2)
+
+
 def test_steps_whose_angles_are_null_in_the_table_are_rounding():
     """States in bfloat16: steps of 0.4 % of the state do not fall any further, and have no angle."""
     rows = synthetic_run.loop_rows(50, "4", floor=0.03)

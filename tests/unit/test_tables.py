@@ -64,6 +64,30 @@ def test_nulls_and_nans_are_written_as_null_and_read_as_missing(tmp_path):
     assert pq.read_table(path)["gradient_norm"].null_count == 1
 
 
+@pytest.mark.parametrize("kept", [lambda frame: frame.assign(ce=np.inf), lambda frame: frame.assign(ce=np.nan)])
+def test_a_loss_that_is_not_finite_is_neither_written_nor_read(kept, tmp_path):
+    frame, path = frame_of("scaling_quality"), tmp_path / "quality.parquet"
+    tables.write("scaling_quality", frame, path)
+    with pytest.raises(
+        InputError, match=r"quality.parquet: found iteration \d, loops .*, ce (nan|inf), expected finite"
+    ):
+        tables.write("scaling_quality", kept(frame), path)
+    kept(tables.read("scaling_quality", path)).to_parquet(path, index=False)  # as another program or version writes it
+    with pytest.raises(InputError, match=r"quality.parquet: found .*, ce (nan|inf), expected finite numbers"):
+        tables.read("scaling_quality", path)
+
+
+def test_statistics_of_states_that_are_not_finite_are_not_read(tmp_path):
+    """A released table, say: nulls of other measures have a meaning, those of a state's norm have none."""
+    frame, path = frame_of("loop_sequences"), tmp_path / "loop_sequences.parquet"
+    frame = frame.assign(measure=["cosine", "state_norm"], nulls=[3, 0])
+    tables.write("loop_sequences", frame, path)
+    assert len(tables.read("loop_sequences", path)) == 2
+    frame.assign(nulls=[3, 1]).to_parquet(path, index=False)
+    with pytest.raises(InputError, match=r"loop_sequences.parquet: found .*measure state_norm, .*nulls 1, mean"):
+        tables.read("loop_sequences", path)
+
+
 def test_batches_are_appended_in_order_and_go_to_disk_as_they_come(tmp_path):
     path = tmp_path / "training.parquet"
     with tables.writing("training", path) as append:

@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.config import ModelConfig, PathTypesConfig, TrajectoriesConfig
 from twoscale.dynamics import measures, vectors
 from twoscale.dynamics.states import save_states
@@ -211,6 +212,18 @@ def test_each_batch_is_written_before_the_next_is_run(tmp_path):
     extracted(tmp_path, batch_size=2)
     assert pq.ParquetFile(tmp_path / "trajectories.parquet").num_row_groups == 3 * 3  # groups, batches of 2, 2 and 1
     assert pq.ParquetFile(tmp_path / "token_drift.parquet").num_row_groups == 2 * 3
+
+
+def test_a_model_with_states_that_are_not_finite_is_refused_with_their_place(tmp_path):
+    model = float64_model()
+    next(model.groups[1].parameters()).data.fill_(torch.nan)
+    message = "^group 3-4, loop step 1, sequence {}, position 0: found a state of norm nan, expected finite numbers.$"
+    paths = {table: tmp_path / f"{table}.parquet" for table in TABLES}
+    with pytest.raises(InputError, match=message.format(0)):
+        extract(loaded(model), held_out(TOKENS), trajectories_config(), CRITERIA, paths)
+    with pytest.raises(InputError, match=message.format(1)):
+        save_states(loaded(model), held_out(TOKENS[1:2], sequences=[1]), ["w"] * 8, LOOPS, tmp_path / "states")
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_states_of_one_sequence_can_be_read_back_with_metadata_of_each_entry(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale.base import meter, replacing
+from twoscale.base import InputError, meter, replacing
 from twoscale.data.batches import HeldOut
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import StageTrace
@@ -45,6 +45,31 @@ def token_keys(iteration: int, batch: HeldOut) -> Columns:
     }
 
 
+def check_finite(values: Tensor, keys: Columns, places: Sequence[str], what: str) -> None:
+    """Refuse values that are not finite in float32, the type of the tables.
+
+    Args:
+        values: Of tokens at P places, (P, ...).
+        keys: Key columns of the tokens, as `token_keys` returns them.
+        places: Names of the P places, such as "group 4, loop step 0".
+        what: Name of a value, such as "a state of norm".
+
+    Raises:
+        InputError: with the first place, sequence and position of such a value.
+    """
+    stored = values.flatten(1).float()
+    wrong = (~stored.isfinite()).nonzero()
+    if len(wrong):
+        place, token = wrong[0].tolist()
+        where = f"{places[place]}, sequence {keys['sequence'][token]}, position {keys['position'][token]}"
+        raise InputError(f"{where}: found {what} {stored[place, token]:g}, expected finite numbers.")
+
+
+def loop_places(label: str, states: int) -> list[str]:
+    """Names of the states x^0, x^1, … of a group, for `check_finite`."""
+    return [f"group {label}, loop step {k}" for k in range(states)]
+
+
 def flat(values: Tensor) -> np.ndarray:
     """Values of any shape as a float32 array (n,) on the host."""
     return values.flatten().float().cpu().numpy()
@@ -66,9 +91,16 @@ def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence
 
 
 def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
-    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.dynamics.state_paths.States` describes."""
+    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.dynamics.state_paths.States` describes.
+
+    Raises InputError for states that are not finite.
+    """
     from safetensors.torch import save_file
 
+    count = states.shape[1]
+    keys = {"sequence": np.full(count, header["sequence"]), "position": np.arange(count)}
+    places = [_place(site) for site in header["sites"]]
+    check_finite(torch.linalg.vector_norm(states, dim=-1), keys, places, "a state of norm")
     with replacing(path) as temporary:
         save_file({"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
 
@@ -79,6 +111,12 @@ def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
         return describe_loop(labels[stage.stage.group], len(stage.states))
     name, layer = ("embedding", None) if stage.stage is None else ("layer", stage.stage.layer)
     return [{"stage": name, "layer": layer, "group": None, "k": None}]
+
+
+def _place(site: Mapping[str, Any]) -> str:
+    if site["stage"] == "loop":
+        return f"group {site['group']}, loop step {site['k']}"
+    return "embedding" if site["layer"] is None else f"layer {site['layer']}"
 
 
 def describe_loop(label: str, states: int) -> list[dict]:

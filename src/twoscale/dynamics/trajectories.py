@@ -19,7 +19,7 @@ from twoscale.config.definitions import boundary_label
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures, vectors
 from twoscale.dynamics.measures import PATH_TYPES, LoopPath
-from twoscale.dynamics.states import Columns, batches, exact, flat, is_group, token_keys
+from twoscale.dynamics.states import Columns, batches, check_finite, exact, flat, is_group, loop_places, token_keys
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
 
@@ -62,11 +62,13 @@ def measure_groups(
     """Rows of the tables `TABLES`, as pairs (table, columns), group by group, for the tokens with these key columns.
 
     `jumps_around` is called after the last group: further boundaries -> reference state -> length of the jump (...),
-    compared with the loop steps of that group.
+    compared with the loop steps of that group. Raises InputError for a state that is not finite.
     """
     previous: tuple[str, Tensor, Tensor] | None = None  # the group before: label, x^K (..., C), step norms (K, ...)
     for group in groups:
         rows, path = measure_group(group.states, config)
+        places = loop_places(group.label, len(group.states))
+        check_finite(rows["state_norm"], keys, places, "a state of norm")
         yield "trajectories", loop_columns(keys, group.label, rows)
         yield "token_paths", path_columns(keys, group.label, path)
         if group.references and previous is not None:

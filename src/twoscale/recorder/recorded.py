@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from twoscale.base import InputError, replacing
 from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import loop_counts
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics.states import describe_loop, exact, token_keys, write_states
+from twoscale.dynamics.states import check_finite, describe_loop, exact, token_keys, write_states
 from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units
 
 # Folder of each table in the folder of a run, as in the workflow.
@@ -140,13 +141,15 @@ class StateTables:
 
     @torch.no_grad()
     def append(self, batch: RecordedBatch) -> None:
-        """Measure one batch and write its rows. Raises InputError for too few or another number of loop steps."""
+        """Measure one batch and write its rows.
+
+        Raises InputError for too few or another number of loop steps, and for states and losses that are not finite.
+        """
         for label, states in batch.states.items():
             loops = len(states) - 1
             expected = self._loops.setdefault(label, loops)
             if loops < 2 or loops != expected:
-                wanted = "at least 2" if loops < 2 else f"{expected} as in the first one"
-                raise InputError(f"group {label}: found {loops} loop steps in a forward pass, expected {wanted}.")
+                self.refuse_loops(label, f"{loops}", "at least 2" if loops < 2 else "")
         kept, first = batch.kept, self._sequences
         numbers = range(first, first + len(kept))
         documents = numbers if batch.documents is None else batch.documents
@@ -154,7 +157,10 @@ class StateTables:
         columns = token_keys(self.iteration, HeldOut(kept, kept, tuple(numbers), tuple(documents)))
         columns["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
         columns = {name: values[kept.flatten().numpy()] for name, values in columns.items()}
-        for table, measured in measure_groups(columns, batch.groups(), self.criteria):
+        # nothing is written of a batch that is refused, first for its states, which may be the cause of its losses
+        rows = list(measure_groups(columns, batch.groups(), self.criteria))
+        check_losses(batch, numbers)
+        for table, measured in rows:
             self._append[table](measured)
         keys = [
             {"iteration": self.iteration, "sequence": sequence, "document": int(document)}
@@ -169,6 +175,17 @@ class StateTables:
         if not first:
             self._first = self._first_sequence(batch)
         self._sequences = numbers.stop
+
+    def check_further_step(self, label: str, loops: int) -> None:
+        """Refuse a loop step of the running pass, its number `loops`, that exceeds those of the passes before."""
+        if loops > self._loops.get(label, loops):
+            self.refuse_loops(label, f"more than {self._loops[label]}")
+
+    def refuse_loops(self, label: str, found: str, expected: str = "") -> NoReturn:
+        """Raise InputError for a pass with this number of loop steps, by default one that differs from the first."""
+        if not expected:
+            expected = f"{self._loops[label]} as in the first one; record each loop count into a folder of its own"
+        raise InputError(f"group {label}: found {found} loop steps in a forward pass, expected {expected}.")
 
     @staticmethod
     def _scaling_rows(batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -204,6 +221,18 @@ class StateTables:
         states = torch.stack([exact(state[0][kept]).float() for state in chain(*batch.states.values())])
         header = {"iteration": self.iteration, "sequence": 0, "tokens": [self.word(token) for token in tokens]}
         return states, header | {"sites": sites}
+
+
+def check_losses(batch: RecordedBatch, sequences: Sequence[int]) -> None:
+    """Raise InputError for a loss of a measured token that is not finite; `sequences` are the numbers of the rows."""
+    if not batch.decoded:
+        return
+    losses = torch.stack([decoded["ce"] for decoded in batch.decoded])
+    length = losses.shape[-1]
+    position = batch.kept.cumsum(-1)[:, :length] - 1
+    keys = {"sequence": np.repeat(sequences, length), "position": position.flatten().numpy()}
+    places = [f"decode, loop step {k}" for k in range(1, len(losses) + 1)]
+    check_finite(losses.where(batch.predicted, 0), keys, places, "a loss of")
 
 
 def means(

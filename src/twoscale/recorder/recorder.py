@@ -10,19 +10,22 @@ the dtype of the model. `python scripts/measure_recorded.py results/mine` then d
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from twoscale.base import InputError
+from twoscale.base import InputError, did_you_mean
 from twoscale.config import PathTypesConfig
+from twoscale.config.definitions import check_threshold
 from twoscale.dynamics.states import exact
 from twoscale.exits.contract import GivenStates
 from twoscale.exits.criteria import ExitCriterion, make_criterion
@@ -49,7 +52,13 @@ class Output:
     def find(self, output: Any) -> Tensor:
         if callable(self.pick):
             return self.pick(output)
-        return first_tensor(output, self.module) if self.pick is None else output[self.pick]
+        if self.pick is None:
+            return first_tensor(output, self.module)
+        try:
+            return output[self.pick]
+        except (KeyError, IndexError, TypeError) as error:
+            found = f"no {self.pick!r} in the {type(output).__name__} that the module returns"
+            raise InputError(f"{_name(self.module)}: found {found}, expected an index or key of the state.") from error
 
 
 @dataclass(frozen=True)
@@ -72,9 +81,15 @@ class Input:
             return self.pick(*args, **kwargs)
         if self.pick is None:
             return first_tensor((args, kwargs), self.module)
-        if isinstance(self.pick, int):
-            return args[self.pick]
-        return {**inspect.signature(module.forward).bind(*args, **kwargs).arguments, **kwargs}[self.pick]
+        given: dict[Any, Tensor] = dict(enumerate(args))
+        if not isinstance(self.pick, int):
+            given = {**inspect.signature(module.forward).bind(*args, **kwargs).arguments, **kwargs}
+        if self.pick not in given:
+            known = ", ".join(map(str, given))
+            found = f"no argument {self.pick!r} in a call"
+            guess = did_you_mean(self.pick, map(str, given))
+            raise InputError(f"{_name(self.module)}: found {found}, expected one of {known}{guess}.")
+        return given[self.pick]
 
 
 @dataclass(frozen=True)
@@ -106,6 +121,7 @@ class _Pass:
     targets: Tensor | None
     initial: dict[str, Tensor] = field(default_factory=dict)
     steps: list[tuple[str, Tensor]] = field(default_factory=list)  # group and state of every loop step
+    is_complete: bool = False  # further calls of the modules are those of `decode`
 
     def batch(self, groups: list[str]) -> RecordedBatch:
         """The states of all groups, which are complete now."""
@@ -162,8 +178,9 @@ class Recorder:
         replace: Whether an earlier recording of the iteration is replaced.
 
     Raises:
-        InputError: for an earlier recording of the iteration; and while the model runs, if a module or tensor is not
-            found or has the wrong shape.
+        InputError: for an unknown module, criterion or threshold and an earlier recording of the iteration; and while
+            the model runs, if a tensor is not found, has the wrong shape or is not finite, or a pass has another number
+            of loop steps than the first one.
 
     Example:
         >>> with torch.no_grad(), twoscale.Recorder(model, {"core": "model.core"}, "results/mine", iteration=1000):
@@ -191,16 +208,24 @@ class Recorder:
             raise InputError("recorder: found exits without decode, expected both.")
         if not self.loops:
             raise InputError("recorder: found no looped group, expected at least one module.")
+        for name, least in (("iteration", 0), ("trained_loops", 1)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Integral) and int(value) >= least):
+                raise InputError(f"recorder: found {name} = {value!r}, expected a whole number, at least {least}.")
         self._criteria = make_criteria(self.exits)
         self._loops = {label: loop if isinstance(loop, Loop) else Loop(loop) for label, loop in self.loops.items()}
+        self._sources: list[tuple[str, nn.Module, Input | Output, Callable]] = []
+        for label, loop in self._loops.items():
+            # x^0 first: a module's input comes before its output
+            for source, receive in ((loop.start, self._receive_initial), (loop.output, self._receive_step)):
+                module = find_module(self.model, source.module, f"group {label}")
+                self._sources.append((label, module, source, receive))
         self._pass: _Pass | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for label, loop in self._loops.items():
-                # x^0 first: a module's input comes before its output
-                for source, receive in ((loop.start, self._receive_initial), (loop.output, self._receive_step)):
-                    stack.enter_context(source.hook(find_module(self.model, source.module), partial(receive, label)))
+            for label, module, source, receive in self._sources:
+                stack.enter_context(source.hook(module, partial(receive, label)))
             stack.enter_context(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
             stack.enter_context(self.model.register_forward_hook(self._end))
             weights = list(self.model.parameters())
@@ -241,7 +266,11 @@ class Recorder:
                 f"group {label}: found a loop step outside a call of {_name(self.model)}; give the "
                 "recorder the module whose call is one forward pass."
             )
+        if self._pass.is_complete:
+            return
         self._pass.steps.append((label, _state(label, state)))
+        number = sum(group == label for group, _ in self._pass.steps)
+        self._tables.check_further_step(label, number)
 
     def _end(self, model: nn.Module, args: tuple, output: Any) -> None:
         recorded = self._pass
@@ -258,6 +287,7 @@ class Recorder:
             recorded.tokens = recorded.tokens if recorded.tokens.shape == first.shape[:-1] else None
         batch = recorded.batch(list(self._loops))
         # the pass stays open for `decode`, which may call the modules again
+        recorded.is_complete = True
         self._tables.append(self._decoded(batch) if self.decode else batch)
         self._pass = None
 
@@ -337,12 +367,19 @@ def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriteri
     """(name, threshold) -> criterion, of names of built-in criteria and of classes. Raises InputError."""
     found = {}
     for key, values in thresholds.items():
+        if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, ExitCriterion))):
+            raise InputError(f"exits: found the key {key!r}, expected the name or class of an exit criterion.")
+        name = key if isinstance(key, str) else key.__name__
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InputError(f"exits.{name}: found {values!r}, expected a list of thresholds.")
         for value in values:
-            name = key if isinstance(key, str) else key.__name__
-            found[name, value] = make_criterion(key, value) if isinstance(key, str) else key(value)
-            if found[name, value].needs_gate or found[name, value].keeps == "weighted":
+            threshold = value.item() if hasattr(value, "item") else value  # of NumPy and torch
+            check_threshold(name, threshold, None, f"exits.{name}", "")
+            made = make_criterion(key, threshold) if isinstance(key, str) else key(threshold)
+            if made.needs_gate or made.keeps == "weighted":
                 what = "a criterion with a gate or a weighted state"
                 raise InputError(f"exits.{name}: found {what}, expected one that reads states or predictions.")
+            found[name, threshold] = made
     return found
 
 
@@ -367,8 +404,16 @@ def exit_rows(
             yield row | {"criterion": name, "threshold": float(threshold)}
 
 
-def find_module(model: nn.Module, module: Module) -> nn.Module:
-    return module if isinstance(module, nn.Module) else model.get_submodule(module)
+def find_module(model: nn.Module, module: Module, where: str) -> nn.Module:
+    """The module, or the one with this path in the model. Raises InputError, `where` it was named."""
+    if isinstance(module, nn.Module):
+        return module
+    known = dict(model.named_modules())
+    if module not in known:
+        near = get_close_matches(str(module), filter(None, known), n=3) or list(filter(None, known))[:3]
+        found = f"no module {module!r} in {_name(model)}"
+        raise InputError(f"{where}: found {found}, expected one of its modules, such as {', '.join(near)}.")
+    return known[module]
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

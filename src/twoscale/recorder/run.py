@@ -133,21 +133,14 @@ def write_card(
     folder = Path(folder)
     iteration = _last_iteration(folder) if iteration is None else iteration
     quality, facts = _quality(folder, iteration), _facts(folder, iteration)
-    # the table "depth_states": medians over the tokens of each sequence
-    keys = ["iteration", "group", "k", "sequence", "document"]
-    measures = [name for name in tables.columns("depth_states") if name not in (*keys, "tokens")]
-    rows = pd.read_parquet(table_path(folder, "trajectories", iteration), columns=[*keys, *measures])
-    by_sequence = rows.groupby(keys, sort=False)
-    states = by_sequence[measures].median().assign(tokens=by_sequence.size()).reset_index()
+    trajectories = table_path(folder, "trajectories", iteration)
+    states = aggregate.summarise("loop_sequences", [trajectories], folder.name)  # as in the claims of the run
+    tables.check_finite("loop_sequences", states, trajectories)
     twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
     card = depth.summarise_card(quality, states, facts["trained_loops"], SEED)
     findings = depth.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)
     written = {name: folder / "tables" / f"{name}.parquet" for name in ("depth_card", "depth_findings")}
-    for (name, path), frame in zip(written.items(), (card, findings), strict=True):
-        tables.write(name, frame.assign(run=folder.name)[list(tables.columns(name))], path)
     picture, target = folder / "depth_card.svg", folder / "depth-card.md"
-    context = style.FigureContext(folder.name, text, int(quality["loops"].max()))
-    style.save(depth.draw_depth_card(card, findings, context=context), picture)
     further = {"gains": _gains(folder, iteration), "spectrum": _spectrum(folder, iteration)}
     modules = ", ".join(f"{group} ({name})" for group, name in facts["modules"].items())
     sizes = f"{facts['tokens']} tokens in {facts['sequences']} sequences"
@@ -158,8 +151,13 @@ def write_card(
         "precision": facts["precision"],
         "checkpoint": iteration,
     }
+    # before the first file is written
+    content = depth.card_page(card, findings, folder.name, identity, picture.name, **further)
+    for (name, path), frame in zip(written.items(), (card, findings), strict=True):
+        tables.write(name, frame.assign(run=folder.name)[list(tables.columns(name))], path)
+    context = style.FigureContext(folder.name, text, int(quality["loops"].max()))
+    style.save(depth.draw_depth_card(card, findings, context=context), picture)
     with replacing(target) as temporary:
-        content = depth.card_page(card, findings, folder.name, identity, picture.name, **further)
         temporary.write_text(content, encoding="utf-8")
     return [target, picture, *written.values()]
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from twoscale import tables
 from twoscale.base import InputError, first_line
 from twoscale.dynamics.arnoldi import LoopStepMap, Product, arnoldi, check_precision, start_vectors
+from twoscale.dynamics.states import check_finite, loop_places
 from twoscale.dynamics.vectors import norm
 from twoscale.recorder.recorded import check_absent, table_path
 from twoscale.recorder.recorder import Loop, Module, Output, find_module, tensors
@@ -123,7 +125,7 @@ class RecordedStep:
         if callable(output.pick):
             raise InputError(f"group {label}: found a function that picks the state, expected an index or a key.")
         states: list[Tensor] = []
-        module, count = find_module(model, output.module), 0
+        module, count = find_module(model, output.module, f"group {label}"), 0
 
         def receive(_: Any, args: Any, found: Any) -> None:
             nonlocal states, count
@@ -134,6 +136,13 @@ class RecordedStep:
         if count < 2:
             raise InputError(f"group {label}: found {count} loop steps in a forward pass, expected at least 2.")
         state, after = states
+        norms = torch.stack([norm(state), norm(after)])  # (2, B, …)
+        length = norms[0].numel() // len(state)
+        keys = {
+            "sequence": np.arange(len(state)).repeat(length),
+            "position": np.tile(np.arange(length), len(state)),
+        }
+        check_finite(norms, keys, loop_places(label, count + 1)[-2:], "a state of norm")
         early = cls(label, module, output, call, 0, count - 1, state, after)
         gap = (early(early.state) - early.after).norm() / early.after.norm()
         return early if gap <= SAME else replace(early, place=count - 2)

@@ -47,6 +47,7 @@ def claims_markdown(
         exits={} if quality.empty else exits,
         scales=scale_table(scales),
         regimes=regimes,
+        statistic=regime.STATISTIC,
         drifting=", ".join(group for group, found in regimes.items() if found.name == DRIFTING),
         summary=[(v.claim.number, v.claim.title, f"**{word}**") for v, word in zip(verdicts, words, strict=True)],
         verdicts=[

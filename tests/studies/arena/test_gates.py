@@ -112,6 +112,10 @@ def test_an_array_of_losses_is_the_same_as_their_table(losses, tmp_path):
         ({"nats": np.ones((2, 3, 4))}, "no array losses"),
         ({"losses": np.ones((2, 3))}, r"losses with shape \(2, 3\)"),
         ({"losses": np.ones((2, 3, 4)), "documents": np.arange(3)}, r"documents with shape \(3,\)"),
+        ({"losses": np.ones((2, 3, 4)), "documents": np.array([0, np.nan])}, "documents that are not whole numbers"),
+        ({"losses": np.full((2, 3, 4), "a")}, "losses with type <U1, expected numbers"),
+        ({"losses": np.full((2, 3, 4), np.nan)}, "no losses besides NaN"),
+        ({"losses": np.ones((2, 3, 1))}, "losses at 1 depth, expected at least 2"),
         ({"losses": np.where(np.arange(24).reshape(2, 3, 4) == 17, np.nan, 1)}, "sequence 1, position 1"),
     ],
 )
@@ -121,19 +125,37 @@ def test_wrong_arrays_are_refused(arrays, words, tmp_path):
         gates.read_losses(tmp_path / "losses.npz")
 
 
+def test_whole_numbers_may_be_stored_as_floats(losses, tmp_path):
+    frame = loss_table().astype({"depth": float, "position": float, "document": float})
+    as_floats = gates.read_losses(write("depth_losses", frame, tmp_path / "floats.parquet"))
+    assert torch.equal(as_floats.nats, losses.nats)
+    assert as_floats.tokens.equals(losses.tokens)
+    exits = exit_table(losses, 3.0)
+    found = gates.read_exits(write("gate_exits", exits, tmp_path / "exits.parquet"), losses)
+    assert set(found["gate", 0.5].tolist()) == {3}
+    np.savez(tmp_path / "whole.npz", losses=np.arange(24).reshape(2, 3, 4), documents=np.array([0.0, 1.0]))
+    whole = gates.read_losses(tmp_path / "whole.npz")
+    assert whole.nats[1:, 0].tolist() == [0, 1, 2, 3]
+
+
 # (table, change, what the sentence says)
 FAULTS = {
     "a missing depth": ("losses", lambda f: f[f.index != 7], "found 5 losses for|position 7"),
     "depths from 0": ("losses", lambda f: f.assign(depth=f["depth"] - 1), "each depth 1 … 5"),
     "a repeated loss": ("losses", lambda f: pd.concat([f, f[:1]]), "sequence 0, position 0, min 1, size 7"),
-    "a loss of NaN": ("losses", lambda f: f.assign(loss=f["loss"].where(f.index != 7)), "column loss"),
+    "a loss of NaN": ("losses", lambda f: f.assign(loss=f["loss"].where(f.index != 7)), "position 7.* loss nan"),
+    "a null of a depth": ("losses", lambda f: f.assign(depth=f["depth"].where(f.index != 7)), "position 7.* depth nan"),
+    "half a depth": ("losses", lambda f: f.assign(depth=f["depth"] + 0.5), "depth 1.5, .* a whole number in the col"),
+    "a depth in words": ("losses", lambda f: f.assign(depth="one"), "the column depth with type .*, expected a whole"),
+    "one depth": ("losses", lambda f: f[f["depth"] == 1], "losses at 1 depth, expected at least 2"),
     "infinity": ("losses", lambda f: f.assign(loss=f["loss"].where(f.index != 7, np.inf)), "position 7.* loss inf"),
     "two documents": ("losses", lambda f: f.assign(document=f["position"]), "sequence 0, min 0, max 39"),
     "no losses": ("losses", lambda f: f[:0], "found no rows"),
     "beyond the depths": ("exits", lambda f: f.assign(depth=f["depth"] + 1), "depth 7, expected a depth of 1 … 6"),
     "a repeated exit": ("exits", lambda f: pd.concat([f, f[:1]]), "961 exits of 960 tokens for gate"),
     "a token without exit": ("exits", lambda f: f[1:], "959 exits of 959 tokens for gate"),
-    "a null": ("exits", lambda f: f.assign(threshold=np.nan), "column threshold"),
+    "a null": ("exits", lambda f: f.assign(threshold=np.nan), "position 0.*number in the column threshold"),
+    "a threshold of infinity": ("exits", lambda f: f.assign(threshold=np.inf), "threshold inf, .* finite number"),
     "the name of a control": ("exits", lambda f: f.assign(criterion="fixed"), "criterion fixed"),
 }
 

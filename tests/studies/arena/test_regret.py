@@ -14,6 +14,7 @@ from tests.unit.test_benchmark import checkpoint, exits
 from tests.unit.test_engine import PUBLISHED, VARIANTS
 from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.references import Pass, Planned, cheapest_exits, exit_costs
@@ -63,6 +64,15 @@ def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
     _, counts = evaluate(model, TEXT.inputs, criterion, 6, noise)
     assert loop_steps[:, 0].tolist() == counts.loop_steps[0, :, 0].tolist()
     assert evaluations[:, 0].tolist() == counts.evaluations[0, :, 0].tolist()
+
+
+def test_a_loss_that_is_not_finite_is_refused_with_its_place():
+    model = small_model()
+    model.final_norm.weight.data[0] = torch.nan
+    with pytest.raises(InputError, match=r"^group \S+, loop step 0, sequence 0, position 0: found a loss of nan"):
+        measure_regret(checkpoint(model), TEXT, exits(max_loops=LOOPS), 2)
+    with pytest.raises(InputError, match=r"^config key exits.max_loops: found 1, expected at least 2"):
+        measure_regret(checkpoint(small_model()), TEXT, exits(max_loops=1), 2)
 
 
 def test_a_weighted_mean_is_no_state_of_a_trajectory_and_has_no_regret():

@@ -73,15 +73,18 @@ def quality(losses=LOSSES, documents=8, tokens=100):
 
 def states(step=lambda k: 0.5**k, norm=lambda k: 1.0, groups=("2", "3"), documents=8, last=24):
     """Step and state norms as functions of the loop step; the direction moves by the step over the norm."""
+    keys = ["iteration", "group", "k", "sequence", "document"]
     rows = [
-        {"iteration": 20, "group": group, "k": k, "sequence": n, "document": n, "tokens": 100}
+        dict(zip(keys, (20, group, k, n, n), strict=True))
         | {"state_norm": norm(k), "step_norm": step(k), "cosine": 0.5 if k else np.nan}
         | {"direction_step_norm": step(k) / norm(k)}
         for group in groups
         for k in range(last + 1)
         for n in range(documents)
     ]
-    return pd.DataFrame(rows)
+    long = pd.DataFrame(rows).melt(keys, var_name="measure", value_name="mean")
+    undefined = long["mean"].isna()
+    return long.assign(count=np.where(undefined, 0, 100), nulls=np.where(undefined, 100, 0))
 
 
 def card(losses=LOSSES, unlooped=None, tolerance=0.01, **of_states):

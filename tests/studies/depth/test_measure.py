@@ -10,6 +10,7 @@ import torch
 from tests import small
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from twoscale import tables
+from twoscale.base import InputError
 from twoscale.dynamics import vectors
 from twoscale.exits import references
 from twoscale.model.loss import cross_entropies, entropies
@@ -97,7 +98,7 @@ def test_the_batch_and_the_size_of_the_parts_change_nothing(monkeypatch):
     monkeypatch.setattr(references, "LOGITS_AT_A_TIME", 1)  # one token at a time
     parts = [measure_batch(subject, TEXT[i : i + 1], COUNTS) for i in range(3)]
     pairs = [(["sequence", "group", "k"], lens, lens_of(subject, batch_size=1))]
-    for table, keys in enumerate((["loops", "sequence"], ["group", "k", "sequence"])):
+    for table, keys in enumerate((["loops", "sequence"], ["group", "k", "sequence", "measure"])):
         pairs.append((keys, pd.DataFrame(cards[table]), pd.concat([pd.DataFrame(part[table]) for part in parts])))
     for keys, *frames in pairs:
         pd.testing.assert_frame_equal(*(frame.sort_values(keys, ignore_index=True) for frame in frames), rtol=1e-9)
@@ -136,7 +137,7 @@ def test_states_are_those_of_the_trace_at_the_largest_loop_count(changes):
     traced = subject.model.trace(TEXT.inputs, [last] * len(subject.model.config.groups), subject.noise(TEXT.sequences))
     for stage in (stage for stage in traced if stage.stage and stage.stage.is_group):
         label = subject.model.config.group_labels[stage.stage.group]
-        own = found[found["group"] == label].set_index(["k", "sequence"]).sort_index()
+        own = found[found["group"] == label].set_index(["measure", "k", "sequence"]).sort_index()
         for k in range(last):
             before, after = stage.states[k], stage.states[k + 1]
             directions = [state / vectors.norm(state)[..., None] for state in (before, after)]
@@ -147,9 +148,18 @@ def test_states_are_those_of_the_trace_at_the_largest_loop_count(changes):
             }
             for i, sequence in enumerate(TEXT.sequences):
                 for name, values in expected.items():
-                    assert own.loc[(k, sequence), name] == pytest.approx(values[i].quantile(0.5).item())
-        assert own["cosine"].isna().groupby("k").all().tolist() == [True] + [False] * last
-        assert own.loc[last]["step_norm"].notna().all()  # one loop step more is taken
+                    assert own.loc[(name, k, sequence), "mean"] == pytest.approx(values[i].mean().item())
+        cosines = own.loc["cosine"]
+        assert cosines["mean"].isna().groupby("k").all().tolist() == [True] + [False] * last
+        assert set(cosines.loc[0, "nulls"]) == {LENGTH}
+        assert own.loc[("step_norm", last), "count"].tolist() == [LENGTH] * 3  # one loop step more is taken
+
+
+def test_a_state_that_is_not_finite_is_refused_with_its_place():
+    subject = checkpoint()
+    next(subject.model.groups[0].parameters()).data.fill_(torch.nan)
+    with pytest.raises(InputError, match=r"^group \S+, loop step 1, sequence 4, position 0: found a state of norm nan"):
+        measure_batch(subject, TEXT, COUNTS)
 
 
 def test_few_states_are_held_at_a_time():

@@ -31,7 +31,11 @@ from twoscale.studies.arena.measure import PRICES
 
 GROUP = "loop"  # the one looped group of these tables
 TOKEN, POINT = ["sequence", "position"], ["criterion", "threshold"]
-KINDS = {"string": "OU", "float64": "iuf", "int32": "iu"}  # dtype of a declared column -> kinds of NumPy
+KINDS = {  # dtype of a declared column -> what it holds, and kinds of NumPy; whole numbers may be stored as floats
+    "string": ("text", "OU"),
+    "float64": ("a finite number", "iuf"),
+    "int32": ("a whole number", "iuf"),
+}
 Exits = dict[tuple[str, float], Tensor]  # (criterion, threshold) -> the depth int64 (M,) at which each token leaves
 
 
@@ -65,13 +69,13 @@ class Losses:
 def read_losses(path: Path) -> Losses:
     """Read the table "depth_losses" or, from .npz, the array `losses` of `read_wide`.
 
-    Raises InputError unless every token has one finite loss at each depth 1 … K.
+    Raises InputError unless every token has one finite loss at each depth 1 … K, and K is at least 2.
     """
     if path.suffix == ".npz":
         return read_wide(path)
     frame = _read("depth_losses", path).sort_values([*TOKEN, "depth"])
-    _refuse(path, frame[~np.isfinite(frame["loss"])], "expected finite losses")
     depths = int(frame["depth"].max())
+    _check_depths(path, depths)
     counts = frame.groupby(TOKEN)["depth"].agg(["min", "size", "nunique"])
     is_whole = (counts["min"] == 1) & (counts["size"] == depths) & (counts["nunique"] == depths)
     _refuse(path, counts[~is_whole].reset_index(), f"expected one loss at each depth 1 … {depths}")
@@ -94,19 +98,26 @@ def read_wide(path: Path) -> Losses:
                 f"{path}: found {'no array losses' if shape is None else f'losses with shape {shape}'}, expected "
                 "an array losses of sequences, positions and depths."
             )
-        losses = arrays["losses"]
+        losses = _floats(path, "losses", arrays["losses"])
         documents = arrays["documents"] if "documents" in arrays else np.arange(len(losses))
+    _check_depths(path, shape[-1])
     if documents.shape != shape[:1]:
         raise InputError(f"{path}: found documents with shape {documents.shape}, expected {shape[:1]} as in losses.")
+    if not (np.isfinite(_floats(path, "documents", documents)) & (documents % 1 == 0)).all():
+        raise InputError(f"{path}: found documents that are not whole numbers, expected one whole number per sequence.")
     missing = np.isnan(losses).sum(-1)  # (sequences, positions)
     sequence, position = np.nonzero(missing < shape[-1])
     wrong = np.nonzero((missing % shape[-1] > 0) | np.isinf(losses).any(-1))
     if len(wrong[0]):
         where = f"sequence {wrong[0][0]}, position {wrong[1][0]}"
         raise InputError(f"{path}: found {where}, expected one finite loss at each depth, or NaN at all of them.")
+    if not len(sequence):
+        raise InputError(f"{path}: found no losses besides NaN, expected those of at least one token.")
     nats = np.empty((shape[-1] + 1, len(sequence)), losses.dtype)
     nats[0], nats[1:] = np.inf, losses[sequence, position].T
-    tokens = pd.DataFrame({"document": documents[sequence], "sequence": sequence, "position": position})
+    tokens = pd.DataFrame(
+        {"document": documents[sequence].astype(np.int64), "sequence": sequence, "position": position}
+    )
     return Losses(path, tokens, torch.from_numpy(nats))
 
 
@@ -131,12 +142,35 @@ def _read(table: str, path: Path) -> pd.DataFrame:
     frame = tables.read(table, path)
     if frame.empty:
         raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
-    for name, dtype in tables.columns(table).items():
-        if frame[name].isna().any() or frame[name].to_numpy().dtype.kind not in KINDS[dtype]:
-            raise InputError(
-                f"{path}: found the column {name} with type {frame[name].dtype}, expected {dtype} without nulls."
-            )
-    return frame
+    checked = {name: _column(path, frame, name, dtype) for name, dtype in tables.columns(table).items()}
+    return pd.DataFrame(checked)
+
+
+def _column(path: Path, frame: pd.DataFrame, name: str, dtype: str) -> np.ndarray:
+    """The values of a column, without nulls, in the declared type."""
+    expected, kinds = KINDS[dtype]
+    _refuse(path, frame[frame[name].isna()], f"expected {expected} in the column {name}")
+    values = frame[name].to_numpy()
+    if values.dtype.kind not in kinds:
+        raise InputError(f"{path}: found the column {name} with type {frame[name].dtype}, expected {expected} in it.")
+    if dtype != "string":
+        _refuse(path, frame[~np.isfinite(values)], f"expected {expected} in the column {name}")
+    if dtype == "int32":
+        _refuse(path, frame[values % 1 != 0], f"expected {expected} in the column {name}")
+        return values.astype(np.int64)
+    return values
+
+
+def _floats(path: Path, name: str, values: np.ndarray) -> np.ndarray:
+    """An array of numbers as floats of its precision."""
+    if values.dtype.kind not in KINDS["float64"][1]:
+        raise InputError(f"{path}: found {name} with type {values.dtype}, expected numbers.")
+    return values if values.dtype.kind == "f" else values.astype(np.float64)
+
+
+def _check_depths(path: Path, depths: int) -> None:
+    if depths < 2:
+        raise InputError(f"{path}: found losses at {depths} depth, expected at least 2 depths to choose from.")
 
 
 def _refuse(path: Path, wrong: pd.DataFrame, expected: str) -> None:

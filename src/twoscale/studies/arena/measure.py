@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from twoscale.base import meter
+from twoscale.base import InputError, meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
+from twoscale.dynamics.states import check_finite, loop_places, token_keys
 from twoscale.exits.contract import GivenStates, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
@@ -110,8 +111,11 @@ def measure_regret(
     """Rows of the tables "exit_regret", "oracle_frontier" and "exit_reliability" without their column `run`, by name.
 
     Every operating point of `exits`, and fixed loops at every count; every loop step has its own keys and values. A
-    weighted mean is no state of a trajectory, so criteria that keep one are left out.
+    weighted mean is no state of a trajectory, so criteria that keep one are left out. Raises InputError for a loss that
+    is not finite.
     """
+    if exits.max_loops < 2:
+        raise InputError("config key exits.max_loops: found 1, expected at least 2 loop steps to choose from.")
     criteria = make_criteria(exits) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
     criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
     labels = checkpoint.model.config.group_labels
@@ -121,7 +125,9 @@ def measure_regret(
             tokens = batch.inputs.to(checkpoint.device)
             passing = Pass.of(checkpoint, tokens, batch.sequences, exits.max_loops)
             for frozen in frozen_groups(passing, tokens):
-                losses, group = frozen.losses(batch.targets), {"group": labels[frozen.group]}
+                losses, label = frozen.losses(batch.targets), labels[frozen.group]
+                check_finite(losses, token_keys(0, batch), loop_places(label, len(losses)), "a loss of")
+                group = {"group": label}
                 for (name, threshold), criterion in criteria.items():
                     loop_steps, evaluations = frozen.exits(criterion, exits.readout)
                     point = group | {"criterion": name, "threshold": float(threshold)}

@@ -17,9 +17,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims import bootstrap
+from twoscale.claims import bootstrap, regime
 from twoscale.claims.bootstrap import with_bounds
-from twoscale.claims.regime import regime
 from twoscale.config import PROJECT
 from twoscale.figures import style
 from twoscale.jobs.rows import StudyJob
@@ -208,8 +207,6 @@ def draw_lens(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, cont
 
 NO_GROUP = ""  # in the column `group`: what the prediction has
 ALIKE = ["sequence", "document", "tokens"]
-STATE_KEYS = {"iteration", "group", "k", *ALIKE}
-STATE_MEASURES = [name for name in tables.columns("depth_states") if name not in STATE_KEYS]
 
 
 def run_card(job: StudyJob) -> None:
@@ -238,7 +235,9 @@ def summarise_card(quality: pd.DataFrame, states: pd.DataFrame, trained: int, se
     quality = quality.assign(excess=quality["ce"] - quality["sequence"].map(best), group=NO_GROUP)
     at_counts = states[states["k"].isin(quality["loops"])].rename(columns={"k": "loops"})
     parts = [_means(quality, name, seed) for name in ("ce", "excess", "entropy", "flips", "agreement")]
-    parts += [_means(at_counts, name, seed) for name in STATE_MEASURES]
+    for name in states["measure"].unique():
+        of_measure = at_counts[at_counts["measure"] == name]
+        parts.append(_means(of_measure.rename(columns={"mean": name, "count": "tokens"}), name, seed))
     means = pd.concat([part for part in parts if len(part)], ignore_index=True)
     return means.assign(multiple=means["loops"] / trained, iteration=quality["iteration"].iloc[0])
 
@@ -332,15 +331,12 @@ def _ratio(quantity: str, statement: str, sums: np.ndarray, tokens: np.ndarray, 
 
 
 def _regime(group: str, states: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    steps, norms, directions = (
-        states.pivot(index="sequence", columns="k", values=name).to_numpy(np.float64)
-        for name in ("step_norm", "state_norm", "direction_step_norm")
-    )
-    found = regime(steps[:, :-1], norms, directions[:, :-1])
+    found = regime.of_sequences(states)
     yield {"group": group, "quantity": "regime", "statement": found.sentence}
     for name in ("step_exponent", "norm_exponent", "direction_exponent"):
         yield {"group": group, "quantity": name, "statement": found.name} | getattr(found, name)._asdict()
-    yield {"group": group, "quantity": "last_step", "statement": found.name, "value": found.last_step}
+    for name in ("last_step", "unsettled_share"):
+        yield {"group": group, "quantity": name, "statement": found.name, "value": getattr(found, name)}
 
 
 def card_sentence(table: pd.DataFrame) -> str:
@@ -452,7 +448,8 @@ def card_page(
         names=NAMES,
         quality=at.pop(NO_GROUP),
         states=at,
-        measures=STATE_MEASURES,
+        measures=card.loc[card["group"] != NO_GROUP, "quantity"].unique().tolist(),
+        statistic=regime.STATISTIC,
         picture=picture,
         last=card["loops"].max(),
         recorded=recorded,

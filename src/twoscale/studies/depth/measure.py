@@ -20,12 +20,13 @@ from twoscale import tables
 from twoscale.base import meter
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
-from twoscale.dynamics.states import batches, exact
+from twoscale.dynamics.states import batches, check_finite, exact, loop_places, token_keys
 from twoscale.exits.references import Pass, measure_tokens
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages
 
 Row = dict[str, object]
+STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step_norm")  # in the table "depth_states"
 
 
 # --- lens -----------------------------------------------------------------------------------------------------------
@@ -126,12 +127,12 @@ class _Walk:
         label, loops = self.passing.model.config.group_labels[index], self.passing.loops
         states = self.passing.states(index, entered, loops + 1)  # one more, for the step after the last row
         steps = loop_steps(self._decoding(states) if index == 0 else states)
+        keys, places = token_keys(0, self.batch), loop_places(label, loops + 1)
         for k, step in zip(range(loops + 1), steps, strict=False):
-            # over the tokens of each sequence, without NaN
-            medians = {
-                name: values.double().nanquantile(0.5, dim=-1).tolist() for name, values in measure_state(step).items()
-            }
-            self.states += ({"group": label, "k": k} | row for row in self.batch.rows(**medians))
+            check_finite(step.state_norm[None], keys, places[k : k + 1], "a state of norm")
+            for measure, values in measure_state(step).items():
+                key = {"group": label, "k": k, "measure": measure}
+                self.states += (key | row for row in self.batch.rows(**over_tokens(values)))
         return self.passing.model.finish(index, step.state.to(entered.dtype))
 
     def _decoding(self, states: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -170,11 +171,18 @@ def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
 
 
 def measure_state(step: LoopStep) -> dict[str, Tensor]:
-    """The measures in the table "depth_states" of a loop step, (...) each; NaN where one is undefined."""
+    """The `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
     assert step.update is not None
     start = direction(step.state)
     of_direction = LoopStep(start, direction(step.state + step.update) - start, None, None, step.distance_to_final)
     undefined = torch.full_like(step.state_norm, torch.nan)
-    measures = [LOOP_MEASURES[name] for name in tables.columns("depth_states") if name in LOOP_MEASURES]
+    measures = [LOOP_MEASURES[name] for name in STATE_MEASURES]
     read = [(each, of_direction if each.of_direction else step) for each in measures]
     return {each.name: each.compute(found) if each.defined(found) else undefined for each, found in read}
+
+
+def over_tokens(values: Tensor) -> dict[str, list[float]]:
+    """`SEQUENCE_STATISTICS` of values (B, T), of which NaN is no value: name -> one number per sequence."""
+    nulls = values.isnan().sum(-1)
+    counts = values.shape[-1] - nulls
+    return {"mean": values.double().nanmean(-1).tolist(), "count": counts.tolist(), "nulls": nulls.tolist()}

@@ -11,6 +11,7 @@ from twoscale.config.types import Count, InBatches, NonNegative, Number, Positiv
 from twoscale.figures.catalogue import Figure, is_published, table
 from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.model.flops import parameters
+from twoscale.tables import SEQUENCE_STATISTICS
 from twoscale.tables import table as columns
 
 if TYPE_CHECKING:
@@ -108,31 +109,27 @@ TABLES = {
         flips=("float64", "share of tokens whose prediction differs from the one at the next smaller loop count"),
         agreement=("float64", "share of tokens whose prediction is that at the trained loop count"),
     ),
-    # One row per (checkpoint, group, loop step, sequence), from one pass: medians over the tokens of the sequence. A
-    # recorded run has no step after its last state.
-    "depth_states": columns(
-        "iteration group k sequence document tokens",
-        state_norm=("float64", "norm of x^k"),
-        step_norm=("float64", "norm of the step from x^k to x^{k+1}"),
-        cosine=("float64", "cosine of successive updates; null at k = 0 and below the rounding floor"),
-        direction_step_norm=("float64", "norm of the step from x^k/||x^k|| to x^{k+1}/||x^{k+1}||"),
-    ),
+    # One row per (checkpoint, group, loop step, sequence, measure), from one pass, as in "loop_sequences".
+    "depth_states": columns("iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     # One row per (loop count, group, quantity), with 95 % intervals over documents.
     "depth_card": columns(
         "run iteration loops multiple group quantity tokens value low high",
         loops=("int32", "loop count of every group"),
         multiple=("float64", "loops divided by the trained loop count"),
         group=OF_GROUP,
-        quantity=("string", "ce, excess (ce minus the lowest one), or a column of depth_quality or depth_states"),
-        value=("float64", "value; for a column of depth_states, the value of the group at k = loops"),
+        quantity=(
+            "string",
+            "ce, excess (ce minus the lowest one), a column of depth_quality or a measure of depth_states",
+        ),
+        value=("float64", "mean over tokens; for a measure of depth_states, of the group at k = loops"),
         **INTERVAL,
     ),
     # Findings of the card, one row per (group, quantity), with 95 % intervals over documents.
     "depth_findings": columns(
         "run iteration group quantity value low high",
         group=OF_GROUP,
-        quantity=("string", "such as best_loops, plateau_first, loop_gain; regime, and its exponents"),
-        value=("float64", "loop counts, nats per token, or an exponent; null if not measured"),
+        quantity=("string", "such as best_loops, plateau_first, loop_gain; regime, and its numbers"),
+        value=("float64", "loop counts, nats per token, an exponent or a share; null if not measured"),
         **INTERVAL,
         statement=("string", "the finding in words"),
     ),
