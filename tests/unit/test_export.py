@@ -18,6 +18,7 @@ from twoscale.base import InputError
 from twoscale.config import ConfigSlice, plain
 from twoscale.data import tokenizer as tokenizers
 from twoscale.export import code_files, folder
+from twoscale.export.__main__ import replace_code
 from twoscale.export.folder import write_export
 
 pytestmark = pytest.mark.runs
@@ -64,6 +65,21 @@ def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
     with safetensors.safe_open(release / "model.safetensors", framework="pt") as file:
         assert file.metadata() == {"format": "pt"}
         assert "model.groups.0.adapter.weight" in file.keys()  # noqa: SIM118 - not a mapping
+
+
+def test_the_code_of_an_older_export_is_replaced_in_its_checkpoints_too(tmp_path):
+    release = exported.export(tmp_path).folder
+    names = ("modeling_twoscale.py", "iteration_000000/modeling_twoscale.py", "iteration_000020/modeling_twoscale.py")
+    weights = (release / "iteration_000000" / "model.safetensors").read_bytes()
+    for name in names:
+        (release / name).unlink()
+        (release / name).write_text("older code")
+    replace_code(release)
+    for name in names:
+        assert (release / name).read_text(encoding="utf-8") == code_files()["modeling_twoscale.py"]
+    assert (release / "iteration_000000" / "model.safetensors").read_bytes() == weights
+    with pytest.raises(InputError, match=r"found no modeling_twoscale\.py, expected the folder of an exported model\."):
+        replace_code(tmp_path)
 
 
 def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
