@@ -95,7 +95,9 @@ WRONG_USES = {
     "draw.py twoscale.figures.fig2.drow": f"error: first argument: found 'twoscale.figures.fig2.drow', {NO_FUNCTION}",
     "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run', {NO_FUNCTION}",
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
-    "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments --evidence": "error: docs",
+    "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments --evidence": (
+        "error: docs"
+    ),
     "gpu_pack.py run --minutes nan": "argument --minutes: invalid positive value: 'nan'",
     "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
     "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",

@@ -191,7 +191,7 @@ def card(
     at = log.set_index("iteration")
     numbers = (int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints)  # type: ignore[index]
     rows = [(i, at["tokens_seen"].get(i, 0), at["held_out_loss"].get(i, float("nan"))) for i in numbers]
-    front = {
+    front: dict[str, Any] = {
         "license": "mit",
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
