@@ -277,7 +277,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             "accumulation, or train with the library, where the key train.recompute does the same."
         )
 
-    gradient_checkpointing_enable = activation_checkpointing_enable  # its name before transformers 5.24
+    gradient_checkpointing_enable = activation_checkpointing_enable  # the older name
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
