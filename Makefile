@@ -12,7 +12,7 @@
 # make test-runs   tests of whole runs: copies and reruns, kills, published models, recipes of docs/extending.md
 # make test-slurm  the workflow on a SLURM of two nodes, which is installed if it is missing
 # make test-tools  tests with further packages, which it installs: make test-tools, or one: make test-tools SUITE=recorder
-#                  suites: slurm pythons pack release recorder packaging site
+#                  suites: slurm pythons pack release recorder packaging site newest
 # make lint        ruff, snakefmt, mypy over src, codespell, snakemake --lint; make format formats
 # make generated   the files that are made of the config classes, tables and results: paper.yaml, pages in docs/
 #
@@ -69,7 +69,7 @@ test-long: env
 
 # Suites with further packages, two at a time, because most of them use one core; where packages or tools cannot be
 # installed, the tests are skipped and say so.
-SUITES = pythons slurm pack release recorder packaging site
+SUITES = pythons slurm pack release recorder packaging site newest
 TOOLS  = $(addprefix $(VENV)/tools/,tests/recorder tests/release tests/packaging docs)
 
 test-tools: env $(if $(SUITE),$(filter %/$(SUITE:site=docs),$(TOOLS)),$(TOOLS))
@@ -85,6 +85,15 @@ suite-%: env
 # between calls.
 suite-pythons: env
 	BIN=$(BIN) tests/pythons.sh
+
+# with the version of requirements.txt, the oldest and the newest
+suite-release: env
+	$(BIN)/python -m pytest tests/release
+	$(BIN)/python -m tests.release.versions $(VENV)/transformers
+
+# unit tests with the newest packages
+suite-newest: env
+	$(BIN)/python -m tests.newest $(VENV)/newest
 
 # needs pip's registry, and the environment with torch of suite-pythons
 suite-pack: env $(filter suite-pythons,$(MAKECMDGOALS))

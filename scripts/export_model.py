@@ -5,6 +5,7 @@ import json
 import yaml
 
 from twoscale import tables
+from twoscale.claims.evidence import Evidence
 from twoscale.config import PROJECT
 from twoscale.data.shards import TokenMetadata, read_metadata
 from twoscale.data.tokenizer import load_tokenizer
@@ -15,6 +16,8 @@ from twoscale.jobs import command, machine
 def main(arguments) -> None:
     config = arguments.config
     read_metadata(arguments.metadata, TokenMetadata)  # refuses a broken file
+    files = dict(zip(tables.CLAIM_TABLES, arguments.evidence, strict=False))  # none without claims
+    evidence = Evidence.read(files, max_loops=config.max_loops, seed=config.seed) if files else None
     readme = card(
         config,
         arguments.checkpoints,
@@ -23,6 +26,7 @@ def main(arguments) -> None:
         [entry for segment in arguments.segments for entry in machine.recorded_environments(segment)],
         yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8")),
         arguments.claims and tables.read("claims", arguments.claims),
+        evidence,
     )
     texts = {"README.md": readme, "LICENSE": (PROJECT / "LICENSE").read_text(encoding="utf-8")}
     tokenizer = load_tokenizer(config.tokenizer.name, arguments.tokenizer)
@@ -32,5 +36,6 @@ def main(arguments) -> None:
 if __name__ == "__main__":
     files = ("metadata", "training", "export")
     command.run(
-        main, command.parser(__doc__, files, lists=("checkpoints", "segments"), optional=("tokenizer", "claims"))
+        main,
+        command.parser(__doc__, files, lists=("checkpoints", "segments", "evidence"), optional=("tokenizer", "claims")),
     )

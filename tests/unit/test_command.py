@@ -113,7 +113,9 @@ WRONG_USES = {
     "train_segment.py --optimiser a": unknown("train_segment.py", "optimiser", "optimizer"),
     "plan.py --pre-set tiny": unknown("plan.py", "pre-set", "preset"),
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
-    "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments": "error: docs",
+    "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments --evidence": (
+        "error: docs"
+    ),
     "gpu_pack.py run --minutes nan": "argument --minutes: invalid positive value: 'nan'",
     "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
     "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",

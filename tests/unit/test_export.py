@@ -8,16 +8,20 @@ import pandas as pd
 import pytest
 import safetensors
 import yaml
+from huggingface_hub import ModelCard
 from tokenizers import Tokenizer as Engine
 
 from tests import exported
 from tests.exported import SEED
 from tests.small import ROOT, train_config
 from twoscale import config as configs
+from twoscale import tables
 from twoscale.base import InputError
+from twoscale.claims.evidence import Evidence
 from twoscale.config import ConfigSlice, plain
 from twoscale.data import tokenizer as tokenizers
 from twoscale.export import code_files, folder
+from twoscale.export.__main__ import replace_code
 from twoscale.export.folder import write_export
 
 pytestmark = pytest.mark.runs
@@ -66,6 +70,21 @@ def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
         assert "model.groups.0.adapter.weight" in file.keys()  # noqa: SIM118 - not a mapping
 
 
+def test_the_code_of_an_older_export_is_replaced_in_its_checkpoints_too(tmp_path):
+    release = exported.export(tmp_path).folder
+    names = ("modeling_twoscale.py", "iteration_000000/modeling_twoscale.py", "iteration_000020/modeling_twoscale.py")
+    weights = (release / "iteration_000000" / "model.safetensors").read_bytes()
+    for name in names:
+        (release / name).unlink()
+        (release / name).write_text("older code")
+    replace_code(release)
+    for name in names:
+        assert (release / name).read_text(encoding="utf-8") == code_files()["modeling_twoscale.py"]
+    assert (release / "iteration_000000" / "model.safetensors").read_bytes() == weights
+    with pytest.raises(InputError, match=r"found no modeling_twoscale\.py, expected the folder of an exported model\."):
+        replace_code(tmp_path)
+
+
 def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
     path = exported.checkpoint(tmp_path, 0)
     config = ConfigSlice(dict(exported.job()._values) | {"seed": 12})
@@ -100,7 +119,7 @@ CLAIMS = rows(
 )
 
 
-def card(model=None, data=None, **further) -> str:
+def card(model=None, data=None, loss=3.25, **further) -> str:
     run = configs.runs({"preset": "tiny"})["tiny"]
     values = {name: plain(getattr(run, name)) for name in ("data", "tokenizer")}
     values |= {"data": data or values["data"]}
@@ -108,7 +127,7 @@ def card(model=None, data=None, **further) -> str:
     config = ConfigSlice(values | {"model": plain(model or exported.job().model)})
     parts = {"train.bin": {"count": 4000, "documents": 7}, "val.bin": {"count": 500, "documents": 3}}
     tokens = {"parts": parts, "digest": "ab" * 32, "vocab_size": 257}
-    log = rows("iteration tokens_seen held_out_loss", (10, 640, np.nan), (20, 1280, 3.25))
+    log = rows("iteration tokens_seen held_out_loss", (10, 640, np.nan), (20, 1280, loss))
     environments = [{"first_iteration": 1, "torch": "2.13.0"}, {"first_iteration": 11, "torch": "2.13.0"}]
     paths = [ROOT / f"iteration_{iteration:06d}.safetensors" for iteration in (0, 10, 20)]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
@@ -117,6 +136,42 @@ def card(model=None, data=None, **further) -> str:
 
 def front_matter(text):
     return yaml.safe_load(text.removeprefix("---\n").partition("---\n")[0])
+
+
+def demo_evidence(**changes) -> Evidence:
+    """The released tables of the demo."""
+    folder = ROOT / "docs" / "demo-release" / "demo" / "tables"
+    files = {name: folder / f"{table}.parquet" for name, table in tables.CLAIM_TABLES.items()}
+    return replace(Evidence.read(files, max_loops=30, seed=1337), **changes)
+
+
+def test_a_card_has_the_exits_at_equal_loss_of_the_claims():
+    """The numbers are those of claims 10 and 14 in docs/results.md."""
+    evidence = demo_evidence()
+    text = card(evidence=evidence)
+    for row in (
+        "| all loop steps |  | 30 | 26.4 |",
+        "| acceleration | 11.3 | 3.61 | 4.89 |",
+        "| KL | 0.0384 | 2.62 | 5.69 |",
+        "| step norm | 2.34 | 2.71 | 3.67 |",
+    ):
+        assert row in text
+    no_loss = evidence.quality.assign(ce=1.0)
+    reason = "| step norm | exits.criteria.step_norm.thresholds may end at equal quality, 31.6 |  |  |"
+    assert reason in card(evidence=demo_evidence(quality=no_loss))
+    one_prompt = evidence.latency[evidence.latency["repeat"] == 0]
+    assert "at equal loss" not in card(evidence=demo_evidence(latency=one_prompt))
+    assert "at equal loss" not in card()
+
+
+def test_the_metadata_of_a_card_have_the_held_out_loss_as_the_hub_reads_it():
+    (result,) = ModelCard(card()).data.eval_results
+    assert (result.task_type, result.metric_type, result.metric_value) == ("text-generation", "loss", 3.25)
+    assert (result.dataset_type, result.dataset_name) == ("python_docs", "Python documentation, held out")
+    data = plain(configs.DataConfig(source="fineweb"))
+    (result,) = ModelCard(card(data=data)).data.eval_results
+    assert result.dataset_type == data["repository"]
+    assert "model-index" not in front_matter(card(loss=np.nan))
 
 
 def test_a_card_has_claims_data_seed_checkpoints_licence_and_citation():

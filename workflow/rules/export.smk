@@ -1,10 +1,11 @@
 # The model of the selected run as a folder that the transformers library loads, with a model card (docs/release.md).
 #
-# in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet
+# in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, the tables that claims are judged on
 # out: results/{run}/export
 
 from twoscale.base import json_digest
 from twoscale.export import check_exported, code_files
+from twoscale.tables import CLAIM_TABLES
 
 
 rule export_model:
@@ -18,6 +19,7 @@ rule export_model:
         training=TABLE.format("training"),
         segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
         claims=[TABLE.format("claims")] if runs.figures.claims else [],
+        evidence=[TABLE.format(table) for table in CLAIM_TABLES.values()] if runs.figures.claims else [],
     output:
         export=directory(f"results/{runs.selected}/export"),
     log:

@@ -187,8 +187,18 @@ class EqualQuality:
     def __str__(self) -> str:
         if np.isnan(self.places[-1]):
             return f"{self.criterion} has no threshold of equal quality"
-        threshold = np.exp(np.interp(self.places[-1], range(len(self.thresholds)), np.log(self.thresholds)))
-        return f"{self.criterion} at τ = {threshold:.3g}"
+        return f"{self.criterion} at τ = {self.threshold:.3g}"
+
+    @property
+    def threshold(self) -> float:
+        """The threshold at the place of all documents, NaN without one."""
+        return float(np.exp(np.interp(self.places[-1], range(len(self.thresholds)), np.log(self.thresholds))))
+
+    def evaluations(self, evidence: Evidence) -> np.ndarray:
+        """Evaluations per token and group at each place (R + 1,)."""
+        units = evidence.evaluations([(self.criterion, threshold) for threshold in self.thresholds])
+        totals = np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
+        return _interpolated(mean(totals), self.places)
 
     def loss_beyond(self) -> np.ndarray:
         """Nats lost from the place to the tenfold threshold (R + 1,). Raises InconclusiveError beyond the last one."""
@@ -296,13 +306,38 @@ def _loss_beyond(evidence: Evidence, criterion: str, other: str | None = None) -
 def _evaluations_at_equal_quality(evidence: Evidence, criterion: str, other: str) -> Estimate:
     """Evaluations per token and group of `criterion` minus those of `other`, each where it has lost `EQUAL_QUALITY`."""
     qualities = _known_qualities(evidence, criterion, other)
-    counts = []
-    for quality in qualities:
-        units = evidence.evaluations([(quality.criterion, threshold) for threshold in quality.thresholds])
-        totals = np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
-        counts.append(_interpolated(mean(totals), quality.places))
+    counts = [quality.evaluations(evidence) for quality in qualities]
     remark = ", ".join(f"{quality}: {count[-1]:.3g}" for quality, count in zip(qualities, counts, strict=True))
     return _of_documents(counts[0] - counts[1], qualities[0].effective, remark)
+
+
+@dataclass(frozen=True)
+class EqualQualityPoint:
+    """The exits of a criterion where it has lost `EQUAL_QUALITY` compared with full depth."""
+
+    criterion: str
+    threshold: float = np.nan
+    evaluations: float = np.nan  # per token and group
+    milliseconds: float = np.nan  # per token, the median over prompts
+    reason: str = ""  # why there is no such point
+
+
+def equal_quality_points(evidence: Evidence) -> list[EqualQualityPoint]:
+    """The point of each exit criterion of a run, after that of full depth."""
+    full, steps = "fixed", float(evidence.max_loops)
+    points = [EqualQualityPoint(full, steps, steps, float(np.median(evidence.latencies([(full, steps)]))))]
+    for criterion in evidence.quality["criterion"].unique():
+        if criterion == full:
+            continue
+        try:
+            (quality,) = _known_qualities(evidence, criterion)
+            evaluations = float(quality.evaluations(evidence)[-1])
+            milliseconds = float(np.median(quality.times(evidence)[-1]))
+        except InconclusiveError as error:
+            points.append(EqualQualityPoint(criterion, reason=str(error)))
+        else:
+            points.append(EqualQualityPoint(criterion, quality.threshold, evaluations, milliseconds))
+    return points
 
 
 def _known_qualities(evidence: Evidence, *criteria: str) -> list[EqualQuality]:

@@ -39,6 +39,9 @@ def code_files() -> dict[str, str]:
         needed = [REPLACED.get(found, found) for _, found in IMPORT.findall(text)]
         files[f"{local(module)}.py"] = HEADER + IMPORT.sub(lambda m: f"{m[1]}from .{local(m[2])} import", text)
         wanted += [found for found in needed if f"{local(found)}.py" not in files]
+    # transformers 5.9 copies only those files of a folder that the first one imports itself
+    names = sorted(name.removesuffix(".py") for name in files if name != f"{local(MODELING)}.py")
+    files[f"{local(MODELING)}.py"] += "\n" + "".join(f"from .{name} import __name__ as _  # noqa\n" for name in names)
     return files
 
 

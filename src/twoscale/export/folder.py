@@ -12,6 +12,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Engine
 
 from twoscale.base import link, markdown, replacing
-from twoscale.claims.evidence import marked
+from twoscale.claims.evidence import Evidence, InconclusiveError, marked
+from twoscale.claims.exits import EQUAL_QUALITY, criterion_name, equal_quality_points
 from twoscale.claims.scale import MEANING
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
@@ -177,23 +179,29 @@ def card(
     environments: Sequence[Environment],
     citation: Mapping[str, Any],
     claims: "pd.DataFrame | None" = None,
+    evidence: Evidence | None = None,
 ) -> str:
-    """The model card: what the model is, what it was trained on, and the verdicts on the claims.
+    """The model card: what the model is, what it was trained on, its exits, and the verdicts on the claims.
 
     `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the tables "training"
-    and "claims" (none for a model without loops). The bits of training depend on the `environments` of all segments,
-    besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`) and code.
+    and "claims"; a model without loops has neither claims nor `evidence` for them. The bits of training depend on the
+    `environments` of all segments, besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and
+    `max_loops`) and code.
     """
-    front = {
+    at = log.set_index("iteration")
+    numbers = (int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints)  # type: ignore[index]
+    rows = [(i, at["tokens_seen"].get(i, 0), at["held_out_loss"].get(i, float("nan"))) for i in numbers]
+    front: dict[str, Any] = {
         "license": "mit",
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["looped-transformer", "recurrent-depth", "twoscale"],
-    } | ({"datasets": [config.data.repository]} if config.data.source == "fineweb" else {})
+    }
+    if config.data.source == "fineweb":
+        front["datasets"] = [config.data.repository]
+    if not math.isnan(loss := rows[-1][-1]):
+        front["model-index"] = model_index(config, loss)
     ours, paper = _section(config.model), _section(ModelConfig())
-    at = log.set_index("iteration")
-    numbers = (int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints)  # type: ignore[index]
-    rows = [(i, at["tokens_seen"].get(i, 0), at["held_out_loss"].get(i, float("nan"))) for i in numbers]
     whole = {} if claims is None else claims[claims["scope"] == ALL].set_index("claim").to_dict("index")
     shown = [", ".join(f"{name} {one[name]}" for name in one if name != FIRST) for one in environments]
     return render(
@@ -212,6 +220,8 @@ def card(
         trained=log.iloc[-1],
         environment=markdown("; then ".join(dict.fromkeys(shown))),
         iterations=[(f"`iteration_{i:06d}`", f"{seen:,}", number(loss)) for i, seen, loss in rows],
+        equal_quality=EQUAL_QUALITY,
+        exits=[] if evidence is None else exit_rows(evidence),
         claims=[
             (claim.number, claim.title, f"**{marked(found['verdict'], found['scale'])}**")
             for claim in CLAIMS
@@ -220,3 +230,33 @@ def card(
         meaning=MEANING,
         works=[citation, *citation["references"]],
     )
+
+
+def model_index(config: ConfigSlice, loss: float) -> list[dict[str, Any]]:
+    """The metadata `model-index` of the hub: the held-out loss of the last checkpoint, in nats per token."""
+    is_of_hub = config.data.source == "fineweb"
+    result = {
+        "task": {"type": "text-generation"},
+        "dataset": {
+            "type": config.data.repository if is_of_hub else config.data.source,
+            "name": f"{text_label(config.data)}, held out",
+        },
+        "metrics": [{"type": "loss", "name": "held-out loss in nats per token", "value": round(float(loss), 4)}],
+    }
+    return [{"name": config.run, "results": [result]}]
+
+
+def exit_rows(evidence: Evidence) -> list[tuple[str, ...]]:
+    """Criterion, threshold, evaluations and milliseconds at equal loss; empty where too little was measured."""
+    try:
+        full, *points = equal_quality_points(evidence)
+    except InconclusiveError:
+        return []
+    rows: list[tuple[str, ...]] = [("all loop steps", "", number(full.evaluations), number(full.milliseconds))]
+    for point in points:
+        name = criterion_name(point.criterion)
+        if point.reason:
+            rows.append((name, point.reason, "", ""))
+        else:
+            rows.append((name, number(point.threshold), number(point.evaluations), number(point.milliseconds)))
+    return rows

@@ -7,11 +7,16 @@ Loops are an argument: every call and `generate` take `max_loops`, the most loop
 and with `exit_criterion` and `exit_threshold` each token stops when its criterion fires. Without a criterion every
 token takes all of them. Missing arguments come from the config.
 
+Versions of transformers differ in what they pass to a model and in the name of its cache, `past_key_values` or, from
+5.24 on, `cache`. Both names are taken and returned, and unknown arguments that change nothing are accepted.
+
 Axes: B texts, N new tokens of each, T positions, C hidden size, V vocabulary, G looped groups.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,7 +24,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from twoscale.base import InputError
+from twoscale.base import InputError, did_you_mean
 from twoscale.config.definitions import check_threshold
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.parallel import KVCache, ParallelEngine, evaluate, read_parallel, stack_counts
@@ -30,7 +35,14 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer
 
 GROWTH = 64  # a cache that is full grows to a multiple of so many positions
-PASSED_ON = ("tokenizer", "assistant_tokenizer")  # by `generate`, to every model
+# Arguments of other models that would change the result -> the value, besides None, with which they do not.
+UNSUPPORTED = {
+    "output_attentions": False,
+    "output_router_logits": False,
+    "is_causal": True,
+    "num_items_in_batch": None,
+    "num_logits_to_keep": 0,
+}
 
 
 class TwoscaleConfig(PreTrainedConfig):
@@ -47,6 +59,7 @@ class TwoscaleConfig(PreTrainedConfig):
     """
 
     model_type = "twoscale"
+    has_no_defaults_at_init = True  # `TwoscaleConfig()` has no sizes
 
     def __init__(
         self,
@@ -79,9 +92,10 @@ class TwoscaleConfig(PreTrainedConfig):
 
 
 class LoopCache:
-    """`KVCache` of B texts that grows with them. The methods are those that `generate` calls."""
+    """`KVCache` of B texts that grows with them. Methods and class attributes are those that `generate` reads."""
 
     is_compileable = False
+    is_linear = (False,)  # no layer has linear attention
 
     def __init__(self, model: LoopedTransformer, slots: int, texts: int) -> None:
         self.slots = slots  # `max_loops` of all calls with this cache
@@ -111,6 +125,12 @@ class LoopCache:
         self.columns = end
         return positions
 
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Replace text i by text `beam_idx[i]` (B,), as beam search does after each token."""
+        for stored in self.kv.stored.values():
+            stored.copy_(stored[:, :, beam_idx.to(stored.device)])
+        self._padding = self._padding[beam_idx.to(self._padding.device)]
+
 
 def leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.device) -> Tensor:
     """Columns of padding before each text (B,), from the mask (B, length) of columns that belong to a text."""
@@ -139,11 +159,79 @@ def check_length(length: int, config: ModelConfig) -> None:
         )
 
 
+def check_further(further: Mapping[str, Any], mask: Tensor | None, tokens: Tensor, past: int) -> None:
+    """Refuse arguments that `forward` does not have and that would change the result.
+
+    transformers passes some to every model, more in each version. What carries no data is accepted: None, flags, zeros
+    and objects such as tokenizers, and the positions that the tokens (B, N) have after `past` columns.
+    """
+    own = list(signature(TwoscaleForCausalLM.forward).parameters)
+    for name, value in further.items():
+        if value is None or value is UNSUPPORTED.get(name, False):
+            continue
+        if name == "position_ids" and are_positions(value, mask, tokens, past):
+            continue
+        hint = did_you_mean(name, own, cutoff=0.8)
+        if name in UNSUPPORTED or hint or carries_data(value):
+            raise InputError(f"{name}: not supported by this model{hint}.")
+
+
+def carries_data(value: Any) -> bool:
+    """Whether the value is a cache, text, or a number or tensor other than zero."""
+    if isinstance(value, Tensor):
+        return bool(value.any())
+    is_number_or_text = isinstance(value, int | float | str) and value is not True
+    return (is_number_or_text and bool(value)) or hasattr(value, "get_seq_length")
+
+
+def are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int) -> bool:
+    """Whether `found` are the positions of the tokens (B, N) in their texts, after `past` columns of a cache."""
+    batch, count = tokens.shape
+    padding = leading_padding(mask, batch, past + count, tokens.device)
+    expected = torch.arange(past, past + count, device=tokens.device) - padding[:, None]
+    return bool(((found == expected) | (expected < 0)).all())  # padding may have any
+
+
+class RecordedModel:
+    """A model that keeps the output of each unlooped layer and loop step, of rows in any order, in `states`."""
+
+    def __init__(self, model: LoopedTransformer) -> None:
+        self._model = model
+        self.states: list[Tensor] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def embed(self, *arguments: Any, **options: Any) -> Tensor:
+        return self._keep(self._model.embed(*arguments, **options))
+
+    def unlooped_layer(self, *arguments: Any, **options: Any) -> Tensor:
+        return self._keep(self._model.unlooped_layer(*arguments, **options))
+
+    def recur(self, *arguments: Any, **options: Any) -> Tensor:
+        return self._keep(self._model.recur(*arguments, **options))
+
+    def _keep(self, state: Tensor) -> Tensor:
+        self.states.append(state)
+        return state
+
+
 @dataclass
 class LoopedOutput(CausalLMOutputWithPast):
-    """Logits (B, N, V), and with `labels` their mean cross-entropy in nats."""
+    """Logits (B, N, V), with `labels` their mean cross-entropy in nats, and the cache under both of its names.
+
+    With `output_hidden_states`, `hidden_states` has tensors (B, N, C) in the order in which the model computes them:
+    the embedding, then for each unlooped layer its output, and for each looped group its states after loop steps
+    1 … `max_loops`.
+    """
 
     evaluations: Tensor | None = None  # loop steps that each token was computed for, int64 (G, B, N)
+
+    # the name of the cache that is no field of this version of transformers
+    if not hasattr(CausalLMOutputWithPast, "cache"):
+        cache = property(lambda self: self.past_key_values)
+    elif not hasattr(CausalLMOutputWithPast, "past_key_values"):
+        past_key_values = property(lambda self: self.cache)
 
 
 class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
@@ -174,20 +262,39 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> nn.Module | None:
         return self.model.head
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *_: Any, **__: Any) -> nn.Module:
+        """The embedding, which has the size of the run's vocabulary; padding needs no row of it."""
+        if new_num_tokens not in (None, self.config.vocab_size, (self.config.padding_id or 0) + 1):
+            raise InputError(
+                f"resize_token_embeddings: found {new_num_tokens} tokens, expected {self.config.vocab_size}, the "
+                "vocabulary of the run; train a run whose tokenizer has the tokens that you need (tokenizer.name)."
+            )
+        return self.get_input_embeddings()
+
+    def activation_checkpointing_enable(self, *_: Any, **__: Any) -> None:
+        raise InputError(
+            "gradient_checkpointing_enable: not supported by this model; use smaller batches with gradient "
+            "accumulation, or train with the library, where the key train.recompute does the same."
+        )
+
+    gradient_checkpointing_enable = activation_checkpointing_enable  # the older name
+
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # `forward` makes a LoopCache
 
     def _prepare_generated_length(self, *arguments: Any, **lengths: Any) -> GenerationConfig:
         """The lengths of a call of `generate`, which ends a text at the context."""
-        check_length(lengths["input_ids_length"], self.model.config)
+        ids, prompt = lengths["input_ids_length"], lengths["inputs_tensor"].shape[1]
+        check_length(prompt, self.model.config)
         config = super()._prepare_generated_length(*arguments, **lengths)
-        config.max_length = min(config.max_length, self.model.config.context_length)
+        # a prompt of embeddings is no part of the text that grows
+        config.max_length = min(config.max_length, self.model.config.context_length - prompt + ids)
         return config
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values: LoopCache | None = None,
         labels: Tensor | None = None,
@@ -197,6 +304,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         exit_criterion: str | None = None,
         exit_threshold: float | None = None,
         return_dict: bool | None = None,
+        cache: LoopCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
         **further: Any,
     ) -> LoopedOutput | tuple[Tensor, ...]:
         """Logits of the tokens that follow. Without a cache and a criterion gradients flow, through all loop steps.
@@ -204,28 +314,43 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: Token ids (B, N).
             attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all columns read so far.
-            past_key_values: Cache that the last call with `use_cache` returned.
+            past_key_values, cache: Cache that the last call with `use_cache` returned; two names of one argument.
             labels: Token ids (B, N), usually `input_ids`: the loss is for token i + 1 given the logits of token i;
                 -100 leaves a token out, and so does padding as token i or i + 1.
             logits_to_keep: Return the logits of the last so many tokens; 0: of all.
             max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion that is given comes
                 with its threshold. "none" as criterion: all loop steps, whatever the config says.
-            further: Arguments that `generate` passes to every model; others are refused.
+            inputs_embeds: In place of `input_ids`, what `get_input_embeddings` returns for them (B, N, C), without
+                positions and the factor of embeddings.
+            output_hidden_states: Return the states that `LoopedOutput` describes; without a criterion only, because
+                a token that has left its group has no further states.
+            further: Arguments that this model does not have; refused if they would change the result. `position_ids`
+                (B, N) may say what the positions of the tokens in their texts are.
         """
-        for name, value in further.items():
-            if name not in PASSED_ON and value is not None and value is not False:
-                raise InputError(f"{name}: not supported by this model.")
+        if cache is not None and past_key_values is not None and cache is not past_key_values:
+            raise InputError("cache: found another one than past_key_values, expected one of the two names.")
+        past = past_key_values if cache is None else cache
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("input_ids: expected either input_ids or inputs_embeds.")
         max_loops, criterion = self._loops(max_loops, exit_criterion, exit_threshold)
-        is_padding = input_ids == self.config.padding_id
-        if self.config.padding_id not in (None, self.config.eos_token_id):
-            input_ids = input_ids.masked_fill(is_padding, self.config.eos_token_id)  # which has an embedding
-            if attention_mask is None and past_key_values is None:
-                attention_mask = ~is_padding
-        if past_key_values is None and not use_cache:
-            logits, evaluations = self._evaluate(input_ids, attention_mask, max_loops, criterion)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if output_hidden_states and criterion is not None:
+            raise InputError(
+                "output_hidden_states: found an exit_criterion, expected none, as a token that has left a group has no "
+                'further states: pass exit_criterion="none".'
+            )
+        if input_ids is None:
+            tokens = self._placeholders(inputs_embeds)
         else:
-            logits, evaluations, past_key_values = self._read(
-                input_ids, attention_mask, past_key_values, max_loops, criterion, logits_to_keep
+            tokens, attention_mask = self._without_padding(input_ids, attention_mask, past)
+        check_further(further, attention_mask, tokens, getattr(past, "columns", 0))
+        inputs = tokens, inputs_embeds, attention_mask
+        if past is None and not use_cache:
+            logits, evaluations, states = self._evaluate(*inputs, max_loops, criterion, output_hidden_states)
+        else:
+            logits, evaluations, states, past = self._read(
+                *inputs, past, max_loops, criterion, logits_to_keep, output_hidden_states
             )
         logits = logits[:, -logits_to_keep:]
         loss = None
@@ -234,7 +359,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
                 gap = ~attention_mask[:, -labels.shape[1] :].to(labels.device).bool()
                 labels = labels.masked_fill(gap | gap.roll(1, dims=1), -100)  # the first label is no target
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
-        output = LoopedOutput(loss, logits, past_key_values, evaluations=evaluations)
+        output = LoopedOutput(loss, logits, past, states, evaluations=evaluations)
         return output.to_tuple() if return_dict is False else output
 
     def _loops(
@@ -255,6 +380,37 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         check_threshold(name, threshold, max_loops, "exit_threshold", "max_loops")
         return max_loops, criterion
 
+    def _placeholders(self, embeddings: Tensor) -> Tensor:
+        """Token ids (B, N) in place of those of the embeddings (B, N, C), which no layer may need."""
+        if self.model.config.value_embeddings:
+            raise InputError("inputs_embeds: not supported by this model, whose value embeddings need token ids.")
+        return torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
+
+    @contextmanager
+    def _embedded(self, embeddings: Tensor | None, order: Tensor | None = None) -> Iterator[None]:
+        """Give the model embeddings (B, N, C), unless None, in place of rows of its table; column i at `order[i]`."""
+        if embeddings is None:
+            yield
+            return
+        if order is not None:
+            embeddings = torch.zeros_like(embeddings).scatter(1, order[..., None].expand_as(embeddings), embeddings)
+        hook = self.model.token_embedding.register_forward_hook(lambda *call: embeddings.view_as(call[-1]))
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _without_padding(
+        self, tokens: Tensor, mask: Tensor | None, past: LoopCache | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Token ids with the end of text, which has an embedding, in place of padding; and the mask without it."""
+        if self.config.padding_id in (None, self.config.eos_token_id):
+            return tokens, mask
+        is_padding = tokens == self.config.padding_id
+        if mask is None and past is None:
+            mask = ~is_padding
+        return tokens.masked_fill(is_padding, self.config.eos_token_id), mask
+
     def _noise(self, positions: Tensor) -> Noise:
         """The noise of tokens at `positions` (B, N)."""
 
@@ -268,9 +424,15 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return noise
 
     def _evaluate(
-        self, tokens: Tensor, mask: Tensor | None, max_loops: int, criterion: ExitCriterion | None
-    ) -> tuple[Tensor, Tensor]:
-        """Logits (B, N, V) of whole texts and the evaluations (G, B, N) of their tokens."""
+        self,
+        tokens: Tensor,
+        embeddings: Tensor | None,
+        mask: Tensor | None,
+        max_loops: int,
+        criterion: ExitCriterion | None,
+        record: bool,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...] | None]:
+        """Of whole texts: logits (B, N, V), the evaluations (G, B, N) of their tokens, and their hidden states."""
         batch, length = tokens.shape
         check_length(length, self.model.config)
         # padding before a text moves after it, where it changes nothing
@@ -278,26 +440,39 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise = self._noise(torch.arange(length, device=tokens.device).expand(batch, -1))
         loops = [max_loops] * len(self.model.config.groups)
-        if criterion is None:
-            logits = self.model(tokens, loops, noise)
-            evaluations = tokens.new_full((len(loops), batch, length), max_loops)
-        else:
-            logits, counts = evaluate(self.model, tokens, criterion, max_loops, noise)
-            evaluations = counts.evaluations
-        logits = logits.gather(1, order[..., None].expand_as(logits))
-        return logits, evaluations.gather(2, order.expand_as(evaluations))
+        evaluations = tokens.new_full((len(loops), batch, length), max_loops)
+        states: list[Tensor] = []
+        with self._embedded(embeddings, order):
+            if criterion is not None:
+                logits, counts = evaluate(self.model, tokens, criterion, max_loops, noise)
+                evaluations = counts.evaluations
+            elif record:
+                for stage in self.model.trace(tokens, loops, noise):
+                    is_group = stage.stage is not None and stage.stage.is_group
+                    states += stage.states[1:] if is_group else stage.states  # without the initial state
+                logits = self.model.readout(stage.output)
+            else:
+                logits = self.model(tokens, loops, noise)
+
+        def in_columns(values: Tensor) -> Tensor:
+            return values.gather(1, order[..., None].expand_as(values))
+
+        hidden = tuple(in_columns(state) for state in states) if record else None
+        return in_columns(logits), evaluations.gather(2, order.expand_as(evaluations)), hidden
 
     @torch.no_grad()
     def _read(
         self,
         tokens: Tensor,
+        embeddings: Tensor | None,
         mask: Tensor | None,
         cache: LoopCache | None,
         max_loops: int,
         criterion: ExitCriterion | None,
         keep: int,
-    ) -> tuple[Tensor, Tensor, LoopCache]:
-        """Logits (B, `keep` or N, V) of new tokens (B, N), their evaluations (G, B, N), and the cache with them."""
+        record: bool,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...] | None, LoopCache]:
+        """Of new tokens (B, N): logits (B, `keep` or N, V), evaluations (G, B, N), hidden states; and their cache."""
         if cache is None:
             cache = LoopCache(self.model, max_loops, len(tokens))
         if not isinstance(cache, LoopCache) or cache.slots != max_loops:
@@ -306,8 +481,11 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{max_loops} returned."
             )
         positions = cache.extend(mask, tokens.shape[1])
-        engine = ParallelEngine(self.model, criterion or make_criterion("fixed", max_loops), max_loops)
+        model = RecordedModel(self.model) if record else self.model
+        engine = ParallelEngine(model, criterion or make_criterion("fixed", max_loops), max_loops)
         end = int(positions.max()) + 1
-        hidden, exits = read_parallel(engine, cache.kv, tokens, positions, end, self._noise(positions))
-        hidden = hidden.unflatten(0, tokens.shape)[:, -keep:]
-        return self.model.readout(hidden), stack_counts(exits, tokens).evaluations, cache
+        with self._embedded(embeddings):
+            hidden, exits = read_parallel(engine, cache.kv, tokens, positions, end, self._noise(positions))
+        logits = self.model.readout(hidden.unflatten(0, tokens.shape)[:, -keep:])
+        states = tuple(state.unflatten(0, tokens.shape) for state in model.states) if record else None
+        return logits, stack_counts(exits, tokens).evaluations, states, cache
