@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from twoscale import tables
 from twoscale.base import meter
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
