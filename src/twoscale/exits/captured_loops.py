@@ -65,13 +65,12 @@ class Graphs:
     def capture(self, function: Callable[[], Any]) -> Replay:
         """The graph of a function. Raises RuntimeError where CUDA refuses the capture; others are possible after it.
 
-        CUDA refuses a capture during which memory of an earlier one is freed, as garbage collection may do at any time,
-        so garbage is collected before. Only calls of this thread count: another one may pin memory for a next batch.
+        CUDA refuses a capture during which memory of an earlier one is freed, as garbage collection may do at any time.
+        Only calls of this thread count: another one may pin memory for the next batch of training.
         """
         if self._stream is None:
             return Replay(function)
         graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
-        gc.collect()
         gc.disable()
         try:
             with torch.cuda.stream(self._stream):
