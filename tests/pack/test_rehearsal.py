@@ -129,7 +129,7 @@ def test_a_killed_session_is_continued_and_five_figures_and_the_claims_come_out_
         assert FIGURES | {"claims.md", "training.pdf", "snapshot/manifest.json"} <= set(file.namelist())
         assert all(file.read(name).startswith(b"%PDF") for name in FIGURES)
         assert json.loads(file.read("snapshot/manifest.json"))["versions"]["python"].startswith("3.12")
-    stages = [machine.session[name]["status"] for name in ("training", "analyses")]
-    assert stages == [0, 0]
+    stages = [machine.session[name]["status"] for name in ("training", "analyses", "latency")]
+    assert stages == [0, 0, 0]
     assert machine.session["profile"]["seconds"] > 0
     assert "compiled, 4 sequences" in machine.session["choice"] or "because compilation" in machine.session["choice"]

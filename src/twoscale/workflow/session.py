@@ -2,8 +2,8 @@
 
 Training comes first: a trial of a minute chooses between eager and compiled training and, from the measured speed, the
 number of iterations; then one process, the worker, trains all segments. What follows must not take time from training:
-the analyses of all checkpoints, exits, figures and claims, a profile of one token, and in the time that is left the GPU
-check. Notes are in `results/{run}/gpu`. The lock on the file `lock` is held while a process of the session runs, and
+analyses of all checkpoints with their figures, then latencies, which need the machine for themselves, with Fig. 4 and
+the claims, a profile of one token, and in the time that is left the GPU check. Notes are in `results/{run}/gpu`. The lock on the file `lock` is held while a process of the session runs, and
 released by the system however it ends.
 """
 
@@ -37,8 +37,9 @@ RESERVE = 0.95  # of the time of training for iterations; the rest is for held-o
 EXPECTED = {"cuda": 100_000.0, "cpu": 2_000.0}  # tokens/s, for the plan that is printed before anything is measured
 TIMES = (2, 8, 10)  # minutes that the plan names, besides the last one
 NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but the last
-JOBS_ON_GPU = 5  # analyses; the exit benchmark takes all cores, so it runs alone
-TARGETS = f"all snapshot {RESULTS}/training.pdf"
+JOBS_ON_GPU = 5  # analyses at a time
+FIGURES = " ".join(f"{RESULTS}/{name}.pdf" for name in ("fig1", "fig2", "fig3", "fig5", "training"))
+STAGES = ("training", "analyses", "latency", "profile", "check")
 MOST_BYTES = 15_000_000  # of an archive
 SHOWN = ("snapshot/**/*", "claims.md", "*.pdf", "*.svg")  # of the archive, the most important first
 OF_RUN = ("gpu/*.*", "tables/*.parquet", "training/*.*", "benchmarks/*.tsv", "logs/*.log")
@@ -130,7 +131,9 @@ def work(session: Session) -> str:
     with _training_worker(session, lock):
         last = session.runs.last_checkpoint(None)
         _stage(session, "training", f"{snakemake} -- {last}", lock, {worker.ADDRESS: str(session.address)})
-    _stage(session, "analyses", f"{snakemake} --resources gpu_slot={JOBS_ON_GPU} --keep-going -- {TARGETS}", lock)
+    snakemake += f" --resources gpu_slot={JOBS_ON_GPU} --keep-going --"
+    _stage(session, "analyses", f"{snakemake} {FIGURES} {session.runs.table_file('exit_quality')}", lock)
+    _stage(session, "latency", f"{snakemake} all snapshot", lock)
     measured = f"{session.folder}/profile.md"
     _stage(session, "profile", f"scripts/profile_token.py {session.config} --page {measured}", lock, limit=PROFILE)
     if (seconds := session.left() - START) > LEAST_CHECK:
@@ -283,7 +286,7 @@ def status(session: Session) -> str:
     """A few lines: stage, choice, iteration, jobs, and the last errors. Raises InputError before the first start."""
     if not (state := session.state):
         raise InputError(f"{session.folder}: found no session; start one with `run`.")
-    stage, finished = state.get("stage", "start"), state.get("analyses", {}).get("status") == 0
+    stage, finished = state.get("stage", "start"), state.get("latency", {}).get("status") == 0
     where = "finished" if finished else f"stopped in stage {stage}; `run` continues it"
     if (lock := session.lock()) is None:
         where = f"stage {stage} is running"
@@ -293,7 +296,7 @@ def status(session: Session) -> str:
     lines = [f"{session.run} on {state['device']}: {where}; minute {minute:.1f} of {state['minutes']:g}"]
     if "choice" in state:
         lines.append(f"training: {state['choice']}; {state['iterations']} iterations")
-    for name in ("training", "analyses", "profile", "check"):
+    for name in STAGES:
         if name in state:
             ended = {0: "done", None: "not finished in its time"}.get(state[name]["status"], "FAILED")
             lines.append(f"{name}: {ended}, {state[name]['seconds']:g} s")
