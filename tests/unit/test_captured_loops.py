@@ -1,11 +1,14 @@
 """Loops whose steps and decisions are replayed from fixed memory: the same function as the eager decoder."""
 
+import gc
 import warnings
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from tests.fake_cuda import fake_cuda
 from tests.tape import TapeGraphs
 from tests.unit.test_engine import (
     MAX_LOOPS,
@@ -143,6 +146,44 @@ def test_a_loop_step_that_cannot_be_compiled_is_captured_as_it_is(tape, monkeypa
     with pytest.warns(UserWarning, match=r"exits\.compile: loop steps are captured without compilation \(no compiler"):
         decoder = make_decoder(model, criterion, replay=True, compile=True)
     assert_decodes(decoder, tokens, expected, taken)
+
+
+class RefusesOnce(TapeGraphs):
+    """CUDA refuses one capture, in the middle of those that continue each other."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def capture(self, function):
+        self.left -= 1
+        if self.left == 0:
+            function()
+            raise RuntimeError("operation failed due to a previous error during capture")
+        return super().capture(function)
+
+
+@pytest.mark.parametrize("number", [1, 3, 9, 14])
+def test_captures_that_continue_each_other_are_repeated_if_one_is_refused(number, monkeypatch):
+    model, tokens = small_model(**VARIED), text(1, 9)[0]
+    criterion = criterion_of("acceleration", model, tokens)  # its decisions carry a state from graph to graph
+    expected, taken = decode_text(make_decoder(model, criterion, replay=False), tokens)
+    monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: RefusesOnce(number))
+    with pytest.warns(UserWarning, match=r"a capture is repeated \(operation failed due to a previous error"):
+        decoder = make_decoder(model, criterion, replay=True, steps_per_graph=2)
+    assert_decodes(decoder, tokens, expected, taken)
+
+
+def test_after_a_refused_capture_the_allocator_is_told_and_the_next_one_has_other_memory():
+    with fake_cuda(), patch.object(torch._C, "_cuda_endAllocateToPool", create=True) as ended:
+        torch.cuda.graph_pool_handle.side_effect = ["first", "second"]
+        graphs, graph = captured_loops.Graphs(True), torch.cuda.CUDAGraph.return_value
+        graph.capture_end.side_effect = [RuntimeError("a previous error during capture"), None]
+        with pytest.raises(RuntimeError, match="previous error"):
+            graphs.capture(lambda: 1)
+        assert gc.isenabled()
+        ended.assert_called_once_with(0, "first")
+        assert graphs.capture(lambda: 2).call() == 2
+    assert [call.kwargs["pool"] for call in graph.capture_begin.call_args_list] == ["first", "second"]
 
 
 def test_loop_steps_that_are_compiled_and_captured_are_the_same_function(monkeypatch):

@@ -3,8 +3,8 @@
 Training comes first: a trial of a minute chooses between eager and compiled training and, from the measured speed, the
 number of iterations; then one process, the worker, trains all segments. What follows must not take time from training:
 analyses of all checkpoints with their figures, then latencies, which need the machine for themselves, with Fig. 4 and
-the claims, a profile of one token, and in the time that is left the GPU check. Notes are in `results/{run}/gpu`. The lock on the file `lock` is held while a process of the session runs, and
-released by the system however it ends.
+the claims, a profile of one token, and in the time that is left the GPU check. Notes are in `results/{run}/gpu`. The
+lock on the file `lock` is held while a process of the session runs, and released by the system however it ends.
 """
 
 import fcntl
