@@ -82,3 +82,21 @@ def test_a_run_replaces_what_it_measures_and_keeps_the_rest(tmp_path):
 def test_the_page_is_up_to_date():
     page = run.PAGE.read_text(encoding="utf-8")
     assert run.page(page, run.read(run.TABLE)) == page, "run python tests/benchmarks/run.py --page"
+
+
+def test_the_profile_names_the_costliest_operators_of_a_token_and_of_an_iteration(tmp_path):
+    page = tmp_path / "profile.md"
+    command = [sys.executable, "-m", "tests.benchmarks.profile_token", "tiny", "--device", "cpu", "--page", str(page)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    _, *sections = page.read_text().split("\n## ")
+    titles = [section.partition("\n")[0] for section in sections]
+    assert titles == [
+        "one token, 6 loop steps, float32",
+        "one token, 6 loop steps, bfloat16",
+        "one training iteration, eager, 4 sequences",
+    ]
+    for section in sections:
+        assert "Attention: aten::_scaled_dot_product_flash_attention_for_cpu" in section
+        times = [float(line.split(" | ")[3]) for line in section.splitlines() if line.startswith("| `")]
+        assert len(times) == 20
+        assert times == sorted(times, reverse=True)

@@ -135,7 +135,9 @@ def work(session: Session) -> str:
     _stage(session, "analyses", f"{snakemake} {FIGURES} {session.runs.table_file('exit_quality')}", lock)
     _stage(session, "latency", f"{snakemake} all snapshot", lock)
     measured = f"{session.folder}/profile.md"
-    _stage(session, "profile", f"scripts/profile_token.py {session.config} --page {measured}", lock, limit=PROFILE)
+    _stage(
+        session, "profile", f"-m tests.benchmarks.profile_token {session.config} --page {measured}", lock, limit=PROFILE
+    )
     if (seconds := session.left() - START) > LEAST_CHECK:
         options = f"--device={session.state['device']} --model={session.config} --folder={session.folder}"
         check = f"-m pytest -q -m gpu -p no:cacheprovider tests/gpu {options} --seconds={seconds:g}"

@@ -1,7 +1,7 @@
 """Where the time of one token goes, and that of a training iteration: the costliest kernels, and the gaps between them.
 
-    python scripts/profile_token.py paper
-    python scripts/profile_token.py tiny --device cpu
+    python -m tests.benchmarks.profile_token paper
+    python -m tests.benchmarks.profile_token tiny --device cpu
 
 On CUDA these are the kernels of captured loop steps in float32 and bfloat16, on a CPU the operators.
 """
