@@ -198,6 +198,7 @@ def row(tokens_per_s: float | None, compile: bool, batch_size: int = 10) -> dict
         ([row(39e3, False), row(92e3, True)], "compiled, 10 sequences"),
         ([row(39e3, False), row(60e3, True), row(95e3, True, 40)], "compiled, 40 sequences"),
         ([row(39e3, False), row(60e3, True), row(None, True, 40)], "compiled, 10 sequences"),
+        ([row(39e3, False), row(60e3, True), row(65e3, True, 40)], "compiled, 10 sequences"),
     ],
 )
 def test_the_fastest_setting_is_chosen(rows, setting):

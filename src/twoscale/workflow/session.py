@@ -36,6 +36,7 @@ PROFILE, LEAST_CHECK = 60.0, 45.0  # of the profile at most; of time left for th
 RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
 EXPECTED = {"cuda": 100_000.0, "cpu": 2_000.0}  # tokens/s, for the plan that is printed before anything is measured
 TIMES = (2, 8, 10)  # minutes that the plan names, besides the last one
+WORTH = 1.5  # times the tokens per second for which a larger batch than the config's is taken
 NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but the last
 JOBS_ON_GPU = 5  # analyses at a time
 FIGURES = " ".join(f"{RESULTS}/{name}.pdf" for name in ("fig1", "fig2", "fig3", "fig5", "training"))
@@ -226,7 +227,10 @@ def choose(rows: list[dict[str, Any]], config: Config, hangs: bool = False) -> t
     if not measured:
         failures = "; ".join(f"{row['setting']}: {row['failed']}" for row in rows) or "its process has ended"
         raise InputError(f"trial of training: found no speed ({failures}), expected one to choose the schedule.")
-    best = max(measured, key=lambda row: row["tokens_per_s"])
+    of_recipe = [row for row in measured if row["batch_size"] == config.train.batch_size]
+    best = max(of_recipe, key=lambda row: row["tokens_per_s"])
+    larger = [row for row in measured if row["tokens_per_s"] > WORTH * best["tokens_per_s"]]
+    best = larger[0] if larger else best
     said = "; ".join(f"{row['setting']}: {row['tokens_per_s']:,.0f} tokens/s" for row in measured)
     sentence = f"{best['setting']} ({said})"
     if config.train.compiles(config.compute.device) and not best["compile"]:
