@@ -32,7 +32,7 @@ ALLOWED = {
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",
     "benchmark_pareto": f"{MODEL} {EXITS}",
-    "measure_exit_regret": f"{MODEL} {FIXED_LOOPS} studies.arena.measure",
+    "measure_exit_regret": f"{MODEL} {FIXED_LOOPS} dynamics.states studies.arena.measure",
     "measure_lens": f"{MODEL} {DEPTH} studies.depth.measure",
     "measure_scaling": f"{MODEL} {FIXED_LOOPS}",
     "measure_depth": f"{MODEL} {DEPTH} studies.depth.measure",
