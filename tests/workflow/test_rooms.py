@@ -1,4 +1,4 @@
-"""A study is a room: without its folder the project plans, passes its lint and its tests."""
+"""A study is a room: without its folder and its name the project plans, passes its lint and its tests."""
 
 import shutil
 
@@ -19,8 +19,10 @@ def project_without(rooms, folder) -> Project:
     project = checkout(folder)
     for part in ("tests", "docs"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    base = folder / "src" / "twoscale" / "base.py"
     for room in rooms:
         shutil.rmtree(folder / "src" / "twoscale" / "studies" / room)
+        base.write_text(base.read_text().replace(f'    "{room}",\n', ""))
     return project
 
 

@@ -1,13 +1,10 @@
 """Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth card."""
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import AfterValidator, Field
+from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError, did_you_mean
 from twoscale.config.data import text_label
-from twoscale.config.definitions import MULTIPLES, loop_counts
-from twoscale.config.types import Count, InBatches, NonNegative, Number, Positive, key
+from twoscale.config.definitions import loop_counts
 from twoscale.figures.catalogue import Figure, is_published, table
 from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.model.flops import parameters
@@ -17,43 +14,6 @@ from twoscale.tables import table as columns
 if TYPE_CHECKING:
     from twoscale.config import Config
     from twoscale.workflow.runs import Runs
-
-
-# --- config ---------------------------------------------------------------------------------------------------------
-
-
-class LensConfig(InBatches):
-    """Predictions from the state after every loop step, through the layers after its group, at the last checkpoint.
-    results/lens.pdf shows loop step 0, powers of two and the numbers halfway between them, the mean loop count of
-    training, and the last loop step.
-    """
-
-    max_multiple: Annotated[float, Field(ge=1), Number] = key(
-        8.0, "Last loop step to decode, as a multiple of model.mean_loops."
-    )
-    other_loops: Count | None = key(
-        None, "Loop steps of the groups before and after the decoded one. null: model.mean_loops, rounded."
-    )
-
-
-class DepthCardConfig(InBatches):
-    """Quality and geometry at multiples of the trained loops, at the last checkpoint (results/depth-card.md)."""
-
-    multiples: Annotated[tuple[Positive, ...], Field(min_length=1), AfterValidator(lambda v: tuple(sorted(set(v))))] = (
-        key(MULTIPLES, "Loop counts, the same in every group, as multiples of model.mean_loops. 1 is always included.")
-    )
-    tolerance: NonNegative = key(
-        0.01,
-        "The plateau consists of the loop counts whose loss is at most this many nats per token above the lowest one.",
-    )
-    unlooped: str | None = key(
-        None,
-        "Non-looped run to compare with, such as one of `runs`, on the same held-out text. The loop gain is the loss "
-        "of this run minus the loss of the looped model at the trained loop count. null: not measured.",
-    )
-
-
-SECTIONS = {"lens": LensConfig, "depth_card": DepthCardConfig}
 
 
 def lens_steps(config: "Config") -> list[int]:

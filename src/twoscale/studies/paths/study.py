@@ -1,20 +1,9 @@
 """Types of the paths of tokens, and path independence: results/path_types.pdf and path_independence.pdf."""
 
-from twoscale.config.types import Count, OnHeldOut, key
 from twoscale.figures.catalogue import Figure, table
 from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.tables import STATISTICS, Column
 from twoscale.tables import table as columns
-
-
-class PathIndependenceConfig(OnHeldOut):
-    """Repeated loops from different initial noise, with trajectories.loops loop steps."""
-
-    draws: Count = key(3, "Additional draws of the noise, each compared with the run's original draw.")
-    tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.")
-
-
-SECTIONS = {"path_independence": PathIndependenceConfig}
 
 TABLES: dict[str, dict[str, Column]] = {
     "path_types": columns(

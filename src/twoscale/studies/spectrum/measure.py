@@ -30,7 +30,7 @@ from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, any_weight, run_stages
 
 if TYPE_CHECKING:
-    from twoscale.studies.spectrum.study import SpectrumConfig
+    from twoscale.studies.spectrum.config import SpectrumConfig
 
 MARGIN = 64  # an update this many times the rounding floor has an error of about a thousandth
 FEWEST = 4  # updates for a rate

@@ -8,25 +8,14 @@ equal FLOPs of training.
 """
 
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError
+from twoscale.config import checked, merge
 from twoscale.config.data import text_label
 from twoscale.config.definitions import init_name
 from twoscale.config.model import HALF, model_keys
-from twoscale.config.types import (
-    AdapterInit,
-    Distinct,
-    Flag,
-    Sandwich,
-    Section,
-    StateInit,
-    Unique,
-    WholeShare,
-    complete,
-    key,
-    require,
-)
+from twoscale.config.types import complete
 from twoscale.figures.catalogue import Figure, reading, reference_state, table
 from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.model.flops import mean_flops_per_token, parameters
@@ -37,68 +26,6 @@ if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
 LOOPED, UNTRAINED = "looped", "untrained"
-
-
-# --- config ---------------------------------------------------------------------------------------------------------
-
-
-def _trained(iterations: int, early: list[int]) -> dict[str, Any]:
-    train = {"iterations": iterations, "checkpoint_every": iterations, "early_checkpoints": early}
-    return {"train": train | {"lr_decay_iterations": iterations}}
-
-
-SANDWICH = key(("post_residual", "branch"), "Values of model.sandwich.")
-STATE_INIT = key(("noise", "input"), "Values of model.state_init.")
-
-
-class VariantsConfig(Section):
-    """Choices that the paper leaves open. `snakemake variants` trains the model with every combination of them."""
-
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
-    adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
-        ("random", "blend"), "Values of model.adapter_init."
-    )
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
-    overrides: dict[str, Any] = key(
-        _trained(5000, []), "Config sections for these runs, which override all other layers."
-    )
-
-
-class AdapterInitConfig(Section):
-    """Adapter initialisations. `snakemake adapter_init` trains the model from each of them, with each initial state
-    and norm position.
-    """
-
-    shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
-        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
-    )
-    random: Flag = key(True, "Whether to include adapter_init: random.")
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
-    # early checkpoints: the question is also when the angles are where the paper has them
-    overrides: dict[str, Any] = key(
-        _trained(5000, [500, 1000, 2000]), "Config sections for these runs, which override all other layers."
-    )
-
-    def check_keys(self) -> None:
-        expected = "at least one unless adapter_init.random is true"
-        require(self.shares or self.random, "adapter_init.shares", "none", expected)
-
-
-class BaselinesConfig(Section):
-    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per token as the looped
-    model. `snakemake baselines` trains them on the same batches with every seed and compares the held-out
-    cross-entropy.
-    """
-
-    overrides: dict[str, Any] = key(
-        {},
-        "Config sections for these runs, which override all other layers. If any are given, the looped model is "
-        "trained again with them; otherwise the run itself is used.",
-    )
-
-
-SECTIONS = {"adapter_init": AdapterInitConfig, "baselines": BaselinesConfig, "variants": VariantsConfig}
 
 
 def runs(selected: "Config") -> dict[str, dict[str, Any]]:
@@ -123,8 +50,6 @@ def _starts(selected: "Config") -> dict[str, Any]:
 
 def _baselines(selected: "Config") -> dict[str, Any]:
     """Name -> overrides, also of the looped model if the sweep has overrides; none for a run without looped groups."""
-    from twoscale.config.loading import checked, merge
-
     values = complete(selected)
     del values["model"]["vocab_size"]  # follows from the tokenizer
     config = checked(merge(values, selected.baselines.overrides))
