@@ -27,7 +27,6 @@ COPIES = {"show_figure", "show_page"}
 TARGETS = {
     *COPIES,
     "all",
-    "default",
     "supplementary",
     "text",
     "report_pages",
