@@ -125,6 +125,16 @@ def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line
     assert said.strip().splitlines()[-1].startswith(sentence)
 
 
+def test_a_plan_names_the_key_that_repeats_a_job_and_no_other(shared):
+    """Snakemake shows the whole texts of both configs."""
+    shared.configure(trajectories={"tokens": 192})
+    said = shared.python("-m", "snakemake", "-n", "results/fig3.pdf").stderr.strip().splitlines()
+    changed = [line for line in said if line.startswith("rule extract_trajectories: ")]
+    assert [line.partition(",")[0] for line in changed] == [
+        "rule extract_trajectories: trajectories.tokens was 128 and is 192 now"
+    ]
+
+
 def test_a_fresh_run_plans_one_figure_alone_and_names_with_braces(fresh):
     planned = fresh.plan("results/fig4.pdf")
     assert "plot_fig4" in planned

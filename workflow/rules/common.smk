@@ -52,6 +52,8 @@ snakefile.prepare(SOURCE)
 CONFIG = PROJECT / "config.yaml"
 IMAGE = PROJECT / "envs" / "twoscale.sif"  # built from a lock file: docs/release.md
 
+last_lines = snakefile.LastLines.install(workflow)
+
 with snakefile.one_sentence():
     IN_CONTAINER = snakefile.in_container(workflow, IMAGE)
     for file in [CONFIG] * CONFIG.exists() + workflow.overwrite_configfiles:
@@ -64,11 +66,17 @@ configfile: CONFIG
 with snakefile.one_sentence():
     runs = Runs(config, SCRIPTS)
 
+last_lines.runs.append(runs)
+
 
 onstart:
     snakefile.check_plan(workflow, runs)
     with snakefile.one_sentence():
         check_writable(Path("results"))
+
+
+onerror:
+    snakefile.say_causes(workflow)
 
 
 onsuccess:
