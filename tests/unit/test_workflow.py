@@ -22,7 +22,6 @@ from twoscale.data import text
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
 from twoscale.workflow import pack, params, snakefile
-from twoscale.workflow.runs import GPT2
 
 SCRIPTS = ROOT / "scripts"
 
@@ -42,11 +41,48 @@ def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
     assert len(several.downloads) == len(set(several.downloads)) == 4
 
 
-@pytest.mark.parametrize(("name", "file"), [("gpt2", GPT2), ("bpe", "results/tiny/data/tokenizer.json"), ("bytes", [])])
-def test_the_file_of_a_tokenizer_follows_its_name(name, file):
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("gpt2", "resources/gpt2.tiktoken"), ("bpe", "results/tiny/data/tokenizer.json"), ("bytes", [])],
+)
+def test_the_file_of_a_tokenizer_follows_its_name(name, file, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     mine = runs(tokenizer={"name": name})
     assert mine.tokenizer_file(of()) == file
-    assert (GPT2 in mine.downloads) == (name == "gpt2")
+    assert ("resources/gpt2.tiktoken" in mine.downloads) == (name == "gpt2")
+
+
+def text_of(each, run):
+    return each.text_file("shard_000.parquet")(of(run))
+
+
+def test_runs_share_the_text_of_a_hub_where_the_keys_that_shape_it_are_equal(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    others = {"near": {"data": {"near_duplicate_tokens": 9}}, "more": {"data": {"train_characters": 900_000}}}
+    several = runs(data={"source": "fineweb", "revision": "0123456789abcdef"}, runs=others)
+    text = text_of(several, "tiny")
+    assert re.fullmatch(
+        r"resources/text/HuggingFaceFW-fineweb--sample-10BT--0123456789ab--characters/[0-9a-f]{16}/shard_000\.parquet",
+        text,
+    )
+    assert text_of(several, "near") == text
+    assert Path(text_of(several, "more")).parents[1] == Path(text).parents[1]
+    assert text_of(several, "more") != text
+    assert len(several.datasets) == 2
+    local = runs(data={"source": "python_docs"})
+    assert text_of(local, "tiny") == "results/tiny/data/text/shard_000.parquet"
+
+
+@pytest.mark.parametrize("kept", ["text", "parts"])
+def test_downloads_of_earlier_versions_are_read_where_they_are(kept, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("results/tiny/data", kept).mkdir(parents=True)
+    Path("results/gpt2.tiktoken").touch()
+    Path("results/models/somebody--model--012345678901").mkdir(parents=True)
+    mine = runs(data={"source": "fineweb"}, tokenizer={"name": "gpt2"})
+    assert text_of(mine, "tiny") == "results/tiny/data/text/shard_000.parquet"
+    assert mine.tokenizer_file(of()) == "results/gpt2.tiktoken"
+    assert runs(**PUBLISHED).model_folder("tiny") == "results/models/somebody--model--012345678901"
 
 
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
@@ -137,13 +173,14 @@ def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
         mine.checkpoint_file(of(iteration="000010"))
 
 
-def test_runs_of_one_repository_share_its_download():
+def test_runs_of_one_repository_share_its_download(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     two = runs(run="a", runs={"b": {"seed": 2}}, **PUBLISHED)
     (name,) = two.repositories
     assert name == "somebody--model--012345678901"
-    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"results/models/{name}/config.json"
-    assert two.model_files(of("b")) == [f"results/models/{name}/published.json"]
-    assert two.downloads.count(f"results/models/{name}/published.json") == 1
+    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"resources/models/{name}/config.json"
+    assert two.model_files(of("b")) == [f"resources/models/{name}/published.json"]
+    assert two.downloads.count(f"resources/models/{name}/published.json") == 1
     assert two.repositories[name]["revision"] == REPOSITORY["revision"]
 
 

@@ -72,7 +72,8 @@ last_lines.runs.append(runs)
 onstart:
     snakefile.check_plan(workflow, runs)
     with snakefile.one_sentence():
-        check_writable(Path("results"))
+        for folder in ("results", "resources"):
+            check_writable(Path(folder))
 
 
 onerror:
