@@ -171,11 +171,11 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
 
 
 def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights_of_a_published_model(monkeypatch):
-    asked = runs().params.torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
+    asked = runs().params.torch_job("exits", cpus=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [4000, 12000]  # of a small model
     assert asked["runtime"](of(), attempt=2) == 120
     assert runs().params.exit_threads(11)(of(grid="exit")) == 2  # four criteria share the cores
-    of_published = runs(**PUBLISHED).params.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
+    of_published = runs(**PUBLISHED).params.torch_job("trajectories")["mem_mb"]
     monkeypatch.setattr(params, "parameters", lambda model: 10**9)
     assert of_published(of(), attempt=2) == 2 * (8000 + 8000)  # float64
 

@@ -75,7 +75,8 @@ onsuccess:
     snakefile.say_ending(workflow, runs)
 
 
-# The shell line of every job; those of train_segment and a few others have further options.
+# The shell line of most jobs; those of train_segment and a few others have further options.
 JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1"
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
-TABLE = runs.table_file("{}")
+TABLE = runs.table_file("{}")  # of the selected run
+SHOWN = runs.figures.drawn("{}")  # figures and pages of the selected run

@@ -5,11 +5,9 @@
 # out: the outputs of the rows
 
 from twoscale.jobs.rows import TorchJob
+from twoscale.workflow.core import JOBS
 
-
-wildcard_constraints:
-    grid="|".join(runs.config.exit_grids),
-    criterion=runs.criterion_pattern,
+WRITTEN = [job.name for job in JOBS]  # as rules in the file of their stage
 
 
 def outputs_of(job):
@@ -24,6 +22,8 @@ def outputs_of(job):
 
 
 for job in runs.jobs:
+    if job.name in WRITTEN:
+        continue
     if isinstance(job, TorchJob):
 
         rule:
@@ -46,9 +46,9 @@ for job in runs.jobs:
             threads: job.threads(runs, workflow.cores)
             resources:
                 # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
-                **runs.params.torch_job(job.dtype, memory=8000, minutes=job.minutes, cpus_per_task=job.cpus),
+                **runs.params.torch_job(job.dtype, minutes=job.minutes, cpus=job.cpus),
             params:
-                **runs.params.cached_script("measure", job.config(runs), *job.tables, function=job.function),
+                **runs.params.measure(job.function, job.tables, job.config(runs)),
             shell:
                 "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
 
@@ -69,15 +69,15 @@ for job in runs.jobs:
             conda:
                 "../../envs/analysis.yaml"
             params:
-                **runs.params.function(job.function, *job.modules(runs)),
-                config=job.config(runs),
-                tables=table_columns(*job.tables),
+                **runs.params.call(job.function, job.tables, job.config(runs), job.modules(runs)),
                 caption=runs.figures.caption(),
             shell:
                 JOB
 
 
 for target, files in runs.figures.study_targets.items():
+    if target == "snapshot":
+        continue
 
     rule:
         name:

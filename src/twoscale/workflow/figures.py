@@ -12,7 +12,7 @@ from twoscale import tables
 from twoscale.base import InputError, canonical_json, rst
 from twoscale.claims.scale import scales
 from twoscale.figures.catalogue import Figure, caption_values, figures, report_values, snapshot_figures
-from twoscale.jobs.rows import REPORT_RESULTS
+from twoscale.jobs.rows import REPORT_RESULTS, module_of
 from twoscale.workflow.params import trains, untracked
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ class Figures:
 
     def __iter__(self) -> Iterator[Figure]:
         return iter(self.rows)
+
+    def __getitem__(self, name: str) -> Figure:
+        return next(figure for figure in self if figure.name == name)
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +90,7 @@ class Figures:
 
     def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
         """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its figure shows."""
-        figure = next(figure for figure in self if figure.name == name)
+        figure = self[name]
         return self._inputs(figure, f"results/{name}.md", self._shown_runs(figure), files)
 
     def _inputs(self, figure: Figure, output: str, runs: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
@@ -103,6 +106,16 @@ class Figures:
         return figure.problem(self.runs.config) or self.runs.unreleased(
             f"{run}/{file}" for run in self.runs_of(figure) for file in figure.inputs.values()
         )
+
+    def params(self, name: str) -> dict[str, Any]:
+        """Params of the job that draws a figure with scripts/draw.py."""
+        figure = self[name]
+        script = self.runs.params.script("draw", figure.function, modules=[figure.module])
+        return script | {"config": self.slice(figure), "caption": self.caption(figure)}
+
+    def table(self, name: str, table: str) -> list[str] | Callable:
+        """The files of a figure with one of its tables; see `inputs`."""
+        return self.inputs(self[name])[table]
 
     def slice(self, figure: Figure) -> Callable:
         """What a figure shows besides its tables, as one canonical JSON string.
@@ -161,6 +174,10 @@ class Figures:
     def sentences(self) -> dict[str, str]:
         """Figure -> dotted path of its function `sentence`, for the figures that have one."""
         return {figure.name: figure.sentence for figure in self if figure.sentence}
+
+    @property
+    def sentence_modules(self) -> list[str]:
+        return [module_of(path) for path in self.sentences.values()]
 
     def reported_table(self, name: str) -> Callable:
         """The table in the file tables/<name>.parquet if the report has the figure of this name."""
