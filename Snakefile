@@ -45,7 +45,12 @@ if runs.release is None:
 
     include: "workflow/rules/report.smk"
     include: "workflow/rules/export.smk"
-    include: "workflow/rules/measurements.smk"
+
+    # questions beyond the paper; a study that only draws a figure has no rules
+    for study in study_parts():
+        if (PROJECT / "src" / "twoscale" / "studies" / study / "rules.smk").exists():
+
+            include: f"src/twoscale/studies/{study}/rules.smk"
 
 
 report: "workflow/report/workflow.rst"

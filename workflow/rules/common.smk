@@ -42,7 +42,7 @@ SOURCE = str(PROJECT / "src")
 sys.path.insert(0, SOURCE)
 
 from twoscale.config import read_yaml
-from twoscale.base import check_writable
+from twoscale.base import check_writable, study_parts
 from twoscale.workflow import snakefile
 from twoscale.workflow.params import growing, table_columns, untracked
 from twoscale.workflow.runs import Runs, alternatives

@@ -161,7 +161,7 @@ rule show_page:
     log:
         "results/logs/show_{page}.log",
     wildcard_constraints:
-        page=alternatives(runs.figures.shown_pages),
+        page=r"[\w-]+\.md",
     localrule: True
     conda:
         "../../envs/analysis.yaml"

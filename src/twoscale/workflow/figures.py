@@ -48,12 +48,6 @@ class Figures:
         return {"figure": self.drawn(f"{wildcards.figure}.pdf"), "picture": self.drawn(f"{wildcards.figure}.svg")}
 
     @property
-    def shown_pages(self) -> list[str]:
-        """Names of the pages that have a copy in results/."""
-        files = (Path(job.shown) for job in self.runs.local_jobs)
-        return [file.name for file in files if file.parent == Path(self.drawn(""))]
-
-    @property
     def claims(self) -> list[str]:
         """The page of the claims, which are about loops: empty for a model without groups, or without their tables."""
         needed = (f"{self.runs.selected}/tables/{table}.parquet" for table in tables.CLAIM_TABLES.values())
@@ -137,20 +131,9 @@ class Figures:
 
     def of_target(self, target: str) -> list[str]:
         """The files of a target rule: its figures that the selected run has, and their pages."""
-        has = [figure.name for figure in self if figure.target == target and not self._problem(figure)]
-        pages = [in_results(job.shown) for job in self.runs.local_jobs if job.target == target]
-        return [f"results/{name}.pdf" for name in has] + [page for page in pages if Path(page).stem in has]
-
-    @property
-    def study_targets(self) -> dict[str, list[str]]:
-        """Target rules of studies, besides "supplementary" -> figures and pages.
-
-        The rules of those that the selected run does not have refuse them.
-        """
-        files = [(figure.target, f"results/{figure.name}.pdf") for figure in self]
-        files += [(job.target, in_results(job.shown)) for job in self.runs.local_jobs]
-        targets = dict.fromkeys(target for target, _ in files if target not in ("", "all", "supplementary"))
-        return {name: [file for target, file in files if target == name] for name in targets}
+        has = [figure for figure in self if figure.target == target and not self._problem(figure)]
+        pages = [figure for figure in has if figure.page and self.runs.release is None]
+        return [f"results/{figure.name}.pdf" for figure in has] + [f"results/{figure.name}.md" for figure in pages]
 
     # --- the report and the snapshot --------------------------------------------------------------------------------
 

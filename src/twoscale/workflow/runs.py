@@ -6,6 +6,7 @@ Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so it is fast and 
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twoscale import config as configs
-from twoscale.base import InputError, study_parts
+from twoscale.base import InputError
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
-from twoscale.jobs.rows import Job, LocalJob
+from twoscale.jobs.rows import Job
 from twoscale.workflow.core import JOBS, JUDGE_CLAIMS
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
@@ -93,16 +94,11 @@ class Runs:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """The rows of the core and of all studies for the selected run; of a release, the verdicts only."""
-        studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
-        rows = [*JOBS, *studies] if self.release is None else [JUDGE_CLAIMS]
+        """The rows of the core for the selected run; of a release, the verdicts only."""
+        rows = JOBS if self.release is None else [JUDGE_CLAIMS]
         old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
         outputs = ({name: path.replace(old, new) for name, path in row.outputs.items()} for row in rows)
         return [replace(row, outputs=paths) for row, paths in zip(rows, outputs, strict=True)]
-
-    @property
-    def local_jobs(self) -> list[LocalJob]:
-        return [job for job in self.jobs if isinstance(job, LocalJob)]
 
     # --- constraints of wildcards -----------------------------------------------------------------------------------
 
@@ -276,6 +272,8 @@ def files_of(function: str) -> list[str]:
     """Names of the inputs and outputs of the rows with this function; they are the same for every config."""
     runs = Runs({}, Path())
     rows = [job for job in runs.jobs if job.function == function]
+    if not rows:
+        return [argument[2:].replace("-", "_") for argument in sys.argv if argument.startswith("--")]
     return list(dict.fromkeys(name for job in rows for name in (*job.files(runs), *job.outputs)))
 
 
