@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from snakemake.api import SnakemakeApi
@@ -43,6 +44,6 @@ def call_of(rule: Rule) -> list[str]:
     command = dict(rule.params.items()).get("command")
     if command is None:
         return []
-    words = shlex.split(command(of(iteration="000010"), output=None))
-    (number,) = (number for number, word in enumerate(words) if word.endswith(".py"))
-    return words[number:]
+    words = shlex.split(command(SimpleNamespace(), output=None))  # of the selected run
+    scripts = [number for number, word in enumerate(words) if word.endswith(".py")]
+    return words[scripts[-1] :]

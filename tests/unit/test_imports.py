@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from tests import size
-from twoscale.workflow.core import JOBS
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
@@ -34,9 +33,8 @@ def test_every_module_is_on_a_floor():
     assert {name.partition(".")[0] for name in KNOWN if name} == set().union(*FLOORS)
 
 
-def test_the_jobs_that_the_sizes_count_or_leave_out_exist():
+def test_the_scripts_that_the_sizes_count_exist():
     assert [name for name in size.SCRIPTS.split() if not (CHECKOUT.root / "scripts" / f"{name}.py").is_file()] == []
-    assert {*size.BESIDES} <= {job.name for job in JOBS}
 
 
 def test_no_module_imports_from_a_floor_above_its_own_or_in_a_circle():

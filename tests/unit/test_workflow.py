@@ -314,14 +314,14 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     paper = [f"results/tiny/figures/fig{number}.svg" for number in range(1, 6)]
     before, after = runs(), runs()
     for mine in (before, after):
-        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure"))
+        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure", sentence="twoscale.mine.sentence"))
     assert before.figures.pictures(of()) == paper
-    assert before.figures.reported_table("mine")(of()) == []
+    assert before.figures.reported_tables(of()) == []
     mine = tmp_path / "results/tiny/tables/mine.parquet"
     mine.parent.mkdir(parents=True)
     mine.touch()
     assert after.figures.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
-    assert after.figures.reported_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
+    assert after.figures.reported_tables(of()) == ["results/tiny/tables/mine.parquet"]
     shown = (json.loads(some.figures.overview_slice(of()))["report_figures"] for some in (before, after))
     titles = [[figure["title"] for figure in each] for each in shown]
     assert titles == [titles[0], [*titles[0], "A figure"]]

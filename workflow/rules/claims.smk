@@ -1,7 +1,4 @@
 # The verdicts on the claims of the paper; the only job besides the figures that released tables need.
-#
-# in:  tables/{loop_sequences,drift_sequences,exit_quality,exit_loops,exit_latency,check_cost}.parquet
-# out: tables/{claims,regime}.parquet, figures/claims.md
 
 from twoscale.claims.scale import scales
 from twoscale.config import text_label

@@ -1,9 +1,5 @@
 # Exit criteria at the last checkpoint, their quality and latency: Fig. 4.
 #
-# in:  the last checkpoint, data/val.bin, data/tokens.json
-# out: exits/{grid}/{criterion}.*.parquet, tables/{grid}_{quality,loops,cost_matched}.parquet,
-#      tables/{exit_latency,exit_latency_loops,check_cost}.parquet
-#
 # Each criterion has a quality job, which first tries a user's criterion in both engines; in the latency job all take
 # turns. Snakemake deletes the outputs of a job when it starts, so joins and latency wait for the quality of users'
 # criteria: if one fails, the tables of the others are kept. (Not with `ancient`: Snakemake then overlooks that the

@@ -1,10 +1,5 @@
 # All figures. The catalogue, src/twoscale/figures/catalogue.py, has their tables, values and titles; scripts/draw.py
 # calls the function `draw` of src/twoscale/figures/<name>.py, or `draw_<name>` in the module `draw` of a study.
-#
-# in:  the tables of the figure
-# out: results/{run}/figures/<name>.pdf, and the same picture for the report as .svg: sharp at every size, a browser shows
-#      it without a viewer, and it is smaller than a PNG that is as wide as a screen;
-#      copies of the selected run's figures and pages in results/
 
 
 use rule table_job as plot_fig1 with:
@@ -13,12 +8,7 @@ use rule table_job as plot_fig1 with:
         state_paths=runs.figures.table("fig1", "state_paths"),
     output:
         figure=SHOWN.format("fig1.pdf"),
-        picture=report(
-            SHOWN.format("fig1.svg"),
-            caption="../report/fig1.rst",
-            category="Figures of the paper",
-            labels={"figure": runs.figures["fig1"].label},
-        ),
+        picture=report(SHOWN.format("fig1.svg"), **runs.figures.in_report("fig1")),
     log:
         "results/logs/plot_fig1.log",
     localrule: True
@@ -32,12 +22,7 @@ use rule table_job as plot_fig2 with:
         drift=runs.figures.table("fig2", "drift"),
     output:
         figure=SHOWN.format("fig2.pdf"),
-        picture=report(
-            SHOWN.format("fig2.svg"),
-            caption="../report/fig2.rst",
-            category="Figures of the paper",
-            labels={"figure": runs.figures["fig2"].label},
-        ),
+        picture=report(SHOWN.format("fig2.svg"), **runs.figures.in_report("fig2")),
     log:
         "results/logs/plot_fig2.log",
     localrule: True
@@ -51,12 +36,7 @@ use rule table_job as plot_fig3 with:
         loop_metrics=runs.figures.table("fig3", "loop_metrics"),
     output:
         figure=SHOWN.format("fig3.pdf"),
-        picture=report(
-            SHOWN.format("fig3.svg"),
-            caption="../report/fig3.rst",
-            category="Figures of the paper",
-            labels={"figure": runs.figures["fig3"].label},
-        ),
+        picture=report(SHOWN.format("fig3.svg"), **runs.figures.in_report("fig3")),
     log:
         "results/logs/plot_fig3.log",
     localrule: True
@@ -73,12 +53,7 @@ use rule table_job as plot_fig4 with:
         exit_cost_matched=runs.figures.table("fig4", "exit_cost_matched"),
     output:
         figure=SHOWN.format("fig4.pdf"),
-        picture=report(
-            SHOWN.format("fig4.svg"),
-            caption="../report/fig4.rst",
-            category="Figures of the paper",
-            labels={"figure": runs.figures["fig4"].label},
-        ),
+        picture=report(SHOWN.format("fig4.svg"), **runs.figures.in_report("fig4")),
     log:
         "results/logs/plot_fig4.log",
     localrule: True
@@ -92,12 +67,7 @@ use rule table_job as plot_fig5 with:
         loop_metrics=runs.figures.table("fig5", "loop_metrics"),
     output:
         figure=SHOWN.format("fig5.pdf"),
-        picture=report(
-            SHOWN.format("fig5.svg"),
-            caption="../report/fig5.rst",
-            category="Figures of the paper",
-            labels={"figure": runs.figures["fig5"].label},
-        ),
+        picture=report(SHOWN.format("fig5.svg"), **runs.figures.in_report("fig5")),
     log:
         "results/logs/plot_fig5.log",
     localrule: True
@@ -116,12 +86,7 @@ for figure in runs.figures:
                 **runs.figures.inputs(figure),
             output:
                 figure=SHOWN.format(f"{figure.name}.pdf"),
-                picture=report(
-                    SHOWN.format(f"{figure.name}.svg"),
-                    caption=str(PROJECT / figure.caption_file),
-                    category="Supplementary figures",
-                    labels={"figure": figure.label},
-                ),
+                picture=report(SHOWN.format(f"{figure.name}.svg"), **runs.figures.in_report(figure.name)),
             log:
                 f"results/logs/plot_{figure.name}.log",
             localrule: True

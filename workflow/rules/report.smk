@@ -1,7 +1,4 @@
 # The pages of the report, and the snapshot of a run: for the docs of a run, or to hand it on.
-#
-# in:  tables/*.parquet, figures/*
-# out: results/report/*.html, results/report/results.json; results/snapshot/
 
 from twoscale.claims.scale import scales
 from twoscale.config import user_values
@@ -20,7 +17,7 @@ rule report_pages:
 use rule table_job as write_overview with:
     """Job: the overview of the report: verdicts, and the results of each figure in sentences"""
     input:
-        **{name: runs.figures.reported_table(name) for name in runs.figures.sentences},
+        tables=runs.figures.reported_tables,
         claims=[TABLE.format("claims")] if runs.figures.claims else [],
         pictures=runs.figures.pictures,
     output:

@@ -1,8 +1,4 @@
 # Trajectories of held-out tokens through the loops, and their measures: Fig. 1, 2, 3 and 5.
-#
-# in:  checkpoints, data/val.bin, data/tokens.json
-# out: {trajectories,paths,drift}/iteration_*.parquet, states.safetensors,
-#      tables/{loop_metrics,drift,loop_sequences,drift_sequences,state_paths}.parquet
 
 
 use rule torch_job as extract_trajectories with:

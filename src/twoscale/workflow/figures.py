@@ -12,11 +12,13 @@ from twoscale import tables
 from twoscale.base import InputError, canonical_json, rst
 from twoscale.claims.scale import scales
 from twoscale.figures.catalogue import Figure, caption_values, figures, report_values, snapshot_figures
-from twoscale.jobs.rows import REPORT_RESULTS, module_of
-from twoscale.workflow.params import trains, untracked
+from twoscale.workflow.params import module_of, trains, untracked
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
+
+
+REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 
 
 @dataclass(frozen=True)
@@ -154,18 +156,13 @@ class Figures:
         return [self.drawn(f"{figure.name}.svg") for figure in self.reported]
 
     @property
-    def sentences(self) -> dict[str, str]:
-        """Figure -> dotted path of its function `sentence`, for the figures that have one."""
-        return {figure.name: figure.sentence for figure in self if figure.sentence}
-
-    @property
     def sentence_modules(self) -> list[str]:
-        return [module_of(path) for path in self.sentences.values()]
+        """The modules of the functions `sentence`, which the job of the overview imports by name."""
+        return [module_of(figure.sentence) for figure in self if figure.sentence]
 
-    def reported_table(self, name: str) -> Callable:
-        """The table in the file tables/<name>.parquet if the report has the figure of this name."""
-        files = [self.runs.table_file(name)]
-        return lambda wildcards: files if name in [figure.name for figure in self.reported] else []
+    def reported_tables(self, wildcards: Any) -> list[str]:
+        """The tables from which the overview takes sentences: those with the name of a figure of the report."""
+        return [self.runs.table_file(figure.name) for figure in self.reported if figure.sentence]
 
     def overview_slice(self, wildcards: Any) -> str:
         """What the first page of the report shows besides tables, as one canonical JSON string."""
@@ -190,6 +187,12 @@ class Figures:
         return list(dict.fromkeys(files))
 
     # --- captions ---------------------------------------------------------------------------------------------------
+
+    def in_report(self, name: str) -> dict[str, Any]:
+        """How Snakemake's report shows the picture of a figure."""
+        figure = self[name]
+        caption = str(configs.PROJECT / figure.caption_file)
+        return {"caption": caption, "category": figure.category, "labels": {"figure": figure.label}}
 
     def caption(self, figure: Figure | None = None) -> Callable:
         """Values for the caption of a figure or of a page of the report. Untracked."""

@@ -20,7 +20,6 @@ from twoscale.data.text import digest_files
 from twoscale.jobs import worker
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.jobs.machine import NodeResources
-from twoscale.jobs.rows import module_of
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.memory import loading_bytes, training_bytes
 
@@ -319,6 +318,11 @@ def trains(config: Config) -> bool:
 def growing(amount: int) -> Callable:
     """`amount` times the number of the attempt, for jobs that may have failed for lack of it."""
     return lambda wildcards, attempt: amount * attempt
+
+
+def module_of(function: str) -> str:
+    """The module of the function with this dotted path."""
+    return function.rpartition(".")[0]
 
 
 def _cache_folder(run: str, output: str) -> str:

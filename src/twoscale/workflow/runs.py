@@ -6,9 +6,7 @@ Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so it is fast and 
 """
 
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +16,6 @@ from twoscale import config as configs
 from twoscale.base import InputError
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
-from twoscale.jobs.rows import Job
-from twoscale.workflow.core import JOBS, JUDGE_CLAIMS
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
 
@@ -50,6 +46,7 @@ class Runs:
 
     params: Params
     figures: Figures
+    jobs: Sequence[Any] = ()  # none; for `snakefile.describe`
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release: Release | None = None
@@ -91,14 +88,6 @@ class Runs:
             seeds = (seed for seed in self.config.seeds if seed != self.config.seed)
             return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
         return [run for run in self.configs if run.startswith(f"{name}/")]
-
-    @cached_property
-    def jobs(self) -> list[Job]:
-        """The rows of the core for the selected run; of a release, the verdicts only."""
-        rows = JOBS if self.release is None else [JUDGE_CLAIMS]
-        old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
-        outputs = ({name: path.replace(old, new) for name, path in row.outputs.items()} for row in rows)
-        return [replace(row, outputs=paths) for row, paths in zip(rows, outputs, strict=True)]
 
     # --- constraints of wildcards -----------------------------------------------------------------------------------
 
@@ -266,15 +255,6 @@ class Runs:
             return [pattern.format(run=run, grid=users_of or wildcards.grid, criterion=name) for name in names]
 
         return files
-
-
-def files_of(function: str) -> list[str]:
-    """Names of the inputs and outputs of the rows with this function; they are the same for every config."""
-    runs = Runs({}, Path())
-    rows = [job for job in runs.jobs if job.function == function]
-    if not rows:
-        return [argument[2:].replace("-", "_") for argument in sys.argv if argument.startswith("--")]
-    return list(dict.fromkeys(name for job in rows for name in (*job.files(runs), *job.outputs)))
 
 
 def alternatives(names: Iterable[str]) -> str:

@@ -1,8 +1,4 @@
 # Exit criteria on dense grids of thresholds, against random exits, fixed loops and an oracle (study.py).
-#
-# in:  the last checkpoint, data/val.bin, data/tokens.json; tables/pareto_*.parquet
-# out: tables/{pareto_latency,pareto_latency_loops,pareto_regret,oracle_frontier,exit_reliability,arena}.parquet,
-#      figures/arena.md
 
 from twoscale.config import text_label
 from twoscale.figures.catalogue import table

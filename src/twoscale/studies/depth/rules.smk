@@ -1,8 +1,4 @@
 # Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth card (study.py).
-#
-# in:  checkpoints, data/val.bin, data/tokens.json
-# out: scaling/iteration_*.parquet, depth_card/*.parquet,
-#      tables/{lens,scaling,depth_card,depth_findings}.parquet, figures/depth-card.md
 
 from twoscale.figures.catalogue import table
 from twoscale.studies.depth import study as depth

@@ -1,7 +1,4 @@
 # Types of the paths of tokens, and path independence (study.py).
-#
-# in:  paths/iteration_*.parquet; checkpoints, data/val.bin, data/tokens.json
-# out: path_independence/iteration_*.parquet, tables/{path_types,path_metrics,path_independence}.parquet
 
 
 use rule table_job as aggregate_paths with:

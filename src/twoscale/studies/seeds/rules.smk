@@ -1,7 +1,4 @@
 # The run under several seeds: the verdicts on the claims under each seed and over all of them (study.py).
-#
-# in:  the tables of claims of every seed
-# out: tables/seeds.parquet, figures/seeds.md
 
 from twoscale.claims.scale import scales
 from twoscale.config import text_label

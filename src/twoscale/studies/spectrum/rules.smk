@@ -1,7 +1,4 @@
 # Eigenvalues of loop steps at their fixed points against paths (study.py).
-#
-# in:  checkpoints, data/val.bin, data/tokens.json
-# out: spectrum/iteration_*.parquet, tables/{token_spectrum,spectrum}.parquet
 
 from twoscale.studies.spectrum import study as spectrum
 

@@ -1,7 +1,4 @@
 # The model trained again under other choices: variants, adapter initialisations and baselines (study.py).
-#
-# in:  tables/{training,loop_sequences}.parquet of the runs of a sweep; checkpoints, data/val.bin, data/tokens.json
-# out: baselines/iteration_*.parquet, tables/{adapter_init,baselines}.parquet, figures/baselines.md
 
 from twoscale.figures.catalogue import table
 from twoscale.studies.sweeps import study as sweeps
