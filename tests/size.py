@@ -6,14 +6,15 @@ The five figures and the claims stand on the modules that their jobs import, dir
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-# Scripts of jobs that are no rows; rows for the report and for released tables.
+# Scripts of the jobs that the figures and claims stand on.
 SCRIPTS = "prepare_text train_tokenizer fetch_gpt2 tokenize_text join_tokens init_model train_segment measure call draw"
-FIGURES = [f"twoscale.figures.fig{number}.draw" for number in range(1, 6)]
-BESIDES = "write_overview write_claims_page take_snapshot".split()
+FIGURES = {f"figures.fig{number}" for number in range(1, 6)}
+CALLED = re.compile(r'"twoscale\.([\w.]+)\.\w+"')  # the module of a function that a rule calls
 
 
 class Checkout:
@@ -59,12 +60,9 @@ class Checkout:
         return set(left)
 
     def closure(self, planning: bool) -> set[str]:
-        calls = [n for n in ast.walk(ast.parse(self.files["workflow.core"].read_text())) if isinstance(n, ast.Call)]
-        rows = [{k.arg: k.value.value for k in n.keywords if isinstance(k.value, ast.Constant)} for n in calls]
-        functions = [row["function"] for row in rows if "function" in row and row["name"] not in BESIDES]
-        unread = {name.removeprefix("twoscale.").rpartition(".")[0] for name in (*functions, *FIGURES)}
+        stages = [path for path in self.root.glob("workflow/rules/*.smk") if path.stem != "report"]
+        unread = FIGURES.union(*(CALLED.findall(path.read_text()) for path in stages))
         unread = unread.union(*(self.imports(p) for p in self.root.glob("scripts/*.py") if p.stem in SCRIPTS.split()))
-        unread = {name for name in unread if not name.startswith("workflow.")}  # the options of a script
         if planning:
             unread.add("workflow.snakefile")
         found = set(unread)

@@ -229,7 +229,7 @@ def study_files(file: str) -> dict[str, Path]:
 def study_parts(part: str = "study") -> dict[str, ModuleType]:
     """Name of a study -> its module `part`, for the studies that have one, in the order of STUDIES.
 
-    `config` has SECTIONS of the config. `study` has TABLES, `runs`, FIGURES and JOBS, each optional.
+    `config` has SECTIONS of the config. `study` has TABLES, `runs` and FIGURES, each optional.
     """
     return {name: import_module(f"twoscale.studies.{name}.{part}") for name in study_files(f"{part}.py")}
 

@@ -9,7 +9,6 @@ import pytest
 from tests import size
 from twoscale import config
 from twoscale.base import STUDIES
-from twoscale.workflow.core import JOBS
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
@@ -38,16 +37,13 @@ def test_every_module_is_on_a_floor():
     assert {name.partition(".")[0] for name in KNOWN if name} == set().union(*FLOORS)
 
 
-def test_the_jobs_that_the_sizes_count_or_leave_out_exist():
+def test_the_scripts_that_the_sizes_count_exist():
     assert [name for name in size.SCRIPTS.split() if not (CHECKOUT.root / "scripts" / f"{name}.py").is_file()] == []
-    assert {*size.BESIDES} <= {job.name for job in JOBS}
 
 
-# Rows of jobs are functions of the runs, and `Runs` holds its params and figures, which refer to it: the only imports,
-# for annotations, that lead up or around.
-UPWARD = {("jobs.rows", "workflow.runs")}
-UPWARD |= {(f"studies.{name}.study", "workflow.runs") for name in ("depth", "spectrum", "sweeps")}
-CIRCLE = {f"workflow.{name}" for name in ("core", "figures", "params", "runs")} | {"jobs.rows", "report.release"}
+# For annotations only: input functions of studies get the runs, and `Runs` holds its params and figures, which refer to it.
+UPWARD = {(f"studies.{name}.study", "workflow.runs") for name in ("depth", "spectrum", "sweeps")}
+CIRCLE = {f"workflow.{name}" for name in ("figures", "params", "runs")}
 
 
 def test_no_module_imports_from_a_floor_above_its_own_or_in_a_circle():

@@ -208,11 +208,11 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
 
 
 def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights_of_a_published_model(monkeypatch):
-    asked = runs().params.torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
+    asked = runs().params.torch_job("exits", cpus=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [4000, 12000]  # of a small model
     assert asked["runtime"](of(), attempt=2) == 120
     assert runs().params.exit_threads(11)(of(grid="exit")) == 2  # four criteria share the cores
-    of_published = runs(**PUBLISHED).params.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
+    of_published = runs(**PUBLISHED).params.torch_job("trajectories")["mem_mb"]
     monkeypatch.setattr(params, "parameters", lambda model: 10**9)
     assert of_published(of(), attempt=2) == 2 * (8000 + 8000)  # float64
 
@@ -351,14 +351,14 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     paper = [f"results/tiny/figures/fig{number}.svg" for number in range(1, 6)]
     before, after = runs(), runs()
     for mine in (before, after):
-        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure"))
+        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure", sentence="twoscale.mine.sentence"))
     assert before.figures.pictures(of()) == paper
-    assert before.figures.reported_table("mine")(of()) == []
+    assert before.figures.reported_tables(of()) == []
     mine = tmp_path / "results/tiny/tables/mine.parquet"
     mine.parent.mkdir(parents=True)
     mine.touch()
     assert after.figures.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
-    assert after.figures.reported_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
+    assert after.figures.reported_tables(of()) == ["results/tiny/tables/mine.parquet"]
     shown = (json.loads(some.figures.overview_slice(of()))["report_figures"] for some in (before, after))
     titles = [[figure["title"] for figure in each] for each in shown]
     assert titles == [titles[0], [*titles[0], "A figure"]]

@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"(?:#|\{#) (\S+?)(?: \((append|in \w+)\))?(?: #\})?")
 AGREEMENT = "src/twoscale/studies/agreement"
 # Recipe -> the most files that it may touch
-RECIPES = {"A measure per loop step": 2, "An exit criterion": 1, "A model": 2, "A study": 7}
+RECIPES = {"A measure per loop step": 2, "An exit criterion": 1, "A model": 2, "A study": 8}
 TINY = ROOT / "workflow" / "presets" / "tiny.yaml"
 
 

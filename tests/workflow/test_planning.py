@@ -22,7 +22,7 @@ FROM_TRAINING_ON = {
 }
 PRESETS = "src/twoscale/studies/*/presets.yaml"
 SOURCES = (
-    *("Snakefile", "config.yaml", "scripts/**/*.py", "src/**/*.py", "workflow/**/*.*", PRESETS),
+    *("Snakefile", "config.yaml", "scripts/**/*.py", "src/**/*.py", "src/**/*.smk", "workflow/**/*.*", PRESETS),
     *("profiles/**/*.yaml", "envs/*"),
 )
 

@@ -42,7 +42,7 @@ SOURCE = str(PROJECT / "src")
 sys.path.insert(0, SOURCE)
 
 from twoscale.config import read_yaml
-from twoscale.base import check_writable
+from twoscale.base import check_writable, study_files
 from twoscale.workflow import snakefile
 from twoscale.workflow.params import growing, table_columns, untracked
 from twoscale.workflow.runs import Runs, alternatives
@@ -84,7 +84,8 @@ onsuccess:
     snakefile.say_ending(workflow, runs)
 
 
-# The shell line of every job; those of train_segment and a few others have further options.
+# The shell line of most jobs; those of train_segment and a few others have further options.
 JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1"
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
-TABLE = runs.table_file("{}")
+TABLE = runs.table_file("{}")  # of the selected run
+SHOWN = runs.figures.drawn("{}")  # figures and pages of the selected run

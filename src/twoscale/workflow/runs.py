@@ -6,19 +6,17 @@ Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so it is fast and 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twoscale import config as configs
-from twoscale.base import InputError, json_digest, study_parts
+from twoscale.base import InputError, json_digest
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
-from twoscale.jobs.rows import Job, LocalJob
-from twoscale.workflow.core import JOBS, JUDGE_CLAIMS
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
 
@@ -50,6 +48,7 @@ class Runs:
 
     params: Params
     figures: Figures
+    jobs: Sequence[Any] = ()  # none; for `snakefile.describe`
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release: Release | None = None
@@ -94,19 +93,6 @@ class Runs:
             seeds = (seed for seed in self.config.seeds if seed != self.config.seed)
             return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
         return [run for run in self.configs if run.startswith(f"{name}/")]
-
-    @cached_property
-    def jobs(self) -> list[Job]:
-        """The rows of the core and of all studies for the selected run; of a release, the verdicts only."""
-        studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
-        rows = [*JOBS, *studies] if self.release is None else [JUDGE_CLAIMS]
-        old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
-        outputs = ({name: path.replace(old, new) for name, path in row.outputs.items()} for row in rows)
-        return [replace(row, outputs=paths) for row, paths in zip(rows, outputs, strict=True)]
-
-    @property
-    def local_jobs(self) -> list[LocalJob]:
-        return [job for job in self.jobs if isinstance(job, LocalJob)]
 
     # --- constraints of wildcards -----------------------------------------------------------------------------------
 
@@ -308,13 +294,6 @@ class Runs:
             return [pattern.format(run=run, grid=users_of or wildcards.grid, criterion=name) for name in names]
 
         return files
-
-
-def files_of(function: str) -> list[str]:
-    """Names of the inputs and outputs of the rows with this function; they are the same for every config."""
-    runs = Runs({}, Path())
-    rows = [job for job in runs.jobs if job.function == function]
-    return list(dict.fromkeys(name for job in rows for name in (*job.files(runs), *job.outputs)))
 
 
 def downloaded(name: str) -> str:

@@ -141,14 +141,6 @@ def in_container(workflow: Any, image: Path) -> bool:
     return asked
 
 
-def describe(workflow: Any, runs: Runs) -> None:
-    """Give the rules that follow from rows of figures and jobs a docstring for `snakemake --list-rules`."""
-    outputs = {job.name: job.outputs.values() for job in runs.jobs}
-    for rule in workflow.rules:
-        kind, files = ("Job", outputs.get(rule.name, rule.output)) if rule.output else ("Target", rule.input)
-        rule.docstring = rule.docstring or f"{kind}: {', '.join(map(str, files))}"
-
-
 # --- before the first job ---------------------------------------------------------------------------------------------
 
 

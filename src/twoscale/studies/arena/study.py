@@ -1,8 +1,6 @@
 """Exit criteria against random exits, fixed loops and an oracle: results/arena.pdf and .md, results/pareto.pdf."""
 
-from twoscale.config.data import text_label
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
-from twoscale.jobs.rows import QUALITY, LocalJob, TorchJob, all_cores
 from twoscale.tables import Column
 from twoscale.tables import table as columns
 
@@ -73,70 +71,9 @@ FIGURES = (
     Figure(
         "arena",
         table("arena"),
+        page=True,
         loops=exit_max_loops,
         title="Arena: what the exits are worth",
         sentence="twoscale.studies.arena.draw.summary",
-    ),
-)
-
-
-JOBS = (
-    TorchJob(
-        name="benchmark_pareto",
-        function="twoscale.exits.benchmark.run",
-        inputs=lambda runs: {"criteria": runs.each_criterion(QUALITY, users_of="pareto")},
-        outputs={
-            "latency": "results/{run}/tables/pareto_latency.parquet",
-            "latency_loops": "results/{run}/tables/pareto_latency_loops.parquet",
-        },
-        tables=["exit_latency", "exit_latency_loops"],
-        config=lambda runs: runs.params.exit_slice("pareto"),
-        dtype="exits",
-        minutes=480,
-        threads=all_cores,
-        cpus=4,
-    ),
-    TorchJob(
-        name="measure_exit_regret",
-        function="twoscale.studies.arena.measure.run",
-        inputs=lambda runs: {"criteria": runs.each_criterion(QUALITY, users_of="pareto")},
-        outputs={
-            "exit_regret": "results/{run}/tables/pareto_regret.parquet",
-            "oracle_frontier": "results/{run}/tables/oracle_frontier.parquet",
-            "exit_reliability": "results/{run}/tables/exit_reliability.parquet",
-        },
-        tables=["exit_regret", "oracle_frontier", "exit_reliability"],
-        config=lambda runs: runs.params.exit_slice(
-            "pareto", oracle=lambda config: config.oracle, sequences=lambda config: config.sequences("oracle")
-        ),
-        dtype="exits",
-        minutes=120,
-    ),
-    LocalJob(
-        name="compare_exits",
-        function="twoscale.studies.arena.draw.run",
-        inputs=lambda runs: runs.figures.page_inputs(
-            "arena",
-            table(
-                "oracle_frontier",
-                "exit_reliability",
-                exit_quality="pareto_quality",
-                exit_loops="pareto_loops",
-                exit_cost_matched="pareto_cost_matched",
-                exit_regret="pareto_regret",
-            ),
-        ),
-        outputs={"arena": "results/{selected}/tables/arena.parquet", "page": "results/{selected}/figures/arena.md"},
-        tables=["arena"],
-        config=lambda runs: runs.params.slice(
-            *("run", "seed"),
-            text=lambda config: text_label(config.data),
-            draws=lambda config: config.exits.random_draws,
-            loops=lambda config: config.exits.max_loops,
-            groups=lambda config: ", ".join(config.model.group_labels),
-            tokens=lambda config: config.whole_tokens("pareto", "quality_tokens"),
-            oracle_tokens=lambda config: config.whole_tokens("oracle"),
-        ),
-        target="supplementary",
     ),
 )

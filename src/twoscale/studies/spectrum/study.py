@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twoscale.figures.catalogue import Figure, table
-from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.tables import Column
 from twoscale.tables import table as columns
 
@@ -66,40 +65,13 @@ FIGURES = (
 )
 
 
-CHECKPOINT = "results/{run}/spectrum/iteration_{iteration}.parquet"
-
-
-def _checkpoints(runs: "Runs") -> Callable:
-    """Input function: the checkpoints of spectrum.checkpoints."""
-    files = runs.at_checkpoints(CHECKPOINT)
+def at_checkpoints(runs: "Runs", pattern: str) -> Callable:
+    """Input function: `pattern` at the checkpoints of spectrum.checkpoints."""
+    files = runs.at_checkpoints(pattern)
 
     def chosen(wildcards: Any) -> list[str]:
-        return files(wildcards)[-1:] if runs[wildcards.run].spectrum.checkpoints == "last" else files(wildcards)
+        if runs[wildcards.run].spectrum.checkpoints == "last":
+            return files(wildcards)[-1:]
+        return files(wildcards)
 
     return chosen
-
-
-JOBS = (
-    TorchJob(
-        name="measure_spectrum",
-        function="twoscale.studies.spectrum.measure.run",
-        outputs={"spectrum": CHECKPOINT},
-        tables=["token_spectrum"],
-        config=lambda runs: runs.params.slice(
-            *("seed", "device", "model", "spectrum"),
-            loops=lambda config: config.trajectories.loops,
-            sequences=lambda config: config.sequences("spectrum"),
-            exact_sequences=lambda config: config.spectrum.exact_sequences(config),
-        ),
-        dtype="spectrum",
-        minutes=120,
-    ),
-    LocalJob(
-        name="aggregate_spectrum",
-        function="twoscale.studies.spectrum.draw.run",
-        inputs=lambda runs: {"tokens": _checkpoints(runs)},
-        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in TABLES},
-        tables=tuple(TABLES),
-        config=lambda runs: runs.params.slice("run", "seed"),
-    ),
-)

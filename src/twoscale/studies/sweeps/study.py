@@ -17,14 +17,14 @@ from twoscale.config.definitions import init_name
 from twoscale.config.model import HALF, model_keys
 from twoscale.config.types import complete
 from twoscale.figures.catalogue import Figure, reading, reference_state, table
-from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.model.flops import mean_flops_per_token, parameters
 from twoscale.tables import table as columns
 
 if TYPE_CHECKING:
-    from twoscale.config import Config
+    from twoscale.config import Config, ScalingConfig
     from twoscale.workflow.runs import Runs
 
+QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
 LOOPED, UNTRAINED = "looped", "untrained"
 
 
@@ -128,6 +128,7 @@ FIGURES = (
     Figure(
         "baselines",
         table("baselines"),
+        page=True,
         loops=lambda config: config.train.held_out_loops,
         target="baselines",
         title="Baselines: what the loops buy",
@@ -144,10 +145,10 @@ FIGURES = (
     ),
 )
 
-# --- jobs -----------------------------------------------------------------------------------------------------------
+# --- inputs and params of its rules ----------------------------------------------------------------------------------
 
 
-def _labels(runs: "Runs") -> list[dict[str, Any]]:
+def labels(runs: "Runs") -> list[dict[str, Any]]:
     """Start, first state, norm and seed of each run of "adapter_init"; the share is null for random weights."""
     compared = [runs[run] for run in runs.study("adapter_init")]
     return [
@@ -172,7 +173,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     ]
 
 
-def _files(runs: "Runs") -> list[str]:
+def baseline_files(runs: "Runs") -> list[str]:
     """The quality of each compared model. InputError for a run without baselines."""
     if not runs.study("baselines"):
         raise InputError(
@@ -181,49 +182,14 @@ def _files(runs: "Runs") -> list[str]:
     return [QUALITY.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in compared(runs)]
 
 
-def _page(runs: "Runs") -> dict[str, Any]:
+def scaling(config: "Config") -> "ScalingConfig":
+    """The section `scaling` with the loop count of training's held-out loss."""
+    return config.scaling.model_copy(update={"loops": (config.train.held_out_loops,)})
+
+
+def page(runs: "Runs") -> dict[str, Any]:
     config = runs[compared(runs)[0]["run"]]
     train, model = config.train, config.model
     sizes = {"loops": train.held_out_loops, "mean_loops": f"{model.mean_loops + 1:g}", "iterations": train.iterations}
     sizes |= {"training_tokens": config.training_tokens}
     return {"run": runs.selected, "text": text_label(runs.config.data)} | sizes
-
-
-QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
-JOBS = (
-    LocalJob(
-        name="compare_adapter_init",
-        function="twoscale.studies.sweeps.draw.run_adapter_init",
-        inputs=lambda runs: runs.figures.page_inputs("adapter_init", table("training", loops="loop_sequences")),
-        outputs={"adapter_init": "results/{selected}/tables/adapter_init.parquet"},
-        tables=["adapter_init"],
-        config=lambda runs: runs.params.slice("run", "seed", runs=lambda config: _labels(runs)),
-    ),
-    TorchJob(
-        name="measure_baseline",
-        function="twoscale.exits.evaluation.measure_fixed_loops",
-        outputs={"quality": QUALITY},
-        tables=["scaling_quality"],
-        config=lambda runs: runs.params.slice(
-            *("seed", "device", "model"),
-            scaling=lambda config: config.scaling.model_copy(update={"loops": (config.train.held_out_loops,)}),
-            sequences=lambda config: config.sequences("scaling"),
-        ),
-        dtype="scaling",
-        trained=True,
-    ),
-    LocalJob(
-        name="compare_baselines",
-        function="twoscale.studies.sweeps.draw.run_baselines",
-        inputs=lambda runs: {"quality": lambda wildcards: _files(runs)},
-        outputs={
-            "baselines": "results/{selected}/tables/baselines.parquet",
-            "page": "results/{selected}/figures/baselines.md",
-        },
-        tables=["baselines"],
-        config=lambda runs: runs.params.slice(
-            *("run", "seed"), compared=lambda config: compared(runs), page=lambda config: _page(runs)
-        ),
-        target="baselines",
-    ),
-)
