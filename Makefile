@@ -142,7 +142,7 @@ generated: env
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakefmt --check Snakefile workflow src
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/snakemake --lint
@@ -150,7 +150,7 @@ lint: env
 format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/snakefmt Snakefile workflow
+	$(BIN)/snakefmt Snakefile workflow src
 
 report: env
 	$(BIN)/snakemake --cores all report_pages

@@ -21,17 +21,35 @@ min_version("9.27")
 
 # reads config.yaml
 include: "workflow/rules/common.smk"
+include: "workflow/rules/base.smk"
 
 
-# One file per stage, in the order of their names; released tables need no job that computes. The figures come last: a
-# stage may append to runs.figures.
-for stage in sorted(path.stem for path in (PROJECT / "workflow" / "rules").glob("*.smk")):
-    if stage not in ("common", "figures") and (runs.release is None or stage in ("measurements", "released_tables")):
+# the stages in the order of the paper
+if runs.release is None:
 
-        include: f"workflow/rules/{stage}.smk"
+    include: "workflow/rules/data.smk"
+    include: "workflow/rules/training.smk"
+    include: "workflow/rules/trajectories.smk"
+    include: "workflow/rules/exits.smk"
+
+else:  # tables of another machine take the place of all these jobs
+
+    include: "workflow/rules/released.smk"
 
 
+include: "workflow/rules/claims.smk"
 include: "workflow/rules/figures.smk"
+
+
+if runs.release is None:
+
+    include: "workflow/rules/report.smk"
+    include: "workflow/rules/export.smk"
+
+    # questions beyond the paper; a study that only draws a figure has no rules
+    for study in study_files("rules.smk"):
+
+        include: f"src/twoscale/studies/{study}/rules.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -47,9 +65,8 @@ if IN_CONTAINER:
 wildcard_constraints:
     run=alternatives(runs),
     iteration=r"\d{6}",
-
-
-snakefile.describe(workflow, runs)
+    grid=alternatives(runs.config.exit_grids),
+    criterion=runs.criterion_pattern,
 
 
 # two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU

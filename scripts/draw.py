@@ -4,7 +4,7 @@ from twoscale.figures import style
 from twoscale.jobs import command
 
 if __name__ == "__main__":
-    function = command.function(command.function_argument())
+    function = command.called()
     names = style.inputs_of(function)
 
     def main(arguments):
@@ -15,4 +15,4 @@ if __name__ == "__main__":
         for path in (arguments.figure, arguments.picture):
             style.save(figure, path)
 
-    command.run(main, command.parser(__doc__, files=("figure", "picture"), lists=names))
+    command.run(main, command.parser(__doc__, files=("figure", "picture"), lists=names, job_files=()))

@@ -1,17 +1,15 @@
-"""Rules of measurements: call the function with this dotted path on a checkpoint and held-out text."""
+"""Rules with torch: call the function with this dotted path on a checkpoint and held-out text."""
 
 import torch
 
 from twoscale.jobs import command
+from twoscale.jobs.table_job import CHECKPOINT_FILES
 from twoscale.model.checkpoints import CheckpointJob
-from twoscale.workflow.runs import files_of
 
 if __name__ == "__main__":
-    path = command.function_argument()
-    measure = command.function(path)
-    names = files_of(path)
-    parser = command.parser(__doc__)
-    command.add_files(parser, names)
+    measure, further = command.called_job()
+    names = (*CHECKPOINT_FILES, *further)
+    parser = command.parser(__doc__, job_files=names)
     parser.add_argument("--threads", type=int, default=1, help="threads that the job may use")
 
     def main(arguments):

@@ -6,14 +6,15 @@ The five figures and the claims stand on the modules that their jobs import, dir
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-# Scripts of jobs that are no rows; rows for the report and for released tables.
+# Scripts of the jobs that the figures and claims stand on.
 SCRIPTS = "prepare_text train_tokenizer fetch_gpt2 tokenize_text join_tokens init_model train_segment measure call draw"
-FIGURES = [f"twoscale.figures.fig{number}.draw" for number in range(1, 6)]
-BESIDES = "write_overview write_claims_page take_snapshot".split()
+FIGURES = {f"figures.fig{number}" for number in range(1, 6)}
+CALLED = re.compile(r'"twoscale\.([\w.]+)\.\w+"')  # the module of a function that a rule calls
 
 
 class Checkout:
@@ -24,13 +25,15 @@ class Checkout:
         names = {".".join(path.relative_to(source).with_suffix("").parts): path for path in source.rglob("*.py")}
         self.files = {name.removesuffix("__init__").rstrip("."): path for name, path in names.items()}
         self.arrows = {name: self.imports(path) - {name} for name, path in self.files.items()}
+        # also those under TYPE_CHECKING: who reads a file has to know them too
+        self.named = {name: self.imports(path, types=True) - {name} for name, path in self.files.items()}
 
-    def imports(self, path: Path) -> set[str]:
-        """Modules of the library that a file imports anywhere, but not for annotations only."""
+    def imports(self, path: Path, types: bool = False) -> set[str]:
+        """Modules of the library that a file imports anywhere, also in a function; with `types` for annotations too."""
         found = set()
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            if not types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
                 node.body = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -43,25 +46,25 @@ class Checkout:
         """Imports from a floor above the module's own."""
         floors = (self.root / "tests/unit/test_imports.py").read_text().partition("\nFLOORS = ")[2].partition("\n]\n")
         level = {name: level for level, names in enumerate(ast.literal_eval(floors[0] + "]")) for name in names}
-        pairs = [(name, target) for name in self.files if name for target in self.arrows[name]]
+        pairs = [(name, target) for name in self.files if name for target in self.named[name]]
         return [(a, b) for a, b in pairs if level[b.partition(".")[0]] > level[a.partition(".")[0]]]
 
     def circles(self) -> set[str]:
-        """Modules in circles and those that import them. A package may import its own modules, to offer their names."""
-        left = {name: {t for t in targets if not name.startswith(f"{t}.")} for name, targets in self.arrows.items()}
+        """Modules in circles of imports. A package may import its own modules, to offer their names."""
+        left = {name: {t for t in targets if not name.startswith(f"{t}.")} for name, targets in self.named.items()}
+        # first drop those that import nothing that is left, again and again, then those that nothing left imports
         while free := {name for name, targets in left.items() if not targets}:
             left = {name: targets - free for name, targets in left.items() if name not in free}
+        while free := left.keys() - set().union(*left.values()):
+            left = {name: targets for name, targets in left.items() if name not in free}
         return set(left)
 
     def closure(self, planning: bool) -> set[str]:
-        calls = [n for n in ast.walk(ast.parse(self.files["workflow.core"].read_text())) if isinstance(n, ast.Call)]
-        rows = [{k.arg: k.value.value for k in n.keywords if isinstance(k.value, ast.Constant)} for n in calls]
-        functions = [row["function"] for row in rows if "function" in row and row["name"] not in BESIDES]
-        unread = {name.removeprefix("twoscale.").rpartition(".")[0] for name in (*functions, *FIGURES)}
+        stages = [path for path in self.root.glob("workflow/rules/*.smk") if path.stem != "report"]
+        unread = FIGURES.union(*(CALLED.findall(path.read_text()) for path in stages))
         unread = unread.union(*(self.imports(p) for p in self.root.glob("scripts/*.py") if p.stem in SCRIPTS.split()))
-        unread = {name for name in unread if not name.startswith("workflow.")}  # the options of a script
-        if planning:  # config/__init__.py offers the names of its modules
-            unread |= {"workflow.snakefile", *(n for n in self.files if n.startswith("config."))}
+        if planning:
+            unread.add("workflow.snakefile")
         found = set(unread)
         while unread:
             unread |= self.arrows[unread.pop()] - found

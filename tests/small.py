@@ -15,7 +15,6 @@ from twoscale.config.loading import STUDY_SECTIONS
 from twoscale.config.sections import CoreConfig
 from twoscale.config.types import build
 from twoscale.data.batches import HeldOut
-from twoscale.jobs.rows import Job
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
 from twoscale.model.transformer import initialise
@@ -137,11 +136,6 @@ def project(**config: Any) -> Runs:
 def of(run: str = "tiny", **wildcards: str) -> SimpleNamespace:
     """The wildcards of a job."""
     return SimpleNamespace(run=run, **wildcards)
-
-
-def job_row(rows: Sequence[Job], name: str) -> Job:
-    """The row of a rule."""
-    return next(row for row in rows if row.name == name)
 
 
 def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:

@@ -206,18 +206,32 @@ def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: b
         yield bar
 
 
-STUDIES = Path(__file__).parent / "studies"
+# The studies, each a folder of this name in `twoscale.studies`. Nothing else names a study: to remove one, delete its
+# name here and its folder.
+STUDIES = (
+    "arena",
+    "depth",
+    "paths",
+    "seeds",
+    "spectrum",
+    "sweeps",
+    "training",
+)
+
+
+def study_files(file: str) -> dict[str, Path]:
+    """Name of a study -> its file with this name, for the studies that have one, in the order of STUDIES."""
+    files = {name: Path(__file__).parent / "studies" / name / file for name in STUDIES}
+    return {name: path for name, path in files.items() if path.is_file()}
 
 
 @cache
 def study_parts(part: str = "study") -> dict[str, ModuleType]:
-    """Name of a study -> its module `part`, for the studies that have one, in alphabetical order.
+    """Name of a study -> its module `part`, for the studies that have one, in the order of STUDIES.
 
-    A study is a folder in `twoscale.studies`, and no list names it. What it adds to the project is in its module
-    `study`: SECTIONS of the config, TABLES, `runs`, FIGURES and JOBS, each optional.
+    `config` has SECTIONS of the config. `study` has TABLES, `runs` and FIGURES, each optional.
     """
-    names = sorted(path.parent.name for path in STUDIES.glob(f"*/{part}.py"))
-    return {name: import_module(f"twoscale.studies.{name}.{part}") for name in names}
+    return {name: import_module(f"twoscale.studies.{name}.{part}") for name in study_files(f"{part}.py")}
 
 
 # --- the processor ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,4 @@ from tests.unit.conftest import pytest_collection_modifyitems  # noqa: F401 - wh
 from tests.workflow.conftest import editable, finished, fresh  # noqa: F401 - a copy of the project
 from twoscale.base import STUDIES
 
-collect_ignore = [
-    path.name for path in Path(__file__).parent.iterdir() if path.is_dir() and not (STUDIES / path.name).is_dir()
-]
+collect_ignore = [path.name for path in Path(__file__).parent.iterdir() if path.is_dir() and path.name not in STUDIES]

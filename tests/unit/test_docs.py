@@ -61,11 +61,33 @@ def test_a_page_is_read_in_ten_minutes_and_all_in_an_afternoon():
 def test_the_map_names_the_tables_that_figures_and_the_export_read():
     text = (PROJECT / "docs/map.md").read_text(encoding="utf-8")
     cells = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
-    named = {result.split("`")[1]: {*re.findall(r"`(\w+)`", tables)} for _, result, _, _, tables, *_ in cells}
+    named = {result.split("`")[1]: {*re.findall(r"`(\w+)`", tables)} for _, result, _, tables, *_ in cells}
     export = (PROJECT / "workflow/rules/export.smk").read_text(encoding="utf-8")
     read = {f"{figure.name}.pdf": {*figure.inputs} for figure in figures() if f"{figure.name}.pdf" in named}
     read["{run}/export/"] = {*re.findall(r'TABLE\.format\("(\w+)"\)', export)}
     assert named == read | {"claims.md": set()}
+
+
+# A link to a file, and the names in it that follow: rules or functions.
+NAMED = re.compile(r"\]\(\.\./([\w/]+\.(?:smk|py))\): ((?:`\w+`(?:, )?)+)")
+
+
+def test_the_map_leads_in_two_steps_from_a_figure_to_its_rules_and_from_a_rule_to_its_function():
+    text = (PROJECT / "docs/map.md").read_text(encoding="utf-8")
+    rules, functions = {}, set()
+    for path, names in NAMED.findall(text):
+        code = (PROJECT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", names):
+            if path.endswith(".py"):
+                assert re.search(rf"^def {name}\(", code, re.MULTILINE), f"{path} has no function {name}"
+                functions.add(f"{path.removeprefix('src/').removesuffix('.py').replace('/', '.')}.{name}")
+            else:
+                found = re.search(rf"^(?:use rule \w+ as|rule) {name}\b.*?(?=^\S|\Z)", code, re.MULTILINE | re.DOTALL)
+                assert found, f"{path} has no rule {name}"
+                rules[name] = found[0]
+    assert len(rules) == 9
+    called = {*re.findall(r'"(twoscale\.[\w.]+\.\w+)"', "".join(rules.values()))}
+    assert called - functions == {"twoscale.dynamics.aggregate.join_exit_quality"}  # joins files
 
 
 def test_the_answers_to_users_are_commands_with_valid_configs():

@@ -4,8 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import size
-from twoscale.workflow.core import JOBS
+from twoscale import config
+from twoscale.base import STUDIES
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
@@ -34,14 +37,33 @@ def test_every_module_is_on_a_floor():
     assert {name.partition(".")[0] for name in KNOWN if name} == set().union(*FLOORS)
 
 
-def test_the_jobs_that_the_sizes_count_or_leave_out_exist():
+def test_the_scripts_that_the_sizes_count_exist():
     assert [name for name in size.SCRIPTS.split() if not (CHECKOUT.root / "scripts" / f"{name}.py").is_file()] == []
-    assert {*size.BESIDES} <= {job.name for job in JOBS}
+
+
+# For annotations only: input functions of studies get the runs, and `Runs` holds its params and figures, which refer to it.
+UPWARD = {(f"studies.{name}.study", "workflow.runs") for name in ("depth", "spectrum", "sweeps")}
+CIRCLE = {f"workflow.{name}" for name in ("figures", "params", "runs")}
 
 
 def test_no_module_imports_from_a_floor_above_its_own_or_in_a_circle():
-    assert CHECKOUT.upward() == []
-    assert CHECKOUT.circles() == set()
+    """Imports in functions and for annotations count."""
+    assert {*CHECKOUT.upward()} <= UPWARD
+    assert CHECKOUT.circles() <= CIRCLE
+
+
+@pytest.mark.parametrize("code", ["from twoscale.export import folder", "import twoscale.export.folder"])
+@pytest.mark.parametrize("place", ["if TYPE_CHECKING:", "def f():", "class C:"])
+def test_an_import_is_seen_wherever_it_is(place, code, tmp_path):
+    source = tmp_path / "src" / "twoscale"
+    for name, text in {"base": f"{place}\n    {code}\n", "export/folder": "from twoscale import base\n"}.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / f"{name}.py").write_text(text)
+    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    (tmp_path / "tests" / "unit" / "test_imports.py").write_text(Path(__file__).read_text())
+    checkout = size.Checkout(tmp_path)
+    assert checkout.upward() == [("base", "export.folder")]
+    assert checkout.circles() == {"base", "export.folder"}
 
 
 def room(name: str) -> str:
@@ -55,8 +77,27 @@ def test_no_study_imports_another():
     assert [(name, target) for name, target in across if room(name) != room(target)] == []
 
 
-def test_studies_are_found_by_their_files_and_imported_by_no_name():
-    """So nothing fails where one of them is removed."""
+def test_the_studies_are_those_of_one_list():
+    assert [*STUDIES] == sorted(path.parent.name for path in CHECKOUT.root.glob("src/twoscale/studies/*/study.py"))
+
+
+def test_the_sections_of_studies_need_nothing_but_the_config():
+    """The package `config` imports them, before the modules that import the config."""
+    needed = {target for name in KNOWN if room(name) and name.endswith(".config") for target in CHECKOUT.named[name]}
+    assert {name.partition(".")[0] for name in needed} <= {"base", "config"}
+
+
+def test_the_config_has_all_sections_whichever_module_is_imported_first():
+    """Modules that the sections of a study need must not import the study while it is being imported."""
+    of_studies = [name for name in KNOWN if room(name) and name.endswith((".config", ".study"))]
+    for name in ("model.flops", *of_studies[:2]):
+        code = f"import twoscale.{name}; from twoscale import config; print(*config.SECTIONS)"
+        done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+        assert done.stdout.split() == [*config.SECTIONS]
+
+
+def test_studies_are_imported_by_no_name():
+    """So nothing fails where one of them is removed from the list."""
     of_scripts = {path.name: CHECKOUT.imports(path) for path in CHECKOUT.root.glob("scripts/*.py")}
     outside = {name: targets for name, targets in CHECKOUT.arrows.items() if not room(name)} | of_scripts
     assert [(name, target) for name, targets in outside.items() for target in targets if room(target)] == []

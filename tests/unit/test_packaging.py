@@ -67,9 +67,11 @@ def test_the_range_of_versions_is_tested_and_documented():
 
 
 def test_the_catalog_finds_what_its_standardized_usage_asks_for():
-    assert 'include: "../Snakefile"' in read("workflow/Snakefile")
+    assert "rule" not in read("workflow/Snakefile")  # all are in the Snakefile that it includes
     assert read("config/README.md").startswith("# Configuration\n")
-    assert (PROJECT / "config" / "config.yaml").resolve() == PROJECT / "config.yaml"
+    # a file and no link, which a checkout on Windows turns into a text file; with the values of the checkout's config
+    assert not (PROJECT / "config" / "config.yaml").is_symlink()
+    assert yaml.safe_load(read("config/config.yaml")) == yaml.safe_load(read("config.yaml"))
     assert yaml.safe_load(read(".snakemake-workflow-catalog.yml"))["usage"]["report"]
     assert yaml.safe_load(read(".test/config/config.yaml")) == {"preset": "tiny"}
     (job,) = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"].values()

@@ -22,7 +22,6 @@ from twoscale.data import text
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
 from twoscale.workflow import pack, params, snakefile
-from twoscale.workflow.runs import GPT2
 
 SCRIPTS = ROOT / "scripts"
 
@@ -42,11 +41,48 @@ def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
     assert len(several.downloads) == len(set(several.downloads)) == 4
 
 
-@pytest.mark.parametrize(("name", "file"), [("gpt2", GPT2), ("bpe", "results/tiny/data/tokenizer.json"), ("bytes", [])])
-def test_the_file_of_a_tokenizer_follows_its_name(name, file):
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("gpt2", "resources/gpt2.tiktoken"), ("bpe", "results/tiny/data/tokenizer.json"), ("bytes", [])],
+)
+def test_the_file_of_a_tokenizer_follows_its_name(name, file, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     mine = runs(tokenizer={"name": name})
     assert mine.tokenizer_file(of()) == file
-    assert (GPT2 in mine.downloads) == (name == "gpt2")
+    assert ("resources/gpt2.tiktoken" in mine.downloads) == (name == "gpt2")
+
+
+def text_of(each, run):
+    return each.text_file("shard_000.parquet")(of(run))
+
+
+def test_runs_share_the_text_of_a_hub_where_the_keys_that_shape_it_are_equal(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    others = {"near": {"data": {"near_duplicate_tokens": 9}}, "more": {"data": {"train_characters": 900_000}}}
+    several = runs(data={"source": "fineweb", "revision": "0123456789abcdef"}, runs=others)
+    text = text_of(several, "tiny")
+    assert re.fullmatch(
+        r"resources/text/HuggingFaceFW-fineweb--sample-10BT--0123456789ab--characters/[0-9a-f]{16}/shard_000\.parquet",
+        text,
+    )
+    assert text_of(several, "near") == text
+    assert Path(text_of(several, "more")).parents[1] == Path(text).parents[1]
+    assert text_of(several, "more") != text
+    assert len(several.datasets) == 2
+    local = runs(data={"source": "python_docs"})
+    assert text_of(local, "tiny") == "results/tiny/data/text/shard_000.parquet"
+
+
+@pytest.mark.parametrize("kept", ["text", "parts"])
+def test_downloads_of_earlier_versions_are_read_where_they_are(kept, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("results/tiny/data", kept).mkdir(parents=True)
+    Path("results/gpt2.tiktoken").touch()
+    Path("results/models/somebody--model--012345678901").mkdir(parents=True)
+    mine = runs(data={"source": "fineweb"}, tokenizer={"name": "gpt2"})
+    assert text_of(mine, "tiny") == "results/tiny/data/text/shard_000.parquet"
+    assert mine.tokenizer_file(of()) == "results/gpt2.tiktoken"
+    assert runs(**PUBLISHED).model_folder("tiny") == "results/models/somebody--model--012345678901"
 
 
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
@@ -137,13 +173,14 @@ def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
         mine.checkpoint_file(of(iteration="000010"))
 
 
-def test_runs_of_one_repository_share_its_download():
+def test_runs_of_one_repository_share_its_download(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     two = runs(run="a", runs={"b": {"seed": 2}}, **PUBLISHED)
     (name,) = two.repositories
     assert name == "somebody--model--012345678901"
-    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"results/models/{name}/config.json"
-    assert two.model_files(of("b")) == [f"results/models/{name}/published.json"]
-    assert two.downloads.count(f"results/models/{name}/published.json") == 1
+    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"resources/models/{name}/config.json"
+    assert two.model_files(of("b")) == [f"resources/models/{name}/published.json"]
+    assert two.downloads.count(f"resources/models/{name}/published.json") == 1
     assert two.repositories[name]["revision"] == REPOSITORY["revision"]
 
 
@@ -171,11 +208,11 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
 
 
 def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights_of_a_published_model(monkeypatch):
-    asked = runs().params.torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
+    asked = runs().params.torch_job("exits", cpus=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [4000, 12000]  # of a small model
     assert asked["runtime"](of(), attempt=2) == 120
     assert runs().params.exit_threads(11)(of(grid="exit")) == 2  # four criteria share the cores
-    of_published = runs(**PUBLISHED).params.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
+    of_published = runs(**PUBLISHED).params.torch_job("trajectories")["mem_mb"]
     monkeypatch.setattr(params, "parameters", lambda model: 10**9)
     assert of_published(of(), attempt=2) == 2 * (8000 + 8000)  # float64
 
@@ -314,14 +351,14 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     paper = [f"results/tiny/figures/fig{number}.svg" for number in range(1, 6)]
     before, after = runs(), runs()
     for mine in (before, after):
-        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure"))
+        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure", sentence="twoscale.mine.sentence"))
     assert before.figures.pictures(of()) == paper
-    assert before.figures.reported_table("mine")(of()) == []
+    assert before.figures.reported_tables(of()) == []
     mine = tmp_path / "results/tiny/tables/mine.parquet"
     mine.parent.mkdir(parents=True)
     mine.touch()
     assert after.figures.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
-    assert after.figures.reported_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
+    assert after.figures.reported_tables(of()) == ["results/tiny/tables/mine.parquet"]
     shown = (json.loads(some.figures.overview_slice(of()))["report_figures"] for some in (before, after))
     titles = [[figure["title"] for figure in each] for each in shown]
     assert titles == [titles[0], [*titles[0], "A figure"]]

@@ -40,6 +40,24 @@ def test_jobs_with_torch_ask_for_the_gpus_they_use_and_no_other_does(fresh):
     assert asked["train_segment"]["cpus_per_task"] == "20"
 
 
+def test_every_job_with_a_gpu_and_no_other_has_the_model_and_partition_of_the_profile(fresh):
+    profile = fresh.root / "profiles" / "slurm" / "config.yaml"
+    text = profile.read_text()
+    assert text.count("&gpu {gpu_model: None}") == 1
+    profile.write_text(text.replace("&gpu {gpu_model: None}", "&gpu {gpu_model: a100, slurm_partition: graphics}"))
+    fresh.configure(preset="paper")
+    asked = resources(fresh.succeed("-n", *CALLS[0], "all", "supplementary", "baselines").stdout)
+    gpus = {rule for rule, found in asked.items() if found.get("gpu", "0") != "0"}
+    assert {rule for rule, found in asked.items() if found.get("gpu_model") == "a100"} == gpus
+    assert {rule for rule, found in asked.items() if found.get("slurm_partition") == "graphics"} == gpus
+    assert len(gpus) > len(WITH_TORCH)
+
+
+def test_preempted_jobs_are_requeued():
+    """Snakemake takes a job that stays preempted for one that still runs."""
+    assert yaml.safe_load((PROFILES / "slurm" / "config.yaml").read_text())["slurm-requeue"] is True
+
+
 def test_the_default_profile_overrides_nothing_of_the_cluster_profile():
     """Snakemake reads profiles/default beside `--profile profiles/slurm`, and it wins."""
     default, slurm = (yaml.safe_load((PROFILES / name / "config.yaml").read_text()) for name in ("default", "slurm"))

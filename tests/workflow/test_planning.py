@@ -22,7 +22,7 @@ FROM_TRAINING_ON = {
 }
 PRESETS = "src/twoscale/studies/*/presets.yaml"
 SOURCES = (
-    *("Snakefile", "config.yaml", "scripts/**/*.py", "src/**/*.py", "workflow/**/*.*", PRESETS),
+    *("Snakefile", "config.yaml", "scripts/**/*.py", "src/**/*.py", "src/**/*.smk", "workflow/**/*.*", PRESETS),
     *("profiles/**/*.yaml", "envs/*"),
 )
 
@@ -123,6 +123,16 @@ def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line
     said = shared.python("-m", "snakemake", "-n", "results/tiny/checkpoints/iteration_000000.safetensors").stderr
     sentence = f"run tiny: replaces results of another config in results/tiny: {found}"
     assert said.strip().splitlines()[-1].startswith(sentence)
+
+
+def test_a_plan_names_the_key_that_repeats_a_job_and_no_other(shared):
+    """Snakemake shows the whole texts of both configs."""
+    shared.configure(trajectories={"tokens": 192})
+    said = shared.python("-m", "snakemake", "-n", "results/fig3.pdf").stderr.strip().splitlines()
+    changed = [line for line in said if line.startswith("rule extract_trajectories: ")]
+    assert [line.partition(",")[0] for line in changed] == [
+        "rule extract_trajectories: trajectories.tokens was 128 and is 192 now"
+    ]
 
 
 def test_a_fresh_run_plans_one_figure_alone_and_names_with_braces(fresh):

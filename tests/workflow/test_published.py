@@ -81,7 +81,7 @@ def test_a_repository_gives_all_figures_and_claims_without_training(huginn):
     reason = "the claim is about the course of training, and a published model has one checkpoint"
     assert verdicts.loc[2, "reason"] == reason
     assert "untrained" not in (huginn.root / "results/claims.md").read_text()
-    (manifest,) = (huginn.root / "results/models").glob("*/published.json")
+    (manifest,) = (huginn.root / "resources/models").glob("*/published.json")
     fetched = json.loads(manifest.read_text())
     assert (fetched["repository"], fetched["revision"]) == (loopback.REPOSITORY, loopback.COMMIT)
     files = {path.name: path.stat().st_size for path in manifest.parent.iterdir() if path.is_file()}

@@ -85,8 +85,8 @@ def test_loss_and_time_left_are_shown_at_the_end_of_each_segment_however_short(f
 
 def test_every_rule_says_what_it_makes_and_every_figure_has_a_module_and_a_caption(finished):
     lines = finished.succeed("--list-rules").stdout.splitlines()
-    assert [line for line in lines if not re.fullmatch(r"\w+ \((Target|Figure|Job): .+\)", line)] == []
-    assert {line.split()[0] for line in lines if " (Target: " in line} == TARGETS - COPIES - {"default"}
+    assert [line for line in lines if not re.fullmatch(r"\w+ \((Target|Figure|Job|Base): .+\)", line)] == []
+    assert {line.split()[0] for line in lines if " (Target: " in line} == TARGETS - COPIES
     rules = {line.split()[0] for line in lines}
     assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in figures()}
     assert {*release.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]} <= rules

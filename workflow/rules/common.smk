@@ -42,7 +42,7 @@ SOURCE = str(PROJECT / "src")
 sys.path.insert(0, SOURCE)
 
 from twoscale.config import read_yaml
-from twoscale.base import check_writable
+from twoscale.base import check_writable, study_files
 from twoscale.workflow import snakefile
 from twoscale.workflow.params import growing, table_columns, untracked
 from twoscale.workflow.runs import Runs, alternatives
@@ -51,6 +51,8 @@ snakefile.prepare(SOURCE)
 
 CONFIG = PROJECT / "config.yaml"
 IMAGE = PROJECT / "envs" / "twoscale.sif"  # built from a lock file: docs/release.md
+
+last_lines = snakefile.LastLines.install(workflow)
 
 with snakefile.one_sentence():
     IN_CONTAINER = snakefile.in_container(workflow, IMAGE)
@@ -64,18 +66,26 @@ configfile: CONFIG
 with snakefile.one_sentence():
     runs = Runs(config, SCRIPTS)
 
+last_lines.runs.append(runs)
+
 
 onstart:
     snakefile.check_plan(workflow, runs)
     with snakefile.one_sentence():
-        check_writable(Path("results"))
+        for folder in ("results", "resources"):
+            check_writable(Path(folder))
+
+
+onerror:
+    snakefile.say_causes(workflow)
 
 
 onsuccess:
     snakefile.say_ending(workflow, runs)
 
 
-# The shell line of every job; those of train_segment and a few others have further options.
+# The shell line of most jobs; those of train_segment and a few others have further options.
 JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1"
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
-TABLE = runs.table_file("{}")
+TABLE = runs.table_file("{}")  # of the selected run
+SHOWN = runs.figures.drawn("{}")  # figures and pages of the selected run

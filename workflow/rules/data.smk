@@ -2,18 +2,28 @@
 # dropped by join_tokens. A published model is not trained: its text has held-out documents only.
 #
 # in:  the source of data.source, and a hub repository of a model
-# out: models/{model}/ (published models only), gpt2.tiktoken (tokenizer gpt2 only), data/text/shard_*.parquet,
-#      data/tokenizer.json (tokenizer bpe only), data/{train,val}.bin, data/tokens.json
+# out: in resources/, which runs share: models/{model}/ (published models only), gpt2.tiktoken (tokenizer gpt2 only),
+#      text/{dataset}/shard_*.parquet (text from a hub only);
+#      data/text/shard_*.parquet (other text), data/tokenizer.json (tokenizer bpe only), data/{train,val}.bin,
+#      data/tokens.json
 #
-# Only fetch_model, fetch_gpt2 and prepare_text use the network; they run where Snakemake runs, also on a cluster.
+# Only fetch_model, fetch_gpt2 and download_text use the network; they run where Snakemake runs, also on a cluster.
 
 
 from dataclasses import asdict
 
 from twoscale.base import canonical_json
-from twoscale.config import text_quota, text_source
-from twoscale.workflow.runs import GPT2
+from twoscale.config import plain, text_quota, text_source
 from twoscale.workflow.params import trains
+
+
+def quota_of(config):
+    return asdict(text_quota(config.data, config.tokenizer))
+
+
+# Of models and tokenizer files; earlier versions kept them in results/, where they stay.
+wildcard_constraints:
+    place="resources|results",
 
 
 rule text:
@@ -27,11 +37,11 @@ rule text:
 rule fetch_model:
     """Job: download a published model"""
     output:
-        description="results/models/{model}/config.json",
-        tokenizer="results/models/{model}/tokenizer.json",
-        manifest="results/models/{model}/published.json",
+        description="{place}/models/{model}/config.json",
+        tokenizer="{place}/models/{model}/tokenizer.json",
+        manifest="{place}/models/{model}/published.json",
     log:
-        "results/logs/fetch_model_{model}.log",
+        "{place}/logs/fetch_model_{model}.log",
     wildcard_constraints:
         model=alternatives(runs.repositories),
     localrule: True
@@ -49,9 +59,9 @@ rule fetch_model:
 rule fetch_gpt2:
     """Job: download GPT-2's tokenizer"""
     output:
-        ranks="results/gpt2.tiktoken",
+        ranks="{place}/gpt2.tiktoken",
     log:
-        "results/logs/fetch_gpt2.log",
+        "{place}/logs/fetch_gpt2.log",
     localrule: True
     conda:
         "../../envs/analysis.yaml"
@@ -66,7 +76,9 @@ rule prepare_text:
     """Job: collect the text of a run, training and held out"""
     input:
         # counts text while it is collected; without it characters are counted
-        tokenizer=lambda wildcards: GPT2 if runs.of(wildcards)[1].tokenizer.name == "gpt2" else [],
+        tokenizer=lambda wildcards: (
+            runs.tokenizer_file(wildcards) if runs.of(wildcards)[1].tokenizer.name == "gpt2" else []
+        ),
     output:
         text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.text_shards),
     log:
@@ -79,10 +91,9 @@ rule prepare_text:
     threads: 4
     params:
         **runs.params.script("prepare_text"),
-        config=runs.params.slice(
-            data=lambda config: text_source(config.data),
-            quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
-        ),
+        # what the command shows; what is tracked has the keys that do not shape the text at their defaults
+        config=untracked(runs.params.slice(data=lambda config: plain(config.data), quota=quota_of)),
+        shaping=runs.params.slice(data=lambda config: text_source(config.data), quota=quota_of),
         # how text is downloaded does not change the text
         download=untracked(runs.params.slice("download")),
         parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
@@ -94,10 +105,24 @@ rule prepare_text:
         " {params.files} > {log:q} 2>&1{params.record}"
 
 
+# Texts of one data set share the folder of their parts, so that their jobs take turns.
+use rule prepare_text as download_text with:
+    output:
+        text=expand("resources/text/{{dataset}}/{shard}.parquet", shard=runs.text_shards),
+    log:
+        "resources/text/{dataset}/download_text.log",
+    benchmark:
+        "resources/text/{dataset}/download_text.tsv"
+    wildcard_constraints:
+        dataset=alternatives(runs.datasets),
+    localrule: True
+    threads: 4 if len(runs.datasets) < 2 else max(4, workflow.cores or 1)
+
+
 rule train_tokenizer:
     """Job: train a byte-pair tokenizer on the training text"""
     input:
-        text=lambda wildcards: [runs.data_file(f"text/{shard}.parquet")(wildcards) for shard in runs.text_shards],
+        text=lambda wildcards: [runs.text_file(f"{shard}.parquet")(wildcards) for shard in runs.text_shards],
     output:
         tokenizer="results/{run}/data/tokenizer.json",
     log:
@@ -120,7 +145,7 @@ rule tokenize_text:
     """Job: tokens of one shard of text"""
     input:
         runs.tokenizer_settings,
-        text=runs.data_file("text/{shard}.parquet"),
+        text=runs.text_file("{shard}.parquet"),
         tokenizer=runs.tokenizer_file,
     output:
         train=temp("results/{run}/data/tokens/{shard}.train.bin"),

@@ -1,37 +1,102 @@
-# All figures, one rule for each row of runs.figures: plot_<name> draws one with `figure.function`.
-#
-# in:  the tables of the row
-# out: results/{run}/figures/<name>.pdf, and the same picture for the report as .svg: sharp at every size, a browser shows
-#      it without a viewer, and it is smaller than a PNG that is as wide as a screen;
-#      copies of the selected run's figures and pages in results/
+# All figures. The catalogue, src/twoscale/figures/catalogue.py, has their tables, values and titles; scripts/draw.py
+# calls the function `draw` of src/twoscale/figures/<name>.py, or `draw_<name>` in the module `draw` of a study.
 
 
+use rule table_job as plot_fig1 with:
+    """Figure: trajectories of tokens in the plane of their principal components"""
+    input:
+        state_paths=runs.figures.table("fig1", "state_paths"),
+    output:
+        figure=SHOWN.format("fig1.pdf"),
+        picture=report(SHOWN.format("fig1.svg"), **runs.figures.in_report("fig1")),
+    log:
+        "results/logs/plot_fig1.log",
+    localrule: True
+    params:
+        **runs.figures.params("fig1"),
+
+
+use rule table_job as plot_fig2 with:
+    """Figure: drift between groups against loop steps"""
+    input:
+        drift=runs.figures.table("fig2", "drift"),
+    output:
+        figure=SHOWN.format("fig2.pdf"),
+        picture=report(SHOWN.format("fig2.svg"), **runs.figures.in_report("fig2")),
+    log:
+        "results/logs/plot_fig2.log",
+    localrule: True
+    params:
+        **runs.figures.params("fig2"),
+
+
+use rule table_job as plot_fig3 with:
+    """Figure: step norms and angles of loop steps"""
+    input:
+        loop_metrics=runs.figures.table("fig3", "loop_metrics"),
+    output:
+        figure=SHOWN.format("fig3.pdf"),
+        picture=report(SHOWN.format("fig3.svg"), **runs.figures.in_report("fig3")),
+    log:
+        "results/logs/plot_fig3.log",
+    localrule: True
+    params:
+        **runs.figures.params("fig3"),
+
+
+use rule table_job as plot_fig4 with:
+    """Figure: exit criteria: quality against latency"""
+    input:
+        exit_latency=runs.figures.table("fig4", "exit_latency"),
+        exit_quality=runs.figures.table("fig4", "exit_quality"),
+        exit_loops=runs.figures.table("fig4", "exit_loops"),
+        exit_cost_matched=runs.figures.table("fig4", "exit_cost_matched"),
+    output:
+        figure=SHOWN.format("fig4.pdf"),
+        picture=report(SHOWN.format("fig4.svg"), **runs.figures.in_report("fig4")),
+    log:
+        "results/logs/plot_fig4.log",
+    localrule: True
+    params:
+        **runs.figures.params("fig4"),
+
+
+use rule table_job as plot_fig5 with:
+    """Figure: angles over all loop steps"""
+    input:
+        loop_metrics=runs.figures.table("fig5", "loop_metrics"),
+    output:
+        figure=SHOWN.format("fig5.pdf"),
+        picture=report(SHOWN.format("fig5.svg"), **runs.figures.in_report("fig5")),
+    log:
+        "results/logs/plot_fig5.log",
+    localrule: True
+    params:
+        **runs.figures.params("fig5"),
+
+
+# The figures of studies: plot_<name> for each row of FIGURES in src/twoscale/studies/<study>/study.py.
 for figure in runs.figures:
+    if figure.room:
 
-    rule:
-        name:
-            f"plot_{figure.name}"
-        input:
-            **runs.figures.inputs(figure),
-        output:
-            figure=runs.figures.drawn(f"{figure.name}.pdf"),
-            picture=report(
-                runs.figures.drawn(f"{figure.name}.svg"),
-                caption=str(PROJECT / figure.caption_file),
-                category=figure.category,
-                labels={"figure": figure.label},
-            ),
-        log:
-            f"results/logs/plot_{figure.name}.log",
-        localrule: True
-        conda:
-            "../../envs/analysis.yaml"
-        params:
-            **runs.params.script("draw", figure.function, modules=[figure.module]),
-            config=runs.figures.slice(figure),
-            caption=runs.figures.caption(figure),
-        shell:
-            JOB
+        rule:
+            """Job: draw a figure of a study"""
+            name:
+                f"plot_{figure.name}"
+            input:
+                **runs.figures.inputs(figure),
+            output:
+                figure=SHOWN.format(f"{figure.name}.pdf"),
+                picture=report(SHOWN.format(f"{figure.name}.svg"), **runs.figures.in_report(figure.name)),
+            log:
+                f"results/logs/plot_{figure.name}.log",
+            localrule: True
+            conda:
+                "../../envs/analysis.yaml"
+            params:
+                **runs.figures.params(figure.name),
+            shell:
+                JOB
 
 
 # Copies, not the figures themselves: selecting another run copies its figures here without drawing them again.
@@ -62,7 +127,7 @@ rule show_page:
     log:
         "results/logs/show_{page}.log",
     wildcard_constraints:
-        page=alternatives(runs.figures.shown_pages),
+        page=r"[\w-]+\.md",
     localrule: True
     conda:
         "../../envs/analysis.yaml"

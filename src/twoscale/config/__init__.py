@@ -1,25 +1,51 @@
 """The config: sections and their checks, layers and runs, and the identities derived from them.
 
-Its names are imported on first use: the class `Config` has the sections of all studies, whose modules import parts of
-this package. Values of the config reach jobs in their params; only the formulas of `twoscale.config.definitions` are
-covered by the fingerprints of the code.
+Values of the config reach jobs in their params; only the formulas of `twoscale.config.definitions` are covered by the
+fingerprints of the code.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from twoscale.config.data import *  # noqa: F403
-    from twoscale.config.loading import *  # noqa: F403
-    from twoscale.config.model import *  # noqa: F403
-    from twoscale.config.sections import *  # noqa: F403
-    from twoscale.config.types import *  # noqa: F403
-else:
-
-    def __getattr__(name: str) -> Any:
-        # `loading` comes last: it imports the studies
-        for module in () if name.startswith("_") else ("types", "definitions", "data", "model", "sections", "loading"):
-            home = import_module(f"twoscale.config.{module}")
-            if hasattr(home, name):
-                return getattr(home, name)
-        raise AttributeError(f"module 'twoscale.config' has no attribute {name!r}")
+from twoscale.config.data import (
+    BYTES_VOCAB_SIZE,
+    FILE_SOURCES,
+    DataConfig,
+    DownloadConfig,
+    TextQuota,
+    TokenizerConfig,
+    TrainConfig,
+    checkpoint_iterations,
+    text_label,
+    text_quota,
+    text_source,
+)
+from twoscale.config.definitions import whole_sequences
+from twoscale.config.loading import (
+    IMPORTERS,
+    PRESETS,
+    PROJECT,
+    SECTIONS,
+    Config,
+    ConfigSlice,
+    checked,
+    folder_reader,
+    merge,
+    model_config_class,
+    modules_of_model,
+    preset,
+    read_yaml,
+    runs,
+    studies,
+    user_config,
+    user_values,
+)
+from twoscale.config.model import ModelConfig
+from twoscale.config.sections import (
+    RUNTIME_KEYS,
+    CriterionConfig,
+    ExitsConfig,
+    PathTypesConfig,
+    ScalingConfig,
+    TrajectoriesConfig,
+    runtime,
+    training_identity,
+)
+from twoscale.config.types import Section, absent_values, complete, plain

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,10 +23,6 @@ from twoscale.config.types import (
     plain,
     require,
 )
-
-if TYPE_CHECKING:
-    from twoscale.config.sections import CoreConfig
-
 
 FILE_SOURCES = ("txt", "jsonl", "parquet")  # values of data.source that read data.path
 
@@ -328,7 +324,7 @@ class TrainConfig(Section):
         fits = not self.shard or self.micro_batches * processes <= size
         require(fits, "train.micro_batches", self.micro_batches, most)
 
-    def check(self, config: "CoreConfig") -> None:
+    def check(self, config: Any) -> None:
         model = config.model
         depth, groups = self.backprop_depth, len(model.groups)
         expected = (
@@ -339,7 +335,7 @@ class TrainConfig(Section):
         expected = "model.exit_gate: true and one looped group"
         require(self.exit_gate is None or (model.exit_gate and groups == 1), "train.exit_gate", found, expected)
 
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+    def needed_sequences(self, config: Any) -> dict[str, int]:
         return {"held_out_sequences": self.held_out_sequences} if config.model.source == "trained" else {}
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import yaml
 from pydantic import create_model
 
-from twoscale.base import STUDIES, InputError, did_you_mean, first_line, study_parts
+from twoscale.base import InputError, did_you_mean, first_line, study_files, study_parts
 from twoscale.config.model import ModelConfig
 from twoscale.config.sections import CoreConfig
 from twoscale.config.types import FILE_NAME, Section, build, complete, is_optional, shown, unknown_key
@@ -44,7 +44,7 @@ FOLDERS = "twoscale.model.published.folder"
 # --- all sections ---
 
 STUDY_SECTIONS: dict[str, type[Section]] = {
-    name: section for study in study_parts().values() for name, section in getattr(study, "SECTIONS", {}).items()
+    name: section for part in study_parts("config").values() for name, section in part.SECTIONS.items()
 }
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def preset(name: str) -> dict[str, Any]:
         raise InputError(f"config key preset: found {name!r}, expected {expected}.")
     if name == "paper":
         return dict(paper())
-    of_studies = (read_yaml(path, _FAST).get(name, {}) for path in sorted(STUDIES.glob("*/presets.yaml")))
+    of_studies = (read_yaml(path, _FAST).get(name, {}) for path in study_files("presets.yaml").values())
     return reduce(merge, [*of_studies, read_yaml(PRESETS / f"{name}.yaml", _FAST)], dict(paper()))
 
 

@@ -27,8 +27,6 @@ from twoscale.config.definitions import whole_sequences
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from twoscale.config.sections import CoreConfig, ExitsConfig
-
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
 FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
@@ -105,14 +103,16 @@ class Section(BaseModel):
     def check_keys(self) -> None:
         """Raise InputError if keys of the section do not fit each other."""
 
-    def check(self, config: "CoreConfig") -> None:
+    # `config` is a CoreConfig, whose module imports this one
+
+    def check(self, config: Any) -> None:
         """Raise InputError if the section does not fit the rest of the config."""
 
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+    def needed_sequences(self, config: Any) -> dict[str, int]:
         """Held-out sequences that the section needs, by the key of the section that determines their number."""
         return {}
 
-    def exit_grid(self, config: "CoreConfig") -> "ExitsConfig | None":
+    def exit_grid(self, config: Any) -> Any:
         """The settings of `exits` with the criteria of this section, if it has any."""
         return None
 
@@ -122,7 +122,7 @@ class OnHeldOut(Section):
 
     tokens: Count = key(8192, "Held-out tokens, in whole sequences.")
 
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+    def needed_sequences(self, config: Any) -> dict[str, int]:
         return {"tokens": whole_sequences(self.tokens, config.model.context_length)}
 
 

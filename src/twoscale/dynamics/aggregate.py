@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 
 # Table of statistics -> table with one row per token, keys of a cell, measures (None: all). With "sequence" as a key
 # the statistics are the means for which claims need an interval; each row then names the document of its sequence,
@@ -161,18 +161,21 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
     return file.read(columns=[name]).column(name)
 
 
+@job_files(reads="trajectories token_drift", writes="loop_metrics drift loop_sequences drift_sequences")
 def metrics(job: StudyJob) -> None:
     """Statistics over tokens of all checkpoints."""
     for table, (source, *_) in TABLES.items():
         job.write(table, summarise(table, job.files[source], job.config.run))
 
 
+@job_files(reads="logs loops", writes="training training_loops")
 def join_training(job: StudyJob) -> None:
     """The training logs of all segments, joined."""
     job.write("training", joined("training", job.files["logs"]))
     job.write("training_loops", joined("training_loops", job.files["loops"]))
 
 
+@job_files(reads="quality_files loops_files cost_matched_files", writes="quality loops cost_matched")
 def join_exit_quality(job: StudyJob) -> None:
     """Joins the tables of quality, loops and cost_matched of all exit criteria."""
     for name in ("quality", "loops", "cost_matched"):

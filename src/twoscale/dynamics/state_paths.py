@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 
 from twoscale import tables
 from twoscale.base import InputError
+from twoscale.jobs.table_job import StudyJob, job_files
 
 if TYPE_CHECKING:
-    from twoscale.jobs.rows import StudyJob
     from twoscale.model.checkpoints import CheckpointJob
 
 METADATA_KEYS = ("sites", "tokens", "iteration", "sequence")
@@ -82,6 +82,7 @@ def state_paths(states: States, run: str) -> pd.DataFrame:
     return frame[list(tables.columns("state_paths"))]
 
 
+@job_files(reads="tokenizer", writes="states")
 def extract_states(job: "CheckpointJob") -> None:
     """Every hidden state of one of the sequences that `extract_trajectories` measures."""
     from twoscale.data.tokenizer import load_tokenizer  # here, as the next, because projecting needs no torch
@@ -95,7 +96,8 @@ def extract_states(job: "CheckpointJob") -> None:
     save_states(checkpoint, sequence, words, config.trajectories.loops, job.file("states"))
 
 
-def project_states(job: "StudyJob") -> None:
+@job_files(reads="states", writes="state_paths")
+def project_states(job: StudyJob) -> None:
     """Their coordinates in their principal plane."""
     job.write("state_paths", state_paths(read_states(job.file("states")), job.config.run))
 

@@ -20,6 +20,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures, vectors
 from twoscale.dynamics.measures import PATH_TYPES, LoopPath
 from twoscale.dynamics.states import Columns, batches, check_finite, exact, flat, is_group, loop_places, token_keys
+from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
 
@@ -192,6 +193,7 @@ def extract(
                 append[table](columns)
 
 
+@job_files(writes="trajectories paths drift")
 def run(job: CheckpointJob) -> None:
     config, checkpoint = job.config, job.checkpoint(job.config.trajectories.dtype)
     outputs = dict(zip(TABLES, map(job.file, ("trajectories", "paths", "drift")), strict=True))

@@ -27,6 +27,7 @@ from twoscale.exits.evaluation import (
 )
 from twoscale.exits.parallel import KVCache, evaluate
 from twoscale.exits.references import Row, measure_cost_matched
+from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
@@ -196,6 +197,7 @@ def time_tokens(
     return time.perf_counter() - started, counts
 
 
+@job_files(reads="criteria", writes="latency latency_loops check_cost")
 def run(job: CheckpointJob) -> None:
     """Latency of all criteria, and the time of a check where the job has an output for it."""
     exits = job.config.exits
@@ -269,6 +271,7 @@ def _difference(checkpoint: LoadedCheckpoint, tokens: Tensor, criterion: ExitCri
     return None
 
 
+@job_files(writes="quality loops cost_matched")
 def measure_exit_quality(job: CheckpointJob) -> None:
     """Quality and loops of a criterion and its cost-matched exits; a user's criterion is first tried on few tokens."""
     exits = job.config.exits

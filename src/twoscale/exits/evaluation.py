@@ -21,6 +21,7 @@ from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.parallel import LoopCounts, distinct_slots
 from twoscale.exits.references import Planned, Row
+from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
@@ -173,6 +174,7 @@ def evaluate(
     return pd.DataFrame(columns | {"ce": losses.flatten().numpy().repeat(groups)})
 
 
+@job_files(writes="quality")
 def measure_fixed_loops(job: CheckpointJob) -> None:
     """Write the table "scaling_quality"."""
     scaling = job.config.scaling

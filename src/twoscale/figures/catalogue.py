@@ -27,6 +27,7 @@ class Figure:
     loops: Callable[["Config"], float] = lambda config: config.trajectories.loops  # steps K named in the figure
     values: Callable[["Config"], dict[str, Any]] = lambda config: {}  # further arguments of the function
     target: str = "supplementary"  # rule that the figure belongs to, also "all" or the name of a study
+    page: bool = False  # whether its target has the page results/<name>.md, too
     title: str = ""  # in the report; by default from `name`
     claims: tuple[int, ...] = ()  # numbers of those that the figure is about
     groups: int = 1  # least number of looped groups that it needs

@@ -18,6 +18,7 @@ from typing import Any
 from twoscale.base import DISK_ERRORS, InputError, did_you_mean
 from twoscale.config import ConfigSlice
 from twoscale.jobs import machine, result_cache
+from twoscale.jobs.table_job import FILES
 
 
 def parser(
@@ -25,33 +26,38 @@ def parser(
     files: Sequence[str] = (),
     lists: Sequence[str] = (),
     optional: Sequence[str] = (),
+    job_files: Sequence[str] | None = None,
     config: Callable[[str], Any] = ConfigSlice.from_json,
 ) -> argparse.ArgumentParser:
     """A parser with the script's docstring as help, and the options that the rules of the workflow pass.
 
     The rules pass every named input and output as ``--NAME PATH ...``: `arguments.NAME` is a `Path` for one of `files`,
     a list of `Path` for one of `lists`, and a `Path` or None for one of `optional`. `config` parses ``--config``.
+    With `job_files`, the first argument is the dotted path of a function, and `files` returns the files with these
+    names; a rule passes those that it has.
     """
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
     options.add_argument(
         "--result-cache", type=result_cache.Job.from_json, help="where the result is cached for reruns, as JSON"
     )
+    if job_files is not None:
+        options.add_argument("function", help="dotted path of the function of the job")
+        group = options.add_argument_group("files of the job")
+        for name in job_files:
+            group.add_argument(_option(name), type=Path, nargs="*")
     for names, form in ((files, {"required": True}), (lists, {"nargs": "*", "required": True}), (optional, {})):
         for name in names:
-            options.add_argument(f"--{name.replace('_', '-')}", type=Path, **form)
+            options.add_argument(_option(name), type=Path, **form)
     return options
 
 
-def add_files(options: argparse.ArgumentParser, names: Iterable[str]) -> None:
-    """Add options for the files of a row, which `files` returns. A rule passes the inputs and outputs that have any."""
-    group = options.add_argument_group("files of the job")
-    for name in names:
-        group.add_argument(f"--{name.replace('_', '-')}", type=Path, nargs="*")
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def files(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, list[Path]]:
-    """The files of these options by name, without options that were not given."""
+    """The files of a job by name, without options that were not given."""
     found = {name: getattr(arguments, name) for name in names}
     return {name: paths for name, paths in found.items() if paths is not None}
 
@@ -80,13 +86,21 @@ def function(path: str) -> Callable[..., Any]:
     return getattr(import_module(module), name)
 
 
-def function_argument() -> str:
-    """The dotted path of the function of a job, the first argument, which is removed."""
-    module, _, name = (path := "".join(sys.argv[1:2])).rpartition(".")
+def called() -> Callable[..., Any]:
+    """The function that a script calls: the one with the dotted path in its first argument."""
+    path = "".join(sys.argv[1:2])
+    module, _, name = path.rpartition(".")
     file = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     if not file.is_file() or not hasattr(import_module(module), name):
         sys.exit(f"error: first argument: found {path!r}, expected the dotted path of a function.")
-    return sys.argv.pop(1)
+    return function(path)
+
+
+def called_job() -> tuple[Callable[[Any], None], tuple[str, ...]]:
+    """Like `called`, with the names of the files that the function declares."""
+    if (found := called()) not in FILES:
+        sys.exit(f"error: first argument: found {sys.argv[1]!r}, expected a function with the decorator job_files.")
+    return found, FILES[found]
 
 
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ from twoscale.base import InputError, canonical_json, first_line, replacing, sha
 from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
 from twoscale.config.types import JsonCount, parse_json
 from twoscale.data.batches import HeldOut, open_held_out
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import DrawnNoise, EvaluationNoise
 from twoscale.model.registry import architecture, build

@@ -221,12 +221,18 @@ def _checkpoint(folder: Path, iteration: int | None) -> Path:
     return weights[max(weights) if iteration is None else iteration]
 
 
+def _gpt2_file(folder: Path) -> Path:
+    """GPT-2's tokenizer, which all runs share: in resources/, or in results/, where earlier versions kept it."""
+    earlier = folder.parent / "gpt2.tiktoken"
+    return earlier if earlier.exists() else folder.parent.parent / "resources" / earlier.name
+
+
 def _tokenizer(folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
     path = folder / "data" / "tokens.json"
     metadata = read_metadata(path, _Tokens)
     is_gpt2 = metadata.tokenizer == "gpt2"
-    file = folder.parent / "gpt2.tiktoken" if is_gpt2 else path.with_name("tokenizer.json")
+    file = _gpt2_file(folder) if is_gpt2 else path.with_name("tokenizer.json")
     tokenizer = load_tokenizer(metadata.tokenizer, file)
     if tokenizer.vocab_size != vocab_size or metadata.digest != identity.get("data"):
         raise InputError(

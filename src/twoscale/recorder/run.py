@@ -23,7 +23,7 @@ from twoscale.dynamics import aggregate, state_paths
 from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob
 from twoscale.recorder.recorded import facts_path, table_path
 from twoscale.report.claims import claims_markdown
 from twoscale.report.render import estimated, interval

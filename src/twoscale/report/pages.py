@@ -16,7 +16,7 @@ from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.claims.exits import criterion_name
 from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 from twoscale.report.render import estimated, interval, render
 
 # Text colours with a contrast above 4.5 to white.
@@ -109,15 +109,17 @@ def overview(
     )
 
 
+@job_files(reads="tables claims pictures", writes="page results")
 def write_overview(job: StudyJob) -> None:
     """Write the page, and the results of each figure for its caption."""
     config = job.config
     judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
+    tables_of = {path.stem: path for path in job.files.get("tables", [])}
     figures = []
     for figure, path in zip(config.report_figures, job.files["pictures"], strict=True):
         name, found = figure["name"], [answer.sentence for answer in judged if answer.number in figure["claims"]]
         if figure["sentence"]:  # dotted path of a function of the table of the figure's name
-            found.insert(0, function(figure["sentence"])(tables.read(name, job.file(name))))
+            found.insert(0, function(figure["sentence"])(tables.read(name, tables_of[name])))
         figures.append({**figure, "picture": path, "sentences": found})
     # figures but the first have pages of their own in the report
     body = overview(config.run, config.text, judged, figures[:1], Scales.of(config.scales))
@@ -138,6 +140,7 @@ def from_markdown(text: str) -> str:
     return page(title, markdown.markdown(text, extensions=["tables"]), styled=True)
 
 
+@job_files(reads="claims", writes="page")
 def claims_page(job: StudyJob) -> None:
     """Write claims.md as a web page for the report."""
     job.write_text("page", from_markdown(job.file("claims").read_text(encoding="utf-8")))

@@ -41,11 +41,11 @@ from twoscale.claims.scale import Scales
 from twoscale.config import PROJECT, Config, DownloadConfig
 from twoscale.config.types import FILE_NAME, JsonCount, parse_json
 from twoscale.jobs import machine
+from twoscale.jobs.table_job import StudyJob, job_files
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from twoscale.jobs.rows import StudyJob
 
 MANIFEST = "manifest.json"
 OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables are fetched and drawn
@@ -227,6 +227,7 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
     return table.sort_values("total_s", ascending=False).reset_index()
 
 
+@job_files(reads="results training tokens segments", writes="snapshot")
 def take_snapshot(job: StudyJob) -> None:
     """Write the snapshot. The benchmark files of the run are no inputs, because no rule declares them."""
     folder, run = job.file("snapshot"), job.config.run

@@ -12,11 +12,13 @@ from twoscale import tables
 from twoscale.base import InputError, canonical_json, rst
 from twoscale.claims.scale import scales
 from twoscale.figures.catalogue import Figure, caption_values, figures, report_values, snapshot_figures
-from twoscale.jobs.rows import REPORT_RESULTS
-from twoscale.workflow.params import trains, untracked
+from twoscale.workflow.params import module_of, trains, untracked
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
+
+
+REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Figures:
     def __iter__(self) -> Iterator[Figure]:
         return iter(self.rows)
 
+    def __getitem__(self, name: str) -> Figure:
+        return next(figure for figure in self if figure.name == name)
+
     # --- files ------------------------------------------------------------------------------------------------------
 
     def drawn(self, name: str) -> str:
@@ -43,12 +48,6 @@ class Figures:
         if hasattr(wildcards, "page"):
             return {"page": self.drawn(wildcards.page)}
         return {"figure": self.drawn(f"{wildcards.figure}.pdf"), "picture": self.drawn(f"{wildcards.figure}.svg")}
-
-    @property
-    def shown_pages(self) -> list[str]:
-        """Names of the pages that have a copy in results/."""
-        files = (Path(job.shown) for job in self.runs.local_jobs)
-        return [file.name for file in files if file.parent == Path(self.drawn(""))]
 
     @property
     def claims(self) -> list[str]:
@@ -87,7 +86,7 @@ class Figures:
 
     def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
         """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its figure shows."""
-        figure = next(figure for figure in self if figure.name == name)
+        figure = self[name]
         return self._inputs(figure, f"results/{name}.md", self._shown_runs(figure), files)
 
     def _inputs(self, figure: Figure, output: str, runs: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
@@ -103,6 +102,16 @@ class Figures:
         return figure.problem(self.runs.config) or self.runs.unreleased(
             f"{run}/{file}" for run in self.runs_of(figure) for file in figure.inputs.values()
         )
+
+    def params(self, name: str) -> dict[str, Any]:
+        """Params of the job that draws a figure with scripts/draw.py."""
+        figure = self[name]
+        script = self.runs.params.script("draw", figure.function, modules=[figure.module])
+        return script | {"config": self.slice(figure), "caption": self.caption(figure)}
+
+    def table(self, name: str, table: str) -> list[str] | Callable:
+        """The files of a figure with one of its tables; see `inputs`."""
+        return self.inputs(self[name])[table]
 
     def slice(self, figure: Figure) -> Callable:
         """What a figure shows besides its tables, as one canonical JSON string.
@@ -124,20 +133,9 @@ class Figures:
 
     def of_target(self, target: str) -> list[str]:
         """The files of a target rule: its figures that the selected run has, and their pages."""
-        has = [figure.name for figure in self if figure.target == target and not self._problem(figure)]
-        pages = [in_results(job.shown) for job in self.runs.local_jobs if job.target == target]
-        return [f"results/{name}.pdf" for name in has] + [page for page in pages if Path(page).stem in has]
-
-    @property
-    def study_targets(self) -> dict[str, list[str]]:
-        """Target rules of studies, besides "supplementary" -> figures and pages.
-
-        The rules of those that the selected run does not have refuse them.
-        """
-        files = [(figure.target, f"results/{figure.name}.pdf") for figure in self]
-        files += [(job.target, in_results(job.shown)) for job in self.runs.local_jobs]
-        targets = dict.fromkeys(target for target, _ in files if target not in ("", "all", "supplementary"))
-        return {name: [file for target, file in files if target == name] for name in targets}
+        has = [figure for figure in self if figure.target == target and not self._problem(figure)]
+        pages = [figure for figure in has if figure.page and self.runs.release is None]
+        return [f"results/{figure.name}.pdf" for figure in has] + [f"results/{figure.name}.md" for figure in pages]
 
     # --- the report and the snapshot --------------------------------------------------------------------------------
 
@@ -158,14 +156,13 @@ class Figures:
         return [self.drawn(f"{figure.name}.svg") for figure in self.reported]
 
     @property
-    def sentences(self) -> dict[str, str]:
-        """Figure -> dotted path of its function `sentence`, for the figures that have one."""
-        return {figure.name: figure.sentence for figure in self if figure.sentence}
+    def sentence_modules(self) -> list[str]:
+        """The modules of the functions `sentence`, which the job of the overview imports by name."""
+        return [module_of(figure.sentence) for figure in self if figure.sentence]
 
-    def reported_table(self, name: str) -> Callable:
-        """The table in the file tables/<name>.parquet if the report has the figure of this name."""
-        files = [self.runs.table_file(name)]
-        return lambda wildcards: files if name in [figure.name for figure in self.reported] else []
+    def reported_tables(self, wildcards: Any) -> list[str]:
+        """The tables from which the overview takes sentences: those with the name of a figure of the report."""
+        return [self.runs.table_file(figure.name) for figure in self.reported if figure.sentence]
 
     def overview_slice(self, wildcards: Any) -> str:
         """What the first page of the report shows besides tables, as one canonical JSON string."""
@@ -190,6 +187,12 @@ class Figures:
         return list(dict.fromkeys(files))
 
     # --- captions ---------------------------------------------------------------------------------------------------
+
+    def in_report(self, name: str) -> dict[str, Any]:
+        """How Snakemake's report shows the picture of a figure."""
+        figure = self[name]
+        caption = str(configs.PROJECT / figure.caption_file)
+        return {"caption": caption, "category": figure.category, "labels": {"figure": figure.label}}
 
     def caption(self, figure: Figure | None = None) -> Callable:
         """Values for the caption of a figure or of a page of the report. Untracked."""

@@ -20,7 +20,6 @@ from twoscale.data.text import digest_files
 from twoscale.jobs import worker
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.jobs.machine import NodeResources
-from twoscale.jobs.rows import module_of
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.memory import loading_bytes, training_bytes
 
@@ -31,6 +30,7 @@ SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was r
 RESULT_CACHE = ".result_cache"  # folder of a run with results that reruns restore
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 TRAINING_MB = 16000  # of a training job on a node with GPUs, at its first attempt
+ANALYSIS_MB = 8000  # of a job that opens a checkpoint, besides the weights of a published model
 LIBRARIES_MB = 1500  # of Python and torch
 SMALL = 20_000_000  # parameters; jobs on such a model ask for half
 
@@ -141,9 +141,27 @@ class Params:
         command = untracked(lambda wildcards: shlex.join(["python", self._script(name), *arguments]))
         return {"command": command, "files": file_options, "code": lambda wildcards: self.code(name, *modules)}
 
-    def function(self, path: str, *modules: str) -> dict[str, Any]:
-        """Params of a job that calls the function with this dotted path, which imports `modules` by name."""
-        return self.script("call", path, modules=[module_of(path), *modules])
+    def call(
+        self,
+        function: str,
+        tables: Sequence[str] = (),
+        config: Callable | None = None,
+        modules: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Params of a job of scripts/call.py, which calls the function with this dotted path on files.
+
+        `tables` are those that it writes, `config` is the param function of its slice, by default the name of the run,
+        and `modules` are those that the function imports by name.
+        """
+        params = self.script("call", function, modules=[module_of(function), *modules])
+        return params | {"config": config or self.slice("run"), "tables": table_columns(*tables)}
+
+    def measure(self, function: str, tables: Sequence[str], config: Callable) -> dict[str, Any]:
+        """Params of a job of scripts/measure.py, which calls the function with this dotted path on a checkpoint.
+
+        `tables` are those that it writes, and `config` is the param function of its slice. A rerun restores its result.
+        """
+        return self.cached_script("measure", config, *tables, function=function)
 
     def cached_script(
         self,
@@ -226,20 +244,27 @@ class Params:
         run, _ = self.runs.of(wildcards)
         return f"analyses_{run}_{self.runs.iterations(run)[-1]:06d}"
 
-    def torch_job(self, section: str, memory: int, minutes: int, **further: Any) -> dict[str, Any]:
-        """Resources of a job that opens a checkpoint in the dtype of a section: MB and minutes of the first attempt.
+    def torch_job(self, section: str, minutes: int = 60, cpus: int = 1) -> dict[str, Any]:
+        """Resources of a job that opens a checkpoint in the dtype of a section, at the first attempt.
 
-        `memory` is for everything but the weights of a published model. Jobs on a small model ask for half of it.
+        A job on a small model asks for half of the memory, one on a published model for that of its weights, too.
+        `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests `cpus`.
         """
 
         def mem_mb(wildcards: Any, attempt: int) -> int:
             config = self.runs.of(wildcards)[1]
             weights = parameters(config.model)
             if trains(config):
-                return (memory // 2 if weights < SMALL else memory) * attempt
-            return (memory + weights * BYTES[getattr(config, section).dtype] // 10**6) * attempt
+                return (ANALYSIS_MB // 2 if weights < SMALL else ANALYSIS_MB) * attempt
+            return (ANALYSIS_MB + weights * BYTES[getattr(config, section).dtype] // 10**6) * attempt
 
-        return {"mem_mb": mem_mb, "runtime": growing(minutes), "gpu": self.gpus, "gpu_slot": self.gpus} | further
+        return {
+            "mem_mb": mem_mb,
+            "runtime": growing(minutes),
+            "gpu": self.gpus,
+            "gpu_slot": self.gpus,
+            "cpus_per_task": cpus,
+        }
 
     def training_gpus(self, wildcards: Any) -> int:
         return self.gpus(wildcards) * self.runs.of(wildcards)[1].train.processes
@@ -293,6 +318,11 @@ def trains(config: Config) -> bool:
 def growing(amount: int) -> Callable:
     """`amount` times the number of the attempt, for jobs that may have failed for lack of it."""
     return lambda wildcards, attempt: amount * attempt
+
+
+def module_of(function: str) -> str:
+    """The module of the function with this dotted path."""
+    return function.rpartition(".")[0]
 
 
 def _cache_folder(run: str, output: str) -> str:

@@ -6,19 +6,17 @@ Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so it is fast and 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twoscale import config as configs
-from twoscale.base import InputError, study_parts
+from twoscale.base import InputError, json_digest
 from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
-from twoscale.jobs.rows import Job, LocalJob
-from twoscale.workflow.core import JOBS, JUDGE_CLAIMS
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
 
@@ -27,7 +25,8 @@ if TYPE_CHECKING:
 
 NOTHING = "(?!)"  # a regular expression that matches nothing
 RESULTS, RELEASED = "results", "results/released"  # folders of runs here, and of the tables of a release
-GPT2 = "results/gpt2.tiktoken"
+RESOURCES = "resources"  # folder of what comes from a network, which runs share
+GPT2 = "gpt2.tiktoken"
 TOKENIZER = "tokenizer.json"
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 # Further files of a published model that may name its end of text.
@@ -49,6 +48,7 @@ class Runs:
 
     params: Params
     figures: Figures
+    jobs: Sequence[Any] = ()  # none; for `snakefile.describe`
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release: Release | None = None
@@ -73,7 +73,10 @@ class Runs:
 
     def of(self, wildcards: Any) -> tuple[str, Config]:
         """The run that these wildcards are about, and its config."""
-        run = getattr(wildcards, "run", self.selected)
+        if hasattr(wildcards, "dataset"):
+            run = self.datasets[wildcards.dataset]
+        else:
+            run = getattr(wildcards, "run", self.selected)
         return run, self.configs[run]
 
     def exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
@@ -90,19 +93,6 @@ class Runs:
             seeds = (seed for seed in self.config.seeds if seed != self.config.seed)
             return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
         return [run for run in self.configs if run.startswith(f"{name}/")]
-
-    @cached_property
-    def jobs(self) -> list[Job]:
-        """The rows of the core and of all studies for the selected run; of a release, the verdicts only."""
-        studies = (job for part in study_parts().values() for job in getattr(part, "JOBS", ()))
-        rows = [*JOBS, *studies] if self.release is None else [JUDGE_CLAIMS]
-        old, new = "results/{selected}/", f"{self.table_root}/{self.selected}/"
-        outputs = ({name: path.replace(old, new) for name, path in row.outputs.items()} for row in rows)
-        return [replace(row, outputs=paths) for row, paths in zip(rows, outputs, strict=True)]
-
-    @property
-    def local_jobs(self) -> list[LocalJob]:
-        return [job for job in self.jobs if isinstance(job, LocalJob)]
 
     # --- constraints of wildcards -----------------------------------------------------------------------------------
 
@@ -154,6 +144,40 @@ class Runs:
         """A file of the text or tokens that the run trains on."""
         return lambda wildcards: f"results/{self.data_run(self.of(wildcards)[0])}/data/{name}"
 
+    @cached_property
+    def datasets(self) -> dict[str, str]:
+        """Name of a text from a hub, a folder in resources/text -> the first run with this text."""
+        runs: dict[str, str] = {}
+        for run in self:
+            if (dataset := self.dataset(run)) is not None:
+                runs.setdefault(dataset, run)
+        return runs
+
+    def dataset(self, run: str) -> str | None:
+        """<data set>/<digest of the keys that shape the text>, if the text of a run comes from a hub.
+
+        Texts of one data set share the folder of their parts, from which a larger text continues.
+        """
+        data = self[run].data
+        if data.source in (*configs.FILE_SOURCES, "python_docs"):
+            return None
+        quota = configs.text_quota(data, self[run].tokenizer)
+        name = "--".join([data.repository, data.subset, data.revision[:12], quota.unit])
+        digest = json_digest([configs.text_source(data), asdict(quota)])
+        return f"{re.sub('[^A-Za-z0-9._-]', '-', name)}/{digest}"
+
+    def text_folder(self, run: str) -> str:
+        """The folder with the text of a run: with its results, or in resources/ if it comes from a hub."""
+        own = f"results/{self.data_run(run)}/data"
+        dataset = self.dataset(run)
+        # earlier versions kept texts and parts of a hub there too
+        kept = any(Path(own, name).is_dir() for name in ("text", "parts"))
+        return f"{own}/text" if dataset is None or kept else f"{RESOURCES}/text/{dataset}"
+
+    def text_file(self, name: str) -> Callable:
+        """A file of the text that the run trains on."""
+        return lambda wildcards: f"{self.text_folder(self.of(wildcards)[0])}/{name}"
+
     @property
     def held_out(self) -> dict[str, Callable]:
         """Held-out tokens, inputs of all jobs that open a checkpoint."""
@@ -168,7 +192,7 @@ class Runs:
             case "bpe":
                 return self.data_file(TOKENIZER)(wildcards)
             case name:
-                return GPT2 if name == "gpt2" else []
+                return downloaded(GPT2) if name == "gpt2" else []
 
     def tokenizer_settings(self, wildcards: Any) -> list[str]:
         """Further files on which the tokens of a published model depend."""
@@ -182,9 +206,9 @@ class Runs:
         """Files of all runs that later jobs cannot recreate without a network."""
         files: dict[str, None] = {}
         for run, config in self.configs.items():
-            folder = f"results/{self.data_run(run)}/data/text"
+            folder = self.text_folder(run)
             files |= dict.fromkeys(f"{folder}/{shard}.parquet" for shard in self.text_shards)
-            files |= {GPT2: None} if config.tokenizer.name == "gpt2" else {}
+            files |= {downloaded(GPT2): None} if config.tokenizer.name == "gpt2" else {}
             files |= {f"{self.model_folder(run)}/{MANIFEST}": None} if config.model.repository is not None else {}
         return list(files)
 
@@ -192,14 +216,14 @@ class Runs:
 
     @cached_property
     def repositories(self) -> dict[str, dict[str, str | None]]:
-        """Name of a folder in results/models -> repository and revision of the hub that it is downloaded from."""
+        """Name of a folder in resources/models -> repository and revision of the hub that it is downloaded from."""
         models = (config.model for config in self.configs.values() if config.model.repository is not None)
         return {repository_name(each): {"repository": each.repository, "revision": each.revision} for each in models}
 
     def model_folder(self, run: str) -> str:
         """The folder with the files of a published model."""
         model = self[run].model
-        return model.folder if model.folder is not None else f"results/models/{repository_name(model)}"
+        return model.folder if model.folder is not None else downloaded(f"models/{repository_name(model)}")
 
     def model_files(self, wildcards: Any) -> list[str]:
         """The files of a published model besides config.json; for those of a repository, the manifest of a download."""
@@ -272,11 +296,10 @@ class Runs:
         return files
 
 
-def files_of(function: str) -> list[str]:
-    """Names of the inputs and outputs of the rows with this function; they are the same for every config."""
-    runs = Runs({}, Path())
-    rows = [job for job in runs.jobs if job.function == function]
-    return list(dict.fromkeys(name for job in rows for name in (*job.files(runs), *job.outputs)))
+def downloaded(name: str) -> str:
+    """Where a download is: in resources/, or in results/, where earlier versions kept it."""
+    earlier = f"{RESULTS}/{name}"
+    return earlier if Path(earlier).exists() else f"{RESOURCES}/{name}"
 
 
 def alternatives(names: Iterable[str]) -> str:

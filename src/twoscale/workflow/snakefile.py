@@ -1,6 +1,6 @@
 """Where the rules touch Snakemake itself: its errors, the check of its plan, the last lines of a call."""
 
-import atexit
+import ast
 import json
 import logging
 import os
@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter, namedtuple
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_byt
 from twoscale.workflow.runs import Runs, repository_name
 
 # the sentence of our error, a line in a report on the function that raised it
-REFUSED = re.compile(r"^\s*(?:InputError|WrongInput): (.+)$", re.MULTILINE)
-INTERRUPTED = "Interrupted. Repeat the command to continue: finished jobs are kept, and training resumes."
+REFUSED = re.compile(r"^(?:\s*InputError: |WrongInput in file .*:\n)(.+)$", re.MULTILINE)
+INTERRUPTED = "Repeat the command to continue: finished jobs are kept, and training resumes."
 LITTLE_SPACE = 2**16  # bytes; a disk with less is full
 MOST_HEADER = 2**24  # bytes of a checkpoint's header that are read
 TRAINING = ("train_segment", "train_segment_last")
@@ -40,9 +40,7 @@ next: make report                         figures, verdicts and tables on one pa
 
 
 class WrongInput(WorkflowError):
-    """An InputError. Without a traceback Snakemake prints only its sentence, and no place in the Snakefiles."""
-
-    __traceback__ = property(lambda self: None, lambda self, value: None)
+    """An InputError, which Snakemake prints with its place in the Snakefiles."""
 
 
 @contextmanager
@@ -54,39 +52,50 @@ def one_sentence() -> Iterator[None]:
         raise WrongInput(str(error)) from None
 
 
-# --- the last lines of a failed call ----------------------------------------------------------------------------------
+# --- the last lines of a call -----------------------------------------------------------------------------------------
 
 
-class JobErrors(logging.Filter):
-    """Ends a failed call with one sentence per failed job: the last line of its log. Hides no record."""
+class LastLines(logging.Handler):
+    """Prints lines after some of Snakemake's messages, for which it has no hook.
 
-    def __init__(self) -> None:
+    After an error, the sentence of an InputError; after a dry run, what the jobs would replace and why they would run.
+    """
+
+    def __init__(self, workflow: Any) -> None:
         super().__init__()
-        self._causes: dict[Any, str] = {}  # job -> rule and cause
-        self._interrupted = False
+        self._workflow = workflow
+        self.runs: list[Runs] = []  # of each Snakefile that includes this workflow
 
     @classmethod
-    def install(cls) -> None:
-        """Add one filter to Snakemake's logger, even if several Snakefiles include this workflow."""
-        if not any(type(known).__name__ == cls.__name__ for known in logger.filters):
-            logger.addFilter(cls())
+    def install(cls, workflow: Any) -> Any:
+        """The one handler in Snakemake's logger, which is added if it is not there."""
+        # an imported module may have another copy of this class
+        known = [handler for handler in logger.handlers if type(handler).__name__ == cls.__name__]
+        if not known:
+            known = [cls(workflow)]
+            logger.addHandler(known[0])
+        return known[0]
 
-    def filter(self, record: Any) -> bool:
-        """Remember failed jobs, and complete Snakemake's last message."""
-        # Snakemake logs an exception while it handles it
-        self._interrupted |= isinstance(sys.exc_info()[1], KeyboardInterrupt)
-        match str(getattr(record, "event", None)):
-            case "job_error":
-                line = next(filter(None, map(last_line, record.log)), "the job wrote no message.")
-                self._causes[record.jobid] = f"{record.rule_name}: {line}"
-            case "job_finished":  # at another attempt
-                self._causes.pop(getattr(record, "job_id", None), None)
-            case "error" if (refused := REFUSED.search(str(record.msg))) is not None:
-                record.msg = refused[1]
-            case "error" if getattr(record, "exception", "") == WorkflowError.__name__ and self._causes:
-                causes = [INTERRUPTED] if self._interrupted else self._causes.values()
-                record.msg = "\n".join([str(record.msg), *causes])
-        return True
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if str(getattr(record, "event", None)) == "error" and (refused := REFUSED.search(message)):
+            print(refused[1], file=sys.stderr)
+        elif message.startswith("This was a dry-run"):
+            say_changed(self._workflow)
+            for runs in self.runs:
+                say_replaced(self._workflow, runs)
+
+
+def say_causes(workflow: Any) -> None:
+    """After a failed call: one sentence per failed job, the last line of its log."""
+    causes = []
+    for failed in workflow.scheduler.failed:
+        for job in failed.jobs if failed.is_group() else [failed]:
+            line = next(filter(None, map(last_line, job.log)), None)
+            # the other jobs of a group have not failed
+            if not failed.is_group() or (line or "").startswith("error: "):
+                causes.append(f"{job.rule.name}: {line or 'the job wrote no message.'}")
+    print("\n".join(causes or [INTERRUPTED]), file=sys.stderr)
 
 
 def last_line(path: str) -> str | None:
@@ -107,7 +116,6 @@ def last_line(path: str) -> str | None:
 
 def prepare(source: str) -> None:
     """Prepare this process and the environment of its jobs, which import the library from the folder `source`."""
-    JobErrors.install()
     leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
     _prepend("PYTHONPATH", source)
     # jobs call `python`: the one that runs Snakemake, unless a conda environment comes first
@@ -133,16 +141,6 @@ def in_container(workflow: Any, image: Path) -> bool:
     return asked
 
 
-def describe(workflow: Any, runs: Runs) -> None:
-    """Give the rules that follow from rows of figures and jobs a docstring for `snakemake --list-rules`."""
-    outputs = {job.name: job.outputs.values() for job in runs.jobs}
-    for rule in workflow.rules:
-        kind, files = ("Job", outputs.get(rule.name, rule.output)) if rule.output else ("Target", rule.input)
-        rule.docstring = rule.docstring or f"{kind}: {', '.join(map(str, files))}"
-    # the last line of a dry run, of which nothing is known here
-    atexit.register(lambda: say_replaced(workflow, runs) if workflow.dryrun and workflow.dag is not None else None)
-
-
 # --- before the first job ---------------------------------------------------------------------------------------------
 
 
@@ -157,6 +155,7 @@ def check_plan(workflow: Any, runs: Runs) -> None:
     srun = workflow.executor_plugin.name == "slurm" and DeploymentMethod.APPTAINER not in methods
     with one_sentence():
         check(runs, jobs, here=workflow.local_exec, installed=not methods, srun=srun)
+    say_changed(workflow)
     say_replaced(workflow, runs)
 
 
@@ -184,14 +183,51 @@ def check(
     check_disk(Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan")
 
 
+def say_changed(workflow: Any) -> None:
+    """Name the changed keys behind params that Snakemake shows as two whole texts: a line per rule."""
+    keys: dict[str, dict[str, str]] = {}
+    for job in workflow.dag.needrun_jobs(exclude_finished=False):
+        change = workflow.dag.reason(job).params_changed
+        before, now = _json_values(change.only_old), _json_values(change.only_new)
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                found = f"{key} was {before.get(key, 'not there')} and is {now.get(key, 'not there')} now"
+                keys.setdefault(job.rule.name, {})[key] = one_line(found)
+    for rule, changed in keys.items():
+        first, *others = changed.values()
+        print(f"rule {rule}: {first}{_and_others(others)}", file=sys.stderr)
+
+
+def _json_values(params: Iterable[str]) -> dict[str, Any]:
+    """The keys and values of those recorded params that are JSON objects."""
+    found: dict[str, Any] = {}
+    for param in params:
+        with suppress(ValueError, SyntaxError, TypeError):
+            found |= _leaves(json.loads(ast.literal_eval(param)))
+    return found
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _and_others(others: Sequence[str]) -> str:
+    return f", and {len(others)} other key{'s' * (len(others) > 1)}" if others else ""
+
+
 def say_replaced(workflow: Any, runs: Runs) -> None:
     """Warn of planned trainings over weights of another config, as of another preset under the same name."""
     planned = workflow.dag.needrun_jobs(exclude_finished=False)  # after a dry run all are
     for run in sorted(job.wildcards.run for job in planned if job.rule.name == "init_model"):
         theirs, ours = _recorded(Path(runs.checkpoint(run, 0))), _keys(configs.training_identity(runs[run]))
         if changed := [key for key in ours if key in theirs and theirs[key] != ours[key]]:
-            others = f", and {len(changed) - 1} other keys" if len(changed) > 1 else ""
-            found = f"{changed[0]} was {theirs[changed[0]]} there and is {ours[changed[0]]} now{others}"
+            found = (
+                f"{changed[0]} was {theirs[changed[0]]} there and is {ours[changed[0]]} now{_and_others(changed[1:])}"
+            )
             what = f"replaces results of another config in results/{run}"
             print(f"run {run}: {what}: {found}; choose another `run` name to keep them.", file=sys.stderr)
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from tests import small
+from tests.rules import config_of, rules
 from tests.studies.depth.samples import card, draw_lens, lens_table, quality, scaling, scaling_table
 from twoscale import config, tables
 from twoscale.base import InputError
@@ -159,18 +160,16 @@ def test_a_table_without_rows_is_refused(name, drawn):
 
 
 def test_tolerance_and_unlooped_run_are_no_part_of_the_measurement():
-    row = small.job_row(study.JOBS, "measure_depth")
-    plan = [small.project(depth_card=keys) for keys in ({}, {"tolerance": 0.5}, {"multiples": [1, 2]})]
-    slices = [row.config(runs)(small.of()) for runs in plan]
+    cards = ({}, {"tolerance": 0.5}, {"multiples": [1, 2]})
+    slices = [config_of("measure_depth", depth_card=keys) for keys in cards]
     assert slices[0] == slices[1] != slices[2]
 
 
 def test_the_run_without_loops_is_the_named_one():
-    row = small.job_row(study.JOBS, "compare_depths")
     twin = {"runs": {"plain": {"model": {"groups": []}}}}
-    inputs = row.inputs(small.project(depth_card={"unlooped": "plain"}, **twin))
+    inputs = rules(depth_card={"unlooped": "plain"}, **twin)["compare_depths"].input
     assert inputs["unlooped"](small.of()) == ["results/plain/depth_card/quality.parquet"]
     assert inputs["unlooped_text"](small.of()) == ["results/tiny/data/tokens.json"]
-    assert row.inputs(small.project())["unlooped"](small.of()) == []
+    assert rules()["compare_depths"].input["unlooped"](small.of()) == []
     with pytest.raises(InputError, match=r"depth_card.unlooped: found plan, expected one of the runs .*mean plain"):
-        row.inputs(small.project(depth_card={"unlooped": "plan"}, **twin))["unlooped"](small.of())
+        rules(depth_card={"unlooped": "plan"}, **twin)["compare_depths"].input["unlooped"](small.of())

@@ -3,14 +3,14 @@
 import pandas as pd
 import pytest
 
-from tests.small import job_row, of, project
+from tests.rules import rules
+from tests.small import of
 from tests.synthetic_run import synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
 from twoscale.claims.evidence import marked
 from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
 from twoscale.studies.seeds import draw
-from twoscale.studies.seeds.study import JOBS
 
 BOTH = {"seeds": [1337, 7]}
 
@@ -28,7 +28,7 @@ def test_the_page_counts_its_seeds_and_marks_the_verdicts_over_them():
 
 def test_the_tables_of_all_seeds_are_read_or_one_sentence_says_why_not():
     def drift(**config):
-        return job_row(JOBS, "compare_seeds").files(project(**config))["drift"]
+        return rules(**config)["compare_seeds"].input["drift"]
 
     runs = ("tiny", "tiny-seed7")
     assert drift(**BOTH) == [f"results/{run}/tables/drift_sequences.parquet" for run in runs]

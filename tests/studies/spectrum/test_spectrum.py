@@ -17,7 +17,7 @@ from twoscale.dynamics import arnoldi
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
 from twoscale.studies.spectrum import draw, measure
-from twoscale.studies.spectrum.study import SpectrumConfig
+from twoscale.studies.spectrum.config import SpectrumConfig
 
 ROTARY = {"positions": "rotary", "num_kv_heads": 1, "qk_norm": True, "qk_bias": True, "mlp": "gated"}
 PARCAE = {"positions": "rotary", "rotary_channels": 2, "norms": "pre", "injection": "diagonal", "qk_norm": "head"}

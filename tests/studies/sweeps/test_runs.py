@@ -1,11 +1,10 @@
 """The runs of the sweeps, what their jobs read, and their rules."""
 
-import json
-
 import pandas as pd
 import pytest
 
-from tests.small import job_row, of, project, without_projection
+from tests.rules import config_of, rules
+from tests.small import of, project, without_projection
 from twoscale import config
 from twoscale.base import InputError
 from twoscale.model.flops import mean_flops_per_token, parameters
@@ -86,10 +85,10 @@ def test_wrong_values_are_refused(user, words):
 
 
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
-    mine, row = project(seeds=[5], adapter_init={"shares": [0.25]}), job_row(study.JOBS, "compare_adapter_init")
-    expected = [f"results/{run}/tables/training.parquet" for run in mine.study("adapter_init")]
-    assert row.files(mine)["training"] == expected
-    labels = json.loads(row.config(mine)(of()))["runs"]
+    config = {"seeds": [5], "adapter_init": {"shares": [0.25]}}
+    expected = [f"results/{run}/tables/training.parquet" for run in project(**config).study("adapter_init")]
+    assert rules(**config)["compare_adapter_init"].input["training"] == expected
+    labels = config_of("compare_adapter_init", **config)["runs"]
     assert [(label["share"], label["seed"]) for label in labels] == [(0.25, 1337), (0.25, 5), (None, 1337), (None, 5)]
     assert {(label["state_init"], label["sandwich"]) for label in labels} == {("noise", "post_residual")}
 
@@ -139,10 +138,10 @@ def test_truncated_backpropagation_and_the_training_of_a_gate_count():
 
 
 def test_a_model_without_loops_has_no_baselines():
-    mine = project(model={"groups": []})
-    assert mine.study("baselines") == []
+    config = {"model": {"groups": []}}
+    assert project(**config).study("baselines") == []
     with pytest.raises(InputError, match=r"^results/baselines\.md: run tiny has no baselines"):
-        job_row(study.JOBS, "compare_baselines").inputs(mine)["quality"]({})
+        rules(**config)["compare_baselines"].input["quality"](of())
 
 
 def test_without_overrides_the_looped_model_is_the_selected_run_under_every_seed():

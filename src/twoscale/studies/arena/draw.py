@@ -22,7 +22,7 @@ from twoscale.claims.bootstrap import OPERATING_POINT, mean_evaluations, summari
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 from twoscale.report.render import estimated, interval, number, render
 
 INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
@@ -35,6 +35,9 @@ NO_DIFFERENCE, UNKNOWN = "no relevant difference", "cannot be judged"
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
+@job_files(
+    reads="oracle_frontier exit_reliability exit_quality exit_loops exit_cost_matched exit_regret", writes="arena page"
+)
 def run(job: StudyJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config

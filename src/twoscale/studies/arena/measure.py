@@ -21,6 +21,7 @@ from twoscale.exits.contract import GivenStates, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
 from twoscale.exits.references import Pass, Row, cheapest_exits, exit_costs, split_half
+from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.kernels import attention
 from twoscale.model.loss import cross_entropies
@@ -30,6 +31,7 @@ STREAMS = 8  # loop steps that are decoded at a time, which bounds the memory
 PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
 
 
+@job_files(reads="criteria", writes="exit_regret oracle_frontier exit_reliability")
 def run(job: CheckpointJob) -> None:
     """Write the tables "exit_regret", "oracle_frontier" and "exit_reliability"."""
     config, exits = job.config, job.config.exits

@@ -1,61 +1,8 @@
 """Exit criteria against random exits, fixed loops and an oracle: results/arena.pdf and .md, results/pareto.pdf."""
 
-from typing import TYPE_CHECKING
-
-from twoscale.config.data import text_label
-from twoscale.config.sections import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
-from twoscale.config.types import Count, OnHeldOut, Section, key
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
-from twoscale.jobs.rows import QUALITY, LocalJob, TorchJob, all_cores
 from twoscale.tables import Column
 from twoscale.tables import table as columns
-
-if TYPE_CHECKING:
-    from twoscale.config.sections import CoreConfig
-
-
-class ParetoConfig(Section):
-    """Exit criteria on dense grids of thresholds, at the last checkpoint. results/pareto.pdf shows quality against
-    latency and loops. results/arena.pdf and results/arena.md compare the exits with random exits, fixed loops and
-    an oracle.
-    """
-
-    criteria: Criteria = key(
-        grids(**DENSE_GRIDS),
-        "Exit criteria and their dense grids of thresholds. Criteria that appear only in `exits` keep the thresholds "
-        "given there. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
-        "criterion that the defaults or the preset include.",
-    )
-    quality_tokens: Count = key(8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
-    latency_tokens: Count = key(32, "Timed tokens per repeat, spread over the context; at most model.context_length.")
-    latency_repeats: Count = key(3, "Timed repeats.")
-
-    def check(self, config: "CoreConfig") -> None:
-        check_latency_tokens("pareto", self.latency_tokens, config)
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"quality_tokens": config.sequences("pareto", "quality_tokens"), "latency_repeats": self.latency_repeats}
-
-    def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
-        """pareto.criteria over exits.criteria, and `fixed` at every loop count of `CoreConfig.loop_grid`."""
-        criteria = {**config.exits.criteria, **self.criteria, "fixed": CriterionConfig(thresholds=config.loop_grid)}
-        return config.exits.model_copy(update={**vars(self), "criteria": criteria})
-
-
-class OracleConfig(OnHeldOut):
-    """An oracle that knows every loop step of a token, used to compute the regret of the criteria in `pareto`. It uses
-    frozen trajectories: one token exits early, the others run exits.max_loops.
-    """
-
-    tokens: Count = key(
-        4096,
-        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes over the text, plus "
-        "the decisions of every criterion at every threshold.",
-    )
-    batch_size: Count = key(2, "Sequences per batch.")
-
-
-SECTIONS = {"pareto": ParetoConfig, "oracle": OracleConfig}
 
 TABLES: dict[str, dict[str, Column]] = {
     # One row per (group, operating point, held-out sequence), on frozen trajectories: tokens leave this group one at a
@@ -124,70 +71,9 @@ FIGURES = (
     Figure(
         "arena",
         table("arena"),
+        page=True,
         loops=exit_max_loops,
         title="Arena: what the exits are worth",
         sentence="twoscale.studies.arena.draw.summary",
-    ),
-)
-
-
-JOBS = (
-    TorchJob(
-        name="benchmark_pareto",
-        function="twoscale.exits.benchmark.run",
-        inputs=lambda runs: {"criteria": runs.each_criterion(QUALITY, users_of="pareto")},
-        outputs={
-            "latency": "results/{run}/tables/pareto_latency.parquet",
-            "latency_loops": "results/{run}/tables/pareto_latency_loops.parquet",
-        },
-        tables=["exit_latency", "exit_latency_loops"],
-        config=lambda runs: runs.params.exit_slice("pareto"),
-        dtype="exits",
-        minutes=480,
-        threads=all_cores,
-        cpus=4,
-    ),
-    TorchJob(
-        name="measure_exit_regret",
-        function="twoscale.studies.arena.measure.run",
-        inputs=lambda runs: {"criteria": runs.each_criterion(QUALITY, users_of="pareto")},
-        outputs={
-            "exit_regret": "results/{run}/tables/pareto_regret.parquet",
-            "oracle_frontier": "results/{run}/tables/oracle_frontier.parquet",
-            "exit_reliability": "results/{run}/tables/exit_reliability.parquet",
-        },
-        tables=["exit_regret", "oracle_frontier", "exit_reliability"],
-        config=lambda runs: runs.params.exit_slice(
-            "pareto", oracle=lambda config: config.oracle, sequences=lambda config: config.sequences("oracle")
-        ),
-        dtype="exits",
-        minutes=120,
-    ),
-    LocalJob(
-        name="compare_exits",
-        function="twoscale.studies.arena.draw.run",
-        inputs=lambda runs: runs.figures.page_inputs(
-            "arena",
-            table(
-                "oracle_frontier",
-                "exit_reliability",
-                exit_quality="pareto_quality",
-                exit_loops="pareto_loops",
-                exit_cost_matched="pareto_cost_matched",
-                exit_regret="pareto_regret",
-            ),
-        ),
-        outputs={"arena": "results/{selected}/tables/arena.parquet", "page": "results/{selected}/figures/arena.md"},
-        tables=["arena"],
-        config=lambda runs: runs.params.slice(
-            *("run", "seed"),
-            text=lambda config: text_label(config.data),
-            draws=lambda config: config.exits.random_draws,
-            loops=lambda config: config.exits.max_loops,
-            groups=lambda config: ", ".join(config.model.group_labels),
-            tokens=lambda config: config.whole_tokens("pareto", "quality_tokens"),
-            oracle_tokens=lambda config: config.whole_tokens("oracle"),
-        ),
-        target="supplementary",
     ),
 )

@@ -21,7 +21,7 @@ from twoscale.claims import bootstrap, regime
 from twoscale.claims.bootstrap import with_bounds
 from twoscale.config import PROJECT
 from twoscale.figures import style
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 from twoscale.report import release
 from twoscale.report.render import render
 
@@ -34,6 +34,7 @@ SCALING_PANELS = {  # column: (title, label)
 CROPPED = 2  # the untrained model is left out of panel (i) if its perplexity is this many times all others
 
 
+@job_files(reads="quality", writes="scaling")
 def run_scaling(job: StudyJob) -> None:
     job.write("scaling", summarise_scaling(job.files["quality"], job.config.run, job.config.seed))
 
@@ -209,6 +210,7 @@ NO_GROUP = ""  # in the column `group`: what the prediction has
 ALIKE = ["sequence", "document", "tokens"]
 
 
+@job_files(reads="quality states unlooped unlooped_text text", writes="depth_card depth_findings")
 def run_card(job: StudyJob) -> None:
     """Write the tables "depth_card" and "depth_findings". InputError for a model without loops on another text."""
     config, twin = job.config, None
@@ -419,6 +421,7 @@ def _draw(axes: Axes, card: pd.DataFrame, group: str, quantity: str, look: dict)
         style.band(axes, rows["loops"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
 
 
+@job_files(reads="card findings picture", writes="page")
 def write_card(job: StudyJob) -> None:
     card, findings = job.read("depth_card", "card"), job.read("depth_findings", "findings")
     identity = dict(job.config.identity) | {"checkpoint": int(card["iteration"].iloc[0])}

@@ -21,6 +21,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
 from twoscale.dynamics.states import batches, check_finite, exact, loop_places, token_keys
 from twoscale.exits.references import Pass, measure_tokens
+from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages
 
@@ -31,6 +32,7 @@ STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step_norm")  #
 # --- lens -----------------------------------------------------------------------------------------------------------
 
 
+@job_files(writes="lens")
 def run_lens(job: CheckpointJob) -> None:
     config = job.config
     checkpoint, text = job.checkpoint(config.lens.dtype), job.held_out(config.sequences)
@@ -86,6 +88,7 @@ def _from(first: int, values: Tensor) -> Tensor:
 # --- depth card -----------------------------------------------------------------------------------------------------
 
 
+@job_files(writes="quality states")
 def run_card(job: CheckpointJob) -> None:
     config = job.config
     checkpoint, text = job.checkpoint(config.dtype), job.held_out(config.sequences)

@@ -1,15 +1,12 @@
 """Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth card."""
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import AfterValidator, Field
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError, did_you_mean
 from twoscale.config.data import text_label
-from twoscale.config.definitions import MULTIPLES, loop_counts
-from twoscale.config.types import Count, InBatches, NonNegative, Number, Positive, key
+from twoscale.config.definitions import loop_counts
 from twoscale.figures.catalogue import Figure, is_published, table
-from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.model.flops import parameters
 from twoscale.tables import SEQUENCE_STATISTICS
 from twoscale.tables import table as columns
@@ -17,43 +14,6 @@ from twoscale.tables import table as columns
 if TYPE_CHECKING:
     from twoscale.config import Config
     from twoscale.workflow.runs import Runs
-
-
-# --- config ---------------------------------------------------------------------------------------------------------
-
-
-class LensConfig(InBatches):
-    """Predictions from the state after every loop step, through the layers after its group, at the last checkpoint.
-    results/lens.pdf shows loop step 0, powers of two and the numbers halfway between them, the mean loop count of
-    training, and the last loop step.
-    """
-
-    max_multiple: Annotated[float, Field(ge=1), Number] = key(
-        8.0, "Last loop step to decode, as a multiple of model.mean_loops."
-    )
-    other_loops: Count | None = key(
-        None, "Loop steps of the groups before and after the decoded one. null: model.mean_loops, rounded."
-    )
-
-
-class DepthCardConfig(InBatches):
-    """Quality and geometry at multiples of the trained loops, at the last checkpoint (results/depth-card.md)."""
-
-    multiples: Annotated[tuple[Positive, ...], Field(min_length=1), AfterValidator(lambda v: tuple(sorted(set(v))))] = (
-        key(MULTIPLES, "Loop counts, the same in every group, as multiples of model.mean_loops. 1 is always included.")
-    )
-    tolerance: NonNegative = key(
-        0.01,
-        "The plateau consists of the loop counts whose loss is at most this many nats per token above the lowest one.",
-    )
-    unlooped: str | None = key(
-        None,
-        "Non-looped run to compare with, such as one of `runs`, on the same held-out text. The loop gain is the loss "
-        "of this run minus the loss of the looped model at the trained loop count. null: not measured.",
-    )
-
-
-SECTIONS = {"lens": LensConfig, "depth_card": DepthCardConfig}
 
 
 def lens_steps(config: "Config") -> list[int]:
@@ -162,10 +122,10 @@ FIGURES = (
     ),
 )
 
-# --- jobs -----------------------------------------------------------------------------------------------------------
+# --- inputs and params of its rules ----------------------------------------------------------------------------------
 
 
-def _unlooped(runs: "Runs", config: "Config") -> str | None:
+def unlooped_run(runs: "Runs", config: "Config") -> str | None:
     """The run without loops that a run is compared with. InputError for an unknown one."""
     name = config.depth_card.unlooped
     if name is not None and name not in runs.configs:
@@ -176,25 +136,33 @@ def _unlooped(runs: "Runs", config: "Config") -> str | None:
     return name
 
 
-def _card_inputs(runs: "Runs") -> dict[str, Any]:
-    """The measurements of the run and of the one without loops, and the metadata of both texts."""
-
-    def of_unlooped(file: str, text: bool = False) -> Any:
-        def files(wildcards: Any) -> list[str]:
-            name = _unlooped(runs, runs.of(wildcards)[1])
-            return [] if name is None else [file.format(run=runs.data_run(name) if text else name)]
-
-        return files
-
-    return {
-        **CARD_FILES,
-        "unlooped": of_unlooped(CARD_FILES["quality"]),
-        "unlooped_text": of_unlooped("results/{run}/data/tokens.json", text=True),
-        "text": runs.data_file("tokens.json"),
-    }
+def unlooped_loops(runs: "Runs", config: "Config") -> int | None:
+    """The trained loop count of the run without loops, if there is one."""
+    name = unlooped_run(runs, config)
+    return None if name is None else trained_loops(runs[name])
 
 
-def _identity(config: "Config") -> dict[str, Any]:
+def unlooped_quality(runs: "Runs") -> Callable:
+    """Input function: the quality of the run without loops, if there is one."""
+
+    def files(wildcards: Any) -> list[str]:
+        name = unlooped_run(runs, runs.of(wildcards)[1])
+        return [] if name is None else [f"results/{name}/depth_card/quality.parquet"]
+
+    return files
+
+
+def unlooped_text(runs: "Runs") -> Callable:
+    """Input function: the metadata of its text."""
+
+    def files(wildcards: Any) -> list[str]:
+        name = unlooped_run(runs, runs.of(wildcards)[1])
+        return [] if name is None else [f"results/{runs.data_run(name)}/data/tokens.json"]
+
+    return files
+
+
+def identity(config: "Config") -> dict[str, Any]:
     """The model and the text of the measurement: rows of the page."""
     model = config.model
     published = is_published(config)
@@ -209,77 +177,3 @@ def _identity(config: "Config") -> dict[str, Any]:
         "precision": config.depth_card.dtype,
         "seed": config.seed,
     }
-
-
-MODEL = ("seed", "device", "model")  # of a slice that opens a checkpoint
-SCALING = "results/{run}/scaling/iteration_{iteration}.parquet"
-CARD_FILES = {name: f"results/{{run}}/depth_card/{name}.parquet" for name in ("quality", "states")}
-JOBS = (
-    TorchJob(
-        name="measure_lens",
-        function="twoscale.studies.depth.measure.run_lens",
-        outputs={"lens": "results/{run}/tables/lens.parquet"},
-        tables=["lens"],
-        config=lambda runs: runs.params.slice(
-            *("run", *MODEL, "lens"),
-            steps=lens_steps,
-            other_loops=lambda config: config.lens.other_loops or config.model.typical_loops,
-            sequences=lambda config: config.sequences("lens"),
-        ),
-        dtype="lens",
-    ),
-    TorchJob(
-        name="measure_scaling",
-        function="twoscale.exits.evaluation.measure_fixed_loops",
-        outputs={"quality": SCALING},
-        tables=["scaling_quality"],
-        config=lambda runs: runs.params.slice(*MODEL, "scaling", sequences=lambda config: config.sequences("scaling")),
-        dtype="scaling",
-    ),
-    TorchJob(
-        name="measure_depth",
-        function="twoscale.studies.depth.measure.run_card",
-        outputs=CARD_FILES,
-        tables=["depth_quality", "depth_states"],
-        config=lambda runs: runs.params.slice(
-            *MODEL,
-            dtype=lambda config: config.depth_card.dtype,
-            batch_size=lambda config: config.depth_card.batch_size,
-            counts=card_loops,
-            sequences=lambda config: config.sequences("depth_card"),
-        ),
-        dtype="depth_card",
-    ),
-    LocalJob(
-        name="aggregate_scaling",
-        function=f"{DRAW}.run_scaling",
-        inputs=lambda runs: {"quality": runs.at_checkpoints(SCALING)},
-        outputs={"scaling": "results/{run}/tables/scaling.parquet"},
-        tables=["scaling"],
-        config=lambda runs: runs.params.slice("run", "seed"),
-    ),
-    LocalJob(
-        name="compare_depths",
-        function=f"{DRAW}.run_card",
-        inputs=_card_inputs,
-        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("depth_card", "depth_findings")},
-        tables=["depth_card", "depth_findings"],
-        config=lambda runs: runs.params.slice(
-            *("run", "seed"),
-            trained_loops=trained_loops,
-            tolerance=lambda config: config.depth_card.tolerance,
-            unlooped=lambda config: _unlooped(runs, config),
-            unlooped_loops=lambda config: trained_loops(runs[name]) if (name := _unlooped(runs, config)) else None,
-        ),
-    ),
-    LocalJob(
-        name="write_depth_card",
-        function=f"{DRAW}.write_card",
-        inputs=lambda runs: (
-            runs.figures.page_inputs("depth_card", table(card="depth_card", findings="depth_findings"))
-            | {"picture": "results/depth_card.svg"}
-        ),
-        outputs={"page": "results/{selected}/figures/depth-card.md"},
-        config=lambda runs: runs.params.slice("run", identity=_identity),
-    ),
-)

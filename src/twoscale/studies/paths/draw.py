@@ -15,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from twoscale import tables
 from twoscale.dynamics.aggregate import statistics
 from twoscale.figures import style
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 
 # --- path types --------------------------------------------------------------------------------------------------
 
@@ -33,6 +33,7 @@ OTHER_TYPES = {
 }
 
 
+@job_files(reads="paths", writes="path_types path_metrics")
 def run_types(job: StudyJob) -> None:
     """Write the tables "path_types" and "path_metrics"."""
     paths, run = job.files["paths"], job.config.run
@@ -144,6 +145,7 @@ EFFECTS = {
 }
 
 
+@job_files(reads="independence", writes="path_independence")
 def run_independence(job: StudyJob) -> None:
     """Write the table "path_independence"; the mean of `agreement` is the share of equal predictions."""
     paths = job.files["independence"]

@@ -16,12 +16,14 @@ from twoscale import tables
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import vectors
 from twoscale.dynamics.states import Columns, batches, flat, is_group, token_keys
+from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, Noise
 
 ALL = "all"  # label of the rows with all groups varied at once
 
 
+@job_files(writes="independence")
 @torch.no_grad()
 def run(job: CheckpointJob) -> None:
     """Write the table "token_independence"."""

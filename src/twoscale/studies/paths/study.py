@@ -1,20 +1,8 @@
 """Types of the paths of tokens, and path independence: results/path_types.pdf and path_independence.pdf."""
 
-from twoscale.config.types import Count, OnHeldOut, key
 from twoscale.figures.catalogue import Figure, table
-from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.tables import STATISTICS, Column
 from twoscale.tables import table as columns
-
-
-class PathIndependenceConfig(OnHeldOut):
-    """Repeated loops from different initial noise, with trajectories.loops loop steps."""
-
-    draws: Count = key(3, "Additional draws of the noise, each compared with the run's original draw.")
-    tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.")
-
-
-SECTIONS = {"path_independence": PathIndependenceConfig}
 
 TABLES: dict[str, dict[str, Column]] = {
     "path_types": columns(
@@ -51,34 +39,5 @@ FIGURES = (
         values=lambda config: {"dtype": config.trajectories.dtype},
         noise=True,
         sentence="twoscale.studies.paths.draw.independence_sentence",
-    ),
-)
-
-INDEPENDENCE = "results/{run}/path_independence/iteration_{iteration}.parquet"
-JOBS = (
-    LocalJob(
-        name="aggregate_paths",
-        function="twoscale.studies.paths.draw.run_types",
-        inputs=lambda runs: {"paths": runs.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet")},
-        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("path_types", "path_metrics")},
-        tables=["path_types", "path_metrics"],
-    ),
-    TorchJob(
-        name="measure_path_independence",
-        function="twoscale.studies.paths.measure.run",
-        outputs={"independence": INDEPENDENCE},
-        tables=["token_independence"],
-        config=lambda runs: runs.params.slice(
-            *("seed", "device", "model", "trajectories", "path_independence"),
-            sequences=lambda config: config.sequences("path_independence"),
-        ),
-        dtype="trajectories",
-    ),
-    LocalJob(
-        name="aggregate_independence",
-        function="twoscale.studies.paths.draw.run_independence",
-        inputs=lambda runs: {"independence": runs.at_checkpoints(INDEPENDENCE)},
-        outputs={"path_independence": "results/{run}/tables/path_independence.parquet"},
-        tables=["path_independence"],
     ),
 )

@@ -16,13 +16,14 @@ from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 from twoscale.report.claims import scale_table
 from twoscale.report.render import estimated, interval, render
 
 FEW_SEEDS = 6  # below, the interval of the mean is wider than about one standard deviation
 
 
+@job_files(reads="loops drift quality exit_loops latency checks", writes="table page")
 def run(job: StudyJob) -> None:
     """Write the table "seeds" and results/seeds.md."""
     config = job.config

@@ -17,7 +17,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap
 from twoscale.figures import style
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 
 PREDICTIONS = ("leading", "prefix")  # eigenvalues
 LEAST, MOST = {"correlation": -1.0, "difference": 0.0}, {"correlation": 1.0, "difference": np.inf}
@@ -36,6 +36,7 @@ DIAGONAL: style.Look = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
 MOST_DOTS = 2000  # of a group in one panel
 
 
+@job_files(reads="tokens", writes="token_spectrum spectrum")
 def run(job: StudyJob) -> None:
     """Write the tables "token_spectrum" and "spectrum"."""
     tokens = job.files["tokens"]

@@ -26,11 +26,12 @@ from twoscale.data.batches import HeldOut
 from twoscale.dynamics import vectors
 from twoscale.dynamics.arnoldi import TOLERANCE, LoopStepMap, arnoldi, check_precision, start_vectors
 from twoscale.dynamics.states import Columns, batches, flat, token_keys
+from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, any_weight, run_stages
 
 if TYPE_CHECKING:
-    from twoscale.studies.spectrum.study import SpectrumConfig
+    from twoscale.studies.spectrum.config import SpectrumConfig
 
 MARGIN = 64  # an update this many times the rounding floor has an error of about a thousandth
 FEWEST = 4  # updates for a rate
@@ -38,6 +39,7 @@ FEWEST = 4  # updates for a rate
 EXACT = ("leading_modulus", "leading_angle", "prefix_modulus", "prefix_angle")
 
 
+@job_files(writes="spectrum")
 def run(job: CheckpointJob) -> None:
     """Write the table "token_spectrum"."""
     config = job.config

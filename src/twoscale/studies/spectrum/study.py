@@ -1,58 +1,15 @@
 """Eigenvalues of loop steps at their fixed points against paths: results/spectrum.pdf."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from twoscale.config.types import AtLeastTwo, Count, InBatches, Number, key
 from twoscale.figures.catalogue import Figure, table
-from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.tables import Column
 from twoscale.tables import table as columns
 
 if TYPE_CHECKING:
-    from twoscale.config.sections import CoreConfig
     from twoscale.workflow.runs import Runs
 
-
-class SpectrumConfig(InBatches):
-    """Eigenvalues of loop steps at their fixed points, in float64, for every checkpoint (results/spectrum.pdf)."""
-
-    tokens: Count = key(
-        4096,
-        "Held-out tokens per checkpoint, in whole sequences, whose trajectories are followed to their fixed points.",
-    )
-    exact_tokens: Count = key(
-        2048, "Number of these tokens, in whole sequences, whose diagonal Jacobian blocks are computed."
-    )
-    checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.")
-    steps: AtLeastTwo = key(
-        512,
-        "Maximum number of loop steps to a fixed point. A token has no fixed point if its update, or the update of an "
-        "earlier token, is still above the rounding floor after this many steps.",
-    )
-    window: Annotated[int, Field(ge=4), Number] = key(
-        16,
-        "Number of last updates above the rounding floor used to measure the rate and angle of a trajectory; at most "
-        "the second half of the trajectory.",
-    )
-    dense_size: Count = key(
-        256,
-        "Largest model.hidden_size for which all eigenvalues of a block are computed. Above it, Arnoldi's method "
-        "finds the leading one.",
-    )
-    batch_size: Count = key(2, "Sequences per batch; determines the memory use.")
-    dtype: Literal["float64"] = key(
-        "float64", "Precision. In float32, a trajectory reaches the rounding floor before its angle converges."
-    )
-
-    def exact_sequences(self, config: "CoreConfig") -> int:
-        """Whole sequences in spectrum.exact_tokens, at least one, at most those in spectrum.tokens."""
-        return min(config.sequences("spectrum", "exact_tokens"), config.sequences("spectrum"))
-
-
-SECTIONS = {"spectrum": SpectrumConfig}
 
 TABLES: dict[str, dict[str, Column]] = {
     # One row per (token, group), from a loop that runs to its fixed point (module `measure`). Rates and cosines are
@@ -108,40 +65,13 @@ FIGURES = (
 )
 
 
-CHECKPOINT = "results/{run}/spectrum/iteration_{iteration}.parquet"
-
-
-def _checkpoints(runs: "Runs") -> Callable:
-    """Input function: the checkpoints of spectrum.checkpoints."""
-    files = runs.at_checkpoints(CHECKPOINT)
+def at_checkpoints(runs: "Runs", pattern: str) -> Callable:
+    """Input function: `pattern` at the checkpoints of spectrum.checkpoints."""
+    files = runs.at_checkpoints(pattern)
 
     def chosen(wildcards: Any) -> list[str]:
-        return files(wildcards)[-1:] if runs[wildcards.run].spectrum.checkpoints == "last" else files(wildcards)
+        if runs[wildcards.run].spectrum.checkpoints == "last":
+            return files(wildcards)[-1:]
+        return files(wildcards)
 
     return chosen
-
-
-JOBS = (
-    TorchJob(
-        name="measure_spectrum",
-        function="twoscale.studies.spectrum.measure.run",
-        outputs={"spectrum": CHECKPOINT},
-        tables=["token_spectrum"],
-        config=lambda runs: runs.params.slice(
-            *("seed", "device", "model", "spectrum"),
-            loops=lambda config: config.trajectories.loops,
-            sequences=lambda config: config.sequences("spectrum"),
-            exact_sequences=lambda config: config.spectrum.exact_sequences(config),
-        ),
-        dtype="spectrum",
-        minutes=120,
-    ),
-    LocalJob(
-        name="aggregate_spectrum",
-        function="twoscale.studies.spectrum.draw.run",
-        inputs=lambda runs: {"tokens": _checkpoints(runs)},
-        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in TABLES},
-        tables=tuple(TABLES),
-        config=lambda runs: runs.params.slice("run", "seed"),
-    ),
-)

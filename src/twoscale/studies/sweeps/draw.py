@@ -26,7 +26,7 @@ from twoscale.claims.bootstrap import with_bounds
 from twoscale.claims.evidence import OPEN, Estimate, Evidence, InconclusiveError, between, judge
 from twoscale.claims.seeds import mean_over_seeds, over_seeds
 from twoscale.figures import style
-from twoscale.jobs.rows import StudyJob
+from twoscale.jobs.table_job import StudyJob, job_files
 from twoscale.report.render import render
 
 Styles = Mapping[Any, Mapping[str, Any]]
@@ -51,6 +51,7 @@ class InitRun(NamedTuple):
     training: pd.DataFrame
 
 
+@job_files(reads="training loops", writes="adapter_init")
 def run_adapter_init(job: StudyJob) -> None:
     config = job.config
     absent = {name: pd.DataFrame(columns=list(tables.columns(n))) for name, n in tables.CLAIM_TABLES.items()}
@@ -287,6 +288,7 @@ SEED: style.Look = {"marker": "o", "markersize": 3, "linestyle": "", "markerface
 SPREAD = 0.12  # between the points of two seeds, in units of the axis
 
 
+@job_files(reads="quality", writes="baselines page")
 def run_baselines(job: StudyJob) -> None:
     table = compare_baselines(job.config.compared, job.files["quality"], job.config.run, job.config.seed)
     job.write("baselines", table)

@@ -8,97 +8,24 @@ equal FLOPs of training.
 """
 
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from twoscale.base import InputError
+from twoscale.config import checked, merge
 from twoscale.config.data import text_label
 from twoscale.config.definitions import init_name
 from twoscale.config.model import HALF, model_keys
-from twoscale.config.types import (
-    AdapterInit,
-    Distinct,
-    Flag,
-    Sandwich,
-    Section,
-    StateInit,
-    Unique,
-    WholeShare,
-    complete,
-    key,
-    require,
-)
+from twoscale.config.types import complete
 from twoscale.figures.catalogue import Figure, reading, reference_state, table
-from twoscale.jobs.rows import LocalJob, TorchJob
 from twoscale.model.flops import mean_flops_per_token, parameters
 from twoscale.tables import table as columns
 
 if TYPE_CHECKING:
-    from twoscale.config import Config
+    from twoscale.config import Config, ScalingConfig
     from twoscale.workflow.runs import Runs
 
+QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
 LOOPED, UNTRAINED = "looped", "untrained"
-
-
-# --- config ---------------------------------------------------------------------------------------------------------
-
-
-def _trained(iterations: int, early: list[int]) -> dict[str, Any]:
-    train = {"iterations": iterations, "checkpoint_every": iterations, "early_checkpoints": early}
-    return {"train": train | {"lr_decay_iterations": iterations}}
-
-
-SANDWICH = key(("post_residual", "branch"), "Values of model.sandwich.")
-STATE_INIT = key(("noise", "input"), "Values of model.state_init.")
-
-
-class VariantsConfig(Section):
-    """Choices that the paper leaves open. `snakemake variants` trains the model with every combination of them."""
-
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
-    adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
-        ("random", "blend"), "Values of model.adapter_init."
-    )
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
-    overrides: dict[str, Any] = key(
-        _trained(5000, []), "Config sections for these runs, which override all other layers."
-    )
-
-
-class AdapterInitConfig(Section):
-    """Adapter initialisations. `snakemake adapter_init` trains the model from each of them, with each initial state
-    and norm position.
-    """
-
-    shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
-        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
-    )
-    random: Flag = key(True, "Whether to include adapter_init: random.")
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
-    # early checkpoints: the question is also when the angles are where the paper has them
-    overrides: dict[str, Any] = key(
-        _trained(5000, [500, 1000, 2000]), "Config sections for these runs, which override all other layers."
-    )
-
-    def check_keys(self) -> None:
-        expected = "at least one unless adapter_init.random is true"
-        require(self.shares or self.random, "adapter_init.shares", "none", expected)
-
-
-class BaselinesConfig(Section):
-    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per token as the looped
-    model. `snakemake baselines` trains them on the same batches with every seed and compares the held-out
-    cross-entropy.
-    """
-
-    overrides: dict[str, Any] = key(
-        {},
-        "Config sections for these runs, which override all other layers. If any are given, the looped model is "
-        "trained again with them; otherwise the run itself is used.",
-    )
-
-
-SECTIONS = {"adapter_init": AdapterInitConfig, "baselines": BaselinesConfig, "variants": VariantsConfig}
 
 
 def runs(selected: "Config") -> dict[str, dict[str, Any]]:
@@ -123,8 +50,6 @@ def _starts(selected: "Config") -> dict[str, Any]:
 
 def _baselines(selected: "Config") -> dict[str, Any]:
     """Name -> overrides, also of the looped model if the sweep has overrides; none for a run without looped groups."""
-    from twoscale.config.loading import checked, merge
-
     values = complete(selected)
     del values["model"]["vocab_size"]  # follows from the tokenizer
     config = checked(merge(values, selected.baselines.overrides))
@@ -203,6 +128,7 @@ FIGURES = (
     Figure(
         "baselines",
         table("baselines"),
+        page=True,
         loops=lambda config: config.train.held_out_loops,
         target="baselines",
         title="Baselines: what the loops buy",
@@ -219,10 +145,10 @@ FIGURES = (
     ),
 )
 
-# --- jobs -----------------------------------------------------------------------------------------------------------
+# --- inputs and params of its rules ----------------------------------------------------------------------------------
 
 
-def _labels(runs: "Runs") -> list[dict[str, Any]]:
+def labels(runs: "Runs") -> list[dict[str, Any]]:
     """Start, first state, norm and seed of each run of "adapter_init"; the share is null for random weights."""
     compared = [runs[run] for run in runs.study("adapter_init")]
     return [
@@ -247,7 +173,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     ]
 
 
-def _files(runs: "Runs") -> list[str]:
+def baseline_files(runs: "Runs") -> list[str]:
     """The quality of each compared model. InputError for a run without baselines."""
     if not runs.study("baselines"):
         raise InputError(
@@ -256,49 +182,14 @@ def _files(runs: "Runs") -> list[str]:
     return [QUALITY.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in compared(runs)]
 
 
-def _page(runs: "Runs") -> dict[str, Any]:
+def scaling(config: "Config") -> "ScalingConfig":
+    """The section `scaling` with the loop count of training's held-out loss."""
+    return config.scaling.model_copy(update={"loops": (config.train.held_out_loops,)})
+
+
+def page(runs: "Runs") -> dict[str, Any]:
     config = runs[compared(runs)[0]["run"]]
     train, model = config.train, config.model
     sizes = {"loops": train.held_out_loops, "mean_loops": f"{model.mean_loops + 1:g}", "iterations": train.iterations}
     sizes |= {"training_tokens": config.training_tokens}
     return {"run": runs.selected, "text": text_label(runs.config.data)} | sizes
-
-
-QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
-JOBS = (
-    LocalJob(
-        name="compare_adapter_init",
-        function="twoscale.studies.sweeps.draw.run_adapter_init",
-        inputs=lambda runs: runs.figures.page_inputs("adapter_init", table("training", loops="loop_sequences")),
-        outputs={"adapter_init": "results/{selected}/tables/adapter_init.parquet"},
-        tables=["adapter_init"],
-        config=lambda runs: runs.params.slice("run", "seed", runs=lambda config: _labels(runs)),
-    ),
-    TorchJob(
-        name="measure_baseline",
-        function="twoscale.exits.evaluation.measure_fixed_loops",
-        outputs={"quality": QUALITY},
-        tables=["scaling_quality"],
-        config=lambda runs: runs.params.slice(
-            *("seed", "device", "model"),
-            scaling=lambda config: config.scaling.model_copy(update={"loops": (config.train.held_out_loops,)}),
-            sequences=lambda config: config.sequences("scaling"),
-        ),
-        dtype="scaling",
-        trained=True,
-    ),
-    LocalJob(
-        name="compare_baselines",
-        function="twoscale.studies.sweeps.draw.run_baselines",
-        inputs=lambda runs: {"quality": lambda wildcards: _files(runs)},
-        outputs={
-            "baselines": "results/{selected}/tables/baselines.parquet",
-            "page": "results/{selected}/figures/baselines.md",
-        },
-        tables=["baselines"],
-        config=lambda runs: runs.params.slice(
-            *("run", "seed"), compared=lambda config: compared(runs), page=lambda config: _page(runs)
-        ),
-        target="baselines",
-    ),
-)

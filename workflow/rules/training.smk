@@ -88,3 +88,20 @@ use rule train_segment as train_segment_last with:
 
 
 ruleorder: train_segment_last > train_segment
+
+
+use rule table_job as aggregate_training with:
+    """Job: join the logs of all segments of training"""
+    input:
+        logs=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        loops=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.loops.parquet", untrained=False),
+    output:
+        training="results/{run}/tables/training.parquet",
+        training_loops="results/{run}/tables/training_loops.parquet",
+    log:
+        "results/{run}/logs/aggregate_training.log",
+    wildcard_constraints:
+        run=runs.trained_pattern,
+    localrule: True
+    params:
+        **runs.params.call("twoscale.dynamics.aggregate.join_training", tables=("training", "training_loops")),

@@ -1,0 +1,49 @@
+"""The rules of the workflow as Snakemake reads them, without a call of Snakemake."""
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from snakemake.api import SnakemakeApi
+from snakemake.rules import Rule
+from snakemake.settings.types import ConfigSettings, ResourceSettings
+
+from tests.small import ROOT, of
+
+
+def rules(**config: Any) -> dict[str, Rule]:
+    """Name -> rule for the preset tiny with some keys replaced."""
+    return _rules(json.dumps({"preset": "tiny"} | config))
+
+
+@cache
+def _rules(config: str) -> dict[str, Rule]:
+    environment, limit = dict(os.environ), sys.getrecursionlimit()
+    with SnakemakeApi() as snakemake, contextlib.chdir(ROOT):
+        settings = ConfigSettings(config=json.loads(config))
+        api = snakemake.workflow(ResourceSettings(cores=2), settings, snakefile=ROOT / "Snakefile")
+        workflow = api._workflow  # which includes the Snakefile
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.setrecursionlimit(limit)
+    return {rule.name: rule for rule in workflow.rules}
+
+
+def config_of(name: str, **config: Any) -> dict[str, Any]:
+    """The slice of the config that a rule gets, for the selected run."""
+    return json.loads(rules(**config)[name].params["config"](of()))
+
+
+def call_of(rule: Rule) -> list[str]:
+    """The script of a rule and its arguments before the options, without the launcher; empty for other commands."""
+    command = dict(rule.params.items()).get("command")
+    if command is None:
+        return []
+    words = shlex.split(command(SimpleNamespace(), output=None))  # of the selected run
+    scripts = [number for number, word in enumerate(words) if word.endswith(".py")]
+    return words[scripts[-1] :]

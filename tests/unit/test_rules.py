@@ -1,0 +1,49 @@
+"""The rules as they are written, and as Snakemake reads them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.rules import rules
+from tests.small import ROOT
+from twoscale.figures.catalogue import figures
+
+RULES = {name: rule for name, rule in rules().items() if rule.output}
+STUDIES = sorted((ROOT / "src" / "twoscale" / "studies").glob("*/rules.smk"))
+FILES = [ROOT / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk")), *STUDIES]
+TEXT = "\n".join(file.read_text(encoding="utf-8") for file in FILES)
+DERIVED = {name: base for base, name in re.findall(r"^use rule (\w+) as (\w+) with:", TEXT, re.MULTILINE)}
+FROM_A_LOOP = {f"plot_{figure.name}" for figure in figures() if figure.room}
+
+
+def test_every_rule_but_those_of_the_figures_of_studies_is_written_by_name():
+    written = re.findall(r"^(?:use rule \w+ as|rule) (\w+)\b", TEXT, re.MULTILINE)
+    assert len(written) == len({*written}) >= 40
+    only_for_releases = {"fetch_release"}
+    assert {*rules()} - FROM_A_LOOP == {*written} - only_for_releases
+
+
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.conda_env])
+def test_the_environment_of_a_rule_is_a_file_also_where_a_study_derives_it(name):
+    rule = RULES[name]
+    assert Path(str(rule.basedir), rule.conda_env).is_file()
+
+
+@pytest.mark.parametrize("name", [name for name, base in DERIVED.items() if base == "table_job"])
+def test_a_job_without_torch_runs_where_snakemake_runs(name):
+    """A rule that is derived from a local one is not local unless it says so."""
+    assert RULES[name].workflow.is_local(RULES[name])
+
+
+@pytest.mark.parametrize("name", [name for name, base in DERIVED.items() if base != "train_segment"])
+def test_logs_and_benchmarks_have_the_name_of_their_rule_and_the_wildcards_of_its_outputs(name):
+    rule = RULES[name]
+    for file in filter(None, [*rule.log, rule.benchmark]):
+        assert Path(file).name.startswith(f"{name}.") or Path(file).name.startswith(f"{name}_{{"), file
+        assert {*re.findall(r"\{(\w+)", file)} == rule.wildcard_names
+
+
+@pytest.mark.parametrize("figure", figures(), ids=lambda figure: figure.name)
+def test_the_rule_of_a_figure_reads_the_tables_of_its_row(figure):
+    assert list(dict(rules()[f"plot_{figure.name}"].input.items())) == list(figure.inputs)
