@@ -110,9 +110,9 @@ use rule prepare_text as download_text with:
     output:
         text=expand("resources/text/{{dataset}}/{shard}.parquet", shard=runs.text_shards),
     log:
-        "resources/text/{dataset}/prepare_text.log",
+        "resources/text/{dataset}/download_text.log",
     benchmark:
-        "resources/text/{dataset}/prepare_text.tsv"
+        "resources/text/{dataset}/download_text.tsv"
     wildcard_constraints:
         dataset=alternatives(runs.datasets),
     localrule: True
