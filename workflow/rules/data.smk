@@ -17,10 +17,6 @@ from twoscale.config import plain, text_quota, text_source
 from twoscale.workflow.params import trains
 
 
-def quota_of(config):
-    return asdict(text_quota(config.data, config.tokenizer))
-
-
 # Of models and tokenizer files; earlier versions kept them in results/, where they stay.
 wildcard_constraints:
     place="resources|results",
@@ -92,8 +88,16 @@ rule prepare_text:
     params:
         **runs.params.script("prepare_text"),
         # what the command shows; what is tracked has the keys that do not shape the text at their defaults
-        config=untracked(runs.params.slice(data=lambda config: plain(config.data), quota=quota_of)),
-        shaping=runs.params.slice(data=lambda config: text_source(config.data), quota=quota_of),
+        config=untracked(
+            runs.params.slice(
+                data=lambda config: plain(config.data),
+                quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
+            )
+        ),
+        shaping=runs.params.slice(
+            data=lambda config: text_source(config.data),
+            quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
+        ),
         # how text is downloaded does not change the text
         download=untracked(runs.params.slice("download")),
         parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
