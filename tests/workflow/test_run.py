@@ -80,7 +80,7 @@ def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
 
 def test_loss_and_time_left_are_shown_at_the_end_of_each_segment_however_short(finished):
     told = (finished.root.parent / "finished.done").read_text()
-    assert re.findall(r"^tiny: iteration (\d+) of \1, loss \d\.\d{3}, [\d:]+ in the run$", told, re.M) == ["10", "20"]
+    assert re.findall(r"^tiny: iteration (\d+) of 20, loss \d\.\d{3}, [\d:]+ left$", told, re.M) == ["10", "20"]
 
 
 def test_every_rule_says_what_it_makes_and_every_figure_has_a_module_and_a_caption(finished):
