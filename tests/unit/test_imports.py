@@ -41,7 +41,7 @@ def test_the_scripts_that_the_sizes_count_exist():
     assert [name for name in size.SCRIPTS.split() if not (CHECKOUT.root / "scripts" / f"{name}.py").is_file()] == []
 
 
-# For annotations only: input functions of studies get the runs, and `Runs` holds its params and figures, which refer to it.
+# For annotations only: input functions of studies get the runs, and `Runs` holds params and figures, which refer to it.
 UPWARD = {(f"studies.{name}.study", "workflow.runs") for name in ("depth", "spectrum", "sweeps")}
 CIRCLE = {f"workflow.{name}" for name in ("figures", "params", "runs")}
 

@@ -57,8 +57,8 @@ def check_finite(values: Tensor, keys: Columns, places: Sequence[str], what: str
     Raises:
         InputError: with the first place, sequence and position of such a value.
     """
-    stored = values.flatten(1).float()
-    wrong = (~stored.isfinite()).nonzero()
+    stored = values.detach().flatten(1).float().cpu().numpy()  # where the tables are written
+    wrong = np.argwhere(~np.isfinite(stored))
     if len(wrong):
         place, token = wrong[0].tolist()
         where = f"{places[place]}, sequence {keys['sequence'][token]}, position {keys['position'][token]}"
