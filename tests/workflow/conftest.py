@@ -85,10 +85,10 @@ class Project:
         return Project(root)
 
     def refused(self, sentence: str, *arguments: str) -> None:
-        """A call fails, and its last line has this sentence."""
+        """A call fails, and this sentence is in one of its last lines, after which Snakemake lists the failed jobs."""
         done = self.run(*arguments)
         assert done.returncode != 0
-        assert sentence in done.stderr.strip().splitlines()[-1], done.stdout + done.stderr
+        assert sentence in "\n".join(done.stderr.strip().splitlines()[-6:]), done.stdout + done.stderr
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess:
         """Python with the library of this project."""
