@@ -35,7 +35,5 @@ def main(arguments) -> None:
 
 if __name__ == "__main__":
     files = ("metadata", "training", "export")
-    command.run(
-        main,
-        command.parser(__doc__, files, lists=("checkpoints", "segments", "evidence"), optional=("tokenizer", "claims")),
-    )
+    lists = ("checkpoints", "segments", "evidence")
+    command.run(main, command.parser(__doc__, files, lists, optional=("tokenizer", "claims")))
