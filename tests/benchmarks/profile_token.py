@@ -22,7 +22,6 @@ from twoscale.config import Config, ConfigSlice
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.jobs import command
-from twoscale.model import registry
 from twoscale.training import trial
 from twoscale.workflow.runs import Runs
 
@@ -32,10 +31,8 @@ ATTENTION = re.compile(r"attention|flash|fmha|sdp|cudnn.*mha", re.IGNORECASE)
 
 def of_tokens(run: Config, dtype: str) -> list[str]:
     """Lines on tokens that take all loop steps without decisions, read by an untrained model."""
-    device, model = run.compute.device, registry.build(run.model)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.02) if parameter.dim() > 1 else torch.nn.init.ones_(parameter)
-    model = model.to(device, getattr(torch, dtype)).eval().requires_grad_(False)
+    device = run.compute.device
+    model = trial.any_model(run.model).to(device, getattr(torch, dtype)).eval().requires_grad_(False)
     full = make_criterion("fixed", run.exits.max_loops)
     options = DecoderOptions(replay=device == "cuda", compile=device == "cuda")
     decoder = Decoder(model, full, run.exits.max_loops, run.seed, options)

@@ -16,11 +16,12 @@ import torch
 from twoscale import config as configs
 from twoscale import rng
 from twoscale.base import first_line
-from twoscale.config import Config, ConfigSlice
+from twoscale.config import Config, ConfigSlice, ModelConfig
 from twoscale.data.batches import HeldOut
 from twoscale.model import registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.flops import mean_flops_per_token
+from twoscale.model.interface import LoopedModel
 from twoscale.training.state import restore
 from twoscale.training.trainer import Trainer, TrainingData, draw_loops
 
@@ -102,10 +103,17 @@ def start(settings: Any) -> tuple[Trainer, Any]:
     tokens = stream.integers(0, model.vocab_size, size=4 * train.batch_size * model.context_length + 1).astype("<u2")
     none = torch.empty(0, model.context_length, dtype=torch.int64)
     trainer = Trainer(settings, TrainingData(tokens, HeldOut(none, none, (), ())))
-    weights = registry.build(model).state_dict()
-    for name, weight in weights.items():
-        weights[name] = torch.ones_like(weight) if weight.dim() < 2 else 0.02 * torch.randn_like(weight)
+    weights = dict(any_model(model).state_dict())
     return trainer, restore(settings, weights, {}, Header("weights", 0, 0, {}, {}))
+
+
+@torch.no_grad()
+def any_model(config: ModelConfig) -> LoopedModel:
+    """A model to take times of: its weights have the right size, and are drawn faster than the initial ones."""
+    model = registry.build(config)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.02) if weight.dim() > 1 else torch.nn.init.ones_(weight)
+    return model
 
 
 def iteration_flops(settings: Any) -> Callable[[int], float]:

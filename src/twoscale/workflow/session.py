@@ -173,7 +173,7 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
     session.address.unlink(missing_ok=True)
     process = _start_worker(session, lock, with_trial=not chosen)
     if not chosen:
-        has_hung = hangs(session, process)
+        has_hung = outlasts_its_time(session, process)
         if has_hung:
             process.kill()  # a compiler that hangs may not answer to less
             process.wait()
@@ -200,7 +200,7 @@ def _start_worker(session: Session, lock: int, with_trial: bool) -> subprocess.P
     return subprocess.Popen(command, pass_fds=[lock])
 
 
-def hangs(session: Session, process: subprocess.Popen) -> bool:
+def outlasts_its_time(session: Session, process: subprocess.Popen) -> bool:
     """Wait for the end of the trial; whether it took too long for one of its rows."""
     count, began = 0, time.monotonic()
     while (rows := trial_rows(session))[-1:] != [None] and process.poll() is None:
@@ -228,7 +228,7 @@ def choose(rows: list[dict[str, Any]], config: Config, hangs: bool = False) -> t
         failures = "; ".join(f"{row['setting']}: {row['failed']}" for row in rows) or "its process has ended"
         raise InputError(f"trial of training: found no speed ({failures}), expected one to choose the schedule.")
     of_recipe = [row for row in measured if row["batch_size"] == config.train.batch_size]
-    best = max(of_recipe, key=lambda row: row["tokens_per_s"])
+    best = max(of_recipe or measured, key=lambda row: row["tokens_per_s"])
     larger = [row for row in measured if row["tokens_per_s"] > WORTH * best["tokens_per_s"]]
     best = larger[0] if larger else best
     said = "; ".join(f"{row['setting']}: {row['tokens_per_s']:,.0f} tokens/s" for row in measured)
