@@ -85,10 +85,13 @@ class Project:
         return Project(root)
 
     def refused(self, sentence: str, *arguments: str) -> None:
-        """A call fails, and this sentence is in one of its last lines, after which Snakemake lists the failed jobs."""
+        """A call fails without a traceback; its last line, or one of six after a failed job, has this sentence."""
         done = self.run(*arguments)
+        said = done.stdout + done.stderr
         assert done.returncode != 0
-        assert sentence in "\n".join(done.stderr.strip().splitlines()[-6:]), done.stdout + done.stderr
+        last = done.stderr.strip().splitlines()[-6 if "Error in rule" in said else -1 :]
+        assert any(sentence in line for line in last), said
+        assert "Traceback (most recent call last)" not in said
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess:
         """Python with the library of this project."""
