@@ -6,7 +6,7 @@ Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so it is fast and 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from importlib import import_module
@@ -48,7 +48,6 @@ class Runs:
 
     params: Params
     figures: Figures
-    jobs: Sequence[Any] = ()  # none; for `snakefile.describe`
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release: Release | None = None
