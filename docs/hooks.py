@@ -1,7 +1,8 @@
 """MkDocs hooks of mkdocs.yml, so that the same Markdown works on GitHub and on the site.
 
-README.md is the start page. What a page links to outside docs/ becomes a page of the site: Markdown as it is, a source
-file as a listing, a folder as a list of its files. A notebook in docs/ becomes a page with its stored outputs.
+README.md is the start page. What a page links to outside docs/ becomes a page of the site: Markdown
+as it is, a source file as a listing, a folder as a list of its files. A notebook in docs/ becomes a
+page with its stored outputs.
 """
 
 import json
@@ -23,9 +24,15 @@ GENERATED = {}  # page of the site that is no Markdown file of docs/ -> its file
 def on_files(files, config):
     """Add the pages that are no Markdown files of docs/."""
     present = {file.src_uri for file in files}
-    waiting = [ROOT / "README.md", *DOCS.glob("*.ipynb"), *(Path(f.abs_src_path) for f in files.documentation_pages())]
+    waiting = [
+        ROOT / "README.md",
+        *DOCS.glob("*.ipynb"),
+        *(Path(f.abs_src_path) for f in files.documentation_pages()),
+    ]
     for place, page in (("config.md", config_page), ("tables.md", tables_page)):
-        if place not in present and place in str(config["nav"]):  # `make generated` has not written it
+        if place not in present and place in str(
+            config["nav"]
+        ):  # `make generated` has not written it
             text = page()
             files.append(File.generated(config, place, content=text))
             waiting += linked(text, DOCS)
@@ -83,12 +90,18 @@ def content(path):
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         return "\n\n".join(part for cell in json.loads(text)["cells"] for part in cell_parts(cell))
-    return text if path.suffix == ".md" else UNSEARCHED + title + fenced(text, FENCES.get(path.suffix, ""))
+    return (
+        text
+        if path.suffix == ".md"
+        else UNSEARCHED + title + fenced(text, FENCES.get(path.suffix, ""))
+    )
 
 
 def entries(folder):
     """A list of the files in a folder; those in docs/ are on the site."""
-    for path in sorted(each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts):
+    for path in sorted(
+        each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts
+    ):
         name, here = f"`{path.relative_to(folder)}`", os.path.dirname(site_path(folder))
         on_site = path.is_relative_to(DOCS)
         yield f"- [{name}]({os.path.relpath(site_path(path), here)})" if on_site else f"- {name}"

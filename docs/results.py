@@ -1,4 +1,5 @@
-"""Write docs/results.md and the verdicts in README from the runs with a folder of released tables in docs/.
+"""Write docs/results.md and the verdicts in README from the runs with a folder of released tables
+in docs/.
 
     python -m docs.results
     python -m docs.results results     # compare them with a folder of `snakemake --config release=docs/demo-release`
@@ -30,7 +31,11 @@ from twoscale.report.release import MANIFEST, Manifest, Release
 from twoscale.report.render import number, render, table
 
 SEEDS = "seeds"  # folder in docs/
-RELEASES = {"demo": "demo-release", "FineWeb": "fineweb", "GPU": "gpu-release"}  # heading -> folder in docs/
+RELEASES = {
+    "demo": "demo-release",
+    "FineWeb": "fineweb",
+    "GPU": "gpu-release",
+}  # heading -> folder in docs/
 PAPER_SCALE = "snakemake --config preset=paper run=paper"
 DOCUMENTS = f"{PAPER_SCALE} 'trajectories={{tokens: 49152}}'"
 COURSE = f"{DOCUMENTS} 'train={{checkpoint_every: 1000}}'"
@@ -46,7 +51,8 @@ class Paper:
 
     command: str
     why: str  # half a sentence: what this run has that ours have not
-    reported: tuple[float, float] | None = None  # range of the number in the paper; None if it gives none in our unit
+    # range of the number in the paper; None if it gives none in our unit
+    reported: tuple[float, float] | None = None
     words: str = "no number"  # where it has another unit or no value
 
     @property
@@ -54,7 +60,9 @@ class Paper:
         return "–".join(dict.fromkeys(map(number, self.reported))) if self.reported else self.words
 
     def compared(self, value: float) -> str:
-        """Distance of our value from the paper's range, or its ratio to the paper's number; empty if there is none."""
+        """Distance of our value from the paper's range, or its ratio to the paper's number; empty
+        if there is none.
+        """
         if self.reported is None or np.isnan(value):
             return ""
         low, high = self.reported
@@ -62,7 +70,9 @@ class Paper:
             return f"{number(value / low)} times the paper's"
         if low <= value <= high:
             return "in the paper's range"
-        return f"{number(low - value)} below it" if value < low else f"{number(value - high)} above it"
+        return (
+            f"{number(low - value)} below it" if value < low else f"{number(value - high)} above it"
+        )
 
 
 SAVING = (360 / 580,) * 2  # ms per token under acceleration at τ = 1e-2 and 1e-5 (section 4, about)
@@ -84,7 +94,10 @@ PAPER = {
     8: Paper(MORE_TEXT, "three times the held-out text (this command: the demo)"),
     9: Paper(PAPER_SCALE, UNITS),
     10: Paper(PAPER_SCALE, "a model of the paper's size and vocabulary"),
-    11: Paper(VOCABULARY, "a vocabulary of 50,257, with which KL costs more to evaluate (this command: the demo)"),
+    11: Paper(
+        VOCABULARY,
+        "a vocabulary of 50,257, with which KL costs more to evaluate (this command: the demo)",
+    ),
     12: Paper(COURSE, LONG),
     13: Paper(PAPER_SCALE, WIDE),
     14: Paper(PAPER_SCALE, UNITS),
@@ -112,7 +125,9 @@ class Column:
         verdict, reason = self.rows.query(whole)[["verdict", "reason"]].iloc[-1]
         if verdict == PER_RUN:
             counts = self.each.query(whole)["verdict"].value_counts()
-            verdict = ", ".join(f"{name}: {counts[name]}" for name in (HOLDS, FAILS, OPEN) if name in counts)
+            verdict = ", ".join(
+                f"{name}: {counts[name]}" for name in (HOLDS, FAILS, OPEN) if name in counts
+            )
         other = f" ({reason.split('; ')[1]})" if reason.startswith(AT_PAPERS) else ""
         return verdict + other
 
@@ -129,21 +144,31 @@ class Column:
         return list(zip(quantity[shown], scope[shown], strict=True))
 
     def value(self, claim: int, quantity: str, scope: str) -> str:
-        """A number with its interval, mark, comparison with the paper and remark; empty if the run does not have it."""
+        """A number with its interval, mark, comparison with the paper and remark; empty if the run
+        does not have it.
+        """
         rows = self.of(claim)
         for row in rows[(rows["quantity"] == quantity) & (rows["scope"] == scope)].itertuples():
             value = f"{printed_value(row)} {MARKS[row.verdict]}".strip()
             compared = PAPER[claim].compared(row.value) if row.bounds else ""
-            return "; ".join(part for part in (value, compared, row.reason.partition("; ")[2]) if part)
+            return "; ".join(
+                part for part in (value, compared, row.reason.partition("; ")[2]) if part
+            )
         return ""
 
 
 def columns(docs: Path) -> Iterator[Column]:
-    """The runs whose tables are in `docs`, each followed by its mean over seeds, if there is one."""
+    """The runs whose tables are in `docs`, each followed by its mean over seeds, if there is
+    one.
+    """
     for name, release in releases(docs).items():
         run, folder = release.manifest.run, Path(release.source)
         config = release.runs({})[run]
-        scale, state, facts = scales(config), config.figures.dlr_reference_state, _facts(release.manifest, config)
+        scale, state, facts = (
+            scales(config),
+            config.figures.dlr_reference_state,
+            _facts(release.manifest, config),
+        )
         claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
         stated = claims.drop_duplicates("claim").set_index("claim")["statement"]
         as_now = all(stated.get(claim.number) == claim.statement for claim in CLAIMS)
@@ -154,14 +179,22 @@ def columns(docs: Path) -> Iterator[Column]:
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
             count = each["seed"].nunique()
             judged = set(claims.loc[claims["bounds"] != "", "quantity"])
-            rules = {"rules of judging": "present" if judged <= set(each["quantity"]) else "earlier"}
+            rules = {
+                "rules of judging": "present" if judged <= set(each["quantity"]) else "earlier"
+            }
             scale = scale.with_run(seeds=count)
-            yield Column(f"{name}, {count} seeds", means, each, scale, state, {"text": facts["text"]} | rules)
+            yield Column(
+                f"{name}, {count} seeds", means, each, scale, state, {"text": facts["text"]} | rules
+            )
 
 
 def releases(docs: Path) -> dict[str, Release]:
     """Heading of each run with released tables in `docs` -> its release."""
-    folders = {name: docs / folder for name, folder in RELEASES.items() if (docs / folder / MANIFEST).is_file()}
+    folders = {
+        name: docs / folder
+        for name, folder in RELEASES.items()
+        if (docs / folder / MANIFEST).is_file()
+    }
     return {name: Release.open(str(folder), Config().download) for name, folder in folders.items()}
 
 
@@ -169,7 +202,9 @@ def _facts(manifest: Manifest, config: Config) -> dict[str, str]:
     """Text of a run, and what its manifest says of hardware and time."""
     seconds, processor = (sum(job[key] for job in manifest.jobs) for key in ("total_s", "cpu_s"))
     machine = manifest.machine
-    gpus = dict.fromkeys(found["gpu"] for found in manifest.training["environments"] if "gpu" in found)
+    gpus = dict.fromkeys(
+        found["gpu"] for found in manifest.training["environments"] if "gpu" in found
+    )
     return {
         "text": text_label(config.data),
         "hardware": markdown(", ".join(gpus) or f"{machine['processor']}, {machine['cpus']} cores"),
@@ -187,13 +222,15 @@ def results(docs: Path) -> str:
         "results.md.j2",
         names=[marked(run.name, run.scales.mark) for run in found],
         verdicts=[
-            (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found)) for c in CLAIMS
+            (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found))
+            for c in CLAIMS
         ],
         meaning=MEANING,
         glance=list(_glance(found)),
         tokens=text(found[0].scales.paper.tokens),
         claims=[
-            (claim, *claim.where.split(": ", 1), PAPER[claim.number], _numbers(claim.number, found)) for claim in CLAIMS
+            (claim, *claim.where.split(": ", 1), PAPER[claim.number], _numbers(claim.number, found))
+            for claim in CLAIMS
         ],
         links=", ".join(links),
     )
@@ -204,7 +241,11 @@ def _glance(found: list[Column]) -> Iterator[tuple[str, ...]]:
     yield ("text", "FineWeb", *(markdown(run.facts["text"]) for run in found))
     for key, label in LABELS.items():
         if key != "hardware":
-            yield (label, text(getattr(paper, key)), *(text(getattr(run.scales.run, key)) for run in found))
+            yield (
+                label,
+                text(getattr(paper, key)),
+                *(text(getattr(run.scales.run, key)) for run in found),
+            )
     yield ("hardware", paper.hardware, *(run.facts.get("hardware", "") for run in found))
     yield ("rules of judging", "", *(run.facts.get("rules of judging", "") for run in found))
     for label in ("hours of training", "hours of all jobs", "hours of processor time"):
@@ -231,17 +272,31 @@ BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdic
 
 def with_verdicts(readme: str, docs: Path) -> str:
     """The text of README with the table of verdicts, a row per run, between its two comments."""
-    shown = table(("run", *(f"{mark} {word}" for word, mark in MARKS.items() if mark)), map(_by_verdict, columns(docs)))
+    shown = table(
+        ("run", *(f"{mark} {word}" for word, mark in MARKS.items() if mark)),
+        map(_by_verdict, columns(docs)),
+    )
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     return f"{before}{begin}\n\n{shown}\n\n{end}{after}"
 
 
 def _by_verdict(run: Column) -> list[str]:
-    """The name of a run, and the numbers of the claims with each verdict; open are times on which its seeds differ."""
+    """The name of a run, and the numbers of the claims with each verdict; open are times on which
+    its seeds differ.
+    """
     said = {claim.number: run.verdict(claim.number).partition(" (")[0] for claim in CLAIMS}
-    found = {number: OPEN if ", " in words else words.partition(":")[0] for number, words in said.items()}
-    return [run.name, *(", ".join(str(n) for n, verdict in found.items() if verdict == word) for word in MARKS if word)]
+    found = {
+        number: OPEN if ", " in words else words.partition(":")[0] for number, words in said.items()
+    }
+    return [
+        run.name,
+        *(
+            ", ".join(str(n) for n, verdict in found.items() if verdict == word)
+            for word in MARKS
+            if word
+        ),
+    ]
 
 
 def pages(docs: Path) -> dict[str, str]:
@@ -251,16 +306,23 @@ def pages(docs: Path) -> dict[str, str]:
 
 
 def check(folder: Path) -> bool:
-    """Whether claims of the demo that `folder` has from its released tables give the pages of this checkout."""
+    """Whether claims of the demo that `folder` has from its released tables give the pages of this
+    checkout.
+    """
     docs = PROJECT / "docs"
     with TemporaryDirectory() as copy:
         for name in filter(lambda name: (docs / name).is_dir(), (*RELEASES.values(), SEEDS)):
             shutil.copytree(docs / name, Path(copy, name))
-        shutil.copy(folder / "released/demo/tables/claims.parquet", Path(copy, RELEASES["demo"], "demo/tables"))
+        shutil.copy(
+            folder / "released/demo/tables/claims.parquet",
+            Path(copy, RELEASES["demo"], "demo/tables"),
+        )
         judged, found = next(columns(Path(copy))), pages(Path(copy))
     for claim in CLAIMS:
         print(f"{claim.number:>2}  {judged.verdict(claim.number):<66}{claim.title}")
-    agree = {page: (PROJECT / page).read_text(encoding="utf-8") == text for page, text in found.items()}
+    agree = {
+        page: (PROJECT / page).read_text(encoding="utf-8") == text for page, text in found.items()
+    }
     for page, same in agree.items():
         print(f"{page}: its verdicts and numbers {'agree' if same else 'differ'}")
     return all(agree.values())

@@ -6,4 +6,6 @@ from twoscale.jobs.table_job import StudyJob
 if __name__ == "__main__":
     call, names = command.called_job()
     parser = command.parser(__doc__, job_files=names)
-    command.run(lambda arguments: call(StudyJob(arguments.config, command.files(arguments, names))), parser)
+    command.run(
+        lambda arguments: call(StudyJob(arguments.config, command.files(arguments, names))), parser
+    )

@@ -23,14 +23,20 @@ def main(arguments) -> None:
         arguments.checkpoints,
         json.loads(arguments.metadata.read_text(encoding="utf-8")),
         tables.read("training", arguments.training),
-        [entry for segment in arguments.segments for entry in machine.recorded_environments(segment)],
+        [
+            entry
+            for segment in arguments.segments
+            for entry in machine.recorded_environments(segment)
+        ],
         yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8")),
         arguments.claims and tables.read("claims", arguments.claims),
         evidence,
     )
     texts = {"README.md": readme, "LICENSE": (PROJECT / "LICENSE").read_text(encoding="utf-8")}
     tokenizer = load_tokenizer(config.tokenizer.name, arguments.tokenizer)
-    write_export(arguments.export, arguments.checkpoints, tokenizer, arguments.tokenizer, config, texts)
+    write_export(
+        arguments.export, arguments.checkpoints, tokenizer, arguments.tokenizer, config, texts
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Rule fetch_model: download a published model at one commit, so that no later job needs the network; resumes."""
+"""Rule fetch_model: download a published model at one commit, so that no later job needs the
+network; resumes.
+"""
 
 from twoscale.config import ConfigSlice
 from twoscale.data.hub import fetch_model
@@ -7,12 +9,17 @@ from twoscale.jobs import command
 
 def main(arguments) -> None:
     config = arguments.config
-    fetch_model(config.repository, config.revision, arguments.manifest.parent, arguments.download.download)
+    fetch_model(
+        config.repository, config.revision, arguments.manifest.parent, arguments.download.download
+    )
 
 
 if __name__ == "__main__":
     parser = command.parser(__doc__, files=("description", "tokenizer", "manifest"))
     parser.add_argument(
-        "--download", type=ConfigSlice.from_json, required=True, help="section download of the config, as JSON"
+        "--download",
+        type=ConfigSlice.from_json,
+        required=True,
+        help="section download of the config, as JSON",
     )
     command.run(main, parser)

@@ -1,4 +1,5 @@
-"""Generate text with a trained run or a published model, each token looping until an exit criterion fires.
+"""Generate text with a trained run or a published model, each token looping until an exit criterion
+fires.
 
 python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 """

@@ -1,4 +1,6 @@
-"""Rule join_tokens: concatenate the ids of all text shards, in order, without near-duplicates of training text."""
+"""Rule join_tokens: concatenate the ids of all text shards, in order, without near-duplicates of
+training text.
+"""
 
 import sys
 
@@ -17,5 +19,7 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__, files=("train", "val", "metadata"), lists=("trains", "vals", "metadata_files"))
+    parser = command.parser(
+        __doc__, files=("train", "val", "metadata"), lists=("trains", "vals", "metadata_files")
+    )
     command.run(main, parser)

@@ -1,4 +1,5 @@
-"""Keep of a snapshot the figures of the paper and of training and the tables of claims, without the supplement.
+"""Keep of a snapshot the figures of the paper and of training and the tables of claims, without the
+supplement.
 
 python scripts/keep_release.py results/snapshot docs/demo-release
 """
@@ -19,12 +20,19 @@ def main(arguments) -> None:
     snapshot, folder = arguments.snapshot, arguments.folder
     manifest = snapshot / MANIFEST
     if not manifest.is_file():
-        raise InputError(f"{manifest}: no such file, expected the manifest of `snakemake snapshot`.")
+        raise InputError(
+            f"{manifest}: no such file, expected the manifest of `snakemake snapshot`."
+        )
     facts = json.loads(manifest.read_text(encoding="utf-8"))
     if facts["modified"] is not False:
-        raise InputError(f"{manifest}: found modified: {json.dumps(facts['modified'])}, expected false; commit first.")
+        raise InputError(
+            f"{manifest}: found modified: {json.dumps(facts['modified'])}, expected false; commit"
+            f" first."
+        )
     if folder.exists() and not (folder / MANIFEST).is_file():
-        raise InputError(f"{folder}: found a folder without {MANIFEST}, expected an earlier release or none.")
+        raise InputError(
+            f"{folder}: found a folder without {MANIFEST}, expected an earlier release or none."
+        )
     shutil.rmtree(folder, ignore_errors=True)
     run, drawn = facts["run"], snapshot_figures(figures())
     files = {f"tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
@@ -34,7 +42,11 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("snapshot", type=Path, help="folder of the snapshot")
-    options.add_argument("folder", type=Path, help="folder of the release, which takes the place of an earlier one")
+    options.add_argument(
+        "folder", type=Path, help="folder of the release, which takes the place of an earlier one"
+    )
     command.run(main, options)

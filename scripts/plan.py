@@ -1,7 +1,7 @@
 """What a run will take, before it starts: `make plan PRESET=paper`, `make plan CONFIG=my.yaml`.
 
-The config is that of `snakemake` with the same options: config.yaml, then --configfile, then --config. Hours are at
-rates that depend on compute.device and are no claim about a machine.
+The config is that of `snakemake` with the same options: config.yaml, then --configfile, then
+--config. Hours are at rates that depend on compute.device and are no claim about a machine.
 """
 
 import argparse
@@ -13,7 +13,9 @@ from twoscale.workflow import plan
 
 
 def main(arguments: argparse.Namespace) -> None:
-    runs = config.runs(config.user_config(arguments.configfile, arguments.entries, arguments.preset))
+    runs = config.runs(
+        config.user_config(arguments.configfile, arguments.entries, arguments.preset)
+    )
     lines = {name: plan.rows(run, arguments.tflops) for name, run in runs.items()}
     for name, run in runs.items():
         print(f"run {name}")
@@ -24,11 +26,18 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--preset", help="preset in workflow/presets/, also the name of the run")
     parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="your config files")
     parser.add_argument(
-        "--config", nargs="+", default=[], dest="entries", metavar="KEY=VALUE", help="further config keys"
+        "--config",
+        nargs="+",
+        default=[],
+        dest="entries",
+        metavar="KEY=VALUE",
+        help="further config keys",
     )
     parser.add_argument("--tflops", type=command.positive, help="sustained tera-FLOP/s of training")
     command.run(main, parser)

@@ -1,4 +1,6 @@
-"""Rule tokenize_text: write the documents of a text shard as ids, training and held-out documents in separate files."""
+"""Rule tokenize_text: write the documents of a text shard as ids, training and held-out documents
+in separate files.
+"""
 
 from twoscale.data.shards import TokenShard
 from twoscale.data.tokenizer import load_tokenizer
@@ -8,7 +10,9 @@ from twoscale.jobs import command
 
 def main(arguments) -> None:
     tokenizer = load_tokenizer(arguments.config.tokenizer, arguments.tokenizer)
-    tokenize_text(arguments.text, tokenizer, TokenShard(arguments.train, arguments.val, arguments.metadata))
+    tokenize_text(
+        arguments.text, tokenizer, TokenShard(arguments.train, arguments.val, arguments.metadata)
+    )
 
 
 if __name__ == "__main__":

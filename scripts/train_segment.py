@@ -20,7 +20,9 @@ def main(arguments) -> None:
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))
     identity = identity | {"data": read_metadata(arguments.metadata, TokenMetadata).digest}
     version = arguments.result_cache.version if arguments.result_cache else ""
-    train_segment(config, data, Segment(arguments.until, identity, run=arguments.run, version=version), paths)
+    train_segment(
+        config, data, Segment(arguments.until, identity, run=arguments.run, version=version), paths
+    )
 
 
 if __name__ == "__main__":
@@ -30,8 +32,12 @@ if __name__ == "__main__":
         lists=("start",),
         config=json.loads,
     )
-    parser.add_argument("--runtime", type=json.loads, required=True, help="runtime keys of `train`, as JSON")
+    parser.add_argument(
+        "--runtime", type=json.loads, required=True, help="runtime keys of `train`, as JSON"
+    )
     parser.add_argument("--run", required=True, help="name of the run in messages")
     parser.add_argument("--until", type=int, required=True, help="iteration to stop at")
-    parser.add_argument("--partial", type=Path, required=True, help="file for the state of an unfinished segment")
+    parser.add_argument(
+        "--partial", type=Path, required=True, help="file for the state of an unfinished segment"
+    )
     command.run(main, parser)

@@ -1,4 +1,6 @@
-"""The worker of a session (docs/gpu.md): measures how fast this machine trains a run, then runs its training jobs."""
+"""The worker of a session (docs/gpu.md): measures how fast this machine trains a run, then runs its
+training jobs.
+"""
 
 import argparse
 import json
@@ -23,5 +25,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", type=Path, help="path of the socket")
     parser.add_argument("config", type=Path, help="config of the run, a YAML file")
-    parser.add_argument("--trial", type=Path, help="file for the rows of the trial, one JSON object a line")
+    parser.add_argument(
+        "--trial", type=Path, help="file for the rows of the trial, one JSON object a line"
+    )
     command.run(main, parser)

@@ -1,6 +1,7 @@
 """Run a script in processes on this node, or on all nodes of a SLURM job.
 
-`with_nodes.py NODES PROCESSES CPUS GPUS SCRIPT ...`, with the processes, CPUs and GPUs of each node.
+`with_nodes.py NODES PROCESSES CPUS GPUS SCRIPT ...`, with the processes, CPUs and GPUs of each
+node.
 """
 
 import argparse
@@ -25,7 +26,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     for name in NodeResources._fields:
         parser.add_argument(name, type=int)
-    parser.add_argument("command", nargs=argparse.REMAINDER)  # a script with its options, which pass unchanged
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER
+    )  # a script with its options, which pass unchanged
     try:
         main(**vars(parser.parse_args()))
     except InputError as error:

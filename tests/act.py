@@ -1,4 +1,6 @@
-"""Adaptive computation time (Graves, arXiv 1603.08983) as a user's exit criterion; the model's gate halts."""
+"""Adaptive computation time (Graves, arXiv 1603.08983) as a user's exit criterion; the model's gate
+halts.
+"""
 
 import torch
 

@@ -12,12 +12,17 @@ from twoscale.config.loading import paper as defaults
 def paper(**sections: Any) -> Config:
     """The config of the paper with some keys of some sections replaced."""
     values = defaults()
-    keys = {name: values[name] | keys if isinstance(keys, dict) else keys for name, keys in sections.items()}
+    keys = {
+        name: values[name] | keys if isinstance(keys, dict) else keys
+        for name, keys in sections.items()
+    }
     return checked(values | keys)
 
 
 def assert_refused(key: str, found: str, **sections: Any) -> None:
-    """The config of the paper with these keys is refused in one sentence about the key and what was found there."""
+    """The config of the paper with these keys is refused in one sentence about the key and what was
+    found there.
+    """
     with pytest.raises(InputError) as refusal:
         paper(**sections)
     message = str(refusal.value)

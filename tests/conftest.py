@@ -1,9 +1,12 @@
-"""No test depends on the variables of the user's shell. This module is imported before any test and any library."""
+"""No test depends on the variables of the user's shell. This module is imported before any test and
+any library.
+"""
 
 import os
 import warnings
 
-# Prefixes of variables that change what Python, the libraries or Snakemake do. Some are set by tests on purpose.
+# Prefixes of variables that change what Python, the libraries or Snakemake do. Some are set by
+# tests on purpose.
 PREFIXES = (
     "HF_",
     "HUGGINGFACE_",
@@ -40,9 +43,13 @@ PREFIXES = (
     "CUBLAS_",
     "NVIDIA_TF32",
 )
-PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})  # in capitals too
+PROXIES = frozenset(
+    {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"}
+)  # in capitals too
 DISPLAY = frozenset({"LANG", "LANGUAGE", "TZ", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"})
-PROCESSES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})  # of torch.distributed
+PROCESSES = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)  # of torch.distributed
 KEPT = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"})
 
 
@@ -66,5 +73,9 @@ hypothesis.settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Run the tests of the workflow first: they take longest, and none should be left to one worker at the end."""
-    items.sort(key=lambda item: "workflow" not in item.path.parts and item.path.name != "test_rules.py")
+    """Run the tests of the workflow first: they take longest, and none should be left to one worker
+    at the end.
+    """
+    items.sort(
+        key=lambda item: "workflow" not in item.path.parts and item.path.name != "test_rules.py"
+    )

@@ -17,7 +17,12 @@ SEED = 11
 MAX_LOOPS = 5
 CONTEXT = 24
 ITERATIONS = (0, 20)
-SCALING = {"factor": 4.0, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_context_length": 8}
+SCALING = {
+    "factor": 4.0,
+    "low_frequency_factor": 1.0,
+    "high_frequency_factor": 4.0,
+    "original_context_length": 8,
+}
 
 # What an exported model may be: keys of `model` that differ from those of `tests.small`.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -37,11 +42,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gated": {"mlp": "gated", "mlp_size": 12, "embedding_scale": 1.0, "vocab_multiple": 1},
     "untied": {"tied_head": False},
     "gate": {"exit_gate": True},
-    "parcae": {"positions": "rotary", "rotary_channels": 2, "injection": "diagonal", "exit_projection": True}
-    | {"qk_norm": "head", "input_norm": True, "looped_kv_heads": 1, "looped_mlp_size": 12, "logit_softcap": 3.0}
+    "parcae": {
+        "positions": "rotary",
+        "rotary_channels": 2,
+        "injection": "diagonal",
+        "exit_projection": True,
+    }
+    | {
+        "qk_norm": "head",
+        "input_norm": True,
+        "looped_kv_heads": 1,
+        "looped_mlp_size": 12,
+        "logit_softcap": 3.0,
+    }
     | {"value_embeddings": (2, 4)},
     "sum": {"injection": "add", "activation": "gelu"},
-    "ouro": {"groups": ((1, 2, 3, 4),), "loop_norm": True, "injection": "none", "state_init": "input"},
+    "ouro": {
+        "groups": ((1, 2, 3, 4),),
+        "loop_norm": True,
+        "injection": "none",
+        "state_init": "input",
+    },
     "plain": {"groups": ()},
 }
 
@@ -55,13 +76,19 @@ class Exported(NamedTuple):
 
 
 def checkpoint(folder: Path, iteration: int, **changes: Any) -> Path:
-    """A checkpoint with random values in every parameter, also in those that start at zero or one."""
+    """A checkpoint with random values in every parameter, also in those that start at zero or
+    one.
+    """
     config = model_config(**{"vocab_size": BYTES_VOCAB_SIZE, "context_length": CONTEXT} | changes)
     weights = initialise(config, iteration).state_dict()
     source = torch.Generator().manual_seed(iteration)
-    weights = {name: w + 0.1 * torch.randn(w.shape, generator=source) for name, w in weights.items()}
+    weights = {
+        name: w + 0.1 * torch.randn(w.shape, generator=source) for name, w in weights.items()
+    }
     path = folder / f"iteration_{iteration:06d}.safetensors"
-    header = Header("weights", iteration, 64 * iteration, {"seed": SEED, "model": plain(config)}, {})
+    header = Header(
+        "weights", iteration, 64 * iteration, {"seed": SEED, "model": plain(config)}, {}
+    )
     checkpoints.save(path, weights, header)
     return path
 
@@ -69,7 +96,9 @@ def checkpoint(folder: Path, iteration: int, **changes: Any) -> Path:
 def job(**changes: Any) -> ConfigSlice:
     """The config of the job that exports such checkpoints."""
     model = model_config(**{"vocab_size": BYTES_VOCAB_SIZE, "context_length": CONTEXT} | changes)
-    return ConfigSlice({"run": "small", "seed": SEED, "max_loops": MAX_LOOPS, "model": plain(model)})
+    return ConfigSlice(
+        {"run": "small", "seed": SEED, "max_loops": MAX_LOOPS, "model": plain(model)}
+    )
 
 
 def export(folder: Path, **changes: Any) -> Exported:

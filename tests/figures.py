@@ -1,4 +1,6 @@
-"""Tables of known content for figures, all figures drawn of them, and captions: what the tests of figures share."""
+"""Tables of known content for figures, all figures drawn of them, and captions: what the tests of
+figures share.
+"""
 
 import hashlib
 import json
@@ -38,20 +40,24 @@ def statistics(mean, std=0.1, count=10, nulls=0):
 
 def loop_metrics(groups=("4", "5-6"), iterations=ITERATIONS):
     rows = [
-        {"run": "demo", "iteration": iteration, "group": group, "k": k, "measure": measure} | statistics(mean)
+        {"run": "demo", "iteration": iteration, "group": group, "k": k, "measure": measure}
+        | statistics(mean)
         for iteration in iterations
         for group in groups
         for k in range(LOOPS)
         for measure, mean in (("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
         if not (measure == "cosine" and k == 0)
     ]
-    return pd.DataFrame(rows, columns=["run", "iteration", "group", "k", "measure", "mean", "std", "count", "nulls"])
+    return pd.DataFrame(
+        rows, columns=["run", "iteration", "group", "k", "measure", "mean", "std", "count", "nulls"]
+    )
 
 
 def drift_table(boundaries=("4->5-6", "5-6->7")):
     keys = ["run", "iteration", "boundary", "reference_state", "measure"]
     rows = [
-        dict(zip(keys, ("demo", iteration, boundary, state, measure), strict=True)) | statistics(mean)
+        dict(zip(keys, ("demo", iteration, boundary, state, measure), strict=True))
+        | statistics(mean)
         for iteration in ITERATIONS
         for boundary in boundaries
         for state, mean in (("first_state", 3.0), ("initial", 9.0))
@@ -61,7 +67,9 @@ def drift_table(boundaries=("4->5-6", "5-6->7")):
 
 
 def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
-    """The tables exit_latency, exit_quality, exit_loops and exit_cost_matched: 3.5 and 4 loops in two sequences."""
+    """The tables exit_latency, exit_quality, exit_loops and exit_cost_matched: 3.5 and 4 loops in
+    two sequences.
+    """
     cases = [
         (criterion, float(threshold))
         for criterion in criteria
@@ -69,7 +77,11 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     ]
     latency = [(*case, ms, ms - 1) for case in cases for ms in (10.0, 20.0, 30.0, 40.0, 100.0)]
     sequences = list(enumerate(((100, 3.0), (300, 4.0))))
-    quality = [(*case, sequence, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
+    quality = [
+        (*case, sequence, sequence, tokens, ce)
+        for case in cases
+        for sequence, (tokens, ce) in sequences
+    ]
     loops = [
         (*case, sequence, group, evaluations)
         for case in cases
@@ -93,7 +105,11 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
 
 
 def sites(groups=("4", "5-6")):
-    loops = [{"stage": "loop", "layer": None, "group": g, "k": k} for g in groups for k in range(LOOPS + 1)]
+    loops = [
+        {"stage": "loop", "layer": None, "group": g, "k": k}
+        for g in groups
+        for k in range(LOOPS + 1)
+    ]
     first, last = ({"stage": "layer", "layer": n, "group": None, "k": None} for n in (1, 7))
     return [{"stage": "embedding", "layer": None, "group": None, "k": None}, first, *loops, last]
 
@@ -103,7 +119,12 @@ def saved_states(path, groups=("4", "5-6"), jump=1.0, **changed):
     way = sites(groups)
     values = np.random.default_rng(0).normal(size=(len(way), 4, 5)).astype(np.float32)
     values[[i for i, site in enumerate(way) if site["k"] == 0]] *= jump
-    described = {"sites": way, "tokens": ["a", " b", "\n", "$x"], "iteration": 600, "sequence": 0} | changed
+    described = {
+        "sites": way,
+        "tokens": ["a", " b", "\n", "$x"],
+        "iteration": 600,
+        "sequence": 0,
+    } | changed
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(described)})
     return path
 
@@ -129,13 +150,20 @@ def quantile_table(measures, groups=("4", "5-6")):
 
 
 def under_seeds(table, *factors):
-    """The table of the run demo, and of it under further seeds with means so many times as large."""
-    further = [table.assign(run=f"demo-seed{n}", mean=table["mean"] * factor) for n, factor in enumerate(factors)]
+    """The table of the run demo, and of it under further seeds with means so many times as
+    large.
+    """
+    further = [
+        table.assign(run=f"demo-seed{n}", mean=table["mean"] * factor)
+        for n, factor in enumerate(factors)
+    ]
     return pd.concat([table, *further], ignore_index=True)
 
 
 def draw(name, folder) -> Figure:
-    """A figure by its name. Those of a study are drawn by the functions of their names in its module `samples`."""
+    """A figure by its name. Those of a study are drawn by the functions of their names in its
+    module `samples`.
+    """
     match name:
         case "fig1":
             return fig1.draw(paths_of(saved_states(folder / "states.safetensors")), tokens=3, **RUN)
@@ -179,16 +207,22 @@ def draw_elsewhere(folder, *names) -> bool:
     command = [sys.executable, "-c", DRAW, PROJECT / "src", PROJECT, folder, *names]
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     return json.loads(
-        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.lower()
+        subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout.lower()
     )
 
 
 def assert_the_same_bytes(name, here, elsewhere):
-    """A figure drawn in the folder `here` has the bytes of the files in `elsewhere`, with its fonts and no date."""
+    """A figure drawn in the folder `here` has the bytes of the files in `elsewhere`, with its fonts
+    and no date.
+    """
     figure = draw(name, here)
     for suffix in ("pdf", "svg"):
         style.save(figure, here / f"again.{suffix}")
-        assert (here / f"again.{suffix}").read_bytes() == (elsewhere / f"{name}.{suffix}").read_bytes()
+        assert (here / f"again.{suffix}").read_bytes() == (
+            elsewhere / f"{name}.{suffix}"
+        ).read_bytes()
     assert b"<dc:date>" not in (here / "again.svg").read_bytes()
     written = (here / "again.pdf").read_bytes()
     assert b"/FontFile2" in written
@@ -205,14 +239,25 @@ def render_caption(name, values=MappingProxyType({}), **further):
 
 
 def caption_source(name, values=MappingProxyType({}), **further):
-    """The caption of a figure of the run "mine" with these keys over the preset demo. A value that is missing raises.
+    """The caption of a figure of the run "mine" with these keys over the preset demo. A value that
+    is missing raises.
 
     `further` values take precedence over those of the workflow.
     """
-    config = checked(merge(preset(values.get("preset", "demo")), {k: v for k, v in values.items() if k != "preset"}))
+    config = checked(
+        merge(
+            preset(values.get("preset", "demo")), {k: v for k, v in values.items() if k != "preset"}
+        )
+    )
     figure = CATALOGUE[name]
-    known = report_values("mine", config) | caption_values(figure, config) | {"results": "", "held_out": None}
-    template = jinja2.Template((PROJECT / figure.caption_file).read_text(), undefined=jinja2.StrictUndefined)
+    known = (
+        report_values("mine", config)
+        | caption_values(figure, config)
+        | {"results": "", "held_out": None}
+    )
+    template = jinja2.Template(
+        (PROJECT / figure.caption_file).read_text(), undefined=jinja2.StrictUndefined
+    )
     return template.render(snakemake={"params": {"caption": known | further}})
 
 
@@ -221,10 +266,11 @@ NAME = re.compile(r'(?<=id=")[^"]+|(?<=url\(#)\w+|(?<=href="#)\w+')
 
 
 class Drawings:
-    """What identifies drawings that have been looked at, by name, in tests/golden; of one version of matplotlib.
+    """What identifies drawings that have been looked at, by name, in tests/golden; of one version
+    of matplotlib.
 
-    Last digits of coordinates depend on the processor. So a drawing is its elements without coordinates, and two
-    weighted sums of these.
+    Last digits of coordinates depend on the processor. So a drawing is its elements without
+    coordinates, and two weighted sums of these.
     """
 
     def __init__(self, file):

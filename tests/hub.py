@@ -1,7 +1,9 @@
-"""A Hugging Face Hub on loopback with one repository of data or of a model, which can fail in configurable ways.
+"""A Hugging Face Hub on loopback with one repository of data or of a model, which can fail in
+configurable ways.
 
-It answers the requests of `huggingface_hub` and `datasets` that read it: revisions, trees, and files, whole or by
-range, behind a redirect like the real Hub. `Hub.environment` makes a process use it.
+It answers the requests of `huggingface_hub` and `datasets` that read it: revisions, trees, and
+files, whole or by range, behind a redirect like the real Hub. `Hub.environment` makes a process use
+it.
 """
 
 import hashlib
@@ -22,9 +24,9 @@ REPOSITORY = "somebody/text"
 class Hub:
     """The server, its repository (a folder) and its pending faults.
 
-    `faults` is a list of functions of a request handler. Each request for the content of parquet files or weights
-    removes the first one from the list, which answers the request, or returns False and the hub answers. `requests`
-    lists path and range of every request.
+    `faults` is a list of functions of a request handler. Each request for the content of parquet
+    files or weights removes the first one from the list, which answers the request, or returns
+    False and the hub answers. `requests` lists path and range of every request.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +77,9 @@ def status(code: int, **headers: str) -> Callable:
     """Answer with an error status; `Retry_After="1"` is a header."""
 
     def fault(handler) -> None:
-        handler.answer(code, b"{}", **{name.replace("_", "-"): value for name, value in headers.items()})
+        handler.answer(
+            code, b"{}", **{name.replace("_", "-"): value for name, value in headers.items()}
+        )
 
     return fault
 
@@ -113,7 +117,9 @@ class _Handler(BaseHTTPRequestHandler):
         is_content = self.route.startswith("/store/")
         with self.server.hub.lock:
             self.server.hub.requests.append((self.route, self.headers.get("Range")))
-            fault = self.server.hub.faults.pop(0) if is_content and self.server.hub.faults else nothing
+            fault = (
+                self.server.hub.faults.pop(0) if is_content and self.server.hub.faults else nothing
+            )
         try:
             if fault(self) is not False:
                 return
@@ -134,20 +140,30 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.server.hub
         kind = "models" if self.route.startswith("/api/models/") else "datasets"
         request, _, rest = self.route.removeprefix(f"/api/{kind}/{REPOSITORY}/").partition("/")
-        if f"{REPOSITORY}/resolve/" in self.route:  # behind /datasets/ for data, behind / for a model
+        if (
+            f"{REPOSITORY}/resolve/" in self.route
+        ):  # behind /datasets/ for data, behind / for a model
             self._resolve(*self.route.partition("/resolve/")[2].split("/", 1))
         elif request == "revision" and rest in hub.revisions:
-            self.answer(200, json.dumps({"_id": "0", "id": REPOSITORY, "sha": hub.revisions[rest]}).encode())
+            self.answer(
+                200, json.dumps({"_id": "0", "id": REPOSITORY, "sha": hub.revisions[rest]}).encode()
+            )
         elif request == "tree" and rest.partition("/")[0] in hub.revisions:
             self._tree(rest.partition("/")[2])
         else:
-            self.answer(404, b"{}", **{"X-Error-Code": "RevisionNotFound" if request == "revision" else "RepoNotFound"})
+            self.answer(
+                404,
+                b"{}",
+                **{"X-Error-Code": "RevisionNotFound" if request == "revision" else "RepoNotFound"},
+            )
 
     def _tree(self, folder: str) -> None:
         """Files below a folder, or its files and folders."""
         root, entries = self.server.hub.folder, {}
         for path in sorted(
-            (root / folder).rglob("*") if "recursive=true" in self.path.lower() else (root / folder).glob("*")
+            (root / folder).rglob("*")
+            if "recursive=true" in self.path.lower()
+            else (root / folder).glob("*")
         ):
             name = path.relative_to(root).as_posix()
             content = path.read_bytes() if path.is_file() else b""
@@ -163,7 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
 
     def _resolve(self, revision: str, name: str) -> None:
-        """The Hub's answer to a request for a file: its entity tag and size, and a redirect to its content."""
+        """The Hub's answer to a request for a file: its entity tag and size, and a redirect to its
+        content.
+        """
         hub = self.server.hub
         path = hub.folder / name
         if revision not in hub.revisions or not path.is_file():
@@ -184,11 +202,18 @@ class _Handler(BaseHTTPRequestHandler):
         first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
         part = content[int(first) : int(last or len(content) - 1) + 1]
         end = int(first) + len(part) - 1
-        return part, {"Content-Range": f"bytes {first}-{end}/{len(content)}", "ETag": '"of the store"'}
+        return part, {
+            "Content-Range": f"bytes {first}-{end}/{len(content)}",
+            "ETag": '"of the store"',
+        }
 
     def head(self, code: int, length: int, **headers: str) -> None:
         self.send_response(code)
-        for name, value in {"Content-Length": str(length), "Content-Type": "application/json", **headers}.items():
+        for name, value in {
+            "Content-Length": str(length),
+            "Content-Type": "application/json",
+            **headers,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
 

@@ -1,11 +1,11 @@
-"""The unit tests with the newest version of each package that resolves, in place of the pins of requirements.txt.
+"""The unit tests with the newest version of each package that resolves, in place of the pins of
+requirements.txt.
 
     python -m tests.newest FOLDER
 
-FOLDER becomes an environment on top of the one that runs this, with its torch; tests of torch alone are left out. The
-last line names the versions that
-differ from the pins. Where tests fail, each of these packages is tried alone, and the last line names those with which
-tests fail.
+FOLDER becomes an environment on top of the one that runs this, with its torch; tests of torch alone
+are left out. The last line names the versions that differ from the pins. Where tests fail, each of
+these packages is tried alone, and the last line names those with which tests fail.
 """
 
 import json
@@ -23,12 +23,23 @@ PROJECT = Path(__file__).parents[1]
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 NAME = re.compile(r"[\w.-]+")
 # tests that compute with torch alone, which stays as it is
-OF_TORCH = ["attention", "captured_loops", "compile", "engine", "fake_cuda", "linear", "loss", "rms_norm"]
+OF_TORCH = [
+    "attention",
+    "captured_loops",
+    "compile",
+    "engine",
+    "fake_cuda",
+    "linear",
+    "loss",
+    "rms_norm",
+]
 TOOLS = {"ruff", "snakefmt", "mypy", "codespell"}  # of requirements.txt, which no test runs
 
 
 class Overlay:
-    """An environment in `folder` that has the packages of the one that runs this, and further ones before them."""
+    """An environment in `folder` that has the packages of the one that runs this, and further ones
+    before them.
+    """
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, with_pip=True, clear=True)
@@ -47,11 +58,15 @@ class Overlay:
 
     def versions(self) -> dict[str, str]:
         """Name -> version of the packages in the folder."""
-        return {found.name: found.version for found in metadata.distributions(path=[str(self.packages)])}
+        return {
+            found.name: found.version for found in metadata.distributions(path=[str(self.packages)])
+        }
 
     def differing(self) -> dict[str, str]:
         """Name -> version of the packages that were installed."""
-        return {name: version for name, version in self.versions().items() if name not in self._before}
+        return {
+            name: version for name, version in self.versions().items() if name not in self._before
+        }
 
 
 def last_line(text: str) -> str:
@@ -62,7 +77,12 @@ def passes(python: str | Path, *arguments: str, before: Path | None = None) -> b
     """Whether pytest passes, with the modules in the folder `before` before all others."""
     paths = os.pathsep.join([*([str(before)] if before else []), "src"])
     command = (python, "-m", "pytest", "-q", *arguments)
-    return subprocess.run(command, cwd=PROJECT, env=os.environ | {"PYTHONPATH": paths}, check=False).returncode == 0
+    return (
+        subprocess.run(
+            command, cwd=PROJECT, env=os.environ | {"PYTHONPATH": paths}, check=False
+        ).returncode
+        == 0
+    )
 
 
 def wanted() -> list[str]:
@@ -77,7 +97,8 @@ def wanted() -> list[str]:
 
 def described(versions: dict[str, str]) -> str:
     return ", ".join(
-        f"{name} {version}" for name, version in sorted(versions.items(), key=lambda item: item[0].lower())
+        f"{name} {version}"
+        for name, version in sorted(versions.items(), key=lambda item: item[0].lower())
     )
 
 
@@ -104,13 +125,21 @@ def main(folder: Path, *tests: str) -> None:
         return
     cache = folder.resolve() / "cache"
     if passes(overlay.python, "-o", f"cache_dir={cache}", "-n", "2", *tests):
-        print(f"newest packages: the tests pass with {described(differing) or 'the pins, which are the newest'}")
+        print(
+            f"newest packages: the tests pass with"
+            f" {described(differing) or 'the pins, which are the newest'}"
+        )
         return
     failed = list(json.loads((cache / "v" / "cache" / "lastfailed").read_text(encoding="utf-8")))
     if not passes(sys.executable, *failed):
-        sys.exit("newest packages: found tests that fail with the pinned packages too, expected them to pass")
+        sys.exit(
+            "newest packages: found tests that fail with the pinned packages too, expected them"
+            " to pass"
+        )
     found = culprits(overlay, differing, failed) or differing
-    sys.exit(f"newest packages: found tests that fail with {described(found)}, expected them to pass")
+    sys.exit(
+        f"newest packages: found tests that fail with {described(found)}, expected them to pass"
+    )
 
 
 if __name__ == "__main__":

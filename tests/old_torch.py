@@ -1,8 +1,9 @@
-"""Install the oldest torch that pyproject.toml allows, for tests on a CPU, without the packages of CUDA (several GB).
+"""Install the oldest torch that pyproject.toml allows, for tests on a CPU, without the packages of
+CUDA (several GB).
 
-Call it with the Python of the environment. Where the index only has the build for CUDA, that build loads the libraries
-of CUDA, but calls nothing in them on a machine without a GPU, so one library whose functions return "no device" takes
-their place.
+Call it with the Python of the environment. Where the index only has the build for CUDA, that build
+loads the libraries of CUDA, but calls nothing in them on a machine without a GPU, so one library
+whose functions return "no device" takes their place.
 """
 
 import re
@@ -28,11 +29,24 @@ def output(*command: str | Path, text: str | None = None) -> str:
 
 
 def install(*requirements: str) -> None:
-    output(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+    output(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        *requirements,
+    )
 
 
 def loads() -> bool:
-    return subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-c", "import torch"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def replace_libraries(folder: Path) -> None:
@@ -41,18 +55,36 @@ def replace_libraries(folder: Path) -> None:
     names = defaultdict(set, {version: set() for version in VERSION.findall(found)})
     for name, version in SYMBOL.findall(found):
         names[version].add(name)
-    code = "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in set().union(*names.values()))
-    nodes = (f"{version} {{ {'; '.join(sorted(names[version]))}; }};\n" for version in filter(None, names))
+    code = "".join(
+        f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in set().union(*names.values())
+    )
+    nodes = (
+        f"{version} {{ {'; '.join(sorted(names[version]))}; }};\n"
+        for version in filter(None, names)
+    )
     library, versions = folder / "no_device.so", folder / "no_device.map"
     versions.write_text("".join(nodes))
-    output("gcc", "-w", "-shared", "-fPIC", "-xc", "-", "-o", library, f"-Wl,--version-script={versions}", text=code)
+    output(
+        "gcc",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-xc",
+        "-",
+        "-o",
+        library,
+        f"-Wl,--version-script={versions}",
+        text=code,
+    )
     for name in set(LIBRARY.findall(found)):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(library.name)
 
 
 def oldest_torch() -> str:
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads(
+        (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
     (requirement,) = (need for need in project["dependencies"] if need.startswith("torch>="))
     return requirement.replace(">=", "==") + ".*"
 

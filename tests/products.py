@@ -1,4 +1,6 @@
-"""The bare matrix products of decoding: the cost of tokens without norms, attention, decisions and host work."""
+"""The bare matrix products of decoding: the cost of tokens without norms, attention, decisions and
+host work.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -11,13 +13,16 @@ from twoscale.model.interface import any_weight
 from twoscale.model.transformer import LoopedTransformer
 
 
-def bare_products(model: LoopedTransformer, loops: Sequence[int], batch: int = 1) -> Callable[[], None]:
-    """A call that computes every matrix product of one token of each of `batch` sequences at these loop counts.
+def bare_products(
+    model: LoopedTransformer, loops: Sequence[int], batch: int = 1
+) -> Callable[[], None]:
+    """A call that computes every matrix product of one token of each of `batch` sequences at these
+    loop counts.
 
-    There is one count per group. Each weight matrix is applied as often as in decoding, in the same order, to rows
-    (batch, in) in the dtype and on the device of the model: unlooped layers, the input's part of an injection, the
-    projection of an exit and the head once, the state's half of an adapter and the layers of a group at every loop
-    step. Results are dropped.
+    There is one count per group. Each weight matrix is applied as often as in decoding, in the same
+    order, to rows (batch, in) in the dtype and on the device of the model: unlooped layers, the
+    input's part of an injection, the projection of an exit and the head once, the state's half of
+    an adapter and the layers of a group at every loop step. Results are dropped.
     """
     like = any_weight(model)
     weights = list(_weights(model, loops))

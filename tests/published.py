@@ -21,13 +21,19 @@ def write_folder(name: str, folder: Path) -> Path:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """One id per character, one for all others, a begin of text that is put before a text, and the end of text."""
+    """One id per character, one for all others, a begin of text that is put before a text, and the
+    end of text.
+    """
     vocabulary = {sign: number for number, sign in enumerate(["?", *CHARACTERS])}
     engine = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="?"))
     engine.normalizer = normalizers.Lowercase()
     engine.decoder = decoders.Fuse()
-    engine.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in (BEGIN, END)])
+    engine.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in (BEGIN, END)]
+    )
     begin = (BEGIN, len(vocabulary))
-    engine.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[begin])
+    engine.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", special_tokens=[begin]
+    )
     engine.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))

@@ -1,8 +1,8 @@
 """A plain reference for the exit engine: slow, and short enough to be checked by variant.
 
-One text, one token after another, nothing gathered, nothing allocated in advance. It shares with the library
-only the methods of the model. Exits are decided here again, with the formulas of the paper, so it is an oracle
-for the engines and the criteria of `twoscale.exits`.
+One text, one token after another, nothing gathered, nothing allocated in advance. It shares with
+the library only the methods of the model. Exits are decided here again, with the formulas of the
+paper, so it is an oracle for the engines and the criteria of `twoscale.exits`.
 """
 
 import math
@@ -26,15 +26,28 @@ class Attend:
 
 
 @torch.no_grad()
-def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=None, warm_from=None, readout="head"):
-    """Read the text `tokens` (T,) under an exit criterion; `noise` is that of a batch of this one sequence.
+def evaluate(
+    model,
+    tokens,
+    criterion,
+    threshold,
+    max_loops,
+    noise,
+    kv_slots=None,
+    warm_from=None,
+    readout="head",
+):
+    """Read the text `tokens` (T,) under an exit criterion; `noise` is that of a batch of this one
+    sequence.
 
-    kv_slots: how many keys of a token are kept, if not all. warm_from: from this token on a group starts from
-    the state with which the token before left it. readout: as the key of `exits`. Returns logits (T, V), loop
-    steps and evaluations (G, T).
+    kv_slots: how many keys of a token are kept, if not all. warm_from: from this token on a group
+    starts from the state with which the token before left it. readout: as the key of `exits`.
+    Returns logits (T, V), loop steps and evaluations (G, T).
     """
     embedded = model.embed(tokens[None], torch.arange(len(tokens)))[0]  # (T, C)
-    memory = defaultdict(lambda: defaultdict(list))  # layer -> token -> its (key, value), one per evaluation
+    memory = defaultdict(
+        lambda: defaultdict(list)
+    )  # layer -> token -> its (key, value), one per evaluation
     exit_states = {}  # group -> state of the token before
     logits, counts = [], []
     for token in range(len(tokens)):
@@ -55,7 +68,11 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
             warm = warm_from is not None and token >= max(warm_from, 1)
             x0 = exit_states[group] if warm else model.init_state(group, hidden, own_noise)
             decode = model.exit_gate if criterion in GATED else model.readout
-            if readout == "remaining_layers" and criterion not in GATED and group == len(model.config.groups) - 1:
+            if (
+                readout == "remaining_layers"
+                and criterion not in GATED
+                and group == len(model.config.groups) - 1
+            ):
                 decode = through_remaining_layers(model, memory, tokens, token)
             x, loop_steps, evaluations = loop(f, x0, criterion, threshold, max_loops, decode)
             exit_states[group] = x
@@ -68,20 +85,28 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
 
 
 def block_map(model, group, entered, attend, noise):
-    """The f of Algorithm 1 for one token: x^{k+1} = f(k, x^k). It knows k because the memory is read by it."""
+    """The f of Algorithm 1 for one token: x^{k+1} = f(k, x^k). It knows k because the memory is
+    read by it.
+    """
     injected = model.project_input(group, entered)
-    return lambda k, x: model.recur(group, k, model.add_noise(group, k, x, noise), injected, attend(k))
+    return lambda k, x: model.recur(
+        group, k, model.add_noise(group, k, x, noise), injected, attend(k)
+    )
 
 
 def through_remaining_layers(model, memory, text, token):
-    """Decodes a state of the last group as if the token left with it; its keys and values are discarded."""
+    """Decodes a state of the last group as if the token left with it; its keys and values are
+    discarded.
+    """
     last = len(model.config.groups) - 1
     behind = range(model.config.groups[last][-1] + 1, model.config.num_layers + 1)
 
     def decode(x):
         hidden = model.finish(last, x)
         for number in behind:
-            seen = {earlier: list(memory[number][earlier]) for earlier in range(token)} | {token: []}
+            seen = {earlier: list(memory[number][earlier]) for earlier in range(token)} | {
+                token: []
+            }
             hidden = model.unlooped_layer(number, hidden, Attend({number: seen}, text, token, 0, 1))
         return model.readout(hidden)
 
@@ -89,15 +114,21 @@ def through_remaining_layers(model, memory, text, token):
 
 
 def attention(memory, token, k, slots, q, key, value):
-    """softmax(q keys / sqrt(D)) values for one token at loop step k; q (1, H, D), key and value (1, G, D).
+    """softmax(q keys / sqrt(D)) values for one token at loop step k; q (1, H, D), key and value (1,
+    G, D).
 
-    An earlier token is seen as it was at the last of its steps that fell on the slot of step k; with a slot
-    for every step that is its own step k. If none did, it left before: then at its last step.
+    An earlier token is seen as it was at the last of its steps that fell on the slot of step k;
+    with a slot for every step that is its own step k. If none did, it left before: then at its last
+    step.
     """
     memory[token].append((key[0], value[0]))
-    seen = [(memory[earlier][k % slots :: slots] or memory[earlier])[-1] for earlier in range(token + 1)]
+    seen = [
+        (memory[earlier][k % slots :: slots] or memory[earlier])[-1] for earlier in range(token + 1)
+    ]
     keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, G, D) each
-    keys, values = (rows.repeat_interleave(q.shape[1] // rows.shape[1], 1) for rows in (keys, values))  # (T, H, D)
+    keys, values = (
+        rows.repeat_interleave(q.shape[1] // rows.shape[1], 1) for rows in (keys, values)
+    )  # (T, H, D)
     scores = torch.einsum("hd,thd->ht", q[0], keys) / math.sqrt(q.shape[-1])
     return torch.einsum("ht,thd->hd", scores.softmax(-1), values)[None]
 
@@ -165,7 +196,9 @@ def divergence(p, q):
 
 
 def min_p_filtered(p):
-    """What is less than a tenth as likely as the likeliest token gets 1 / V; then everything is normalised."""
+    """What is less than a tenth as likely as the likeliest token gets 1 / V; then everything is
+    normalised.
+    """
     kept = [a if a >= 0.1 * max(p) else 1 / len(p) for a in p]
     return [a / sum(kept) for a in kept]
 
@@ -186,7 +219,9 @@ def acceleration_relative(x, d_cur, d_prev):
     return length(d_cur - d_prev) / (length(x) + EPSILON)
 
 
-ACCELERATIONS = {made.__name__: made for made in (acceleration, acceleration_normalized, acceleration_relative)}
+ACCELERATIONS = {
+    made.__name__: made for made in (acceleration, acceleration_normalized, acceleration_relative)
+}
 
 
 def two_hit_acceleration(f, x0, threshold, k_max, size=acceleration):

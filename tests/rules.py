@@ -40,7 +40,9 @@ def config_of(name: str, **config: Any) -> dict[str, Any]:
 
 
 def call_of(rule: Rule) -> list[str]:
-    """The script of a rule and its arguments before the options, without the launcher; empty for other commands."""
+    """The script of a rule and its arguments before the options, without the launcher; empty for
+    other commands.
+    """
     command = dict(rule.params.items()).get("command")
     if command is None:
         return []

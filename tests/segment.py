@@ -37,7 +37,9 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 def start_process(command: list[str], **variables: str) -> subprocess.Popen:
     """Start a command in processes of one thread each; its standard error is kept."""
-    return subprocess.Popen(command, env=os.environ | ONE_THREAD | variables, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=os.environ | ONE_THREAD | variables, stderr=subprocess.PIPE, text=True
+    )
 
 
 def kill(launcher: subprocess.Popen) -> None:
@@ -80,7 +82,8 @@ def wait_for_port(port: int) -> None:
 
 
 class Run:
-    """A folder with token shards and the untrained model; `variants` and `recipe` change the small config.
+    """A folder with token shards and the untrained model; `variants` and `recipe` change the small
+    config.
 
     Runtime keys of `train` are given when a segment is trained.
     """
@@ -134,9 +137,13 @@ class Run:
         train = plain(train_config(**self.recipe, **runtime))
         launch = [sys.executable]
         if train["processes"] > 1:
-            share = NodeResources(train["nodes"], train["processes"] // train["nodes"], cpus=1, gpus=0)
+            share = NodeResources(
+                train["nodes"], train["processes"] // train["nodes"], cpus=1, gpus=0
+            )
             several = ["-m", "torch.distributed.run", *torchrun_line(share, "localhost", port)[1:]]
-            launch += several if share.nodes > 1 else [str(SCRIPTS / "with_nodes.py"), *map(str, share)]
+            launch += (
+                several if share.nodes > 1 else [str(SCRIPTS / "with_nodes.py"), *map(str, share)]
+            )
         options = {
             "config": canonical_json(self.config()),
             "runtime": canonical_json({key: train[key] for key in RUNTIME_KEYS}),
@@ -155,7 +162,9 @@ class Run:
         arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         return [*launch, str(TRAINER), *arguments, "--start", *map(str, files)]
 
-    def on_nodes(self, start: int, until: int, **runtime: Any) -> AbstractContextManager[list[subprocess.Popen]]:
+    def on_nodes(
+        self, start: int, until: int, **runtime: Any
+    ) -> AbstractContextManager[list[subprocess.Popen]]:
         """`launchers` of the segment on train.nodes nodes."""
         port = free_port()
         return launchers(runtime["nodes"] * [self.command(start, until, port, **runtime)], port)
@@ -170,7 +179,9 @@ class Run:
     def pause(self, until: int) -> None:
         """Train one iteration of the first segment in this process, and leave its partial state."""
         config = ConfigSlice(self.config() | {"train": plain(train_config(**self.recipe))})
-        shard = TokenShard(*(self.folder / name for name in ("train.bin", "val.bin", "tokens.json")))
+        shard = TokenShard(
+            *(self.folder / name for name in ("train.bin", "val.bin", "tokens.json"))
+        )
         segment = Segment(until, self.config() | {"data": DIGEST})
         log = self.checkpoint(until).with_suffix(".parquet")
         loops = self.folder / f"loops_{until}.parquet"

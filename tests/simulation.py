@@ -1,15 +1,17 @@
-"""How often a verdict is wrong: evidence drawn from worlds in which a claim is true, or false, and verdicts counted.
+"""How often a verdict is wrong: evidence drawn from worlds in which a claim is true, or false, and
+verdicts counted.
 
     PYTHONPATH=src python -m tests.simulation 600 1 4       # tables of docs/judging.md: wrong verdicts in 600 draws,
     PYTHONPATH=src python -m tests.simulation power 100     # and the numbers at which claims are decided
 
-Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster on a machine that
-has other work.
+Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster
+on a machine that has other work.
 
-A draw adds to a world of `tests.worlds` what a run adds: documents that differ, sequences of a document that are alike,
-a course of training that scatters about its line, and timings with noise and outliers. The sizes are those of a preset;
-the documents of "demo" are those of docs/demo-release. The verdict is that of `claims.examine` itself; only the tables
-are left out, a draw gives the arrays of units.
+A draw adds to a world of `tests.worlds` what a run adds: documents that differ, sequences of a
+document that are alike, a course of training that scatters about its line, and timings with noise
+and outliers. The sizes are those of a preset; the documents of "demo" are those of
+docs/demo-release. The verdict is that of `claims.examine` itself; only the tables are left out, a
+draw gives the arrays of units.
 """
 
 import itertools
@@ -47,8 +49,8 @@ CORRELATIONS = (0.0, 0.4, 0.7)  # of the scatter of one checkpoint and the next
 
 STATES = ("first_state", "projected", "final", "initial")
 K = np.arange(30)
-# Standard deviations in the longer demo of docs/studies.md, in the order of GROUPS. Of checkpoints about their line,
-# shares of the value for variance and DLR:
+# Standard deviations in the longer demo of docs/studies.md, in the order of GROUPS. Of checkpoints
+# about their line, shares of the value for variance and DLR:
 SCATTER = {
     "rate": (0.022, 0.061, 0.073),
     "size": (0.10, 0.16, 0.27),
@@ -60,8 +62,8 @@ SHARES = ("variance", "dlr")
 # Of sequences, for the decay rate as a share:
 LATE_SPREAD = (0.17, 0.34, 0.29)
 DECAY_SPREAD = (0.02, 0.11, 0.23)
-# Of the nats that sequences lose at 1e-2, where the mean loses none; proportional to this power of the threshold. The
-# loss itself varies by half, or as `World.root_of_loss` says.
+# Of the nats that sequences lose at 1e-2, where the mean loses none; proportional to this power of
+# the threshold. The loss itself varies by half, or as `World.root_of_loss` says.
 LOSS_SPREAD = {"kl": 0.0164, "acceleration": 0.0003, "step_norm": 0.0003, "fixed": 0.0}
 LOSS_EXPONENT = 0.45
 
@@ -74,7 +76,11 @@ def index(place: str) -> int:
 def at(numbers: Losses, point: tuple[str, float], otherwise: float) -> float:
     """The number of an operating point; thresholds need not agree in the last bit."""
     criterion, threshold = point
-    known = [number for tau, number in numbers.get(criterion, {}).items() if np.isclose(tau, threshold, atol=0)]
+    known = [
+        number
+        for tau, number in numbers.get(criterion, {}).items()
+        if np.isclose(tau, threshold, atol=0)
+    ]
     return known[0] if known else otherwise
 
 
@@ -101,7 +107,7 @@ class Draw(Evidence):
     def load(self) -> str:
         return ""
 
-    # --- noise -------------------------------------------------------------------------------------------------
+    # --- noise ------------------------------------------------------------------------------------
 
     def documents(self, quality: bool) -> np.ndarray:
         """Document of each sequence."""
@@ -121,22 +127,30 @@ class Draw(Evidence):
         return (per_document + self.generator.normal(size=per_document.shape)) / np.sqrt(2)
 
     def units(self, values: np.ndarray, quality: bool = False) -> np.ndarray:
-        """Sums and counts of documents (documents, ..., 2) from values of sequences (sequences, ...), 100 tokens."""
+        """Sums and counts of documents (documents, ..., 2) from values of sequences (sequences,
+        ...), 100 tokens.
+        """
         of_sequence = self.documents(quality)
         membership = (of_sequence == np.arange(of_sequence.max() + 1)[:, None]).astype(float)
         sums = np.tensordot(membership, values, 1)
-        counts = np.broadcast_to(membership.sum(1).reshape(-1, *[1] * (values.ndim - 1)), sums.shape)
+        counts = np.broadcast_to(
+            membership.sum(1).reshape(-1, *[1] * (values.ndim - 1)), sums.shape
+        )
         return 100 * np.stack([sums, counts], axis=-1)
 
-    # --- geometry ----------------------------------------------------------------------------------------------
+    # --- geometry ---------------------------------------------------------------------------------
 
-    def curves(self, measure: str, group: str, iterations: Sequence[int], until: int = 0) -> np.ndarray:
+    def curves(
+        self, measure: str, group: str, iterations: Sequence[int], until: int = 0
+    ) -> np.ndarray:
         draw = {"step_norm": self._norms, "cosine": self._cosines}[measure]
         values = self.once((measure, group), lambda: draw(group))
         return values[:, [self.iterations.index(iteration) for iteration in iterations]]
 
     def course(self, name: str, place: str) -> np.ndarray:
-        """Values of a `Course` of the world (checkpoints,) in a group or at a boundary, with scatter."""
+        """Values of a `Course` of the world (checkpoints,) in a group or at a boundary, with
+        scatter.
+        """
         course, count = getattr(self.world.of(place), name), len(self.size.iterations)
         noise = self.generator.normal(size=count)
         for number in range(1, count):  # an autoregression of order one
@@ -153,7 +167,9 @@ class Draw(Evidence):
         spread = 0.02 + DECAY_SPREAD[index(group)] * np.abs(np.log(relative))
         decay, single = self.effects(len(rates), 1), self.effects(len(rates), len(K))
         noise = spread * (np.sqrt(0.8) * decay + np.sqrt(0.2) * single)
-        return self.units(np.exp(sizes) * relative * np.exp(noise - spread**2 / 2))  # the mean is the truth
+        return self.units(
+            np.exp(sizes) * relative * np.exp(noise - spread**2 / 2)
+        )  # the mean is the truth
 
     def _cosines(self, group: str) -> np.ndarray:
         levels, variances = (self.course(name, group) for name in ("converged", "variance"))
@@ -162,26 +178,33 @@ class Draw(Evidence):
         truth[:, 20:] = np.cos(np.arccos(truth[:, 20:]) * self.world.of(group).turn)
         truth[:, 1] = levels + self.world.of(group).first
         shape = (len(levels), 1)
-        level, drift = LATE_SPREAD[index(group)] * self.effects(*shape), 0.1 * self.effects(*shape) * (K - 20) / 10
+        level, drift = (
+            LATE_SPREAD[index(group)] * self.effects(*shape),
+            0.1 * self.effects(*shape) * (K - 20) / 10,
+        )
         single = np.where(K < 5, 0.01, 0.1) * self.effects(len(levels), len(K))
         # at k = 1 sequences are alike
         return self.units(truth + np.where(K < 5, 0.0, level + drift) + single)
 
-    def ratios(self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr") -> np.ndarray:
+    def ratios(
+        self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr"
+    ) -> np.ndarray:
         def draw() -> np.ndarray:
             means = self.course("dlr", boundary)
             return self.units(means * (1 + 0.05 * self.effects(len(means))))
 
         return self.once((boundary, reference_state), draw)[:, self.iterations.index(iteration)]
 
-    # --- exits -------------------------------------------------------------------------------------------------
+    # --- exits ------------------------------------------------------------------------------------
 
     def thresholds(self, criterion: str) -> list[float]:
         return [*HALF_DECADES, TOO_LARGE]
 
     def entropies(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
         text = self.once("text", lambda: 5 + 0.4 * self.effects(quality=True))
-        return np.stack([self.units(text + self._loss(point), quality=True) for point in points], axis=1)
+        return np.stack(
+            [self.units(text + self._loss(point), quality=True) for point in points], axis=1
+        )
 
     def _loss(self, point: tuple[str, float]) -> np.ndarray:
         """Nats lost per sequence: that of the world, more for some text than for other."""
@@ -200,7 +223,10 @@ class Draw(Evidence):
         return np.stack([self.units(value, quality=True) for value in values], axis=1)
 
     def latencies(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
-        return np.stack([self.once(("times", point), lambda p=point: self._times(p)) for point in points], axis=1)
+        return np.stack(
+            [self.once(("times", point), lambda p=point: self._times(p)) for point in points],
+            axis=1,
+        )
 
     def _times(self, point: tuple[str, float]) -> np.ndarray:
         """Prompts differ by 3 %, timings by 4 %; one of thirty is half as long again."""
@@ -213,8 +239,11 @@ class Draw(Evidence):
         return milliseconds * np.exp(0.03 * prompts + 0.04 * noise + np.log(1.5) * outliers)
 
 
-def count_verdicts(number: int, world: World, size: Size, draws: int, correlation: float = 0.0) -> Counter:
-    """Verdicts on a claim in `draws` runs of a world; the runs are a function of their number and of the claim.
+def count_verdicts(
+    number: int, world: World, size: Size, draws: int, correlation: float = 0.0
+) -> Counter:
+    """Verdicts on a claim in `draws` runs of a world; the runs are a function of their number and
+    of the claim.
 
     `correlation` is that of the scatter of successive checkpoints.
     """
@@ -237,7 +266,9 @@ def most_wrong(number: int, size: Size, draws: int, correlation: float = 0.0) ->
 
 
 def needed(number: int, verdict: str, size: Size, draws: int) -> float | None:
-    """The number nearest to its bound for which a claim gets the verdict in `POWER` of the draws; None if for none."""
+    """The number nearest to its bound for which a claim gets the verdict in `POWER` of the draws;
+    None if for none.
+    """
     worlds = list(FAMILIES[number].worlds(verdict).items())
 
     def is_decided(place: int) -> bool:
@@ -257,7 +288,9 @@ def print_power(draws: int, numbers: Sequence[int]) -> None:
         family = FAMILIES[number]
         found = [needed(number, verdict, size, draws) for size, verdict in columns]
         cells = ["never" if one is None else f"{one:.2g}" for one in found]
-        print(f"| {number} | {family.number} | {family.bound:g} |", " | ".join(cells), "|", flush=True)
+        print(
+            f"| {number} | {family.number} | {family.bound:g} |", " | ".join(cells), "|", flush=True
+        )
 
 
 def print_verdicts(draws: int, numbers: Sequence[int]) -> None:
@@ -268,13 +301,22 @@ def print_verdicts(draws: int, numbers: Sequence[int]) -> None:
         (FALSE, (HOLDS, FAILS, OPEN)),
         (FALSE_LIMIT, (HOLDS,)),
     ]
-    print("| claim | size | ρ |", " | ".join(f"{kind}: {', '.join(verdicts)}" for kind, verdicts in kinds), "|")
+    print(
+        "| claim | size | ρ |",
+        " | ".join(f"{kind}: {', '.join(verdicts)}" for kind, verdicts in kinds),
+        "|",
+    )
     print("|---" * (3 + len(kinds)) + "|")
     for number, size in itertools.product(numbers, SIZES.values()):
         for correlation in CORRELATIONS if number in TRENDS else CORRELATIONS[:1]:
             counts = most_wrong(number, size, draws, correlation)
-            shares = [" · ".join(f"{100 * counts[kind][v] / draws:.1f}" for v in verdicts) for kind, verdicts in kinds]
-            print(f"| {number} | {size.name} | {correlation:g} |", " | ".join(shares), "|", flush=True)
+            shares = [
+                " · ".join(f"{100 * counts[kind][v] / draws:.1f}" for v in verdicts)
+                for kind, verdicts in kinds
+            ]
+            print(
+                f"| {number} | {size.name} | {correlation:g} |", " | ".join(shares), "|", flush=True
+            )
 
 
 def main(arguments: list[str]) -> None:

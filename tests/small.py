@@ -1,4 +1,6 @@
-"""Small configurations that the unit tests share: the paper's structure at a size that runs in milliseconds."""
+"""Small configurations that the unit tests share: the paper's structure at a size that runs in
+milliseconds.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -23,7 +25,8 @@ from twoscale.workflow.runs import Runs
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"
 
-# Built-in exit criteria whose larger threshold asks for more loop steps; that of the others for fewer.
+# Built-in exit criteria whose larger threshold asks for more loop steps; that of the others for
+# fewer.
 LATER_IF_LARGER = frozenset({"fixed", "argmax_stability", "confidence", "margin", "exit_gate"})
 
 # Keys that differ from the paper's.
@@ -37,8 +40,8 @@ MODEL = {
     "mean_loops": 3,
 }
 
-# Keys of the architectures of published models, without sizes. Parcae with norms of a sandwich, so that its untrained
-# loops differ from token to token.
+# Keys of the architectures of published models, without sizes. Parcae with norms of a sandwich, so
+# that its untrained loops differ from token to token.
 GATED = {"positions": "rotary", "mlp": "gated"}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "Huginn": GATED | {"exit_norm": "final_norm", "qk_bias": True},
@@ -84,9 +87,17 @@ def job_config(*derived: str, **sections: Any) -> ConfigSlice:
 
     `derived`: names of values that are derived from the sections.
     """
-    values = {"seed": 1, "device": "cpu", "run": "small", "model": model_config(), "train": train_config()} | sections
+    values = {
+        "seed": 1,
+        "device": "cpu",
+        "run": "small",
+        "model": model_config(),
+        "train": train_config(),
+    } | sections
     values |= {name: getattr(CoreConfig.model_construct(**values), name) for name in derived}
-    return ConfigSlice({name: plain(v) if isinstance(v, Section) else v for name, v in values.items()})
+    return ConfigSlice(
+        {name: plain(v) if isinstance(v, Section) else v for name, v in values.items()}
+    )
 
 
 def checkpoint(model: LoopedModel, seed: int = 0, iteration: int = 0) -> LoadedCheckpoint:
@@ -99,14 +110,25 @@ def perturbed(seed: int, iteration: int = 0, **changes: Any) -> LoadedCheckpoint
     model = initialise(model_config(**changes), 1).double().requires_grad_(False)
     for number, (name, weights) in enumerate(model.named_parameters()):
         if not name.endswith("norm.weight"):
-            weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(number))
+            weights += 0.3 * torch.randn(
+                weights.shape, generator=torch.Generator().manual_seed(number)
+            )
     return checkpoint(model, seed, iteration)
 
 
-def held_out(inputs: Tensor, targets: Tensor | None = None, sequences: Sequence[int] | None = None) -> HeldOut:
-    """Sequences of the given numbers (by default 0, 1, …), of which document 2 n has the first token of number n."""
+def held_out(
+    inputs: Tensor, targets: Tensor | None = None, sequences: Sequence[int] | None = None
+) -> HeldOut:
+    """Sequences of the given numbers (by default 0, 1, …), of which document 2 n has the first
+    token of number n.
+    """
     numbers = tuple(range(len(inputs)) if sequences is None else sequences)
-    return HeldOut(inputs, inputs if targets is None else targets, numbers, tuple(2 * number for number in numbers))
+    return HeldOut(
+        inputs,
+        inputs if targets is None else targets,
+        numbers,
+        tuple(2 * number for number in numbers),
+    )
 
 
 def learnable_tokens(length: int) -> np.ndarray:
@@ -116,10 +138,16 @@ def learnable_tokens(length: int) -> np.ndarray:
 
 
 def without_projection() -> dict[str, Any]:
-    """Sections of a config without a projection of state and input, and of studies with values that fit it."""
-    studies = [name for name, section in STUDY_SECTIONS.items() if "state_init" in section.model_fields]
+    """Sections of a config without a projection of state and input, and of studies with values that
+    fit it.
+    """
+    studies = [
+        name for name, section in STUDY_SECTIONS.items() if "state_init" in section.model_fields
+    ]
     first = {"state_init": "input"}
-    return {"model": first | {"injection": "none"}} | {name: {"state_init": ["input"]} for name in studies}
+    return {"model": first | {"injection": "none"}} | {
+        name: {"state_init": ["input"]} for name in studies
+    }
 
 
 def tiny(**sections: Any) -> Config:
@@ -146,7 +174,10 @@ def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # with the tensor, so that no address is reused
+            kept[storage.data_ptr()] = (
+                storage.nbytes(),
+                tensor,
+            )  # with the tensor, so that no address is reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

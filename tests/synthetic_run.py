@@ -11,7 +11,9 @@ from twoscale.claims import verdicts as claims
 GROUPS = ("4", "5-6")
 BOUNDARY = "4->5-6"
 SEQUENCES, TOKENS, PROMPTS = 8, 50, 5
-SPREAD = np.linspace(-1, 1, SEQUENCES)  # how the sequences differ, in units of each test's own; a document each
+SPREAD = np.linspace(
+    -1, 1, SEQUENCES
+)  # how the sequences differ, in units of each test's own; a document each
 ITERATIONS = (0, 10, 20, 50, 100)
 WARMUP = 5
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2]
@@ -19,32 +21,60 @@ HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2]
 
 @cache
 def loop_rows(iteration, group="4", nulls=0.0, loops=30, **shape):
-    """Rows of "loop_sequences" of one checkpoint and group; `nulls` is the share of tokens without an angle."""
-    shape = {"rate": 0.6, "spread": 0.0, "level": 0.55, "level_spread": 0.01, "start": 0.1, "wobble": 0.0} | shape
+    """Rows of "loop_sequences" of one checkpoint and group; `nulls` is the share of tokens without
+    an angle.
+    """
+    shape = {
+        "rate": 0.6,
+        "spread": 0.0,
+        "level": 0.55,
+        "level_spread": 0.01,
+        "start": 0.1,
+        "wobble": 0.0,
+    } | shape
     shape = {"scale": 1.0, "floor": 0.02, "bend": 1.0} | shape
     k = np.arange(loops + 1)
     parts = []
     for sequence, unit in enumerate(SPREAD):
-        norms = shape["scale"] * np.maximum((shape["rate"] + shape["spread"] * unit) ** k, shape["floor"])
+        norms = shape["scale"] * np.maximum(
+            (shape["rate"] + shape["spread"] * unit) ** k, shape["floor"]
+        )
         level = shape["level"] + shape["level_spread"] * unit
-        angles = level - (shape["level"] - shape["start"]) * np.exp(-(k - 1.0)) + shape["wobble"] * np.sin(k)
-        # with a bend of 1 the curvature, acceleration over squared step norm, is that of the plateau
+        angles = (
+            level
+            - (shape["level"] - shape["start"]) * np.exp(-(k - 1.0))
+            + shape["wobble"] * np.sin(k)
+        )
+        # with a bend of 1 the curvature, acceleration over squared step norm, is that of the
+        # plateau
         turns = norms * shape["bend"] ** (k >= 20)
         columns = {"state_norm": (8.0 + 0 * k, 0), "step_norm": (norms, 0), "cosine": (angles, 1)}
         for measure, (values, first) in (columns | {"acceleration": (turns, 1)}).items():
             defined = (k >= first) & (k < loops)
             missing = round(TOKENS * nulls) if measure in ("cosine", "acceleration") else 0
             counts = np.where(defined, TOKENS - missing, 0)
-            rows = {"run": "trial", "iteration": iteration, "group": group, "k": k, "sequence": sequence}
+            rows = {
+                "run": "trial",
+                "iteration": iteration,
+                "group": group,
+                "k": k,
+                "sequence": sequence,
+            }
             rows |= {"document": 100 - sequence, "measure": measure}
-            rows |= {"mean": np.where(counts > 0, values, np.nan), "count": counts, "nulls": TOKENS - counts}
+            rows |= {
+                "mean": np.where(counts > 0, values, np.nan),
+                "count": counts,
+                "nulls": TOKENS - counts,
+            }
             parts.append(rows)
     columns = {name: [np.broadcast_to(part[name], len(k)) for part in parts] for name in parts[0]}
     return pd.DataFrame({name: np.concatenate(values) for name, values in columns.items()})
 
 
 def loops(first=None, last=None, iterations=ITERATIONS, **whole):
-    """An untrained model, then training on a line over log iteration from slow and unsteady loops to the paper's."""
+    """An untrained model, then training on a line over log iteration from slow and unsteady loops
+    to the paper's.
+    """
     first = {"rate": 0.8, "level": 0.9, "wobble": 0.1, "scale": 1.5} | (first or {})
     last = {"rate": 0.6, "level": 0.55, "wobble": 0.0, "scale": 1.0} | (last or {})
     frames = []
@@ -57,7 +87,9 @@ def loops(first=None, last=None, iterations=ITERATIONS, **whole):
 
 
 def drift(iterations=ITERATIONS, spread=0.1, **ratios):
-    """DLR 12 everywhere, but 0.5 under the reference state `initial`, and what `ratios` gives to others."""
+    """DLR 12 everywhere, but 0.5 under the reference state `initial`, and what `ratios` gives to
+    others.
+    """
     means = {"first_state": 12.0, "projected": 12.0, "final": 12.0, "initial": 0.5} | ratios
     rows = [
         {"run": "trial", "iteration": iteration, "boundary": BOUNDARY, "reference_state": reference}
@@ -72,7 +104,8 @@ def drift(iterations=ITERATIONS, spread=0.1, **ratios):
 
 
 def quality(spread=0.0, grid=HALF_DECADES, **changes):
-    """CE 5 but at the last threshold and two more of step norm; `changes` adds nats: criterion -> {threshold: nats}.
+    """CE 5 but at the last threshold and two more of step norm; `changes` adds nats: criterion ->
+    {threshold: nats}.
 
     Sequences differ by half a nat; `spread` is by how much the changes differ between them.
     """
@@ -84,18 +117,29 @@ def quality(spread=0.0, grid=HALF_DECADES, **changes):
             for sequence, unit in enumerate(SPREAD):
                 ce = 5 + 0.5 * unit + nats * (1 + spread * unit) + (threshold == grid[-1])
                 rows.append(
-                    {"run": "trial", "criterion": criterion, "threshold": float(threshold), "sequence": sequence}
+                    {
+                        "run": "trial",
+                        "criterion": criterion,
+                        "threshold": float(threshold),
+                        "sequence": sequence,
+                    }
                     | {"document": 100 - sequence, "tokens": TOKENS, "ce": ce, "ppl": np.exp(ce)}
                 )
     return pd.DataFrame(rows)
 
 
 def exit_loops(spread=1.0, **means):
-    """Evaluations 12 under acceleration, 15 under KL, in both groups; `means` changes a criterion."""
+    """Evaluations 12 under acceleration, 15 under KL, in both groups; `means` changes a
+    criterion.
+    """
     means = {"acceleration": 12.0, "kl": 15.0} | means
     rows = [
         {"run": "trial", "criterion": criterion, "threshold": threshold, "sequence": sequence}
-        | {"document": 100 - sequence, "group": group, "evaluations": mean + spread * unit * (criterion == "kl")}
+        | {
+            "document": 100 - sequence,
+            "group": group,
+            "evaluations": mean + spread * unit * (criterion == "kl"),
+        }
         for criterion, mean in means.items()
         for threshold in HALF_DECADES
         for sequence, unit in enumerate(SPREAD)
@@ -105,7 +149,9 @@ def exit_loops(spread=1.0, **means):
 
 
 def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
-    """From 14 ms down to 8 under acceleration, less under step norm, more under KL; `factors` scale a criterion."""
+    """From 14 ms down to 8 under acceleration, less under step norm, more under KL; `factors` scale
+    a criterion.
+    """
     scale = {"fixed": 1.2, "acceleration": 1.0, "kl": 1.5, "step_norm": 1.1} | factors
     rows = []
     for criterion, factor in scale.items():
@@ -115,24 +161,46 @@ def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
                 # the criteria's spreads are opposite, or nothing would be left of it in a ratio
                 noise = 1 + spread * unit * (-1 if criterion == "acceleration" else 1)
                 rows.append(
-                    {"run": "trial", "criterion": criterion, "threshold": float(threshold), "repeat": repeat}
-                    | {"latency_ms": (14 - number) * factor * noise, "load_average": load + repeat, "cpus": 10}
+                    {
+                        "run": "trial",
+                        "criterion": criterion,
+                        "threshold": float(threshold),
+                        "repeat": repeat,
+                    }
+                    | {
+                        "latency_ms": (14 - number) * factor * noise,
+                        "load_average": load + repeat,
+                        "cpus": 10,
+                    }
                 )
     return pd.DataFrame(rows)
 
 
 CHECKS = pd.DataFrame(
-    {"run": "trial", "group": "4", "repeat": range(3), "check_ms": [3.0, 3.1, 2.9], "loop_step_ms": [2.0, 2.0, 2.0]}
+    {
+        "run": "trial",
+        "group": "4",
+        "repeat": range(3),
+        "check_ms": [3.0, 3.1, 2.9],
+        "loop_step_ms": [2.0, 2.0, 2.0],
+    }
 )
 
 
 def synthetic(**changes):
-    return evidence.Evidence(**(usual_tables() | {"max_loops": 30, "warmup": WARMUP, "seed": 1} | changes))
+    return evidence.Evidence(
+        **(usual_tables() | {"max_loops": 30, "warmup": WARMUP, "seed": 1} | changes)
+    )
 
 
 @cache
 def usual_tables():
-    run_tables = {"loops": loops(), "drift": drift(), "quality": quality(), "exit_loops": exit_loops()}
+    run_tables = {
+        "loops": loops(),
+        "drift": drift(),
+        "quality": quality(),
+        "exit_loops": exit_loops(),
+    }
     return run_tables | {"latency": latency(), "checks": CHECKS}
 
 

@@ -1,7 +1,8 @@
-"""A stand-in for CUDA graphs on the CPU: a function runs once, and a replay repeats its operations on the same tensors.
+"""A stand-in for CUDA graphs on the CPU: a function runs once, and a replay repeats its operations
+on the same tensors.
 
-As with CUDA graphs no Python of the function runs in a replay, results are in the same memory every time, and a
-function that reads a value of a tensor cannot be recorded.
+As with CUDA graphs no Python of the function runs in a replay, results are in the same memory every
+time, and a function that reads a value of a tensor cannot be recorded.
 """
 
 from collections.abc import Callable
@@ -20,13 +21,17 @@ class Reading(RuntimeError):
 
 
 class SpoiltCapture(BaseException):
-    """What a read of a value raises in a capture: on a GPU it would spoil those that follow, so nothing catches it."""
+    """What a read of a value raises in a capture: on a GPU it would spoil those that follow, so
+    nothing catches it.
+    """
 
 
 class RefuseReads(TorchDispatchMode):
     error: type[BaseException] = Reading
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if func.overloadpacket.__name__ in READS:
             raise self.error("called a synchronizing operation")
         return func(*args, **(kwargs or {}))
@@ -41,11 +46,15 @@ class Tape(RefuseReads):
         super().__init__()
         self.calls: list[tuple[Any, tuple, dict, list[Tensor]]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
         kwargs = kwargs or {}
         given = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
-        new = [tensor for tensor in _tensors(result) if tensor.untyped_storage()._cdata not in given]
+        new = [
+            tensor for tensor in _tensors(result) if tensor.untyped_storage()._cdata not in given
+        ]
         if new or func._schema.is_mutable:
             self.calls.append((func, args, kwargs, new))
         return result

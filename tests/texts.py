@@ -18,7 +18,23 @@ CORPUS = [
 def strange_texts(count: int) -> Iterator[str]:
     """Random texts: letters of several scripts, spaces of every kind, digits, controls."""
     draw = random.Random(0)
-    pieces = [*"abest  \n\t\r'.,_-0189", "'ll", "é", "ß", "中", "я", "😀", "\u0301", "\u00a0", "\u2003", "\x00", "\x85"]
+    pieces = [
+        *"abest  \n\t\r'.,_-0189",
+        "'ll",
+        "é",
+        "ß",
+        "中",
+        "я",
+        "😀",
+        "\u0301",
+        "\u00a0",
+        "\u2003",
+        "\x00",
+        "\x85",
+    ]
     for _ in range(count):
         yield "".join(draw.choice(pieces) for _ in range(draw.randrange(40)))
-        yield "".join(chr(draw.choice([draw.randrange(0xD800), draw.randrange(0xE000, 0x110000)])) for _ in range(5))
+        yield "".join(
+            chr(draw.choice([draw.randrange(0xD800), draw.randrange(0xE000, 0x110000)]))
+            for _ in range(5)
+        )

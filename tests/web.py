@@ -11,15 +11,17 @@ from pathlib import Path
 class Web:
     """The server and its pending faults.
 
-    `faults` is a list of functions of a request handler; each request removes the first one, which answers it.
-    `requests` lists the paths, `headers` those of every request.
+    `faults` is a list of functions of a request handler; each request removes the first one, which
+    answers it. `requests` lists the paths, `headers` those of every request.
     """
 
     def __init__(self, folder: Path) -> None:
         self.faults: list[Callable] = []
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
+        self.server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), partial(_Handler, directory=str(folder))
+        )
         self.server.daemon_threads = True
         self.server.web = self
 
@@ -39,7 +41,9 @@ def serving(folder: Path) -> Iterator[Web]:
 @contextmanager
 def running(server: ThreadingHTTPServer) -> Iterator[None]:
     """A server that answers inside a `with` block."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield

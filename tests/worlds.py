@@ -1,10 +1,13 @@
-"""Worlds of `tests.simulation`: true values of a run in which a claim is true, false, or at its bounds.
+"""Worlds of `tests.simulation`: true values of a run in which a claim is true, false, or at its
+bounds.
 
-A `World` has norms, cosines and ratios per checkpoint, the loss of quality and the time at each operating point.
+A `World` has norms, cosines and ratios per checkpoint, the loss of quality and the time at each
+operating point.
 
-For every claim there are four kinds of worlds. `TRUE` and `FALSE` are far from the bounds. In `TRUE_LIMIT` every
-number is at its bound, which is where a true claim is refuted most often. In `FALSE_LIMIT` one number is at its bound
-and all others are far inside, which is where a false claim is upheld most often. In a `Family` one number varies.
+For every claim there are four kinds of worlds. `TRUE` and `FALSE` are far from the bounds. In
+`TRUE_LIMIT` every number is at its bound, which is where a true claim is refuted most often. In
+`FALSE_LIMIT` one number is at its bound and all others are far inside, which is where a false claim
+is upheld most often. In a `Family` one number varies.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +18,12 @@ import numpy as np
 from twoscale.claims.evidence import HOLDS
 from twoscale.claims.exits import PAPER_GRID
 
-TRUE, TRUE_LIMIT, FALSE, FALSE_LIMIT = "true", "true, at every bound", "false", "false, at one bound"
+TRUE, TRUE_LIMIT, FALSE, FALSE_LIMIT = (
+    "true",
+    "true, at every bound",
+    "false",
+    "false, at one bound",
+)
 HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-10, -3))
 TOO_LARGE = 1.0  # the last threshold of every grid, at which quality is lost
 
@@ -37,18 +45,27 @@ class Size:
 
 
 DEMO = Size(
-    "demo", (1, 1, 4, 1, 2, 1, 1, 3, 1, 1), (1, 2, 8, 2, 4, 3, 1, 7, 2, 2), 9, 30, (30, 60, 120, 240, 360, 480, 600)
+    "demo",
+    (1, 1, 4, 1, 2, 1, 1, 3, 1, 1),
+    (1, 2, 8, 2, 4, 3, 1, 7, 2, 2),
+    9,
+    30,
+    (30, 60, 120, 240, 360, 480, 600),
 )
-PAPER = Size("paper", (1,) * 16, (1,) * 24 + (2,) * 4, 5, 2000, (500, 1000, 2000, *range(5000, 60_001, 5000)))
+PAPER = Size(
+    "paper", (1,) * 16, (1,) * 24 + (2,) * 4, 5, 2000, (500, 1000, 2000, *range(5000, 60_001, 5000))
+)
 SIZES = {size.name: size for size in (DEMO, PAPER)}
 
 
 @dataclass(frozen=True)
 class Course:
-    """Values at the checkpoints: `last` at the last one, on a line over log iteration that changes by `change`.
+    """Values at the checkpoints: `last` at the last one, on a line over log iteration that changes
+    by `change`.
 
-    `scatter` is that of the checkpoints about the line, anew in every draw, over that of the demo (`SCATTER`). The
-    value of the last one is the truth about another finding if `pinned`, and then on the line.
+    `scatter` is that of the checkpoints about the line, anew in every draw, over that of the demo
+    (`SCATTER`). The value of the last one is the truth about another finding if `pinned`, and then
+    on the line.
     """
 
     last: float
@@ -59,7 +76,9 @@ class Course:
     def line(self, size: Size) -> np.ndarray:
         """(checkpoints,); before the end of warm-up as at the first checkpoint after it."""
         after = [iteration for iteration in size.iterations if iteration > size.warmup]
-        position = np.log(np.maximum(size.iterations, after[0]) / after[-1]) / np.log(after[-1] / after[0])
+        position = np.log(np.maximum(size.iterations, after[0]) / after[-1]) / np.log(
+            after[-1] / after[0]
+        )
         return self.last + self.change * position
 
 
@@ -94,7 +113,8 @@ class World:
     turn: float = 1.0
     dlr: Course = Course(15.0)
     loss: Losses = field(default_factory=dict)
-    root_of_loss: float = 0.0  # times the root of the nats lost: their spread over sequences; 0.17 in the demo
+    # times the root of the nats lost: their spread over sequences; 0.17 in the demo
+    root_of_loss: float = 0.0
     milliseconds: Losses = field(default_factory=dict)
     evaluations: Losses = field(default_factory=dict)
     one: "World | None" = None
@@ -114,10 +134,14 @@ def one_group(world: World, **changes: object) -> World:
 
 
 def race(kl: float, step_norm: float, loss: Losses | None = None) -> World:
-    """Acceleration takes 5 ms at 1e-2, and the two others so many times as long; times fall by 10 % per threshold."""
+    """Acceleration takes 5 ms at 1e-2, and the two others so many times as long; times fall by 10 %
+    per threshold.
+    """
     fastest = {"acceleration": 5.0, "kl": 5.0 * kl, "step_norm": 5.0 * step_norm}
     times = {
-        name: {tau: time * 1.1 ** (6 - place) for place, tau in enumerate([*HALF_DECADES, TOO_LARGE])}
+        name: {
+            tau: time * 1.1 ** (6 - place) for place, tau in enumerate([*HALF_DECADES, TOO_LARGE])
+        }
         for name, time in fastest.items()
     }
     return World(milliseconds=times, loss=loss or {}, root_of_loss=0.17)
@@ -129,7 +153,9 @@ def lost_from(threshold: float, nats: float) -> dict[float, float]:
 
 
 def rising(place: float, slope: float = 0.5) -> dict[float, float]:
-    """Nats lost that are 0.01 at a place of the grid and grow tenfold in 1 / `slope` places, as in the demo."""
+    """Nats lost that are 0.01 at a place of the grid and grow tenfold in 1 / `slope` places, as in
+    the demo.
+    """
     grid = [*HALF_DECADES, TOO_LARGE]
     return {tau: 0.01 * 10 ** (slope * (number - place)) for number, tau in enumerate(grid)}
 
@@ -153,7 +179,9 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         TRUE: [World(rate=Course(1.0, 0.6, 1.0))],
         TRUE_LIMIT: [World(rate=Course(0.4, 0.0, scatter)) for scatter in (0.3, 1.0)],
         FALSE: [one_group(FASTER_DECAY, rate=Course(0.3, -0.9, 1.0))],
-        FALSE_LIMIT: [one_group(FASTER_DECAY, rate=Course(0.4, 0.0, scatter)) for scatter in (0.3, 1.0)],
+        FALSE_LIMIT: [
+            one_group(FASTER_DECAY, rate=Course(0.4, 0.0, scatter)) for scatter in (0.3, 1.0)
+        ],
     },
     3: {
         TRUE: [SETTLING],
@@ -198,7 +226,10 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         TRUE: [World()],
         TRUE_LIMIT: [World(dlr=Course(5.0, 4.0)), World(dlr=Course(5.0))],
         FALSE: [one_group(World(), dlr=Course(3.0)), one_group(World(), dlr=Course(10.0, 9.5))],
-        FALSE_LIMIT: [one_group(World(), dlr=Course(5.0)), one_group(World(), dlr=Course(15.0, 14.0))],
+        FALSE_LIMIT: [
+            one_group(World(), dlr=Course(5.0)),
+            one_group(World(), dlr=Course(15.0, 14.0)),
+        ],
     },
     7: {
         kind: [World(milliseconds={"acceleration": {1e-5: 10.0, 1e-2: time}})]
@@ -207,7 +238,12 @@ WORLDS: dict[int, dict[str, list[World]]] = {
     8: {
         TRUE: [World()],
         TRUE_LIMIT: [
-            World(loss={"acceleration": everywhere(0.01, PAPER_GRID[1:]), "kl": everywhere(-0.01, PAPER_GRID[1:])})
+            World(
+                loss={
+                    "acceleration": everywhere(0.01, PAPER_GRID[1:]),
+                    "kl": everywhere(-0.01, PAPER_GRID[1:]),
+                }
+            )
         ],
         FALSE: [World(loss={"kl": {1e-2: nats}}) for nats in (0.05, -0.05)],
         FALSE_LIMIT: [World(loss={"acceleration": {1e-2: nats}}) for nats in (0.01, -0.01)],
@@ -216,7 +252,10 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         TRUE: [World(loss={"step_norm": CLIFF})],
         TRUE_LIMIT: [World(loss={"step_norm": {1e-3: 0.01, 1e-2: 0.06}})],
         FALSE: [World(), World(loss={"step_norm": {1e-3: 0.1, 1e-2: 0.4}})],
-        FALSE_LIMIT: [World(loss={"step_norm": {1e-2: 0.05}}), World(loss={"step_norm": {1e-3: 0.01, 1e-2: 0.4}})],
+        FALSE_LIMIT: [
+            World(loss={"step_norm": {1e-2: 0.05}}),
+            World(loss={"step_norm": {1e-3: 0.01, 1e-2: 0.4}}),
+        ],
     },
     10: {
         TRUE: [race(1.5, 0.9, {"step_norm": lost_from(3e-4, 0.1)})],
@@ -288,7 +327,9 @@ class Family:
 
     def worlds(self, verdict: str) -> dict[float, World]:
         """Number -> world in which the verdict would be right, from the bound outwards."""
-        make, end = (self.upheld, self.ends[0]) if verdict == HOLDS else (self.refuted, self.ends[1])
+        make, end = (
+            (self.upheld, self.ends[0]) if verdict == HOLDS else (self.refuted, self.ends[1])
+        )
         numbers = self.bound + (end - self.bound) * np.geomspace(0.01, 1, 25)
         return {float(number): make(float(number)) for number in numbers}
 
@@ -311,7 +352,11 @@ def slower(ratio: float, but: float = 1.0) -> World:
 
 def later(evaluations: float, but: float = 0.0) -> World:
     """KL takes so many evaluations more than acceleration, at 1e-2 `but` more."""
-    return World(evaluations={"kl": everywhere(12 + evaluations, PAPER_GRID) | {1e-2: 12 + evaluations + but}})
+    return World(
+        evaluations={
+            "kl": everywhere(12 + evaluations, PAPER_GRID) | {1e-2: 12 + evaluations + but}
+        }
+    )
 
 
 def saving(ratio: float) -> World:
@@ -319,7 +364,9 @@ def saving(ratio: float) -> World:
 
 
 def flat(nats: float) -> World:
-    return World(loss={criterion: everywhere(nats, PAPER_GRID[1:]) for criterion in ("acceleration", "kl")})
+    return World(
+        loss={criterion: everywhere(nats, PAPER_GRID[1:]) for criterion in ("acceleration", "kl")}
+    )
 
 
 def deviation(number: float, change: float = 0.0) -> Course:
@@ -336,11 +383,18 @@ def in_all_or_one(
     number: str, vary: Callable, bound: float, ends: tuple[float, float], base: World = World()
 ) -> Family:
     """A family that varies the same values of all groups, or of one group of the world `base`."""
-    return Family(number, lambda x: World(**vary(x)), lambda x: one_group(base, **vary(x)), bound, ends)
+    return Family(
+        number, lambda x: World(**vary(x)), lambda x: one_group(base, **vary(x)), bound, ends
+    )
 
 
 FAMILIES = {
-    1: in_all_or_one("norm at k = 10 over that at k = 1", lambda ratio: {"rate": decay(ratio, 9)}, 0.1, (0.001, 1.0)),
+    1: in_all_or_one(
+        "norm at k = 10 over that at k = 1",
+        lambda ratio: {"rate": decay(ratio, 9)},
+        0.1,
+        (0.001, 1.0),
+    ),
     2: Family(
         "change of the decades per loop step",
         lambda change: World(rate=Course(0.4 + change, change, 1.0)),
@@ -353,13 +407,17 @@ FAMILIES = {
         lambda number: one_group(SETTLING, variance=deviation(number)),
         *(0.05, (0.0, 0.35)),
     ),
-    4: in_all_or_one("late cosine", lambda cosine: {"converged": Course(cosine)}, 0.45, (0.575, -0.9)),
+    4: in_all_or_one(
+        "late cosine", lambda cosine: {"converged": Course(cosine)}, 0.45, (0.575, -0.9)
+    ),
     5: in_all_or_one(
         "change of the modulus of the late cosine",
         lambda change: {"converged": modulus(change)},
         *(-0.05, (-0.9, 0.9), ORTHOGONAL),
     ),
-    6: in_all_or_one("DLR at the last checkpoint", lambda dlr: {"dlr": Course(dlr)}, 5.0, (15.0, 1.0)),
+    6: in_all_or_one(
+        "DLR at the last checkpoint", lambda dlr: {"dlr": Course(dlr)}, 5.0, (15.0, 1.0)
+    ),
     7: Family("time at 1e-2 over that at 1e-5", saving, saving, 0.75, (0.1, 3.0)),
     8: Family("change of CE in nats", flat, lambda nats: quality(kl=nats), 0.01, (0.0, 0.5)),
     9: Family(
@@ -375,7 +433,11 @@ FAMILIES = {
         *(1.0, (0.1, 10.0)),
     ),
     11: Family(
-        "time of KL over that of acceleration", slower, lambda ratio: slower(1.7, but=ratio / 1.7), 1.0, (4.0, 0.2)
+        "time of KL over that of acceleration",
+        slower,
+        lambda ratio: slower(1.7, but=ratio / 1.7),
+        1.0,
+        (4.0, 0.2),
     ),
     12: Family(
         "change of ln of the mean step norm",
@@ -390,7 +452,11 @@ FAMILIES = {
         *(0.5, (1.0, 0.001)),
     ),
     14: Family(
-        "evaluations under KL minus those of acceleration", later, lambda m: later(5.0, m - 5.0), 0.0, (12, -12)
+        "evaluations under KL minus those of acceleration",
+        later,
+        lambda m: later(5.0, m - 5.0),
+        0.0,
+        (12, -12),
     ),
     15: Family(
         "nats that step norm loses more",

@@ -36,15 +36,25 @@ if __name__ == "__main__":
         context = style.FigureContext("docs/arena", "see panels", 30, fewest_loops=12)
         figure = style.new_figure(style.DOUBLE, 4.4, context)
         panels = figure.subplots(2, len(PANELS) // 2, sharey=True)
-        for place, (axes, (name, title)) in enumerate(zip(panels.flat, PANELS.items(), strict=True), start=1):
+        for place, (axes, (name, title)) in enumerate(
+            zip(panels.flat, PANELS.items(), strict=True), start=1
+        ):
             arena = pd.read_parquet(HERE / f"{name}.parquet")
             draw_gains(axes, arena, "random", COLOURS)
             style.name_panel(axes, place, title)
-            axes.text(0.97, 0.04, f"{arena['documents'].max()} documents", ha="right", transform=axes.transAxes)
+            axes.text(
+                0.97,
+                0.04,
+                f"{arena['documents'].max()} documents",
+                ha="right",
+                transform=axes.transAxes,
+            )
         for row in panels:
             row[0].set_ylabel("gain over random exits (nats)")
         for axes in panels[-1]:
             axes.set_xlabel("mean evaluations per token (log scale)")
-        lines = {criterion_name(name): Line2D([], [], color=colour) for name, colour in COLOURS.items()}
+        lines = {
+            criterion_name(name): Line2D([], [], color=colour) for name, colour in COLOURS.items()
+        }
         style.legend_above(figure, lines)
         style.save(figure, HERE.parent / "arena.svg")

@@ -1,22 +1,27 @@
-"""A looped decoder learns chains, where the loops that each answer needs are known: do exit criteria find them?
+"""A looped decoder learns chains, where the loops that each answer needs are known: do exit
+criteria find them?
 
     python docs/examples/chains.py results/chains
 
-A document is a table and twelve queries, one token each. The token at position a of the table is the node that follows
-node a; the token of a query is a node, and its target is the answer. Three tasks:
+A document is a table and twelve queries, one token each. The token at position a of the table is
+the node that follows node a; the token of a query is a node, and its target is the answer. Three
+tasks:
 
-- until: four chains of 1 to 6 steps, whose last node is followed by itself. The answer is the last node of the chain;
+- until: four chains of 1 to 6 steps, whose last node is followed by itself. The answer is the last
+  node of the chain;
 - count: a permutation. The answer to query number j is the node after 1 + j // 2 steps;
 - permuted: until, with the answers of a document permuted among its queries, so that no loop helps.
 
-The model is one looped layer of the project. With a loss on the answer alone, it does not learn two steps. Here, loop k
-learns the node after k steps, first with one loop, and with one more each time the last loop is right in 95 % of
-queries (`permuted` has no such part). Then all loops 1 … 16 learn the answer, so that an unfinished loop knows how
-unsure it is. The tokens of the table, which nothing predicts, have a tenth of the weight.
+The model is one looped layer of the project. With a loss on the answer alone, it does not learn two
+steps. Here, loop k learns the node after k steps, first with one loop, and with one more each time
+the last loop is right in 95 % of queries (`permuted` has no such part). Then all loops 1 … 16 learn
+the answer, so that an unfinished loop knows how unsure it is. The tokens of the table, which
+nothing predicts, have a tenth of the weight.
 
-Printed is the share of right answers in held-out documents by the steps they need, and of some criteria the mean
-evaluations by these steps. The arena (docs/arena.md) compares exits after at most 16 evaluations, of the answers and of
-all tokens. A run of all tasks takes about twenty minutes on one core.
+Printed is the share of right answers in held-out documents by the steps they need, and of some
+criteria the mean evaluations by these steps. The arena (docs/arena.md) compares exits after at most
+16 evaluations, of the answers and of all tokens. A run of all tasks takes about twenty minutes on
+one core.
 """
 
 import argparse
@@ -37,7 +42,11 @@ from twoscale.studies.arena.__main__ import Exits
 
 NODES, CHAINS, QUERIES, STEPS = 16, 4, 12, 6  # STEPS: the most that an answer needs
 LENGTHS = torch.tensor(
-    [steps for steps in itertools.product(range(1, STEPS + 1), repeat=CHAINS) if sum(steps) == NODES - CHAINS]
+    [
+        steps
+        for steps in itertools.product(range(1, STEPS + 1), repeat=CHAINS)
+        if sum(steps) == NODES - CHAINS
+    ]
 )
 TASKS = ("until", "count", "permuted")
 BATCH, LEARNING_RATE, WARMUP, SOLVED, TABLE_WEIGHT = 64, 2e-3, 50, 0.95, 0.1
@@ -52,11 +61,15 @@ class Documents:
     """B documents of one task."""
 
     tokens: Tensor  # int64 (B, NODES + QUERIES); query tokens are NODES + node
-    paths: Tensor  # (STEPS + 1, B, QUERIES): the node after k steps, or the answer if it comes sooner
+    paths: (
+        Tensor  # (STEPS + 1, B, QUERIES): the node after k steps, or the answer if it comes sooner
+    )
     steps: Tensor  # (B, QUERIES): steps to the answer
 
     def targets(self, queries: Tensor) -> Tensor:
-        """Next token of every token of the table, and targets (K, B, QUERIES) of queries -> (K, B, T)."""
+        """Next token of every token of the table, and targets (K, B, QUERIES) of queries -> (K, B,
+        T).
+        """
         following = self.tokens[:, 1 : NODES + 1].expand(len(queries), -1, -1)
         return torch.cat([following, queries], dim=-1)
 
@@ -86,13 +99,19 @@ def documents(task: str, count: int, generator: torch.Generator) -> Documents:
     return Documents(torch.cat([following, NODES + nodes], dim=1), paths, steps)
 
 
-# --- training --------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def untrained(seed: int) -> LoopedTransformer:
     return initialise(
         ModelConfig(
-            **{"num_layers": 1, "groups": [[1]], "num_heads": 4, "hidden_size": 64, "mean_loops": 6},
+            **{
+                "num_layers": 1,
+                "groups": [[1]],
+                "num_heads": 4,
+                "hidden_size": 64,
+                "mean_loops": 6,
+            },
             **{"context_length": NODES + QUERIES, "vocab_size": 2 * NODES, "tied_head": False},
             **{"state_init": "input", "adapter_init": "blend"},
         ),
@@ -112,7 +131,8 @@ def train(task: str, seed: int) -> LoopedTransformer:
     for loops in range(1, STEPS + 1) if task != "permuted" else ():
         right = 0.0
         for iteration in range(first, first + ITERATIONS):
-            # tables of permutations alone do not teach the first step: each answer is as frequent as any other
+            # tables of permutations alone do not teach the first step: each answer is as frequent
+            # as any other
             batch = documents("until" if loops == 1 else task, BATCH, generator)
             rate = LEARNING_RATE * min(1, (iteration + 1) / WARMUP)
             right += 0.1 * (step(model, optimizer, rate, batch, batch.paths[1 : loops + 1]) - right)
@@ -128,9 +148,15 @@ def train(task: str, seed: int) -> LoopedTransformer:
 
 
 def step(
-    model: LoopedTransformer, optimizer: torch.optim.Optimizer, rate: float, batch: Documents, queries: Tensor
+    model: LoopedTransformer,
+    optimizer: torch.optim.Optimizer,
+    rate: float,
+    batch: Documents,
+    queries: Tensor,
 ) -> float:
-    """One iteration with targets (K, B, QUERIES) of loops 1 … K; the share that the last loop has right before it."""
+    """One iteration with targets (K, B, QUERIES) of loops 1 … K; the share that the last loop has
+    right before it.
+    """
     logits = model.readout(states_of(model, batch.tokens, len(queries)))
     losses = F.cross_entropy(logits.movedim(-1, 1), batch.targets(queries), reduction="none")
     (losses[..., NODES:].mean() + TABLE_WEIGHT * losses[..., :NODES].mean()).backward()
@@ -141,18 +167,27 @@ def step(
     return (logits[-1, :, NODES:].argmax(-1) == queries[-1]).double().mean().item()
 
 
-# --- exits -----------------------------------------------------------------------------------------------------------
+# --- exits ----------------------------------------------------------------------------------------
 
 
 def shown_exits(exits: Exits, steps: Tensor) -> Iterator[pd.Series]:
-    """Mean evaluations of the answers by steps (B, QUERIES), and rank correlation with them, for SHOWN."""
+    """Mean evaluations of the answers by steps (B, QUERIES), and rank correlation with them, for
+    SHOWN.
+    """
     for name in SHOWN:
-        points = {point: depths[:, NODES:].double() for point, depths in exits.items() if point[0] == name}
+        points = {
+            point: depths[:, NODES:].double() for point, depths in exits.items() if point[0] == name
+        }
         if points:
-            threshold = min(points, key=lambda point: abs(points[point].mean().item() - EVALUATIONS))
+            threshold = min(
+                points, key=lambda point: abs(points[point].mean().item() - EVALUATIONS)
+            )
             rows = pd.DataFrame({"steps": steps.flatten(), "exit": points[threshold].flatten()})
             means = rows.groupby("steps")["exit"].mean()
-            means["mean"], means["rank correlation"] = rows["exit"].mean(), rows.rank().corr().iloc[0, 1]
+            means["mean"], means["rank correlation"] = (
+                rows["exit"].mean(),
+                rows.rank().corr().iloc[0, 1],
+            )
             yield means.rename(f"{name} {threshold[1]:.3g}")
 
 
@@ -170,14 +205,21 @@ def compare_exits(task: str, model: LoopedTransformer, seed: int, folder: Path) 
     exits = chosen_exits(model, states)
     print(pd.DataFrame(shown_exits(exits, held_out.steps)).round(2).to_string())
     of_answers = {point: depths[:, NODES:] for point, depths in exits.items()}
-    of_answers = {point: depths for point, depths in of_answers.items() if depths.min() < depths.max()}
-    for name, nats, chosen in (("answers", losses[..., NODES:], of_answers), ("all", losses, exits)):
+    of_answers = {
+        point: depths for point, depths in of_answers.items() if depths.min() < depths.max()
+    }
+    for name, nats, chosen in (
+        ("answers", losses[..., NODES:], of_answers),
+        ("all", losses, exits),
+    ):
         print(f"\n{task}, {name}:")
         write_exits(nats, chosen, f"chains_{task}", folder / task / name)
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("folder", type=Path, help="folder of the results")
     options.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     options.add_argument("--seed", type=int, default=1)

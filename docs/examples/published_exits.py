@@ -1,11 +1,13 @@
-"""Exit criteria on a published model, over the first tokens of many documents; the arena compares them.
+"""Exit criteria on a published model, over the first tokens of many documents; the arena compares
+them.
 
     python docs/examples/published_exits.py MODEL_FOLDER fineweb_val_000003.bin results/recur3 --loops 12
 
-MODEL_FOLDER is one of docs/models.md with one looped group; the file has 1024 bytes of header, then ids of 16 bits, as
-those of modded-nanogpt and parameter-golf. Each token leaves alone, on frozen trajectories: all other tokens run all
-loops. So one pass over the text serves all criteria and thresholds, and random exits and fixed loops are exact.
-Criteria on predictions see those of the layers after the loop.
+MODEL_FOLDER is one of docs/models.md with one looped group; the file has 1024 bytes of header, then
+ids of 16 bits, as those of modded-nanogpt and parameter-golf. Each token leaves alone, on frozen
+trajectories: all other tokens run all loops. So one pass over the text serves all criteria and
+thresholds, and random exits and fixed loops are exact. Criteria on predictions see those of the
+layers after the loop.
 """
 
 import argparse
@@ -36,14 +38,20 @@ GRIDS = {name: GRIDS[name][::2] for name in sorted({*PRIMARY, "entropy"})}
 
 
 def documents(ids: Tensor, start: int, tokens: int) -> Tensor:
-    """The first tokens + 1 ids of each document that has as many; documents begin with the id `start`."""
+    """The first tokens + 1 ids of each document that has as many; documents begin with the id
+    `start`.
+    """
     first = (ids == start).nonzero().flatten()
     length = torch.diff(first, append=torch.tensor([len(ids)]))
-    return torch.stack([ids[begin : begin + tokens + 1] for begin in first[length > tokens].tolist()])
+    return torch.stack(
+        [ids[begin : begin + tokens + 1] for begin in first[length > tokens].tolist()]
+    )
 
 
 def decided(criterion: ExitCriterion, states: Tensor, logits: dict[int, Tensor]) -> Tensor:
-    """Evaluations of each token, (N,), for states (K + 1, N, C) and the logits of each by its address."""
+    """Evaluations of each token, (N,), for states (K + 1, N, C) and the logits of each by its
+    address.
+    """
     given = GivenStates(criterion, states[0], lambda x: logits[x.data_ptr()])
     for x in states[1:]:
         given.update(x)
@@ -52,7 +60,8 @@ def decided(criterion: ExitCriterion, states: Tensor, logits: dict[int, Tensor])
 
 @torch.inference_mode()
 def losses_and_exits(model: LoopedModel, rows: Tensor, loops: int) -> tuple[Tensor, Exits]:
-    """Losses (K + 1, N, T) of documents (N, T + 1), and the evaluations (N, T) that each criterion and threshold gives.
+    """Losses (K + 1, N, T) of documents (N, T + 1), and the evaluations (N, T) that each criterion
+    and threshold gives.
 
     Thresholds at which all tokens leave after the same evaluations are left out.
     """
@@ -61,10 +70,15 @@ def losses_and_exits(model: LoopedModel, rows: Tensor, loops: int) -> tuple[Tens
         first, tokens = number * BATCH, batch[:, :-1]
         noise = EvaluationNoise.of(model.config, SEED, range(first, first + len(batch)))
         (frozen,) = frozen_groups(Pass(model, loops, noise, CausalAttention.of(tokens)), tokens)
-        readouts = torch.cat([model.readout(frozen.behind(part)) for part in frozen.states.split(STREAMS)])
+        readouts = torch.cat(
+            [model.readout(frozen.behind(part)) for part in frozen.states.split(STREAMS)]
+        )
         losses.append(torch.stack([cross_entropies(logits, batch[:, 1:]) for logits in readouts]))
         states = frozen.states.flatten(1, 2)
-        logits = {x.data_ptr(): of_tokens for x, of_tokens in zip(states, readouts.flatten(1, 2), strict=True)}
+        logits = {
+            x.data_ptr(): of_tokens
+            for x, of_tokens in zip(states, readouts.flatten(1, 2), strict=True)
+        }
         for (name, tau), found in exits.items():
             found.append(decided(CRITERIA[name](tau), states, logits).view(tokens.shape))
     chosen = {point: torch.cat(found) for point, found in exits.items()}
@@ -75,7 +89,9 @@ def losses_and_exits(model: LoopedModel, rows: Tensor, loops: int) -> tuple[Tens
 def main(arguments: argparse.Namespace) -> None:
     source = PublishedFolder(arguments.model)
     model = open_published(source.path, source.model_config(), torch.float32, "cpu")
-    ids = torch.from_numpy(np.fromfile(arguments.tokens, dtype="<u2", offset=HEADER).astype(np.int64))
+    ids = torch.from_numpy(
+        np.fromfile(arguments.tokens, dtype="<u2", offset=HEADER).astype(np.int64)
+    )
     rows = documents(ids, arguments.start, arguments.length)[: arguments.documents]
     losses, exits = losses_and_exits(model, rows, arguments.loops)
     print("nats after 1, 2, … evaluations:", *(f"{nats:.4f}" for nats in losses[1:].mean((1, 2))))
@@ -83,7 +99,9 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("model", type=Path, help="folder of the published model")
     options.add_argument("tokens", type=Path, help="file of token ids")
     options.add_argument("folder", type=Path, help="folder of the results")

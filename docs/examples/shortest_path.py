@@ -1,23 +1,28 @@
-"""A trained looped solver of shortest paths by others: its loops recorded, and exit criteria compared on it.
+"""A trained looped solver of shortest paths by others: its loops recorded, and exit criteria
+compared on it.
 
     git clone https://github.com/azreasoners/recurrent_transformer solver
     python docs/examples/shortest_path.py "solver/shortest_path/shortest_path_[n=4][1610]ste.pt" \\
         solver/shortest_path/data/4x4_1610.data results/shortest_path
     python scripts/measure_recorded.py results/shortest_path
 
-The model (Yang et al., "Learning to Solve Constraint Satisfaction Problems with Recurrent Transformer", ICLR 2023, MIT
-licence) is one bidirectional layer that is trained with 32 loops. It marks the edges of a shortest path between two
-nodes of a 4 × 4 grid from which edges were removed. Printed is the share of the 322 test problems whose whole path is
-right, by loops.
+The model (Yang et al., "Learning to Solve Constraint Satisfaction Problems with Recurrent
+Transformer", ICLR 2023, MIT licence) is one bidirectional layer that is trained with 32 loops. It
+marks the edges of a shortest path between two nodes of a 4 × 4 grid from which edges were removed.
+Printed is the share of the 322 test problems whose whole path is right, by loops.
 
-Unlike in text, tokens of this task need different numbers of loops, so exit criteria can gain (docs/arena.md). The
-arena compares those of the project on 24 loops, in three folders:
+Unlike in text, tokens of this task need different numbers of loops, so exit criteria can gain
+(docs/arena.md). The arena compares those of the project on 24 loops, in three folders:
 
-- edges: each edge leaves alone; its loss is that of the shortest path that the last loop finds likeliest;
-- one_path: the same for the problems with a single shortest path, where the loss does not depend on the last loop;
-- problems: the edges of a problem leave together, when the last of them would; the loss is that of any shortest path.
+- edges: each edge leaves alone; its loss is that of the shortest path that the last loop finds
+  likeliest;
+- one_path: the same for the problems with a single shortest path, where the loss does not depend on
+  the last loop;
+- problems: the edges of a problem leave together, when the last of them would; the loss is that of
+  any shortest path.
 
-Criteria named direction_… see the state divided by its norm, as the head does; its norm grows with every loop.
+Criteria named direction_… see the state divided by its norm, as the head does; its norm grows with
+every loop.
 """
 
 import argparse
@@ -40,8 +45,13 @@ LOOPS = (8, 12, 16, 20, 24, 32, 48, 64)
 ARENA_LOOPS = 24
 QUARTER_DECADES = tuple(10 ** (exponent / 4) for exponent in range(-32, 9))
 PROBABILITIES = (0.6, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999)
-THRESHOLDS = {"argmax_stability": (1, 2, 3, 5, 8), "confidence": PROBABILITIES, "margin": PROBABILITIES}
-TRAINED_ITERATIONS = 1  # of the training, not published; above 0, so that the weights count as trained
+THRESHOLDS = {
+    "argmax_stability": (1, 2, 3, 5, 8),
+    "confidence": PROBABILITIES,
+    "margin": PROBABILITIES,
+}
+# of the training, not published; above 0, so that the weights count as trained
+TRAINED_ITERATIONS = 1
 
 
 class Attention(nn.Module):
@@ -54,7 +64,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
-            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
         )
         weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (B, H, T, T)
         return self.proj((weights @ v).transpose(1, 2).flatten(2))
@@ -65,7 +76,11 @@ class Block(nn.Module):
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
-        self.ln1, self.ln2, self.attn = nn.LayerNorm(size), nn.LayerNorm(size), Attention(size, heads)
+        self.ln1, self.ln2, self.attn = (
+            nn.LayerNorm(size),
+            nn.LayerNorm(size),
+            Attention(size, heads),
+        )
         self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(), nn.Linear(4 * size, size))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,7 +93,10 @@ class Solver(nn.Module):
 
     def __init__(self, size: int = 128, heads: int = 4) -> None:
         super().__init__()
-        self.tok_emb, self.pos_emb = nn.Embedding(4, size), nn.Parameter(torch.zeros(1, NODES + EDGES, size))
+        self.tok_emb, self.pos_emb = (
+            nn.Embedding(4, size),
+            nn.Parameter(torch.zeros(1, NODES + EDGES, size)),
+        )
         self.blocks = nn.Sequential(Block(size, heads))
         self.ln_f, self.head = nn.LayerNorm(size), nn.Linear(size, 2, bias=False)
 
@@ -98,20 +116,31 @@ class Solver(nn.Module):
 
 def load(weights: Path) -> Solver:
     """The trained solver from a .safetensors file or the published .pt file."""
-    state = load_file(weights) if weights.suffix == ".safetensors" else torch.load(weights, "cpu", weights_only=True)
+    state = (
+        load_file(weights)
+        if weights.suffix == ".safetensors"
+        else torch.load(weights, "cpu", weights_only=True)
+    )
     model = Solver()
     # all ones: no token is masked
-    model.load_state_dict({name: value for name, value in state.items() if not name.endswith("attn.mask")})
+    model.load_state_dict(
+        {name: value for name, value in state.items() if not name.endswith("attn.mask")}
+    )
     return model.eval()
 
 
 def read_problems(path: Path) -> tuple[Tensor, list[set[tuple[int, ...]]]]:
-    """The test split: problems int64 (N, 40), and the edges of all shortest paths of each, in increasing order.
+    """The test split: problems int64 (N, 40), and the edges of all shortest paths of each, in
+    increasing order.
 
-    A line has the removed edges, both ends and one or more paths, with commas between them: 21-12,13-3,9-2,16-15-1.
+    A line has the removed edges, both ends and one or more paths, with commas between them:
+    21-12,13-3,9-2,16-15-1.
     """
     lines = [
-        [tuple(int(number) for number in field.split("-") if number) for field in line.strip().split(",")]
+        [
+            tuple(int(number) for number in field.split("-") if number)
+            for field in line.strip().split(",")
+        ]
         for line in path.read_text().splitlines()
     ]
     order = np.random.RandomState(0).permutation(len(lines))
@@ -127,15 +156,20 @@ def read_problems(path: Path) -> tuple[Tensor, list[set[tuple[int, ...]]]]:
 def accuracy(logits: Tensor, solutions: list[set[tuple[int, ...]]]) -> float:
     """Share of problems whose marked edges are one of the shortest paths; logits (N, 40, 2)."""
     marked = logits[:, NODES:].argmax(-1)  # (N, 24)
-    right = [tuple(row.nonzero().flatten().tolist()) in paths for row, paths in zip(marked, solutions, strict=True)]
+    right = [
+        tuple(row.nonzero().flatten().tolist()) in paths
+        for row, paths in zip(marked, solutions, strict=True)
+    ]
     return sum(right) / len(right)
 
 
-# --- the arena -------------------------------------------------------------------------------------------------------
+# --- the arena ------------------------------------------------------------------------------------
 
 
 def path_losses(logits: Tensor, solutions: list[set[tuple[int, ...]]]) -> list[Tensor]:
-    """Nats of each edge under each shortest path of each problem: logits (L, N, 24, 2) -> N times (paths, L, 24)."""
+    """Nats of each edge under each shortest path of each problem: logits (L, N, 24, 2) -> N times
+    (paths, L, 24).
+    """
     log_p, found = logits.log_softmax(-1), []
     for number, paths in enumerate(solutions):
         is_on = torch.zeros(len(paths), EDGES, dtype=torch.int64)
@@ -152,7 +186,9 @@ def path_losses(logits: Tensor, solutions: list[set[tuple[int, ...]]]) -> list[T
 
 def criteria() -> dict[tuple[str, float], tuple[ExitCriterion, bool]]:
     """(name, threshold) -> criterion, and whether it sees directions."""
-    kinds = {name: kind for name, kind in CRITERIA.items() if name != "fixed" and not kind.needs_gate}
+    kinds = {
+        name: kind for name, kind in CRITERIA.items() if name != "fixed" and not kind.needs_gate
+    }
     kinds["acceleration_one_hit"] = type("OneHit", (Acceleration,), {"patience": 1})
     found = {}
     for name, kind in kinds.items():
@@ -166,8 +202,8 @@ def criteria() -> dict[tuple[str, float], tuple[ExitCriterion, bool]]:
 def chosen_exits(model: Solver, states: Tensor) -> Exits:
     """The evaluations after which each edge leaves, int64 (N, 24), for states (L, N, 24, C).
 
-    A criterion that discards its last evaluation keeps it here, as the cost-matched exits do. Thresholds at which all
-    edges leave after the same evaluations are left out.
+    A criterion that discards its last evaluation keeps it here, as the cost-matched exits do.
+    Thresholds at which all edges leave after the same evaluations are left out.
     """
     raw = states.flatten(1, 2)
     exits = {}
@@ -182,17 +218,27 @@ def chosen_exits(model: Solver, states: Tensor) -> Exits:
     return exits
 
 
-def compare_exits(model: Solver, problems: Tensor, solutions: list[set[tuple[int, ...]]], folder: Path) -> None:
+def compare_exits(
+    model: Solver, problems: Tensor, solutions: list[set[tuple[int, ...]]], folder: Path
+) -> None:
     states = torch.stack(model.states(problems, ARENA_LOOPS))[:, :, NODES:]  # (K + 1, N, 24, C)
     exits = chosen_exits(model, states)
     by_path = path_losses(model.readout(states), solutions)
-    nearest = torch.stack([losses[losses[:, -1].sum(-1).argmin()] for losses in by_path], dim=1)  # (K + 1, N, 24)
-    whole = torch.stack([-(-losses.sum(-1)).logsumexp(0) for losses in by_path], dim=1)[..., None]  # (K + 1, N, 1)
+    nearest = torch.stack(
+        [losses[losses[:, -1].sum(-1).argmin()] for losses in by_path], dim=1
+    )  # (K + 1, N, 24)
+    whole = torch.stack([-(-losses.sum(-1)).logsumexp(0) for losses in by_path], dim=1)[
+        ..., None
+    ]  # (K + 1, N, 1)
     is_single = torch.tensor([len(paths) == 1 for paths in solutions])
     together = {point: evaluations.amax(1, keepdim=True) for point, evaluations in exits.items()}
     for name, losses, chosen in (
         ("edges", nearest, exits),
-        ("one_path", nearest[:, is_single], {point: evaluations[is_single] for point, evaluations in exits.items()}),
+        (
+            "one_path",
+            nearest[:, is_single],
+            {point: evaluations[is_single] for point, evaluations in exits.items()},
+        ),
         ("problems", whole, together),
     ):
         if losses.numel():  # else no problem has a single path
@@ -201,12 +247,19 @@ def compare_exits(model: Solver, problems: Tensor, solutions: list[set[tuple[int
 
 
 def write_exits(losses: Tensor, exits: Exits, run: str, folder: Path) -> None:
-    """The arena of exits (N, E) under losses (K + 1, N, E): E tokens in each of N documents, K evaluations at most."""
+    """The arena of exits (N, E) under losses (K + 1, N, E): E tokens in each of N documents, K
+    evaluations at most.
+    """
     numbers = np.indices(losses.shape[1:]).reshape(2, -1)
     tokens = pd.DataFrame({"document": numbers[0], "sequence": numbers[0], "position": numbers[1]})
     nats = losses.flatten(1).clone()
     nats[0] = torch.inf  # no token leaves before the first evaluation
-    write_arena(Losses(folder, tokens, nats), {point: depths.flatten() for point, depths in exits.items()}, run, folder)
+    write_arena(
+        Losses(folder, tokens, nats),
+        {point: depths.flatten() for point, depths in exits.items()},
+        run,
+        folder,
+    )
 
 
 @torch.no_grad()
@@ -214,14 +267,18 @@ def main(arguments: argparse.Namespace) -> None:
     model, (problems, solutions) = load(arguments.weights), read_problems(arguments.data)
     for loops in LOOPS:
         print(f"{loops:3d} loops: {accuracy(model(problems, loops), solutions):.3f}")
-    with Recorder(model.double(), {"layer": "blocks"}, arguments.folder, iteration=TRAINED_ITERATIONS):
+    with Recorder(
+        model.double(), {"layer": "blocks"}, arguments.folder, iteration=TRAINED_ITERATIONS
+    ):
         for batch in problems[: arguments.sequences].split(16):
             model(batch, max(LOOPS))
     compare_exits(model, problems, solutions, arguments.folder / "arena")
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("weights", type=Path, help="weights of the solver, .pt or .safetensors")
     options.add_argument("data", type=Path, help="problems, 4x4_1610.data")
     options.add_argument("folder", type=Path, help="folder of the recorded run")

@@ -1,4 +1,5 @@
-"""Write docs/seeds.md, the summary of the tables in this folder; each run has released tables in docs/.
+"""Write docs/seeds.md, the summary of the tables in this folder; each run has released tables in
+docs/.
 
 cp results/demo/tables/seeds.parquet docs/seeds/demo.parquet
 python -m docs.seeds.seeds && python -m docs.results

@@ -1,9 +1,10 @@
-"""A copy of a Parcae folder with the initial weights of `train_gpt_parcae.py` (coder-2011/parameter-golf 3a2b5374).
+"""A copy of a Parcae folder with the initial weights of `train_gpt_parcae.py`
+(coder-2011/parameter-golf 3a2b5374).
 
     python docs/zoo/fresh_weights.py MODEL_FOLDER NEW_FOLDER DEPTH
 
-DEPTH is the number of layers that a token passes at the trained loops: 6 for recur2 and core1recur4, 8 for recur3 and 4
-for noloop. Seed 1337.
+DEPTH is the number of layers that a token passes at the trained loops: 6 for recur2 and
+core1recur4, 8 for recur3 and 4 for noloop. Seed 1337.
 """
 
 import math
@@ -34,7 +35,9 @@ def drawn(name: str, like: Tensor, depth: int, generator: torch.Generator) -> Te
     std = EMBEDDING_STD if name.startswith("tok_emb") else math.sqrt(2 / (5 * SIZE))
     if name.endswith(("c_proj.weight", "mlp.proj.weight")):
         std /= math.sqrt(2 * depth)
-    return torch.nn.init.trunc_normal_(torch.empty(like.shape), 0.0, std, -3 * std, 3 * std, generator=generator)
+    return torch.nn.init.trunc_normal_(
+        torch.empty(like.shape), 0.0, std, -3 * std, 3 * std, generator=generator
+    )
 
 
 def main(source: str, target: str, depth: str) -> None:

@@ -2,7 +2,8 @@
 
     python docs/zoo/losses.py MODEL_FOLDER fineweb_val_000003.bin LOOPS CONTEXT 200000
 
-The file has 1024 bytes of header, then ids of 16 bits, as those of modded-nanogpt and parameter-golf.
+The file has 1024 bytes of header, then ids of 16 bits, as those of modded-nanogpt and
+parameter-golf.
 """
 
 import sys
@@ -28,11 +29,16 @@ def main(folder: str, file: str, loops: str, context: str, tokens: str) -> None:
     number, found = int(tokens) // length, []
     starts = [i * (len(ids) // number) for i in range(number)]
     for first in range(0, number, BATCH):
-        rows = torch.stack([ids[start : start + length + 1] for start in starts[first : first + BATCH]])
+        rows = torch.stack(
+            [ids[start : start + length + 1] for start in starts[first : first + BATCH]]
+        )
         noise = EvaluationNoise.of(config, SEED, range(first, first + len(rows)))
         found.append(cross_entropies(model(rows[:, :-1], [int(loops)], noise), rows[:, 1:]).mean(1))
     losses = torch.cat(found)
-    print(f"{losses.mean():.4f} ± {losses.std() / number**0.5:.4f} nats per token on {number * length} tokens")
+    print(
+        f"{losses.mean():.4f} ± {losses.std() / number**0.5:.4f} nats per token on"
+        f" {number * length} tokens"
+    )
 
 
 if __name__ == "__main__":

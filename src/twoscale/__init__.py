@@ -1,4 +1,5 @@
-"""Two-scale latent dynamics of looped transformers: train, measure and compare looped language models.
+"""Two-scale latent dynamics of looped transformers: train, measure and compare looped language
+models.
 
 The public names, each with a docstring for `help`, as in `help(twoscale.open_run)`:
 
@@ -9,13 +10,22 @@ The public names, each with a docstring for `help`, as in `help(twoscale.open_ru
     Recorder        records the loops of any PyTorch module
     compare         a table of two runs as one DataFrame
 
-They are imported on first use: `import twoscale` and `read_table` need no torch. docs/tour.ipynb uses all six.
+They are imported on first use: `import twoscale` and `read_table` need no torch. docs/tour.ipynb
+uses all six.
 """
 
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.3.0"
-__all__ = ["Recorder", "__version__", "compare", "evaluate", "make_criterion", "open_run", "read_table"]
+__all__ = [
+    "Recorder",
+    "__version__",
+    "compare",
+    "evaluate",
+    "make_criterion",
+    "open_run",
+    "read_table",
+]
 
 if TYPE_CHECKING:
     from twoscale.dynamics.run_tables import compare, read_table
@@ -43,13 +53,18 @@ else:
 
 
 def main() -> None:
-    """The command `twoscale`: prints what there is to call, from the docstrings of library, Snakefile and scripts."""
+    """The command `twoscale`: prints what there is to call, from the docstrings of library,
+    Snakefile and scripts.
+    """
     from pathlib import Path
 
     project = Path(__file__).parents[2]
     print(__doc__)
     if (project / "Snakefile").is_file():  # a checkout
-        first = {path: path.read_text(encoding="utf-8").split('"""')[1] for path in project.glob("scripts/*.py")}
+        first = {
+            path: path.read_text(encoding="utf-8").split('"""')[1]
+            for path in project.glob("scripts/*.py")
+        }
         print((project / "Snakefile").read_text(encoding="utf-8").split('"""')[1])
         for script, text in sorted(first.items()):
             if not text.startswith("Rule"):  # those are for jobs

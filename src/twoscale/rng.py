@@ -1,10 +1,12 @@
 """Random streams: all random numbers are a function of their purpose.
 
-A tuple such as (seed, "loops", iteration) names a stream. Its key is the SHA-256 of the tuple as JSON, not Python's
-`hash`, which differs between processes. Its generator is Philox, which is counter-based, so streams with different
-keys do not overlap, and no stream has to be advanced to reach another.
+A tuple such as (seed, "loops", iteration) names a stream. Its key is the SHA-256 of the tuple as
+JSON, not Python's `hash`, which differs between processes. Its generator is Philox, which is
+counter-based, so streams with different keys do not overlap, and no stream has to be advanced to
+reach another.
 
-numpy and torch are imported inside the functions that need them: planning imports this module without them.
+numpy and torch are imported inside the functions that need them: planning imports this module
+without them.
 """
 
 import hashlib
@@ -32,16 +34,21 @@ def integer_key(*parts: int | float | str) -> int:
     return int.from_bytes(_digest(parts)[:8])
 
 
-def truncated_normal(key_parts: tuple, shape: tuple[int, ...], std: float, bound: float = 3.0) -> "np.ndarray":
-    """Samples of N(0, std^2) truncated at +-bound * std, from the stream `key_parts`: float64, of shape `shape`.
+def truncated_normal(
+    key_parts: tuple, shape: tuple[int, ...], std: float, bound: float = 3.0
+) -> "np.ndarray":
+    """Samples of N(0, std^2) truncated at +-bound * std, from the stream `key_parts`: float64, of
+    shape `shape`.
 
-    `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); at bound 3 the samples
-    deviate by 0.9866 std. Samples are the inverse distribution function of one uniform number each, in C order, so the
-    first rows do not depend on the number of rows.
+    `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); at
+    bound 3 the samples deviate by 0.9866 std. Samples are the inverse distribution function of one
+    uniform number each, in C order, so the first rows do not depend on the number of rows.
     """
     import torch
 
     uniforms = torch.from_numpy(stream(*key_parts).random(shape))
-    lowest, highest = torch.special.ndtr(torch.tensor([-bound, bound], dtype=torch.float64)).tolist()
+    lowest, highest = torch.special.ndtr(
+        torch.tensor([-bound, bound], dtype=torch.float64)
+    ).tolist()
     normals = torch.special.ndtri(lowest + (highest - lowest) * uniforms)
     return normals.clamp_(-bound, bound).mul_(std).numpy()

@@ -1,11 +1,11 @@
 """Columns, types and units of every parquet table, and the only functions that read or write one.
 
-Planning imports this module, so pandas and pyarrow are imported inside the functions: a rule that writes a table has
-its columns in its params, so a new column reruns only the rules that write it.
+Planning imports this module, so pandas and pyarrow are imported inside the functions: a rule that
+writes a table has its columns in its params, so a new column reruns only the rules that write it.
 
-Tables are long: quantities per looped group have one row per group, with its label in the column `group`. The tables in
-`MEASURED` declare only their key columns. Their further columns are measures, float32 each, and follow from the
-registries in `twoscale.dynamics.measures`.
+Tables are long: quantities per looped group have one row per group, with its label in the column
+`group`. The tables in `MEASURED` declare only their key columns. Their further columns are
+measures, float32 each, and follow from the registries in `twoscale.dynamics.measures`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ def table(names: str, /, **own: tuple[str, ...]) -> dict[str, Column]:
     """The columns of a table in their order.
 
     Args:
-        names: Names of the first columns, separated by blanks. Those that are not in `own` are columns of `SHARED`.
-        own: Columns of this table: name -> dtype and meaning. Those that `names` leaves out come last.
+        names: Names of the first columns, separated by blanks. Those that are not in `own` are
+            columns of `SHARED`.
+        own: Columns of this table: name -> dtype and meaning. Those that `names` leaves out come
+            last.
     """
     ordered = dict.fromkeys(names.split()) | own
     return {name: Column(*own.get(name) or SHARED[name]) for name in ordered}
@@ -105,28 +107,40 @@ CLAIM_TABLES = {
 MEASURED = ("trajectories", "token_paths")
 MEASURE_TYPE = "float32"
 
-# Tables of the reproduction; the keys of a row come first. `declared` adds the tables of the studies.
+# Tables of the reproduction; the keys of a row come first. `declared` adds the tables of the
+# studies.
 CORE: dict[str, dict[str, Column]] = {
     # One row per document; `held_out` is true for held-out text and false for training text.
     "text": table("document held_out text", document=("string",), held_out=("bool",)),
-    # The same while text is collected; `size` is in GPT-2 tokens or characters, the unit of the text quota.
+    # The same while text is collected; `size` is in GPT-2 tokens or characters, the unit of the
+    # text quota.
     "text_part": table("document text", document=("string",), size=("int64",)),
-    # One row per iteration. `iteration` counts finished iterations, so the first row is iteration 1.
+    # One row per iteration. `iteration` counts finished iterations, so the first row is iteration
+    # 1.
     "training": table(
         "iteration",
         tokens_seen=("int64", "training tokens so far"),
         loss=("float64", "mean over the batch, in nats per token"),
-        held_out_loss=("float64", "nats per token at train.held_out_loops; null at iterations without a measurement"),
+        held_out_loss=(
+            "float64",
+            "nats per token at train.held_out_loops; null at iterations without a measurement",
+        ),
         learning_rate=("float64", "learning rate of the optimizer update"),
         gradient_norm=("float64", "norm before clipping"),
         tokens_per_s=("float64", "training tokens per second"),
-        tflops=("float64", "model TFLOP/s of all processes in the iteration, with causal attention"),
-        utilisation=("float64", "tflops divided by train.peak_tflops and the processes; null without that key"),
+        tflops=(
+            "float64",
+            "model TFLOP/s of all processes in the iteration, with causal attention",
+        ),
+        utilisation=(
+            "float64",
+            "tflops divided by train.peak_tflops and the processes; null without that key",
+        ),
     ),
     # One row per (iteration, group): the loop steps that the group ran in this iteration.
     "training_loops": table("iteration group", loops=("int64",)),
-    # One row per (token, group, state); the loop step from x^k to x^{k+1} is in row k. Further columns are the measures
-    # per loop step.
+    # One row per (token, group, state); the loop step from x^k to x^{k+1} is in row k. Further
+    # columns are the measures per loop step.
     "trajectories": table("iteration sequence document position group k"),
     # One row per (token, group). Further columns are the measures per trajectory.
     "token_paths": table("iteration sequence document position group path_type period"),
@@ -135,9 +149,13 @@ CORE: dict[str, dict[str, Column]] = {
         "iteration sequence document position boundary reference_state",
         jump=("float32", "distance to the reference state"),
         dlr=("float32", "jump divided by the mean loop step"),
-        jump_over_path=("float32", "jump divided by the sum of the loop steps, a ratio that does not grow with them"),
+        jump_over_path=(
+            "float32",
+            "jump divided by the sum of the loop steps, a ratio that does not grow with them",
+        ),
     ),
-    # The states of one held-out sequence on their first two principal components, one row per (site, token).
+    # The states of one held-out sequence on their first two principal components, one row per
+    # (site, token).
     "state_paths": table(
         "run iteration sequence site stage layer group k follows position token",
         site=("int32", "number of the recorded state, from 0, in the order of the model"),
@@ -154,9 +172,14 @@ CORE: dict[str, dict[str, Column]] = {
     "loop_metrics": table("run iteration group k measure", **STATISTICS),
     "drift": table("run iteration boundary reference_state measure", **STATISTICS),
     # One row per (checkpoint, group, loop step, held-out sequence, measure).
-    "loop_sequences": table("run iteration group k sequence document measure", **SEQUENCE_STATISTICS),
-    "drift_sequences": table("run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS),
-    # The regime of each loop (`twoscale.claims.regime`): exponents of k, with 95 % intervals over documents.
+    "loop_sequences": table(
+        "run iteration group k sequence document measure", **SEQUENCE_STATISTICS
+    ),
+    "drift_sequences": table(
+        "run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS
+    ),
+    # The regime of each loop (`twoscale.claims.regime`): exponents of k, with 95 % intervals over
+    # documents.
     "regime": table(
         "run iteration group",
         regime=("string", "settling, drifting, marginal or undetermined"),
@@ -172,7 +195,10 @@ CORE: dict[str, dict[str, Column]] = {
         direction_low=("float64",),
         direction_high=("float64",),
         last_step=("float64", "mean norm of the last step divided by the mean norm of its state"),
-        at_floor=("bool", "whether the last step is below the rounding floor in at least half of the documents"),
+        at_floor=(
+            "bool",
+            "whether the last step is below the rounding floor in at least half of the documents",
+        ),
         direction_limit=("string", "frozen or turning; empty if directions were not measured"),
         unsettled=("float64", "share of the sequences that do not settle by themselves"),
     ),
@@ -189,7 +215,10 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per (criterion, threshold, held-out sequence).
     "exit_quality": table(
         "run criterion threshold sequence document tokens ce ppl",
-        share_at_max_loops=("float64", "share of (token, group) pairs that used all exits.max_loops loop steps"),
+        share_at_max_loops=(
+            "float64",
+            "share of (token, group) pairs that used all exits.max_loops loop steps",
+        ),
     ),
     # The mean loop steps and evaluations per group, for the same sequences.
     "exit_loops": table(
@@ -199,16 +228,23 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per (operating point of a criterion, reference, draw, held-out sequence).
     "exit_cost_matched": table(
         "run criterion threshold reference draw sequence document tokens evaluations ce",
-        reference=("string", "random: the criterion's evaluations at random tokens; fixed: their mean for every token"),
+        reference=(
+            "string",
+            "random: the criterion's evaluations at random tokens; fixed: their mean for every"
+            " token",
+        ),
         draw=("int32", "number of the random draw"),
         evaluations=("float64", "mean evaluations of f over tokens and groups of the whole text"),
     ),
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": table(
-        "iteration loops sequence document tokens ce ppl", loops=("int32", "loop count of every group")
+        "iteration loops sequence document tokens ce ppl",
+        loops=("int32", "loop count of every group"),
     ),
     # Exits of a recorded run, on frozen trajectories: one row per (criterion, threshold, sequence).
-    "recorded_exits": table("iteration criterion threshold sequence document tokens ce evaluations"),
+    "recorded_exits": table(
+        "iteration criterion threshold sequence document tokens ce evaluations"
+    ),
     # The same as means over sequences, with 95 % intervals over documents.
     "recorded_gains": table(
         "iteration criterion threshold evaluations ce ce_low ce_high",
@@ -221,11 +257,23 @@ CORE: dict[str, dict[str, Column]] = {
     # Spectrum of a recorded run: one row per (group, reading, sequence).
     "recorded_spectrum": table(
         "iteration group reading k sequence",
-        reading=("string", "state: map from x^k to x^{k+1}; direction: the same map for x/||x|| of each token"),
-        radius=("float64", "modulus of the leading eigenvalue of the Jacobian over all tokens of the sequence"),
+        reading=(
+            "string",
+            "state: map from x^k to x^{k+1}; direction: the same map for x/||x|| of each token",
+        ),
+        radius=(
+            "float64",
+            "modulus of the leading eigenvalue of the Jacobian over all tokens of the sequence",
+        ),
         angle=("float64", "angle of the same eigenvalue in radians, 0 … π"),
-        error=("float64", "norm of J v - λ v for the unit eigenvector v; a matrix this far from J has λ"),
-        difference=("float64", "relative difference between the exact product with Re v and a central difference"),
+        error=(
+            "float64",
+            "norm of J v - λ v for the unit eigenvector v; a matrix this far from J has λ",
+        ),
+        difference=(
+            "float64",
+            "relative difference between the exact product with Re v and a central difference",
+        ),
     ),
     # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
     "check_cost": table(
@@ -247,7 +295,8 @@ CORE: dict[str, dict[str, Column]] = {
         torch=("string", "version of PyTorch"),
         commit=("string",),
     ),
-    # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the claim.
+    # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the
+    # claim.
     "claims": table(
         "run claim scope statement where quantity value low high bounds verdict reason scale",
         statement=("string", "the claim in words"),
@@ -257,7 +306,11 @@ CORE: dict[str, dict[str, Column]] = {
         low=("float64", "lower end of the 95 % bootstrap interval"),
         high=("float64", "upper end of the 95 % bootstrap interval"),
         verdict=("string", "holds, does not hold, cannot be judged, or not asked"),
-        scale=("string", "small scale: less than half of the paper's training tokens or parameters; otherwise empty"),
+        scale=(
+            "string",
+            "small scale: less than half of the paper's training tokens or parameters; otherwise"
+            " empty",
+        ),
     ),
 }
 
@@ -265,11 +318,17 @@ CORE: dict[str, dict[str, Column]] = {
 @cache
 def declared() -> dict[str, dict[str, Column]]:
     """All tables, with the tables of the studies: name -> columns."""
-    return CORE | {name: each for part in study_parts().values() for name, each in getattr(part, "TABLES", {}).items()}
+    return CORE | {
+        name: each
+        for part in study_parts().values()
+        for name, each in getattr(part, "TABLES", {}).items()
+    }
 
 
 def columns(table: str) -> dict[str, str]:
-    """Declared column names and dtypes of `table`, without the measures of the tables in `MEASURED`."""
+    """Declared column names and dtypes of `table`, without the measures of the tables in
+    `MEASURED`.
+    """
     return {name: column.dtype for name, column in declared()[table].items()}
 
 
@@ -280,16 +339,20 @@ def meanings(table: str) -> dict[str, str]:
 
 @contextmanager
 def writing(
-    table: str, path: str | Path, units: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None
+    table: str,
+    path: str | Path,
+    units: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> Iterator:
     """Yield a function that appends one batch of columns (name -> array) to the table at `path`.
 
-    Batches are written as they arrive, so memory does not grow with the table. The file appears under its
-    name only if the block ends without an exception.
+    Batches are written as they arrive, so memory does not grow with the table. The file appears
+    under its name only if the block ends without an exception.
 
-    `units` are the measures of a table in `MEASURED` in the order of their columns: name -> unit, which is in the
-    metadata of the parquet field unless it is empty. `metadata` is added to that of the file. Raises ValueError if a
-    batch has other columns, or measures are missing or not possible for the table.
+    `units` are the measures of a table in `MEASURED` in the order of their columns: name -> unit,
+    which is in the metadata of the parquet field unless it is empty. `metadata` is added to that of
+    the file. Raises ValueError if a batch has other columns, or measures are missing or not
+    possible for the table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -302,8 +365,12 @@ def writing(
 
         def append(batch: Mapping[str, Iterable]) -> None:
             if set(batch) != set(schema.names):
-                raise ValueError(f"table {table}: columns {sorted(batch)} given, {sorted(schema.names)} expected")
-            arrays = [pa.array(batch[field.name], type=field.type, from_pandas=True) for field in schema]
+                raise ValueError(
+                    f"table {table}: columns {sorted(batch)} given, {sorted(schema.names)} expected"
+                )
+            arrays = [
+                pa.array(batch[field.name], type=field.type, from_pandas=True) for field in schema
+            ]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
         yield append
@@ -312,17 +379,21 @@ def writing(
 def write(table: str, frame: pd.DataFrame, path: str | Path) -> None:
     """Write `frame`, which must have the columns of `table`, to `path` in one step.
 
-    Further columns of a table in `MEASURED` are measures, in the order of the frame and without units. Raises
-    InputError as `check_finite` does.
+    Further columns of a table in `MEASURED` are measures, in the order of the frame and without
+    units. Raises InputError as `check_finite` does.
     """
     check_finite(table, frame, path)
-    measures = [name for name in frame.columns if name not in columns(table)] if table in MEASURED else ()
+    measures = (
+        [name for name in frame.columns if name not in columns(table)] if table in MEASURED else ()
+    )
     with writing(table, path, dict.fromkeys(measures, "")) as append:
         append({name: frame[name] for name in frame.columns})
 
 
 def read(table: str, path: str | Path) -> pd.DataFrame:
-    """Read `path`; raise InputError unless it has the columns of `table`, and as `check_finite` does."""
+    """Read `path`; raise InputError unless it has the columns of `table`, and as `check_finite`
+    does.
+    """
     import pandas as pd
 
     with open_file(table, path), _reading(path):
@@ -332,31 +403,45 @@ def read(table: str, path: str | Path) -> pd.DataFrame:
 
 
 def check_finite(table: str, frame: pd.DataFrame, path: str | Path) -> None:
-    """Raise InputError for the first row with a number in `FINITE`, or a norm of states, that is not finite."""
+    """Raise InputError for the first row with a number in `FINITE`, or a norm of states, that is
+    not finite.
+    """
     import numpy as np
 
     known = [name for name in FINITE if name in frame and frame[name].dtype.kind in "fiu"]
-    wrong = {name: ~np.isfinite(frame[name].to_numpy(np.float64, na_value=np.nan)) for name in known}
+    wrong = {
+        name: ~np.isfinite(frame[name].to_numpy(np.float64, na_value=np.nan)) for name in known
+    }
     if {"measure", "nulls"} <= set(frame.columns):
         of_states = frame["measure"] == "state_norm"
-        wrong["mean"] = (of_states & (frame["mean"].isin([np.inf, np.nan]) | (frame["nulls"] > 0))).to_numpy()
+        wrong["mean"] = (
+            of_states & (frame["mean"].isin([np.inf, np.nan]) | (frame["nulls"] > 0))
+        ).to_numpy()
     for name, rows in wrong.items():
         if rows.any():
             (row,) = frame[rows][:1].to_dict("records")
-            keys = [key for key, dtype in columns(table).items() if dtype != "float64" and key in row]
+            keys = [
+                key for key, dtype in columns(table).items() if dtype != "float64" and key in row
+            ]
             found = ", ".join(f"{key} {row[key]}" for key in [*keys, name])
             raise InputError(f"{path}: found {found}, expected finite numbers.")
 
 
 def metadata(path: str | Path) -> dict[str, str]:
-    """Keys and values of the metadata of a file. Raises OSError or ValueError for one that cannot be read."""
+    """Keys and values of the metadata of a file. Raises OSError or ValueError for one that cannot
+    be read.
+    """
     import pyarrow.parquet as pq
 
-    return {key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()}
+    return {
+        key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()
+    }
 
 
 def batches(table: str, path: str | Path, rows: int = 256) -> Iterator[tuple[list, ...]]:
-    """The columns of `path`, so many rows at a time and in constant memory; raise InputError as `open_file` does."""
+    """The columns of `path`, so many rows at a time and in constant memory; raise InputError as
+    `open_file` does.
+    """
     # pre-buffering would fetch a whole file and keep it in memory
     with open_file(table, path, pre_buffer=False, buffer_size=2**20) as file, _reading(path):
         for batch in file.iter_batches(rows):
@@ -371,7 +456,10 @@ def open_file(table: str, path: str | Path, **options: Any) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     if table not in (known := declared()):
-        raise InputError(f"table: found {table!r}, expected one of {', '.join(known)}{did_you_mean(table, known)}.")
+        raise InputError(
+            f"table: found {table!r}, expected one of"
+            f" {', '.join(known)}{did_you_mean(table, known)}."
+        )
     with _reading(path):
         file = pq.ParquetFile(path, **options)
     _check_columns(table, file.schema_arrow, path)
@@ -383,30 +471,49 @@ def _reading(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a parquet table ({first_line(error)}).") from error
+        raise InputError(
+            f"{path}: cannot be read as a parquet table ({first_line(error)})."
+        ) from error
 
 
 def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
     declared = list(columns(table))
-    found = [name for name in schema.names if not name.startswith("__index_level_")]  # of pandas, which reads it back
+    found = [
+        name for name in schema.names if not name.startswith("__index_level_")
+    ]  # of pandas, which reads it back
     further = found[len(declared) :]
-    # a table in MEASURED has the declared columns and at least one measure, any other table nothing else
+    # a table in MEASURED has the declared columns and at least one measure, any other table nothing
+    # else
     if found[: len(declared)] != declared or bool(further) != (table in MEASURED):
-        expected = f"those of the table '{table}': {', '.join(declared)}{', and measures' * (table in MEASURED)}"
-        raise InputError(f"{path}: found the columns {', '.join(schema.names)}; expected {expected}.")
+        expected = (
+            f"those of the table '{table}':"
+            f" {', '.join(declared)}{', and measures' * (table in MEASURED)}"
+        )
+        raise InputError(
+            f"{path}: found the columns {', '.join(schema.names)}; expected {expected}."
+        )
     for name in further:
         if (found_type := schema.field(name).type) != _arrow_type(MEASURE_TYPE):
-            raise InputError(f"{path}: found the measure '{name}' with type {found_type}, expected {MEASURE_TYPE}.")
+            raise InputError(
+                f"{path}: found the measure '{name}' with type {found_type}, expected"
+                f" {MEASURE_TYPE}."
+            )
 
 
 def _schema(table: str, units: Mapping[str, str]) -> pa.Schema:
     import pyarrow as pa
 
     if bool(units) != (table in MEASURED):
-        raise ValueError(f"table {table}: measures {list(units)} given, {'none' if units else 'at least one'} expected")
+        raise ValueError(
+            f"table {table}: measures {list(units)} given, {'none' if units else 'at least one'}"
+            f" expected"
+        )
     fields = [pa.field(name, _arrow_type(dtype)) for name, dtype in columns(table).items()]
     measure = _arrow_type(MEASURE_TYPE)
-    fields += [pa.field(name, measure, metadata={"unit": unit} if unit else None) for name, unit in units.items()]
+    fields += [
+        pa.field(name, measure, metadata={"unit": unit} if unit else None)
+        for name, unit in units.items()
+    ]
     return pa.schema(fields)
 
 

@@ -2,9 +2,10 @@
 
     python tests/benchmarks/bench_decode.py [--repeats 15]
 
-CPU time of one thread. "Bare products" are calls of `F.linear` with each weight, as often as the token needs it.
-Criteria are evaluated at every loop step but never trigger an exit. Width 768 is the paper's architecture, for which
-the paper reports about 580 to 360 ms per token with exits, on hardware that it does not name.
+CPU time of one thread. "Bare products" are calls of `F.linear` with each weight, as often as the
+token needs it. Criteria are evaluated at every loop step but never trigger an exit. Width 768 is
+the paper's architecture, for which the paper reports about 580 to 360 ms per token with exits, on
+hardware that it does not name.
 """
 
 import time
@@ -41,7 +42,9 @@ def decoder_at(model: LoopedTransformer, position: int, max_loops: int) -> Decod
 
 
 def token_at(decoder: Decoder, position: int, criterion: str | None = None) -> Callable[[], None]:
-    """A call that feeds one token at `position`; the tokens before it stay in the cache for the next call."""
+    """A call that feeds one token at `position`; the tokens before it stay in the cache for the
+    next call.
+    """
     full = [decoder.max_loops] * len(decoder.model.config.groups)
     # no statistic is below -1, and no token takes more than max_loops
     later = criterion in LATER_IF_LARGER
@@ -70,16 +73,24 @@ def compare_criteria(hidden_size: int, names: list[str], max_loops: int, repeats
     model = model_of(hidden_size)
     position = model.config.context_length // 4
     decoder = decoder_at(model, position, max_loops)
-    rows = turns([token_at(decoder, position, name) for name in (None, *names)], repeats, time.thread_time)
+    rows = turns(
+        [token_at(decoder, position, name) for name in (None, *names)], repeats, time.thread_time
+    )
     print(f"  {1e3 * medians(rows)[0]:.1f} ms without a criterion")
     for number, name in enumerate(names, 1):
         aim = CRITERIA_AIMS[hidden_size] if name in ON_STATES else ""
-        record(f"`{name}` against no criterion, width {hidden_size}", [row[number] / row[0] for row in rows], aim=aim)
+        record(
+            f"`{name}` against no criterion, width {hidden_size}",
+            [row[number] / row[0] for row in rows],
+            aim=aim,
+        )
     if hidden_size == 768:
         record("a token without a criterion, width 768", [1e3 * row[0] for row in rows], "ms")
 
 
-def compare_positions(hidden_size: int, early: int, late: int, max_loops: int, repeats: int) -> None:
+def compare_positions(
+    hidden_size: int, early: int, late: int, max_loops: int, repeats: int
+) -> None:
     decoder = decoder_at(model_of(hidden_size), late, max_loops)
     calls = token_at(decoder, late), token_at(decoder, early)
     name = f"position {late} against {early}, width {hidden_size}"
@@ -88,7 +99,9 @@ def compare_positions(hidden_size: int, early: int, late: int, max_loops: int, r
 
 def main() -> None:
     smoke = {"widths": [64], "largest": 64, "late": 100, "repeats": 2, "max_loops": 4}
-    arguments = options(__doc__, smoke, widths=[64, 256, 768], largest=768, late=500, repeats=15, max_loops=30)
+    arguments = options(
+        __doc__, smoke, widths=[64, 256, 768], largest=768, late=500, repeats=15, max_loops=30
+    )
     repeats, loops = arguments.repeats, arguments.max_loops
     torch.set_num_threads(1)
     for width in arguments.widths:

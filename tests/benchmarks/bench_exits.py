@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_exits.py [--hidden-size 256] [--device cpu]
 
-8 × 256 tokens, width 256, at most 8 loops, CPU time. The time of a text under a criterion, over the time of all its
-loop steps, is compared with the ratio expected from its evaluations. `kl` never triggers an exit here; its time is
-compared with the time of the same loops, heads and softmax.
+8 × 256 tokens, width 256, at most 8 loops, CPU time. The time of a text under a criterion, over the
+time of all its loop steps, is compared with the ratio expected from its evaluations. `kl` never
+triggers an exit here; its time is compared with the time of the same loops, heads and softmax.
 """
 
 import argparse
@@ -32,7 +32,9 @@ SHARES = (0.4, 0.8)  # of the statistics of full loops, below the two thresholds
 
 @dataclass(frozen=True)
 class Benchmark:
-    """An untrained model, a text (B, T), noise (B, T, C) drawn in advance, and how often to time each call."""
+    """An untrained model, a text (B, T), noise (B, T, C) drawn in advance, and how often to time
+    each call.
+    """
 
     model: LoopedTransformer
     tokens: Tensor
@@ -71,21 +73,31 @@ def unlooped_part(model: LoopedTransformer, tokens: Tensor) -> Tensor:
 
 @torch.no_grad()
 def thresholds(bench: Benchmark) -> list[tuple[str, float, float]]:
-    """Criteria, the `SHARES` of their statistics over full loops, and thresholds that these are below."""
+    """Criteria, the `SHARES` of their statistics over full loops, and thresholds that these are
+    below.
+    """
     trace = bench.model.trace(bench.tokens[:1], [bench.max_loops] * bench.num_groups, bench.noise)
     groups = [part.states for part in trace if part.stage is not None and part.stage.is_group]
     updates = [[x_new - x for x, x_new in pairwise(states)] for states in groups]
     statistic = {
         "step_norm": [vectors.norm(update) for group in updates for update in group],
-        "acceleration": [vectors.acceleration(new, old) for group in updates for old, new in pairwise(group)],
+        "acceleration": [
+            vectors.acceleration(new, old) for group in updates for old, new in pairwise(group)
+        ],
     }
-    values = {name: torch.cat([part.flatten() for part in parts]) for name, parts in statistic.items()}
-    return [(name, share, values[name].quantile(share).item()) for name in values for share in SHARES]
+    values = {
+        name: torch.cat([part.flatten() for part in parts]) for name, parts in statistic.items()
+    }
+    return [
+        (name, share, values[name].quantile(share).item()) for name in values for share in SHARES
+    ]
 
 
 def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold: float) -> None:
     criterion, full = make_criterion(name, threshold), make_criterion("fixed", bench.max_loops)
-    evaluations = bench.evaluate(criterion)[1].evaluations.double().mean((1, 2)).tolist()  # per group
+    evaluations = (
+        bench.evaluate(criterion)[1].evaluations.double().mean((1, 2)).tolist()
+    )  # per group
     calls = {
         "criterion": lambda: bench.evaluate(criterion),
         "full": lambda: bench.evaluate(full),
@@ -95,14 +107,20 @@ def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold:
     state = torch.randn(number, bench.model.config.hidden_size, device=bench.tokens.device)
     attend = ParallelKV(bench.tokens).attend(0, torch.arange(number, device=state.device))
     for group in range(bench.num_groups):  # one loop step of all tokens
-        calls[str(group)] = torch.no_grad()(partial(bench.model.recur, group, 0, state, state, attend))
+        calls[str(group)] = torch.no_grad()(
+            partial(bench.model.recur, group, 0, state, state, attend)
+        )
 
     def over_full(t: Times) -> float:
         return t["criterion"] / t["full"]
 
     def over_evaluations(t: Times) -> float:
-        expected = t["unlooped"] + sum(count * t[str(group)] for group, count in enumerate(evaluations))
-        expected_full = t["unlooped"] + sum(bench.max_loops * t[str(group)] for group in range(bench.num_groups))
+        expected = t["unlooped"] + sum(
+            count * t[str(group)] for group, count in enumerate(evaluations)
+        )
+        expected_full = t["unlooped"] + sum(
+            bench.max_loops * t[str(group)] for group in range(bench.num_groups)
+        )
         return over_full(t) / (expected / expected_full)
 
     rounds = bench.time(calls)
@@ -113,9 +131,13 @@ def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold:
 
 def compare_kl(bench: Benchmark) -> None:
     kl, full = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops)
-    states = torch.randn(bench.tokens.numel(), bench.model.config.hidden_size, device=bench.tokens.device)
+    states = torch.randn(
+        bench.tokens.numel(), bench.model.config.hidden_size, device=bench.tokens.device
+    )
     calls = {"kl": lambda: bench.evaluate(kl), "loops": lambda: bench.evaluate(full)}
-    rounds = bench.time(calls | {"readout": torch.no_grad()(lambda: bench.model.readout(states).softmax(-1))})
+    rounds = bench.time(
+        calls | {"readout": torch.no_grad()(lambda: bench.model.readout(states).softmax(-1))}
+    )
     readouts = bench.num_groups * (bench.max_loops + 1)  # x^0 … x^K of every group
     times = [t["kl"] / (t["loops"] + readouts * t["readout"]) for t in rounds]
     record("`kl` against loops, head and softmax", times, aim="≤ 1.15")
@@ -129,18 +151,31 @@ def make_benchmark(arguments: argparse.Namespace) -> Benchmark:
         context_length=arguments.context_length,
         vocab_size=arguments.vocab_size,
     )
-    generator, shape = torch.Generator().manual_seed(0), (arguments.batch_size, config.context_length)
+    generator, shape = (
+        torch.Generator().manual_seed(0),
+        (arguments.batch_size, config.context_length),
+    )
     tokens = torch.randint(config.vocab_size, shape, generator=generator)
     noise = torch.randn(*shape, config.hidden_size, generator=generator)
-    model, tokens, noise = (part.to(arguments.device) for part in (initialise(config, 0), tokens, noise))
+    model, tokens, noise = (
+        part.to(arguments.device) for part in (initialise(config, 0), tokens, noise)
+    )
     return Benchmark(model, tokens, noise, arguments.max_loops, arguments.rounds)
 
 
 def main() -> None:
-    sizes = {"hidden_size": 256, "num_heads": 4, "context_length": 256, "batch_size": 8, "max_loops": 8}
+    sizes = {
+        "hidden_size": 256,
+        "num_heads": 4,
+        "context_length": 256,
+        "batch_size": 8,
+        "max_loops": 8,
+    }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     smoke = {"hidden_size": 32, "context_length": 16, "batch_size": 2, "max_loops": 4, "rounds": 2}
-    arguments = options(__doc__, smoke, **sizes, vocab_size=4096, rounds=5, threads=1, device=device)
+    arguments = options(
+        __doc__, smoke, **sizes, vocab_size=4096, rounds=5, threads=1, device=device
+    )
     torch.set_num_threads(arguments.threads)
     bench = make_benchmark(arguments)
     for name, share, threshold in thresholds(bench):

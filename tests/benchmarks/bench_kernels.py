@@ -2,8 +2,9 @@
 
     python tests/benchmarks/bench_kernels.py [--repeats 5] [--threads 2]
 
-Forward and backward passes: the time of PyTorch's operation over the time of ours, so a number above 1 means that ours
-is faster. The memory of the loss is what it adds to the peak of the process, besides gradients.
+Forward and backward passes: the time of PyTorch's operation over the time of ours, so a number
+above 1 means that ours is faster. The memory of the loss is what it adds to the peak of the
+process, besides gradients.
 """
 
 import resource
@@ -32,7 +33,9 @@ def whole_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(hidden, weight)[:, :VOCAB_SIZE], targets)
 
 
-def pairs(size: int, heads: int, batch: int, length: int) -> Iterator[tuple[str, Call, Call, tuple[Tensor, ...]]]:
+def pairs(
+    size: int, heads: int, batch: int, length: int
+) -> Iterator[tuple[str, Call, Call, tuple[Tensor, ...]]]:
     """Name, our operation, PyTorch's, and the operands of both."""
     random = partial(torch.randn, requires_grad=True)
     ours, theirs = RMSNorm(size, eps=1e-5), torch.nn.RMSNorm(size, eps=1e-5)
@@ -52,7 +55,9 @@ def once(call: Call, operands: tuple[Tensor, ...]) -> Callable[[], object]:
 
 
 def loss_memory(size: int, heads: int, batch: int, length: int) -> None:
-    """Record the memory of our loss over that of whole logits; before anything larger, since a peak only grows."""
+    """Record the memory of our loss over that of whole logits; before anything larger, since a peak
+    only grows.
+    """
     *_, (_, ours, theirs, operands) = pairs(size, heads, batch, length)
     peaks = []
     for call in (lambda: None, once(ours, operands), once(theirs, operands)):
@@ -73,7 +78,8 @@ def main() -> None:
             for threads in arguments.threads:
                 torch.set_num_threads(threads)
                 rows = turns(
-                    [once(theirs, operands), once(ours, operands)], arguments.repeats * max(1, 384 // shape[0])
+                    [once(theirs, operands), once(ours, operands)],
+                    arguments.repeats * max(1, 384 // shape[0]),
                 )
                 label = f"{name}, width {shape[0]}, threads: {threads}"
                 record(label, ratios(rows), aim="≥ 1")

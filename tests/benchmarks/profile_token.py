@@ -1,9 +1,11 @@
-"""Where the time of one token goes, and that of a training iteration: the costliest kernels, and the gaps between them.
+"""Where the time of one token goes, and that of a training iteration: the costliest kernels, and
+the gaps between them.
 
     python -m tests.benchmarks.profile_token paper
     python -m tests.benchmarks.profile_token tiny --device cpu
 
-On CUDA these are the kernels of captured loop steps in float32 and bfloat16, on a CPU the operators.
+On CUDA these are the kernels of captured loop steps in float32 and bfloat16, on a CPU the
+operators.
 """
 
 import argparse
@@ -32,7 +34,9 @@ ATTENTION = re.compile(r"attention|flash|fmha|sdp|cudnn.*mha", re.IGNORECASE)
 def of_tokens(run: Config, dtype: str) -> list[str]:
     """Lines on tokens that take all loop steps without decisions, read by an untrained model."""
     device = run.compute.device
-    model = trial.any_model(run.model).to(device, getattr(torch, dtype)).eval().requires_grad_(False)
+    model = (
+        trial.any_model(run.model).to(device, getattr(torch, dtype)).eval().requires_grad_(False)
+    )
     full = make_criterion("fixed", run.exits.max_loops)
     options = DecoderOptions(replay=device == "cuda", compile=device == "cuda")
     decoder = Decoder(model, full, run.exits.max_loops, run.seed, options)
@@ -92,12 +96,19 @@ def lines_of(title: str, found: tuple[float, list[Any]], count: int, device: str
     attention = [row.key for row in rows if ATTENTION.search(row.key)]
     idle = max(0.0, wall - busy)
     lines = [f"## {title}", ""]
-    lines += [f"{wall / 1e3:.2f} ms: {calls:.0f} kernels take {busy / 1e3:.2f} ms, none runs in {idle / 1e3:.2f} ms."]
+    lines += [
+        f"{wall / 1e3:.2f} ms: {calls:.0f} kernels take {busy / 1e3:.2f} ms, none runs in"
+        f" {idle / 1e3:.2f} ms."
+    ]
     lines += [f"Attention: {', '.join(attention) or 'no fused kernel'}.", ""]
     lines += ["| kernel | calls | µs a call | µs in all | share |", "|---|---|---|---|---|"]
     for row in rows[:SHOWN]:
         total = getattr(row, name)
-        cells = [f"`{row.key.replace('|', '/')[:120]}`", f"{row.count / count:g}", f"{total / row.count:.1f}"]
+        cells = [
+            f"`{row.key.replace('|', '/')[:120]}`",
+            f"{row.count / count:g}",
+            f"{total / row.count:.1f}",
+        ]
         cells += [f"{total / count:.0f}", f"{total / count / wall:.1%}"]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
@@ -106,11 +117,20 @@ def lines_of(title: str, found: tuple[float, list[Any]], count: int, device: str
 def main(arguments: argparse.Namespace) -> None:
     name = arguments.model
     values = configs.read_yaml(Path(name)) if name.endswith(".yaml") else {"preset": name}
-    values = configs.merge(values, {"compute": {"device": arguments.device}} if arguments.device else {})
+    values = configs.merge(
+        values, {"compute": {"device": arguments.device}} if arguments.device else {}
+    )
     run = Runs(values, Path("scripts")).config
     on_cuda = run.compute.device == "cuda"
-    lines = [f"# Profile on {torch.cuda.get_device_name() if on_cuda else 'a CPU'}, torch {torch.__version__}", ""]
-    parts: list[Callable[[], list[str]]] = [lambda: of_tokens(run, "float32"), lambda: of_training(run)]
+    lines = [
+        f"# Profile on {torch.cuda.get_device_name() if on_cuda else 'a CPU'}, torch"
+        f" {torch.__version__}",
+        "",
+    ]
+    parts: list[Callable[[], list[str]]] = [
+        lambda: of_tokens(run, "float32"),
+        lambda: of_training(run),
+    ]
     for part in (parts[0], lambda: of_tokens(run, "bfloat16"), parts[1]):
         lines += part()
         print("\n".join(lines[-30:]), flush=True)
@@ -120,7 +140,9 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", help="preset, or a YAML file with a config")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="overrides compute.device")
     parser.add_argument("--page", type=Path, help="file for the page")

@@ -1,8 +1,10 @@
-"""make gpu-check: the tests of this folder in a process with time limits, and a table of what they find.
+"""make gpu-check: the tests of this folder in a process with time limits, and a table of what they
+find.
 
-The table "gpu_check", in `gpu-check.parquet` and on the page `gpu-check.md`, has a row "not measured" for each test
-from the beginning, and what a test finds takes its place at once. Tests run in another process, because a capture of a
-CUDA graph that fails or hangs may leave nothing usable: after a failure or a time limit the next test gets a new one.
+The table "gpu_check", in `gpu-check.parquet` and on the page `gpu-check.md`, has a row "not
+measured" for each test from the beginning, and what a test finds takes its place at once. Tests run
+in another process, because a capture of a CUDA graph that fails or hangs may leave nothing usable:
+after a failure or a time limit the next test gets a new one.
 """
 
 import json
@@ -46,7 +48,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "limit(seconds, turn=1): time limit of a test, and when it runs")
+    config.addinivalue_line(
+        "markers", "limit(seconds, turn=1): time limit of a test, and when it runs"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -76,14 +80,23 @@ def run(request) -> Config:
 def record(request):
     """A function that adds a row of the table."""
 
-    def add(quantity: str, setting: str, value: float | None, unit: str = "", **further: str) -> None:
-        row = {"quantity": quantity, "setting": setting, "value": value, "unit": unit, "verdict": "", "note": ""}
+    def add(
+        quantity: str, setting: str, value: float | None, unit: str = "", **further: str
+    ) -> None:
+        row = {
+            "quantity": quantity,
+            "setting": setting,
+            "value": value,
+            "unit": unit,
+            "verdict": "",
+            "note": "",
+        }
         request.node.user_properties.append(("row", row | further))
 
     return add
 
 
-# --- the process that runs the tests ---------------------------------------------------------------------------------
+# --- the process that runs the tests --------------------------------------------------------------
 
 
 def pytest_sessionstart(session):
@@ -111,7 +124,11 @@ def pytest_runtest_setup(item):
 def pytest_runtest_makereport(item, call):
     report = yield
     if (peer := getattr(item.session, "peer", None)) is not None:
-        rows = [row for name, row in item.user_properties if name == "row"] if report.when == "call" else []
+        rows = (
+            [row for name, row in item.user_properties if name == "row"]
+            if report.when == "call"
+            else []
+        )
         if report.failed:
             rows.append(name_of(item) | {"verdict": FAILED, "note": first_line(call.excinfo.value)})
         elif report.skipped:
@@ -120,7 +137,7 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-# --- the process that waits for them ---------------------------------------------------------------------------------
+# --- the process that waits for them --------------------------------------------------------------
 
 
 def pytest_runtestloop(session):
@@ -128,7 +145,9 @@ def pytest_runtestloop(session):
     if (peer := getattr(session, "peer", None)) is not None:
         peer.sendall(json.dumps(["start", []]).encode() + b"\n")
         return None
-    if config.option.collectonly or not all(Path(__file__).parent in item.path.parents for item in items):
+    if config.option.collectonly or not all(
+        Path(__file__).parent in item.path.parents for item in items
+    ):
         return None
     device, folder = config.getoption("--device"), Path(config.getoption("--folder"))
     try:
@@ -141,7 +160,9 @@ def pytest_runtestloop(session):
     while items and time.monotonic() < end:
         items = serve(items, report, end, SLOWDOWN[device])
     session.testsfailed = len(report.failed)
-    print("", f"written: {folder}/gpu-check.md, {folder}/gpu-check.parquet", *report.failed, sep="\n")
+    print(
+        "", f"written: {folder}/gpu-check.md, {folder}/gpu-check.parquet", *report.failed, sep="\n"
+    )
     return True
 
 
@@ -149,9 +170,21 @@ def serve(items, report: "Report", end: float, slowdown: float) -> list:
     """Run tests in a new process, up to one that fails or takes too long; those that are left."""
     ours, theirs = socket.socketpair()
     options = [f"{name}={items[0].config.getoption(name)}" for name in ("--device", "--model")]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
     command += [f"--socket={theirs.fileno()}", *(item.nodeid for item in items)]
-    process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True
+    )
     theirs.close()
     lines, now = ours.makefile(), time.monotonic
     rows, reason = answer(ours, lines, now() + START * slowdown, "start")
@@ -175,7 +208,9 @@ def serve(items, report: "Report", end: float, slowdown: float) -> list:
     return []
 
 
-def answer(peer: socket.socket, lines, deadline: float, last: str = "teardown") -> tuple[list[dict], str]:
+def answer(
+    peer: socket.socket, lines, deadline: float, last: str = "teardown"
+) -> tuple[list[dict], str]:
     """The rows up to the last phase of a test, and why there are no more."""
     rows, when = [], ""
     while when != last:
@@ -194,7 +229,14 @@ def name_of(item) -> dict:
     """The row of a test that has found nothing."""
     setting = item.callspec.id if hasattr(item, "callspec") else ""
     name = item.originalname.removeprefix("test_").replace("_", " ")
-    return {"quantity": name, "setting": setting, "value": None, "unit": "", "verdict": SKIPPED, "note": "not reached"}
+    return {
+        "quantity": name,
+        "setting": setting,
+        "value": None,
+        "unit": "",
+        "verdict": SKIPPED,
+        "note": "not reached",
+    }
 
 
 class Report:
@@ -203,7 +245,11 @@ class Report:
     def __init__(self, folder: Path, device: str, items) -> None:
         self.folder, self.rows = folder, {item: [name_of(item)] for item in items}
         name = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
-        self.origin = {"device": name, "torch": torch.__version__, "commit": checkout(ROOT)["commit"] or ""}
+        self.origin = {
+            "device": name,
+            "torch": torch.__version__,
+            "commit": checkout(ROOT)["commit"] or "",
+        }
         self._write()
 
     def replace(self, item, rows) -> None:
@@ -215,17 +261,31 @@ class Report:
     @property
     def failed(self) -> list[str]:
         """A line for each row that fails the check."""
-        return [_line(row) for rows in self.rows.values() for row in rows if row["verdict"] in (FAILED, SKIPPED)]
+        return [
+            _line(row)
+            for rows in self.rows.values()
+            for row in rows
+            if row["verdict"] in (FAILED, SKIPPED)
+        ]
 
     def _write(self) -> None:
         sections = {item.path.stem.removeprefix("test_"): [] for item in self.rows}
         for item, rows in self.rows.items():
             sections[item.path.stem.removeprefix("test_")] += rows
-        flat = [{"section": section} | row | self.origin for section, rows in sections.items() for row in rows]
+        flat = [
+            {"section": section} | row | self.origin
+            for section, rows in sections.items()
+            for row in rows
+        ]
         self.folder.mkdir(parents=True, exist_ok=True)
         with tables.writing("gpu_check", self.folder / "gpu-check.parquet") as append:
             append({name: [row[name] for row in flat] for name in tables.columns("gpu_check")})
-        lines = ["# GPU check", "", ", ".join(f"{name}: {value}" for name, value in self.origin.items()), ""]
+        lines = [
+            "# GPU check",
+            "",
+            ", ".join(f"{name}: {value}" for name, value in self.origin.items()),
+            "",
+        ]
         lines += [f"- {line}" for line in self.failed]
         for section, rows in sections.items():
             lines += [
@@ -241,7 +301,13 @@ class Report:
 
 
 def _cell(value) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "/")
+    return (
+        ""
+        if value is None
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value).replace("|", "/")
+    )
 
 
 def _line(row) -> str:

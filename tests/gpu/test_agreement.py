@@ -31,7 +31,12 @@ SAME_EXITS = 0.995  # share of exits at the same step; rounding may decide a tie
 
 
 def config_of(device: str, **train) -> ConfigSlice:
-    return job_config(seed=SEED, device=device, model=MODEL, train=train_config(**{"precision": "float32"} | train))
+    return job_config(
+        seed=SEED,
+        device=device,
+        model=MODEL,
+        train=train_config(**{"precision": "float32"} | train),
+    )
 
 
 def untrained(config: ConfigSlice) -> TrainingState:
@@ -48,13 +53,17 @@ def trained(config: ConfigSlice, iterations: int, partial: Path) -> torch.Tensor
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
 def test_compiled_iterations_train_as_eager_ones_do(device, tmp_path):
     torch._dynamo.reset()
-    eager, compiled = (trained(config_of(device, compile=compile), 2, tmp_path / "none") for compile in (False, True))
+    eager, compiled = (
+        trained(config_of(device, compile=compile), 2, tmp_path / "none")
+        for compile in (False, True)
+    )
     torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-3)
 
 
 def test_an_iteration_in_bfloat16_has_nearly_the_loss_and_gradient_of_float32(device, tmp_path):
     exact, rounded = (
-        trained(config_of(device, precision=precision), 1, tmp_path / "none") for precision in ("float32", "bfloat16")
+        trained(config_of(device, precision=precision), 1, tmp_path / "none")
+        for precision in ("float32", "bfloat16")
     )
     assert 0 < ((rounded - exact).abs() / exact).max() < 0.05
 
@@ -75,7 +84,9 @@ def train_until_killed(device: str, partial: Path) -> None:
 
 def test_a_killed_segment_goes_on_where_it_was_saved(device, tmp_path):
     partial, config = tmp_path / "partial.safetensors", config_of(device)
-    process = multiprocessing.get_context("spawn").Process(target=train_until_killed, args=(device, partial))
+    process = multiprocessing.get_context("spawn").Process(
+        target=train_until_killed, args=(device, partial)
+    )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -84,14 +95,18 @@ def test_a_killed_segment_goes_on_where_it_was_saved(device, tmp_path):
     run_segment(Trainer(config, DATA), state, UNTIL, partial, IDENTITY)
     continued = torch.tensor([[row["loss"], row["gradient_norm"]] for row in state.log])
     # on CUDA sums of gradients have no fixed order
-    torch.testing.assert_close(continued, trained(config, UNTIL, tmp_path / "none"), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        continued, trained(config, UNTIL, tmp_path / "none"), rtol=1e-3, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("kind", ["captured", "compiled and captured"])
 def test_captured_steps_are_the_same_function(device, kind):
     model, tokens = small_model(loop_noise=0.3).to(device), text(1, 9)[0]
     expected, found = (
-        decode_text(Decoder(model, make_criterion("step_norm", 1.0), MAX_LOOPS, SEED, KINDS[name]), tokens)
+        decode_text(
+            Decoder(model, make_criterion("step_norm", 1.0), MAX_LOOPS, SEED, KINDS[name]), tokens
+        )
         for name in ("eager", kind)
     )
     assert_close(found[0], expected[0])
@@ -103,15 +118,24 @@ def test_loss_gradients_and_states_are_those_of_the_cpu(device, dtype):
     found = []
     for place in (device, "cpu"):
         source = torch.Generator().manual_seed(0)
-        tokens = torch.randint(TINY.vocab_size, (2, TINY.context_length + 1), generator=source).to(place)
-        model, noise = initialise(TINY, 0).to(place, dtype), EvaluationNoise(0, (0, 1), TINY.context_length)
+        tokens = torch.randint(TINY.vocab_size, (2, TINY.context_length + 1), generator=source).to(
+            place
+        )
+        model, noise = (
+            initialise(TINY, 0).to(place, dtype),
+            EvaluationNoise(0, (0, 1), TINY.context_length),
+        )
         loops = [5] * len(TINY.groups)
         loss = model.loss(model.hidden_states(tokens[:, :-1], loops, noise), tokens[:, 1:])
         loss.backward()
-        states = (state for stage in model.trace(tokens[:, :-1], loops, noise) for state in stage.states)
+        states = (
+            state for stage in model.trace(tokens[:, :-1], loops, noise) for state in stage.states
+        )
         found.append([loss, *(parameter.grad for parameter in model.parameters()), *states])
     for a, b in zip(*found, strict=True):
-        assert (a.detach().cpu() - b).norm() <= TOLERANCE[dtype] * b.detach().norm().clamp_min(1e-30)
+        assert (a.detach().cpu() - b).norm() <= TOLERANCE[dtype] * b.detach().norm().clamp_min(
+            1e-30
+        )
 
 
 @torch.inference_mode()
@@ -125,7 +149,13 @@ def test_tokens_exit_where_they_do_in_the_parallel_engine_on_the_cpu(device, nam
         criterion = make_criterion(name, threshold)
         expected = evaluate(models["cpu"], tokens, criterion, MAX_LOOPS, noise)[1].evaluations[:, 0]
         if kind == "parallel":
-            found = evaluate(models[device], tokens.to(device), criterion, MAX_LOOPS, noise)[1].evaluations[:, 0].cpu()
+            found = (
+                evaluate(models[device], tokens.to(device), criterion, MAX_LOOPS, noise)[1]
+                .evaluations[:, 0]
+                .cpu()
+            )
         else:
-            found = decode_text(Decoder(models[device], criterion, MAX_LOOPS, 0, KINDS[kind]), tokens[0])[1]
+            found = decode_text(
+                Decoder(models[device], criterion, MAX_LOOPS, 0, KINDS[kind]), tokens[0]
+            )[1]
         assert (found == expected).double().mean() >= SAME_EXITS, threshold

@@ -1,4 +1,6 @@
-"""Latency of decoding: each criterion with captured and with eager steps, and the bare matrix products."""
+"""Latency of decoding: each criterion with captured and with eager steps, and the bare matrix
+products.
+"""
 
 import pytest
 import torch
@@ -26,7 +28,11 @@ class Latency:
     def __init__(self, run) -> None:
         self.max_loops, self.seed = run.exits.max_loops, run.seed
         model = registry.architecture(run.model.architecture).initialise(run.model, run.seed)
-        self.model = model.to(run.compute.device, getattr(torch, run.exits.dtype)).eval().requires_grad_(False)
+        self.model = (
+            model.to(run.compute.device, getattr(torch, run.exits.dtype))
+            .eval()
+            .requires_grad_(False)
+        )
         self.loops = [self.max_loops] * len(run.model.groups)
         self.position = run.model.context_length // 2
         self.setting = f"{self.max_loops} loop steps, {run.exits.dtype}"
@@ -66,8 +72,12 @@ def test_bare_products(latency, record, kind, device):
     record("bare matrix products", f"{latency.setting}, {kind}", ms, "ms/token")
 
 
-@pytest.mark.filterwarnings("error:exits.compile", "error:exit criterion .* cannot be captured")  # another row's way
-@pytest.mark.parametrize("name", [name for name, criterion in CRITERIA.items() if not criterion.needs_gate])
+@pytest.mark.filterwarnings(
+    "error:exits.compile", "error:exit criterion .* cannot be captured"
+)  # another row's way
+@pytest.mark.parametrize(
+    "name", [name for name, criterion in CRITERIA.items() if not criterion.needs_gate]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_latency(latency, record, kind, name):
     """A criterion that decides at every step and never exits, and the same steps without it."""

@@ -1,4 +1,6 @@
-"""Speed of training: whole optimizer steps of the measured model on random tokens, after two that may compile."""
+"""Speed of training: whole optimizer steps of the measured model on random tokens, after two that
+may compile.
+"""
 
 import pytest
 import torch
@@ -6,7 +8,8 @@ import torch
 from twoscale.training import trial
 
 pytestmark = pytest.mark.gpu
-# Dense bf16 peak in TFLOP/s, without sparsity, by a part of the device's name (NVIDIA's data sheets).
+# Dense bf16 peak in TFLOP/s, without sparsity, by a part of the device's name (NVIDIA's data
+# sheets).
 PEAK_TFLOPS = {"H200": 989.0, "H100 80GB HBM3": 989.0, "H100 PCIe": 756.0, "A100": 312.0}
 UNITS = {"tokens_per_s": "tokens/s", "tflops": "TFLOP/s", "startup_s": "s", "memory_gb": "GB"}
 

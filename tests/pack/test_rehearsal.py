@@ -1,6 +1,8 @@
-"""A pack is made here and used where there is no network and nothing but what a machine with a GPU has; on the CPU.
+"""A pack is made here and used where there is no network and nothing but what a machine with a GPU
+has; on the CPU.
 
-It needs pip's registry for the wheels, and the environment with Python 3.12 and torch of the tests of other Pythons.
+It needs pip's registry for the wheels, and the environment with Python 3.12 and torch of the tests
+of other Pythons.
 """
 
 import json
@@ -37,18 +39,30 @@ FIGURES = {f"fig{number}.pdf" for number in range(1, 6)}
 
 @pytest.fixture
 def machine(tmp_path):
-    """A checkout with a pack on a machine where `python3` is the only name of an interpreter on PATH."""
+    """A checkout with a pack on a machine where `python3` is the only name of an interpreter on
+    PATH.
+    """
     if subprocess.run([*NO_NETWORK, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs a namespace without network, which unshare may not make here")
     has_torch = [PYTHON, "-c", "import torch"]
-    if not PYTHON.exists() or subprocess.run(has_torch, capture_output=True, check=False).returncode:
+    if (
+        not PYTHON.exists()
+        or subprocess.run(has_torch, capture_output=True, check=False).returncode
+    ):
         pytest.skip("needs Python 3.12 with torch: make test-tools SUITE=pythons")
     here = tmp_path / "here"
     shutil.copytree(ROOT, here, ignore=shutil.ignore_patterns(*NOT_CODE), symlinks=True)
     shell = os.environ | {"PYTHONPATH": str(here / "src")}
     compiles = tmp_path / "compiles.yaml"
     compiles.write_text("train: {compile: true}\n")  # as on CUDA
-    make = ["make", "--old-file=env", f"VENV={sys.prefix}", "gpu-pack", "PRESET=tiny", f"CONFIG={compiles}"]
+    make = [
+        "make",
+        "--old-file=env",
+        f"VENV={sys.prefix}",
+        "gpu-pack",
+        "PRESET=tiny",
+        f"CONFIG={compiles}",
+    ]
     done = subprocess.run(make, cwd=here, capture_output=True, text=True, env=shell, check=False)
     if "python -m pip: found exit status" in done.stderr:
         pytest.skip("needs wheels, which pip could not download")
@@ -70,13 +84,23 @@ class Machine:
         for path in (*names, folder / "python/bin/python3"):
             path.unlink()
         (folder / "python/bin/python3").symlink_to(interpreter)
-        self.environment = {"PATH": f"{folder}/python/bin:/usr/bin:/bin", "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+        self.environment = {
+            "PATH": f"{folder}/python/bin:/usr/bin:/bin",
+            "HOME": str(folder),
+            "OMP_NUM_THREADS": "1",
+        }
         assert shutil.which("python", path=self.environment["PATH"]) in (None, "/usr/bin/python")
 
     def pack(self, *arguments: str) -> str:
         command = [*NO_NETWORK, "gpu-pack/pack.sh", *arguments]
         done = subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+            command,
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stdout + done.stderr + self.log
         return done.stdout
@@ -103,16 +127,22 @@ def jobs_done(status: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def test_a_killed_session_is_continued_and_five_figures_and_the_claims_come_out_of_its_archive(machine, tmp_path):
+def test_a_killed_session_is_continued_and_five_figures_and_the_claims_come_out_of_its_archive(
+    machine, tmp_path
+):
     assert "is running" in machine.pack("run", "--minutes", str(MINUTES), "--device", "cpu")
     first = machine.root / "results/tiny/checkpoints/iteration_000000.safetensors"
     machine.wait(first.exists)
     machine.wait(lambda: jobs_done(machine.pack("status"))[0] >= 1)
     chosen = (machine.root / "results/tiny/gpu/config.yaml").read_text()
     os.killpg(machine.session["pid"], signal.SIGKILL)
-    machine.wait(lambda: "stopped in stage" in machine.pack("status", "collect", "--to", str(tmp_path)))
+    machine.wait(
+        lambda: "stopped in stage" in machine.pack("status", "collect", "--to", str(tmp_path))
+    )
     with zipfile.ZipFile(tmp_path / "tiny.zip") as early:
-        assert {"tiny/gpu/session.json", "tiny/gpu/log.txt", "tiny/gpu/trial.json"} <= set(early.namelist())
+        assert {"tiny/gpu/session.json", "tiny/gpu/log.txt", "tiny/gpu/trial.json"} <= set(
+            early.namelist()
+        )
     written = first.stat().st_mtime_ns
 
     assert "has ended with exit status 0" in machine.pack("run", "--wait"), machine.log
@@ -127,10 +157,17 @@ def test_a_killed_session_is_continued_and_five_figures_and_the_claims_come_out_
 
     machine.pack("collect", "--to", str(tmp_path))
     with zipfile.ZipFile(tmp_path / "tiny.zip") as file:
-        assert FIGURES | {"claims.md", "training.pdf", "snapshot/manifest.json"} <= set(file.namelist())
+        assert FIGURES | {"claims.md", "training.pdf", "snapshot/manifest.json"} <= set(
+            file.namelist()
+        )
         assert all(file.read(name).startswith(b"%PDF") for name in FIGURES)
-        assert json.loads(file.read("snapshot/manifest.json"))["versions"]["python"].startswith("3.12")
+        assert json.loads(file.read("snapshot/manifest.json"))["versions"]["python"].startswith(
+            "3.12"
+        )
     stages = [machine.session[name]["status"] for name in ("training", "analyses", "latency")]
     assert stages == [0, 0, 0]
     assert machine.session["profile"]["seconds"] > 0
-    assert "compiled, 4 sequences" in machine.session["choice"] or "because compilation" in machine.session["choice"]
+    assert (
+        "compiled, 4 sequences" in machine.session["choice"]
+        or "because compilation" in machine.session["choice"]
+    )

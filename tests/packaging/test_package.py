@@ -1,4 +1,6 @@
-"""The project in the eyes of mypy, of setuptools, of a linter of containers, and of `snakedeploy`."""
+"""The project in the eyes of mypy, of setuptools, of a linter of containers, and of
+`snakedeploy`.
+"""
 
 import shutil
 import subprocess
@@ -13,7 +15,9 @@ import twoscale
 from tests.workflow.conftest import Project, environment, fresh, publish  # noqa: F401 - a fixture
 from twoscale.config import PROJECT
 
-MYPY, HADOLINT = (shutil.which(name, path=Path(sys.executable).parent) for name in ("mypy", "hadolint"))
+MYPY, HADOLINT = (
+    shutil.which(name, path=Path(sys.executable).parent) for name in ("mypy", "hadolint")
+)
 SCRIPT = """
 import twoscale
 run = twoscale.open_run("results/demo", iteration=400)
@@ -36,13 +40,27 @@ TYPES = {
 }
 
 
-@pytest.mark.skipif(not (MYPY and find_spec("pandas-stubs")), reason="needs stubs: make test-tools SUITE=packaging")
+@pytest.mark.skipif(
+    not (MYPY and find_spec("pandas-stubs")), reason="needs stubs: make test-tools SUITE=packaging"
+)
 def test_a_users_script_has_types_and_a_wrong_name_or_argument_is_found(tmp_path):
-    script, wrong = tmp_path / "script.py", ("twoscale.opne_run", "twoscale.open_run(3)", "run.trace(loops=12)")
+    script, wrong = (
+        tmp_path / "script.py",
+        ("twoscale.opne_run", "twoscale.open_run(3)", "run.trace(loops=12)"),
+    )
     script.write_text("\n".join([SCRIPT, *(f"reveal_type({name})" for name in TYPES), *wrong]))
-    command = [MYPY, "--python-executable", sys.executable, "--cache-dir", tmp_path / "cache", script]
+    command = [
+        MYPY,
+        "--python-executable",
+        sys.executable,
+        "--cache-dir",
+        tmp_path / "cache",
+        script,
+    ]
     # in a folder without the settings of the project
-    lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout.splitlines()
+    lines = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
     revealed = [line.split('"')[1] for line in lines if "Revealed type is" in line]
     assert [name.replace("pandas.core.frame.", "pandas.") for name in revealed] == [*TYPES.values()]
     codes = [line.rpartition("[")[2] for line in lines if ": error: " in line]
@@ -53,17 +71,31 @@ def test_the_built_package_has_the_version_says_that_it_has_types_and_is_importe
     pytest.importorskip("setuptools", reason="needs setuptools, which builds the package")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, tmp_path)
-    shutil.copytree(PROJECT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
-    build = "from setuptools import build_meta as b; b.build_sdist('dist'); print('wheel: ' + b.build_wheel('dist'))"
-    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True, check=False)
+    shutil.copytree(
+        PROJECT / "src",
+        tmp_path / "src",
+        ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"),
+    )
+    build = (
+        "from setuptools import build_meta as b; b.build_sdist('dist'); print('wheel: ' +"
+        " b.build_wheel('dist'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     wheel = tmp_path / "dist" / done.stdout.strip().rpartition("wheel: ")[2]
     assert wheel.name.startswith(f"twoscale-{twoscale.__version__}-")
     assert "twoscale/py.typed" in zipfile.ZipFile(wheel).namelist()
     assert (tmp_path / "dist" / f"twoscale-{twoscale.__version__}.tar.gz").is_file()
     # isolated, without site-packages: no other package is there
-    bare = f"import sys; sys.path.insert(0, {str(wheel)!r}); import twoscale; print(twoscale.__version__)"
-    alone = subprocess.run([sys.executable, "-I", "-S", "-c", bare], capture_output=True, text=True, check=False)
+    bare = (
+        f"import sys; sys.path.insert(0, {str(wheel)!r}); import twoscale;"
+        f" print(twoscale.__version__)"
+    )
+    alone = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", bare], capture_output=True, text=True, check=False
+    )
     assert (alone.returncode, alone.stdout.strip()) == (0, twoscale.__version__), alone.stderr
 
 
@@ -72,7 +104,11 @@ def test_the_linter_has_no_objection_to_the_recipe_and_has_one_to_an_unpinned_ba
     recipe, careless = PROJECT / "envs" / "Dockerfile", tmp_path / "Dockerfile"
     done = subprocess.run([HADOLINT, recipe], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
-    text = recipe.read_text().replace("python:3.11-slim-bookworm", "python:latest").replace(" ignore=", " ")
+    text = (
+        recipe.read_text()
+        .replace("python:3.11-slim-bookworm", "python:latest")
+        .replace(" ignore=", " ")
+    )
     careless.write_text(text)
     assert subprocess.run([HADOLINT, careless], capture_output=True, check=False).returncode == 1
 
@@ -86,7 +122,14 @@ def test_a_deployed_workflow_plans_the_same_jobs(fresh, tmp_path_factory, monkey
         monkeypatch.setenv(name, value)
     folder = tmp_path_factory.mktemp("deployed")
     snakedeploy = str(Path(sys.executable).with_name("snakedeploy"))
-    deploy = [snakedeploy, "deploy-workflow", "https://github.com/someone/twoscale", str(folder), "--tag", "v1"]
+    deploy = [
+        snakedeploy,
+        "deploy-workflow",
+        "https://github.com/someone/twoscale",
+        str(folder),
+        "--tag",
+        "v1",
+    ]
     subprocess.run(deploy, check=True, env=environment())
     assert (folder / "config/config.yaml").read_text() == (fresh.root / "config.yaml").read_text()
     assert (folder / "config/README.md").exists()

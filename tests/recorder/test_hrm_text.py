@@ -1,4 +1,6 @@
-"""The recorder on HRM-Text of the transformers package: two modules at two speeds, random weights."""
+"""The recorder on HRM-Text of the transformers package: two modules at two speeds, random
+weights.
+"""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,9 @@ from twoscale.recorder.recorded import table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 from twoscale.recorder.run import draw_run
 
-transformers = pytest.importorskip("transformers", reason="needs transformers: make test-tools SUITE=recorder")
+transformers = pytest.importorskip(
+    "transformers", reason="needs transformers: make test-tools SUITE=recorder"
+)
 if not hasattr(transformers, "HrmTextConfig"):
     pytest.skip("needs transformers >= 5.9, which has HRM-Text", allow_module_level=True)
 
@@ -73,9 +77,18 @@ def test_the_slow_state_after_k_steps_and_its_loss_are_those_of_a_model_of_k_cyc
     last = other.model(input_ids=TOKENS).last_hidden_state
     np.testing.assert_allclose(rows["state_norm"], last.norm(dim=-1).flatten(), rtol=1e-6)
     quality = read(folder, "scaling_quality").query("loops == @cycles")
-    assert np.average(quality["ce"], weights=quality["tokens"]) == pytest.approx(output.loss.item(), rel=1e-6)
+    assert np.average(quality["ce"], weights=quality["tokens"]) == pytest.approx(
+        output.loss.item(), rel=1e-6
+    )
 
 
 def test_its_figures_and_claims_are_drawn(folder):
     names = [path.name for path in draw_run(folder, text="random ids")]
-    assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "scaling.pdf", "path_types.pdf", "claims.md"]
+    assert names == [
+        "fig1.pdf",
+        "fig3.pdf",
+        "fig5.pdf",
+        "scaling.pdf",
+        "path_types.pdf",
+        "claims.md",
+    ]

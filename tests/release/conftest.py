@@ -1,4 +1,6 @@
-"""What the tests of exports share. It is imported before transformers, which reads its variables once."""
+"""What the tests of exports share. It is imported before transformers, which reads its variables
+once.
+"""
 
 import atexit
 import os
@@ -7,7 +9,8 @@ import tempfile
 
 import torch
 
-# copies of the code of exported models, which transformers imports from there; no test needs a network
+# copies of the code of exported models, which transformers imports from there; no test needs a
+# network
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="hf-home-")
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -49,7 +49,9 @@ def release(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory, release):
-    """A folder with two tasks. The answers of the second are the choices of the model at two loops."""
+    """A folder with two tasks. The answers of the second are the choices of the model at two
+    loops.
+    """
     folder = tmp_path_factory.mktemp("tasks")
     documents = [{"text": text, "choices": ["a", "b", "c"]} for text in TEXTS]
     for document in documents:
@@ -57,7 +59,9 @@ def tasks(tmp_path_factory, release):
         prompt = release.tokenizer.encode(document["text"])
         scores = [nats(release, prompt, f" {choice}", 2) for choice in document["choices"]]
         document["answer"] = scores.index(min(scores))
-    (folder / "texts.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    (folder / "texts.jsonl").write_text(
+        "".join(json.dumps(document) + "\n" for document in documents)
+    )
     for name, task in (("rolling", ROLLING), ("choice", CHOICE)):
         (folder / f"{name}.yaml").write_text(task.format(file=folder / "texts.jsonl"))
     return folder
@@ -70,7 +74,9 @@ def nats(release, prompt, text, loops):
     with torch.no_grad():
         logits = release.model(tokens[:, :-1], [loops] * len(release.model.config.groups), noise)
     first = len(prompt) - 1
-    return torch.nn.functional.cross_entropy(logits[0, first:], tokens[0, first + 1 :], reduction="sum").item()
+    return torch.nn.functional.cross_entropy(
+        logits[0, first:], tokens[0, first + 1 :], reduction="sum"
+    ).item()
 
 
 def measure(release, tasks, task, arguments):
@@ -80,13 +86,22 @@ def measure(release, tasks, task, arguments):
 
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     found = simple_evaluate(
-        model="hf", model_args=arguments, tasks=[task], task_manager=manager, device="cpu", batch_size=2
+        model="hf",
+        model_args=arguments,
+        tasks=[task],
+        task_manager=manager,
+        device="cpu",
+        batch_size=2,
     )
     return found["results"][task]
 
 
-@pytest.mark.parametrize(("arguments", "loops"), [("", MAX_LOOPS), (",max_loops=1", 1), (",max_loops=2", 2)])
-def test_the_perplexity_of_a_text_is_that_of_the_library_at_these_loops(release, tasks, arguments, loops):
+@pytest.mark.parametrize(
+    ("arguments", "loops"), [("", MAX_LOOPS), (",max_loops=1", 1), (",max_loops=2", 2)]
+)
+def test_the_perplexity_of_a_text_is_that_of_the_library_at_these_loops(
+    release, tasks, arguments, loops
+):
     result = measure(release, tasks, "local_text", arguments)
     size = sum(len(text.encode()) for text in TEXTS)
     end = [release.tokenizer.end_of_text]
@@ -101,7 +116,11 @@ def test_choices_are_those_of_the_library_at_these_loops(release, tasks):
 def test_an_exit_criterion_and_a_checkpoint_are_arguments_too(release, tasks):
     full, early, first = (
         measure(release, tasks, "local_text", arguments)["byte_perplexity,none"]
-        for arguments in ("", ",exit_criterion=fixed,exit_threshold=1", ",subfolder=iteration_000000")
+        for arguments in (
+            "",
+            ",exit_criterion=fixed,exit_threshold=1",
+            ",subfolder=iteration_000000",
+        )
     )
     one = measure(release, tasks, "local_text", ",max_loops=1")["byte_perplexity,none"]
     assert early == pytest.approx(one, rel=1e-9) != full

@@ -30,7 +30,9 @@ CLOSE = {"rtol": 0, "atol": 1e-12}
 
 def load(folder, **options):
     options = {"dtype": torch.float64} | options
-    return transformers_class("AutoModelForCausalLM").from_pretrained(folder, trust_remote_code=True, **options)
+    return transformers_class("AutoModelForCausalLM").from_pretrained(
+        folder, trust_remote_code=True, **options
+    )
 
 
 def load_tokenizer(folder):
@@ -116,13 +118,19 @@ def test_a_checkpoint_is_a_sub_folder(exports):
     export, last = exports("paper")
     first = load(export.folder, subfolder="iteration_000000")
     weights = exported.initialise(export.model.config, 0).state_dict()
-    assert first.state_dict().keys() == last.state_dict().keys() == {f"model.{name}" for name in weights}
+    assert (
+        first.state_dict().keys()
+        == last.state_dict().keys()
+        == {f"model.{name}" for name in weights}
+    )
     assert (first.config.iteration, last.config.iteration) == (0, 20)
     assert not torch.equal(first(ids()).logits, last(ids()).logits)
     assert torch.equal(load(export.folder / "iteration_000000")(ids()).logits, first(ids()).logits)
 
 
-def test_logits_have_the_dtype_of_the_weights_and_tables_of_rotary_embeddings_are_made_anew(exports):
+def test_logits_have_the_dtype_of_the_weights_and_tables_of_rotary_embeddings_are_made_anew(
+    exports,
+):
     export, _ = exports("halves")
     model = load(export.folder, dtype=torch.float32)
     again = load(export.folder, dtype="auto").double()
@@ -144,24 +152,32 @@ def test_exits_are_those_of_the_library_with_and_without_a_cache(exports, name):
     export, model = exports("gate")
     tokens = torch.arange(2 * CONTEXT).reshape(2, -1) * 5 % 257
     noise = EvaluationNoise.of(export.model.config, SEED, [0, 0])
-    logits, counts = evaluate(export.model, tokens, make_criterion(name, THRESHOLDS[name]), MAX_LOOPS, noise)
+    logits, counts = evaluate(
+        export.model, tokens, make_criterion(name, THRESHOLDS[name]), MAX_LOOPS, noise
+    )
     assert name == "fixed" or len(counts.evaluations.unique()) > 1
     for cached in (False, True):
-        found = model(tokens, exit_criterion=name, exit_threshold=THRESHOLDS[name], use_cache=cached)
+        found = model(
+            tokens, exit_criterion=name, exit_threshold=THRESHOLDS[name], use_cache=cached
+        )
         assert torch.equal(found.evaluations, counts.evaluations)
         torch.testing.assert_close(found.logits.clone(), logits.clone(), **CLOSE)
 
 
 def test_the_criterion_of_the_config_holds_unless_a_call_has_another(exports):
     export, model = exports("paper")
-    adaptive = load(export.folder, exit_criterion="acceleration", exit_threshold=THRESHOLDS["acceleration"])
+    adaptive = load(
+        export.folder, exit_criterion="acceleration", exit_threshold=THRESHOLDS["acceleration"]
+    )
     options = {"exit_criterion": "acceleration", "exit_threshold": THRESHOLDS["acceleration"]}
     assert torch.equal(adaptive(ids()).evaluations, model(ids(), **options).evaluations)
     assert adaptive(ids(), exit_threshold=1e-9).evaluations.unique().tolist() == [MAX_LOOPS]
     assert torch.equal(adaptive(ids(), exit_criterion="none").logits, model(ids()).logits)
 
 
-@pytest.mark.parametrize("options", [{}, {"exit_criterion": "acceleration", "exit_threshold": 4.0}], ids=["all", "a"])
+@pytest.mark.parametrize(
+    "options", [{}, {"exit_criterion": "acceleration", "exit_threshold": 4.0}], ids=["all", "a"]
+)
 def test_a_text_of_a_batch_with_padding_is_the_text_alone(exports, options):
     """Positions and noise are those of the text, not of the columns."""
     export, model = exports("loop_noise")
@@ -206,7 +222,16 @@ model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, dty
 inputs = tokenizer({prompt!r}, return_tensors="pt")
 print(json.dumps(model.generate(**inputs, max_new_tokens={new}, do_sample=False, eos_token_id=None)[0].tolist()))
 """
-OURS = ("twoscale", "pydantic", "tiktoken", "pandas", "pyarrow", "datasets", "matplotlib", "snakemake")
+OURS = (
+    "twoscale",
+    "pydantic",
+    "tiktoken",
+    "pandas",
+    "pyarrow",
+    "datasets",
+    "matplotlib",
+    "snakemake",
+)
 
 
 def test_a_process_without_the_packages_of_this_project_generates_the_same_text(exports):
@@ -227,7 +252,9 @@ def test_the_loss_of_labels_is_the_mean_cross_entropy_and_has_gradients(exports)
     tokens = torch.arange(CONTEXT)[None]
     output = model(tokens, labels=tokens)
     expected = torch.nn.functional.cross_entropy(output.logits[0, :-1], tokens[0, 1:])
-    torch.testing.assert_close(output.loss.double(), expected, rtol=1e-6, atol=0)  # transformers computes it in float32
+    torch.testing.assert_close(
+        output.loss.double(), expected, rtol=1e-6, atol=0
+    )  # transformers computes it in float32
     output.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
@@ -236,7 +263,12 @@ def padded(texts, behind=False):
     """A batch (B, T) of texts (1, N) each with padding before or after them, and its mask."""
     longest = max(text.shape[1] for text in texts)
     return (
-        torch.cat([torch.nn.functional.pad(row, (longest - row.shape[1], 0)[:: -1 if behind else 1]) for row in rows])
+        torch.cat(
+            [
+                torch.nn.functional.pad(row, (longest - row.shape[1], 0)[:: -1 if behind else 1])
+                for row in rows
+            ]
+        )
         for rows in (texts, [torch.ones_like(text) for text in texts])
     )
 
@@ -257,17 +289,44 @@ def test_the_loss_of_a_batch_with_padding_is_that_of_the_texts_alone(exports, ca
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"input_ids": torch.zeros(1, 25, dtype=torch.int64)}, "input_ids: found 25 tokens, expected at most 24"),
-        ({"max_loops": 0}, r"max_loops: found 0, expected a whole number of loop steps, at least 1\."),
-        ({"exit_criterion": "akceleration", "exit_threshold": 0.1}, r"unknown, .*did you mean acceleration\?"),
+        (
+            {"input_ids": torch.zeros(1, 25, dtype=torch.int64)},
+            "input_ids: found 25 tokens, expected at most 24",
+        ),
+        (
+            {"max_loops": 0},
+            r"max_loops: found 0, expected a whole number of loop steps, at least 1\.",
+        ),
+        (
+            {"exit_criterion": "akceleration", "exit_threshold": 0.1},
+            r"unknown, .*did you mean acceleration\?",
+        ),
         ({"exit_criterion": "kl"}, r"exit_threshold: found None, expected a number > 0\."),
-        ({"exit_criterion": "kl", "exit_threshold": -1.0}, r"exit_threshold: found -1.0, expected a number > 0\."),
+        (
+            {"exit_criterion": "kl", "exit_threshold": -1.0},
+            r"exit_threshold: found -1.0, expected a number > 0\.",
+        ),
         ({"exit_threshold": 0.1}, "exit_threshold: found 0.1, but no exit_criterion"),
-        ({"exit_criterion": "fixed", "exit_threshold": 9}, "exit_threshold: found 9, expected at most max_loops = 5"),
-        ({"exit_criterion": "exit_gate", "exit_threshold": 0.5}, "expected a model with model.exit_gate: true"),
-        ({"attention_mask": torch.ones(1, 3)}, r"attention_mask: found the shape \(1, 3\), expected \(1, 10\)"),
-        ({"attention_mask": torch.arange(10)[None] % 2}, "found padding inside a text, expected it before or after"),
-        ({"inputs_embeds": torch.zeros(1, 10, 8)}, r"input_ids: expected either input_ids or inputs_embeds\."),
+        (
+            {"exit_criterion": "fixed", "exit_threshold": 9},
+            "exit_threshold: found 9, expected at most max_loops = 5",
+        ),
+        (
+            {"exit_criterion": "exit_gate", "exit_threshold": 0.5},
+            "expected a model with model.exit_gate: true",
+        ),
+        (
+            {"attention_mask": torch.ones(1, 3)},
+            r"attention_mask: found the shape \(1, 3\), expected \(1, 10\)",
+        ),
+        (
+            {"attention_mask": torch.arange(10)[None] % 2},
+            "found padding inside a text, expected it before or after",
+        ),
+        (
+            {"inputs_embeds": torch.zeros(1, 10, 8)},
+            r"input_ids: expected either input_ids or inputs_embeds\.",
+        ),
         ({"input_ids": None}, r"input_ids: expected either input_ids or inputs_embeds\."),
         (
             {"output_hidden_states": True, "exit_criterion": "kl", "exit_threshold": 0.1},
@@ -280,7 +339,10 @@ def test_the_loss_of_a_batch_with_padding_is_that_of_the_texts_alone(exports, ca
         ({"head_mask": torch.ones(2, 2)}, "head_mask: not supported"),
         ({"max_loop": 3}, r"max_loop: not supported by this model \(did you mean max_loops\?\)\."),
         ({"num_steps": 3}, "num_steps: not supported"),
-        ({"past_key_values": ()}, "past_key_values: found tuple, expected None or what a call with max_loops = 5"),
+        (
+            {"past_key_values": ()},
+            "past_key_values: found tuple, expected None or what a call with max_loops = 5",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_in_one_sentence(exports, options, sentence):
@@ -312,7 +374,9 @@ def test_positions_of_padding_and_after_a_cache_are_those_of_the_texts(exports):
     expected = model(tokens, attention_mask=mask).logits
     assert torch.equal(model(tokens, attention_mask=mask, position_ids=positions).logits, expected)
     first = model(tokens[:, :-1], attention_mask=mask[:, :-1], use_cache=True)
-    last = model(tokens[:, -1:], attention_mask=mask, cache=first.cache, position_ids=positions[:, -1:])
+    last = model(
+        tokens[:, -1:], attention_mask=mask, cache=first.cache, position_ids=positions[:, -1:]
+    )
     torch.testing.assert_close(last.logits, expected[:, -1:], **CLOSE)
 
 
@@ -335,7 +399,9 @@ def test_a_conversation_goes_on_with_the_cache_that_generate_returned(exports):
     _, model = exports("paper")
     options = {"do_sample": False, "eos_token_id": None}
     first = model.generate(ids(), max_new_tokens=4, return_dict_in_generate=True, **options)
-    second = model.generate(first.sequences, past_key_values=first.past_key_values, max_new_tokens=4, **options)
+    second = model.generate(
+        first.sequences, past_key_values=first.past_key_values, max_new_tokens=4, **options
+    )
     assert torch.equal(second, model.generate(ids(), max_new_tokens=8, **options))
 
 
@@ -350,7 +416,9 @@ def test_sampling_and_the_pipeline_of_text_generation_work(exports):
 
 
 def library_states(model, tokens):
-    """The embedding, outputs of unlooped layers and states after each loop step, in the order of the pass."""
+    """The embedding, outputs of unlooped layers and states after each loop step, in the order of
+    the pass.
+    """
     noise = EvaluationNoise.of(model.config, SEED, [0] * len(tokens))
     with torch.no_grad():
         embedding, *stages = model.trace(tokens, [MAX_LOOPS] * len(model.config.groups), noise)
@@ -388,7 +456,9 @@ def test_hidden_states_of_a_text_in_a_batch_with_padding_are_those_of_the_text(e
     texts = [ids("the loop"), ids("a state of it")]
     tokens, mask = padded(texts)
     for cached in (False, True):
-        found = model(tokens, attention_mask=mask, output_hidden_states=True, use_cache=cached).hidden_states
+        found = model(
+            tokens, attention_mask=mask, output_hidden_states=True, use_cache=cached
+        ).hidden_states
         alone = model(texts[0], output_hidden_states=True).hidden_states
         for batch, one in zip(found, alone, strict=True):
             torch.testing.assert_close(batch[0, -8:], one[0], **CLOSE)
@@ -410,16 +480,25 @@ def test_embeddings_in_place_of_ids_give_the_same_logits_texts_and_gradients(exp
     assert torch.equal(model.generate(inputs_embeds=prompt, **options), expected)
     assert expected.shape == (1, CONTEXT - ids().shape[1])
     _, parcae = exports("parcae")
-    with pytest.raises(Exception, match="inputs_embeds: not supported by this model, whose value embeddings need"):
+    with pytest.raises(
+        Exception, match="inputs_embeds: not supported by this model, whose value embeddings need"
+    ):
         parcae(inputs_embeds=prompt)
 
 
-@pytest.mark.parametrize("options", [{}, {"exit_criterion": "acceleration", "exit_threshold": 4.0}], ids=["all", "a"])
+@pytest.mark.parametrize(
+    "options", [{}, {"exit_criterion": "acceleration", "exit_threshold": 4.0}], ids=["all", "a"]
+)
 def test_beam_search_finds_the_same_texts_with_and_without_a_cache(exports, options):
     """After each token the cache is reordered, also the padding before its texts."""
     export, model = exports("loop_noise")
     batch = load_tokenizer(export.folder)(["Return", "the loop"], return_tensors="pt", padding=True)
-    options = options | {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": NEW, "eos_token_id": None}
+    options = options | {
+        "num_beams": 4,
+        "num_return_sequences": 2,
+        "max_new_tokens": NEW,
+        "eos_token_id": None,
+    }
     found = model.generate(**batch, **options, do_sample=False)
     assert found.shape == (4, batch.input_ids.shape[1] + NEW)
     assert torch.equal(found, model.generate(**batch, **options, do_sample=False, use_cache=False))
@@ -430,7 +509,9 @@ def test_reordering_a_cache_moves_texts_with_their_padding(exports):
     tokens, mask = padded([ids("the loop"), ids("a state of it")])
     cache = model(tokens[:, :-1], attention_mask=mask[:, :-1], use_cache=True).cache
     cache.reorder_cache(torch.tensor([1, 1]))
-    found = model(tokens[1:, -1:].expand(2, -1), attention_mask=mask[1:].expand(2, -1), cache=cache).logits
+    found = model(
+        tokens[1:, -1:].expand(2, -1), attention_mask=mask[1:].expand(2, -1), cache=cache
+    ).logits
     expected = model(ids("a state of it")).logits[:, -1:]
     torch.testing.assert_close(found, expected.expand(2, -1, -1), **CLOSE)
 
@@ -438,28 +519,51 @@ def test_reordering_a_cache_moves_texts_with_their_padding(exports):
 def test_what_the_model_cannot_do_ends_in_a_sentence_that_says_what_to_do(exports):
     _, model = exports("paper")
     for name in ("gradient_checkpointing_enable", "activation_checkpointing_enable"):
-        with pytest.raises(Exception, match=r"^gradient_checkpointing_enable: not .*; use smaller batches .*recompute"):
+        with pytest.raises(
+            Exception,
+            match=r"^gradient_checkpointing_enable: not .*; use smaller batches .*recompute",
+        ):
             getattr(model, name)()
-    with pytest.raises(Exception, match=r"^resize_token_embeddings: found 300 tokens, expected 257, .*; train a run"):
+    with pytest.raises(
+        Exception,
+        match=r"^resize_token_embeddings: found 300 tokens, expected 257, .*; train a run",
+    ):
         model.resize_token_embeddings(300)
     for same in (None, 257, 258):  # all ids, and these with padding, which needs no embedding
         assert model.resize_token_embeddings(same) is model.get_input_embeddings()
 
 
 def test_an_export_of_e6ca50da_generates_after_its_code_was_replaced(tmp_path):
-    """CHANGELOG.md says how. The archive is the export of a model with random weights; its code knows no `cache`."""
+    """CHANGELOG.md says how. The archive is the export of a model with random weights; its code
+    knows no `cache`.
+    """
     folder = tmp_path / "export"
     with ZipFile(Path(__file__).with_name("export_e6ca50da.zip")) as archive:
         archive.extractall(folder)
     subprocess.run([sys.executable, "-m", "twoscale.export", folder], check=True)
     # transformers 5.23 with the code of the archive generated this text
-    assert greedy(load(folder))[0].tolist() == [83, 235, 222, 206, 5, 25, 240, 222, 240, 5, 240, 222]
+    assert greedy(load(folder))[0].tolist() == [
+        83,
+        235,
+        222,
+        206,
+        5,
+        25,
+        240,
+        222,
+        240,
+        5,
+        240,
+        222,
+    ]
 
 
 def test_a_cache_of_other_loops_and_a_prompt_beyond_the_context_are_refused(exports):
     _, model = exports("paper")
     cache = model(ids(), use_cache=True, max_loops=2).past_key_values
-    with pytest.raises(Exception, match="past_key_values: found LoopCache, expected None or what a call"):
+    with pytest.raises(
+        Exception, match="past_key_values: found LoopCache, expected None or what a call"
+    ):
         model(ids(), past_key_values=cache)
     with pytest.raises(Exception, match="input_ids: found 25 tokens"):
         model.generate(torch.zeros(1, 25, dtype=torch.int64), max_new_tokens=20)
@@ -474,7 +578,9 @@ def test_padding_is_no_end_of_text(exports):
     tokenizer = load_tokenizer(export.folder)
     assert tokenizer.pad_token_id == model.config.padding_id == export.tokenizer.vocab_size
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
-    model.config.pad_token_id = tokenizer.pad_token_id  # as Trainer does; transformers warns of it where it is loaded
+    model.config.pad_token_id = (
+        tokenizer.pad_token_id
+    )  # as Trainer does; transformers warns of it where it is loaded
     assert "pad_token_id" not in model.config.to_dict()
     collator = transformers_class("DataCollatorForLanguageModeling")(tokenizer, mlm=False)
     end = tokenizer.eos_token_id

@@ -21,7 +21,17 @@ ELSEWHERE = ("http://", "https://", "mailto:", "data:")
 
 
 def build(root: Path, out: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", root / "mkdocs.yml", "-d", out]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        root / "mkdocs.yml",
+        "-d",
+        out,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -36,17 +46,27 @@ def site(tmp_path_factory):
 @pytest.fixture
 def small(tmp_path):
     """A copy of the project's site settings with two pages of its own."""
-    shutil.copytree(PROJECT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.ipynb"))
+    shutil.copytree(
+        PROJECT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.ipynb")
+    )
     settings = (PROJECT / "mkdocs.yml").read_text().partition("\nnav:")[0]
     (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav: [index.md, page.md]\n")
     (tmp_path / "code.py").write_text("answer = 42\n")
-    (tmp_path / "README.md").write_text("# Start\n\n[page](docs/page.md#part-1-a) ![picture](docs/fig1.png)\n")
-    (tmp_path / "docs" / "page.md").write_text("# Page\n\n## Part 1: a\n\n[start](../README.md) [code](../code.py)\n")
+    (tmp_path / "README.md").write_text(
+        "# Start\n\n[page](docs/page.md#part-1-a) ![picture](docs/fig1.png)\n"
+    )
+    (tmp_path / "docs" / "page.md").write_text(
+        "# Page\n\n## Part 1: a\n\n[start](../README.md) [code](../code.py)\n"
+    )
     return tmp_path
 
 
 def pages(site):
-    return {page: page.read_text(encoding="utf-8") for page in site.rglob("*.html") if page.name != "404.html"}
+    return {
+        page: page.read_text(encoding="utf-8")
+        for page in site.rglob("*.html")
+        if page.name != "404.html"
+    }
 
 
 def test_every_link_and_picture_of_every_page_is_in_the_site(site):
@@ -54,7 +74,9 @@ def test_every_link_and_picture_of_every_page_is_in_the_site(site):
     ids = {page: {*map(unescape, ID.findall(text)), ""} for page, text in texts.items()}
     broken = []
     for page, text in texts.items():
-        for link in {link for link in map(unescape, TAG.findall(text)) if not link.startswith(ELSEWHERE)}:
+        for link in {
+            link for link in map(unescape, TAG.findall(text)) if not link.startswith(ELSEWHERE)
+        }:
             path, _, anchor = unquote(link).partition("#")
             target = (page.parent / path).resolve() if path else page
             target = target / "index.html" if target.is_dir() else target
@@ -70,12 +92,18 @@ def test_no_page_loads_anything_from_another_host(site):
 
 def test_the_start_page_is_the_readme(site):
     start = (site / "index.html").read_text(encoding="utf-8")
-    for heading in re.findall("^## (.*)$", (PROJECT / "README.md").read_text(encoding="utf-8"), re.MULTILINE):
+    for heading in re.findall(
+        "^## (.*)$", (PROJECT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    ):
         assert re.search(f"<h2 [^>]*>{re.escape(heading)}<", start), heading
 
 
 def test_no_list_is_printed_as_a_paragraph(site):
-    assert [page.name for page, text in pages(site).items() if re.search(r"<p>[^<]*\n(?:- |\d+\. )", text)] == []
+    assert [
+        page.name
+        for page, text in pages(site).items()
+        if re.search(r"<p>[^<]*\n(?:- |\d+\. )", text)
+    ] == []
 
 
 @pytest.mark.parametrize("name", sorted(set(twoscale.__all__) - {"__version__"}))
@@ -97,7 +125,9 @@ def test_a_page_may_link_to_the_readme_and_to_a_source_file(small):
     assert "42" in (small / "out" / "files" / "code.py.html").read_text()
 
 
-@pytest.mark.parametrize("text", ["[a](gone.md)", "[a](page.md#gone)", "![a](gone.png)", "[a](/page.md)"])
+@pytest.mark.parametrize(
+    "text", ["[a](gone.md)", "[a](page.md#gone)", "![a](gone.png)", "[a](/page.md)"]
+)
 def test_a_broken_link_anchor_or_picture_fails(small, text):
     page = small / "docs" / "page.md"
     page.write_text(page.read_text() + text + "\n")

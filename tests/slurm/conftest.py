@@ -27,7 +27,11 @@ class Cluster:
     def jobs(self) -> list[dict[str, str]]:
         """Record of every job since the start, oldest first: the fields of `scontrol show jobs`."""
         text = command("scontrol", "--oneliner", "--details", "show", "jobs")
-        records = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in text.splitlines() if line.startswith("JobId=")]
+        records = [
+            dict(re.findall(r"(\S+?)=(\S*)", line))
+            for line in text.splitlines()
+            if line.startswith("JobId=")
+        ]
         return sorted(records, key=lambda record: int(record["JobId"]))
 
     def newest(self) -> int:
@@ -55,7 +59,13 @@ class SlurmProject(Project):
 
     def options(self, *arguments: str) -> list[str]:
         # default: 40 seconds
-        return ["--profile", "profiles/slurm", "--slurm-init-seconds-before-status-checks", "3", *arguments]
+        return [
+            "--profile",
+            "profiles/slurm",
+            "--slurm-init-seconds-before-status-checks",
+            "3",
+            *arguments,
+        ]
 
     def local(self) -> Project:
         """The same folder, with jobs on this machine."""
@@ -69,7 +79,9 @@ def command(*arguments: str) -> str:
     return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def wait_until(what: str, found: Callable[[], bool], snakemake: subprocess.Popen | None = None) -> None:
+def wait_until(
+    what: str, found: Callable[[], bool], snakemake: subprocess.Popen | None = None
+) -> None:
     """Wait for what a `snakemake` that still runs, if one is named, is about to bring about."""
     end = time.monotonic() + PATIENCE
     while not found():
@@ -82,7 +94,9 @@ def trainers(root: Path) -> list[psutil.Process]:
     """Processes of train_segment.py that work in this folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
-        if "scripts/train_segment.py" in (process.info["cmdline"] or []) and process.info["cwd"] == str(root):
+        if "scripts/train_segment.py" in (process.info["cmdline"] or []) and process.info[
+            "cwd"
+        ] == str(root):
             found.append(process)
     return found
 
@@ -93,7 +107,11 @@ def slurm() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     ports = {name: str(free_port()) for name in ("CTLD_PORT", "SLURMD_PORT_1", "SLURMD_PORT_2")}
     started = subprocess.run(
-        [HERE / "start-slurm.sh", folder], env=os.environ | ports, stderr=subprocess.PIPE, text=True, check=False
+        [HERE / "start-slurm.sh", folder],
+        env=os.environ | ports,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     if started.returncode == CANNOT:
         shutil.rmtree(folder)
@@ -118,16 +136,22 @@ def finished_on_slurm(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) 
     """
     project = SlurmProject(checkout(tmp_path_factory.mktemp("slurm-finished")).root)
     rule = "train_segment_last"
-    project.succeed("--set-resources", f"{rule}:gpu=1", f"{rule}:gpu_model=pretended", f"{rule}:runtime=77")
+    project.succeed(
+        "--set-resources", f"{rule}:gpu=1", f"{rule}:gpu_model=pretended", f"{rule}:runtime=77"
+    )
     return project
 
 
 @pytest.fixture
 def project(finished_on_slurm: SlurmProject, tmp_path: Path) -> Iterator[SlurmProject]:
-    """A copy of the finished project that a test may change; nothing that works in it outlives the test."""
+    """A copy of the finished project that a test may change; nothing that works in it outlives the
+    test.
+    """
     copied = finished_on_slurm.copy(tmp_path)
     yield copied
-    for process in psutil.process_iter():  # also the one that SLURM's signal has left with a suspended child
+    for (
+        process
+    ) in psutil.process_iter():  # also the one that SLURM's signal has left with a suspended child
         with suppress(psutil.Error):
             if process.cwd() == str(copied.root):
                 process.kill()

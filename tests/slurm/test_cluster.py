@@ -1,4 +1,6 @@
-"""The tiny workflow on a real scheduler: what jobs ask for, and what survives when they are killed."""
+"""The tiny workflow on a real scheduler: what jobs ask for, and what survives when they are
+killed.
+"""
 
 import os
 import re
@@ -67,20 +69,32 @@ def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm
     }
 
     def need(cpus: int, memory: str, minutes: str, gpu: str = "(null)") -> dict[str, str]:
-        return {"state": "COMPLETED", "cpus": str(cpus), "memory": memory, "minutes": minutes, "gpu": gpu}
+        return {
+            "state": "COMPLETED",
+            "cpus": str(cpus),
+            "memory": memory,
+            "minutes": minutes,
+            "gpu": gpu,
+        }
 
     training = f"{project().params.training_memory(of(), 1)}M"
-    groups = [asked.pop(comment) for comment in list(asked) if comment.startswith("rule_analyses_tiny_")]
+    groups = [
+        asked.pop(comment) for comment in list(asked) if comment.startswith("rule_analyses_tiny_")
+    ]
     assert asked == {
         "rule_tokenize_text_wildcards_tiny_shard_000": need(1, "1000M", "04:00:00"),
         "rule_tokenize_text_wildcards_tiny_shard_001": need(1, "1000M", "04:00:00"),
         "rule_join_tokens_wildcards_tiny": need(1, "1000M", "01:00:00"),
         "rule_init_model_wildcards_tiny": need(1, "4000M", "00:30:00"),
         "rule_train_segment_wildcards_tiny_000010": need(1, training, "1-00:00:00"),
-        "rule_train_segment_last_wildcards_tiny_000020": need(1, training, "01:17:00", gpu="gpu:pretended:1"),
+        "rule_train_segment_last_wildcards_tiny_000020": need(
+            1, training, "01:17:00", gpu="gpu:pretended:1"
+        ),
         "rule_benchmark_exits_wildcards_tiny": need(4, "4000M", "04:00:00"),
         **{
-            f"rule_measure_exit_quality_wildcards_tiny_exit_{criterion}": need(4, "4000M", "02:00:00")
+            f"rule_measure_exit_quality_wildcards_tiny_exit_{criterion}": need(
+                4, "4000M", "02:00:00"
+            )
             for criterion in ("fixed", "step_norm", "kl", "acceleration")
         },
     }
@@ -91,7 +105,9 @@ def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm
 
 def test_the_run_on_the_cluster_is_complete_and_nothing_is_left_to_do(finished_on_slurm):
     for number in range(1, 6):
-        assert (finished_on_slurm.root / f"results/fig{number}.pdf").read_bytes().startswith(b"%PDF")
+        assert (
+            (finished_on_slurm.root / f"results/fig{number}.pdf").read_bytes().startswith(b"%PDF")
+        )
     assert finished_on_slurm.plan() == {}
     assert finished_on_slurm.local().plan() == {}
 
@@ -99,18 +115,26 @@ def test_the_run_on_the_cluster_is_complete_and_nothing_is_left_to_do(finished_o
 def test_a_segment_that_is_cancelled_and_then_outlives_its_wall_time_ends_with_the_same_bits(
     segment, slurm, without_slurm
 ):
-    """At its second attempt the trainer stands still, as in front of a hung file system, until its minute is over."""
+    """At its second attempt the trainer stands still, as in front of a hung file system, until its
+    minute is over.
+    """
     project, jobs = segment
     snakemake = project.start(TARGET)
     wait_for_partial_state(project)
     slurm.cancel(jobs()[0])
-    wait_until("the second attempt", lambda: len(jobs()) == 2 and len(trainers(project.root)) > 0, snakemake)
+    wait_until(
+        "the second attempt",
+        lambda: len(jobs()) == 2 and len(trainers(project.root)) > 0,
+        snakemake,
+    )
     for trainer in trainers(project.root):
         trainer.suspend()
     slurm.limit(jobs()[1], minutes=1)
     assert snakemake.wait(PATIENCE) == 0
     states = ["CANCELLED", "TIMEOUT", "COMPLETED"]
-    assert [(job["Comment"], job["JobState"]) for job in jobs()] == [(RULE, state) for state in states]
+    assert [(job["Comment"], job["JobState"]) for job in jobs()] == [
+        (RULE, state) for state in states
+    ]
     assert (project.root / TARGET).read_bytes() == (without_slurm / TARGET).read_bytes()
     assert iterations(project) == list(range(1, ITERATIONS + 1))
     assert not (project.root / PARTIAL).exists()
@@ -149,7 +173,9 @@ def start_run(project: SlurmProject, run: str) -> None:
 
 
 def test_training_on_two_nodes_resumes_after_one_of_them_is_lost(segment, without_slurm):
-    """All processes on the second node end at once; the first attempt fails by itself, the second one goes on."""
+    """All processes on the second node end at once; the first attempt fails by itself, the second
+    one goes on.
+    """
     project, jobs = segment
     start_run(project, "nodes")
     project.configure(run="nodes", train=SEGMENT["train"] | {"processes": 2, "nodes": 2})
@@ -157,14 +183,20 @@ def test_training_on_two_nodes_resumes_after_one_of_them_is_lost(segment, withou
     partial, log = (results / path.removeprefix("results/tiny/") for path in (PARTIAL, LOG))
     snakemake = project.start(f"results/nodes/{TARGET.removeprefix('results/tiny/')}")
     wait_until("a partial state", partial.exists, snakemake)
-    lost = [process for process in trainers(project.root) if process.environ().get("SLURMD_NODENAME") == "n2"]
+    lost = [
+        process
+        for process in trainers(project.root)
+        if process.environ().get("SLURMD_NODENAME") == "n2"
+    ]
     assert len(lost) == 2  # a launcher and its trainer
     before = checkpoints.read_header(partial).extra["log"]
     for process in lost:
         process.kill()
     assert snakemake.wait(PATIENCE) == 0
     rule = RULE.replace("tiny", "nodes")
-    assert [(job["Comment"], job["JobState"], job["NumNodes"], job["NumTasks"]) for job in jobs()] == [
+    assert [
+        (job["Comment"], job["JobState"], job["NumNodes"], job["NumTasks"]) for job in jobs()
+    ] == [
         (rule, "FAILED", "2", "2"),
         (rule, "COMPLETED", "2", "2"),
     ]
@@ -182,10 +214,22 @@ def test_a_job_on_two_nodes_has_a_process_and_a_gpu_on_each(slurm, tmp_path):
     """What the rule requests for CUDA, where GPUs are pretended: nothing computes on them."""
     probe, printed = tmp_path / "probe.py", tmp_path / "job.log"
     names = ("RANK", "WORLD_SIZE", "SLURMD_NODENAME", "SLURM_GPUS_ON_NODE")
-    probe.write_text(f"import os\nprint('found', *(os.environ[name] for name in {names}), flush=True)\n")
-    job = shlex.join([sys.executable, str(ROOT / "scripts" / "with_nodes.py"), "2", "1", "1", "1", str(probe)])
+    probe.write_text(
+        f"import os\nprint('found', *(os.environ[name] for name in {names}), flush=True)\n"
+    )
+    job = shlex.join(
+        [sys.executable, str(ROOT / "scripts" / "with_nodes.py"), "2", "1", "1", "1", str(probe)]
+    )
     command(
-        *("sbatch", "--wait", "--nodes=2", "--ntasks=2", "--gres=gpu:pretended:1", "--output", str(printed)),
+        *(
+            "sbatch",
+            "--wait",
+            "--nodes=2",
+            "--ntasks=2",
+            "--gres=gpu:pretended:1",
+            "--output",
+            str(printed),
+        ),
         *("--export", f"ALL,PATH={Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"),
         *("--wrap", job),
     )

@@ -1,4 +1,6 @@
-"""The tests of a study are collected where the study is; `rm -r` of its folder needs no change here."""
+"""The tests of a study are collected where the study is; `rm -r` of its folder needs no change
+here.
+"""
 
 from pathlib import Path
 
@@ -6,4 +8,8 @@ from tests.unit.conftest import pytest_collection_modifyitems  # noqa: F401 - wh
 from tests.workflow.conftest import editable, finished, fresh  # noqa: F401 - a copy of the project
 from twoscale.base import STUDIES
 
-collect_ignore = [path.name for path in Path(__file__).parent.iterdir() if path.is_dir() and path.name not in STUDIES]
+collect_ignore = [
+    path.name
+    for path in Path(__file__).parent.iterdir()
+    if path.is_dir() and path.name not in STUDIES
+]

@@ -1,4 +1,6 @@
-"""The figures of the studies, drawn from tables with known content: they are the ones that have been looked at."""
+"""The figures of the studies, drawn from tables with known content: they are the ones that have
+been looked at.
+"""
 
 from importlib import import_module
 
@@ -17,7 +19,9 @@ GOLDEN = Drawings("figures_of_studies.json")
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_a_figure_is_the_one_that_was_looked_at(name, tmp_path):
-    """After a change that is meant: look at the figure, and `python -m tests.studies.test_figures`."""
+    """After a change that is meant: look at the figure, and `python -m
+    tests.studies.test_figures`.
+    """
     GOLDEN.check(name, DRAWINGS[name](), tmp_path)
 
 

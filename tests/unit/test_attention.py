@@ -20,7 +20,9 @@ def test_a_position_attends_to_itself_and_those_before(length):
     weights = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf).softmax(-1)
     ours, expected = causal_attention(*inputs), torch.einsum("bhqk,bkhd->bqhd", weights, v)
     torch.testing.assert_close(ours, expected)
-    gradient = torch.randn(ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gradient = torch.randn(
+        ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     of_theirs = torch.autograd.grad(expected, inputs, gradient)
     for found, right in zip(torch.autograd.grad(ours, inputs, gradient), of_theirs, strict=True):
         torch.testing.assert_close(found, right)

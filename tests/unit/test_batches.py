@@ -79,7 +79,9 @@ def test_a_batch_may_be_larger_than_an_epoch(shard):
     batches = Batches(shard, CONTEXT, 25, "permutation", seed=1)
     first, second = batches.indices(0), batches.indices(1)
     assert len(first) == len(second) == 25
-    assert sorted(np.concatenate([first, second])) == sorted(5 * [CONTEXT * number for number in range(10)])
+    assert sorted(np.concatenate([first, second])) == sorted(
+        5 * [CONTEXT * number for number in range(10)]
+    )
 
 
 def test_offsets_reach_every_start_that_has_a_target_and_no_other(shard):
@@ -97,13 +99,17 @@ END = 4  # id of the end of text
 
 
 def numbered(blocks, rest=4):
-    """A shard of `blocks` sequences and `rest` more tokens, in which every token equals its position."""
+    """A shard of `blocks` sequences and `rest` more tokens, in which every token equals its
+    position.
+    """
     return np.arange(blocks * CONTEXT + rest, dtype="<u2")
 
 
 def test_held_out_sequences_are_blocks_of_the_shard_and_the_tokens_after_them():
     held_out = held_out_sequences(numbered(10), END, CONTEXT, 7)
-    assert held_out.inputs.shape == held_out.targets.shape == (len(held_out), CONTEXT) == (7, CONTEXT)
+    assert (
+        held_out.inputs.shape == held_out.targets.shape == (len(held_out), CONTEXT) == (7, CONTEXT)
+    )
     starts = torch.tensor(held_out.sequences) * CONTEXT
     assert torch.equal(held_out.inputs, starts[:, None] + torch.arange(CONTEXT))
     assert torch.equal(held_out.targets, held_out.inputs + 1)
@@ -115,7 +121,9 @@ def test_held_out_sequences_are_blocks_of_the_shard_and_the_tokens_after_them():
 
 @pytest.mark.parametrize("blocks", [10, 33, 64, 100])
 def test_fewer_sequences_are_among_those_of_a_larger_count(blocks):
-    held_out = [held_out_sequences(numbered(blocks), END, CONTEXT, count) for count in range(1, blocks + 1)]
+    held_out = [
+        held_out_sequences(numbered(blocks), END, CONTEXT, count) for count in range(1, blocks + 1)
+    ]
     for small, large in pairwise(held_out):
         assert set(small.sequences) < set(large.sequences)
         assert list(large.sequences) == sorted(large.sequences)
@@ -124,7 +132,9 @@ def test_fewer_sequences_are_among_those_of_a_larger_count(blocks):
 @pytest.mark.parametrize("blocks", [33, 64, 100, 127, 1000])
 @pytest.mark.parametrize("count", [4, 8, 16, 31])
 def test_sequences_are_spread_over_the_whole_shard(blocks, count):
-    numbers = np.array([0, *held_out_sequences(numbered(blocks), END, CONTEXT, count).sequences, blocks])
+    numbers = np.array(
+        [0, *held_out_sequences(numbered(blocks), END, CONTEXT, count).sequences, blocks]
+    )
     # the longest stretch without a sequence is at most twice the even one
     assert np.diff(numbers).max() <= 2 * blocks / count
 
@@ -139,9 +149,16 @@ def test_the_document_of_a_sequence_is_that_of_its_first_token():
 def test_the_end_of_text_is_read_from_the_metadata(tmp_path):
     shard = numbered(10)
     shard.tofile(tmp_path / "val.bin")
-    metadata = {"dtype": "uint16", "end_of_text": 40, "digest": "", "parts": {"val.bin": shard_part(shard)}}
+    metadata = {
+        "dtype": "uint16",
+        "end_of_text": 40,
+        "digest": "",
+        "parts": {"val.bin": shard_part(shard)},
+    }
     (tmp_path / "tokens.json").write_text(json.dumps(metadata))
-    held_out = open_held_out(tmp_path / "val.bin", tmp_path / "tokens.json", model_config(vocab_size=100), 10)
+    held_out = open_held_out(
+        tmp_path / "val.bin", tmp_path / "tokens.json", model_config(vocab_size=100), 10
+    )
     assert held_out.documents == (0,) * 6 + (1,) * 4
     assert held_out.keys[6:8] == [{"sequence": 6, "document": 1}, {"sequence": 7, "document": 1}]
 
@@ -149,4 +166,6 @@ def test_the_end_of_text_is_read_from_the_metadata(tmp_path):
 def test_the_last_token_of_the_last_sequence_needs_a_target():
     with pytest.raises(InputError, match="9 sequences"):
         held_out_sequences(numbered(10, rest=0), END, CONTEXT, 10)
-    assert held_out_sequences(numbered(10, rest=1), END, CONTEXT, 10).targets[-1, -1] == 10 * CONTEXT
+    assert (
+        held_out_sequences(numbered(10, rest=1), END, CONTEXT, 10).targets[-1, -1] == 10 * CONTEXT
+    )

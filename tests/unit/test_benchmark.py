@@ -23,11 +23,20 @@ CRITERIA = {
     "kl": {"thresholds": [0.02]},
     "acceleration": {"thresholds": [1.0e-300, 4]},  # never met, often met
 }
-GRID = [("fixed", 2), ("fixed", 6), ("step_norm", 1.5), ("kl", 0.02), ("acceleration", 1e-300), ("acceleration", 4)]
+GRID = [
+    ("fixed", 2),
+    ("fixed", 6),
+    ("step_norm", 1.5),
+    ("kl", 0.02),
+    ("acceleration", 1e-300),
+    ("acceleration", 4),
+]
 
 
 def small_model(groups=((2,), (3, 4)), vocab_size=11):
-    model = small.model_config(hidden_size=16, context_length=BLOCK, vocab_size=vocab_size, groups=groups, mean_loops=4)
+    model = small.model_config(
+        hidden_size=16, context_length=BLOCK, vocab_size=vocab_size, groups=groups, mean_loops=4
+    )
     return initialise(model, seed=0).double()
 
 
@@ -50,11 +59,15 @@ def checkpoint(model):
 def held_out(sequences=3):
     """Successive blocks of one random text."""
     tokens = torch.randint(11, (sequences * BLOCK + 1,), generator=torch.Generator().manual_seed(5))
-    return small.held_out(*(part.unflatten(0, (sequences, BLOCK)) for part in (tokens[:-1], tokens[1:])))
+    return small.held_out(
+        *(part.unflatten(0, (sequences, BLOCK)) for part in (tokens[:-1], tokens[1:]))
+    )
 
 
 def grid_under(changes):
-    """All criteria, or two of them where another readout or shared slots are compared, which takes longer."""
+    """All criteria, or two of them where another readout or shared slots are compared, which takes
+    longer.
+    """
     return {name: CRITERIA[name] for name in ("kl", "acceleration")} if changes else CRITERIA
 
 
@@ -72,7 +85,10 @@ def latency(model, repeats=2, **changes):
 
 
 def frames(names, parts):
-    return [pd.DataFrame(rows, columns=list(tables.columns(name))[1:]) for name, rows in zip(names, parts, strict=True)]
+    return [
+        pd.DataFrame(rows, columns=list(tables.columns(name))[1:])
+        for name, rows in zip(names, parts, strict=True)
+    ]
 
 
 def cross_entropy(logits, targets):
@@ -85,7 +101,11 @@ def cross_entropy(logits, targets):
 @pytest.mark.parametrize("groups", [((2,), (3, 4)), ()], ids=["looped", "plain GPT"])
 @pytest.mark.parametrize("measure", [quality, latency])
 def test_rows_fit_their_tables(measure, groups, tmp_path):
-    names = ("exit_quality", "exit_loops") if measure is quality else ("exit_latency", "exit_latency_loops")
+    names = (
+        ("exit_quality", "exit_loops")
+        if measure is quality
+        else ("exit_latency", "exit_latency_loops")
+    )
     for name, frame in zip(names, measure(small_model(groups)), strict=True):
         tables.write(name, frame.assign(run="trial"), tmp_path / "table.parquet")
         stored = tables.read(name, tmp_path / "table.parquet")
@@ -110,29 +130,59 @@ def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
         assert row["share_at_max_loops"] == pytest.approx((evaluations == 6).double().mean().item())
         for group, label in enumerate(("2", "3-4")):
             means = loops.loc[(*key, label)]
-            assert means["loop_steps"] == pytest.approx(steps[group].double().mean().item(), rel=1e-6)
-            assert means["evaluations"] == pytest.approx(evaluations[group].double().mean().item(), rel=1e-6)
+            assert means["loop_steps"] == pytest.approx(
+                steps[group].double().mean().item(), rel=1e-6
+            )
+            assert means["evaluations"] == pytest.approx(
+                evaluations[group].double().mean().item(), rel=1e-6
+            )
 
 
 @pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}], ids=str)
-def test_latency_times_the_evaluations_of_the_reference_engine_at_places_spread_over_the_context(changes):
+def test_latency_times_the_evaluations_of_the_reference_engine_at_places_spread_over_the_context(
+    changes,
+):
     model, text = small_model(), held_out()
-    timed = [0, 3, 5, 6]  # of eight positions: one token in each of the first two parts, two in the last
-    _, loops = latency(model, criteria=grid_under(changes), latency_tokens=4, latency_segments=3, **changes)
+    timed = [
+        0,
+        3,
+        5,
+        6,
+    ]  # of eight positions: one token in each of the first two parts, two in the last
+    _, loops = latency(
+        model, criteria=grid_under(changes), latency_tokens=4, latency_segments=3, **changes
+    )
     for (name, threshold, repeat), rows in loops.groupby(["criterion", "threshold", "repeat"]):
         _, _, evaluations = reference_engine.evaluate(
-            model, text.inputs[repeat], name, threshold, 6, EvaluationNoise(SEED, [repeat], BLOCK), **changes
+            model,
+            text.inputs[repeat],
+            name,
+            threshold,
+            6,
+            EvaluationNoise(SEED, [repeat], BLOCK),
+            **changes,
         )
         assert rows["group"].tolist() == ["2", "3-4"]
-        np.testing.assert_allclose(rows["evaluations"], evaluations[:, timed].double().mean(1), rtol=1e-12)
+        np.testing.assert_allclose(
+            rows["evaluations"], evaluations[:, timed].double().mean(1), rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
     ("context", "tokens", "segments", "positions"),
-    [(8, 4, 3, [0, 3, 5, 6]), (128, 24, 4, [*range(13, 19), *range(45, 51), *range(77, 83), *range(109, 115)])],
+    [
+        (8, 4, 3, [0, 3, 5, 6]),
+        (128, 24, 4, [*range(13, 19), *range(45, 51), *range(77, 83), *range(109, 115)]),
+    ],
 )
-def test_timed_positions_are_centred_in_equal_parts_of_the_context(context, tokens, segments, positions):
-    places = [p for part in benchmark.timed_segments(context, tokens, segments) for p in range(part.start, part.stop)]
+def test_timed_positions_are_centred_in_equal_parts_of_the_context(
+    context, tokens, segments, positions
+):
+    places = [
+        p
+        for part in benchmark.timed_segments(context, tokens, segments)
+        for p in range(part.start, part.stop)
+    ]
     assert places == positions
     for tokens, segments in itertools.product(range(1, 17), (1, 3, 20)):
         parts = benchmark.timed_segments(16, tokens, segments)
@@ -144,7 +194,11 @@ def test_timed_positions_are_centred_in_equal_parts_of_the_context(context, toke
 def test_latency_has_one_row_per_operating_point_and_repeat_and_the_points_take_turns():
     frame, _ = latency(small_model())
     keys = list(zip(frame["repeat"], frame["criterion"], frame["threshold"], strict=True))
-    assert keys == [(repeat, *point) for repeat in range(2) for point in [*GRID[3 * repeat :], *GRID[: 3 * repeat]]]
+    assert keys == [
+        (repeat, *point)
+        for repeat in range(2)
+        for point in [*GRID[3 * repeat :], *GRID[: 3 * repeat]]
+    ]
     assert (frame["tokens"] == 5).all()
     assert frame[["latency_ms", "baseline_ms"]].stack().between(0, 1e4, inclusive="neither").all()
     assert (frame["load_average"] >= 0).all()
@@ -166,7 +220,11 @@ def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
     for group in model.groups:
         group.register_forward_hook(count("recur"))
     _, loops = latency(
-        model, repeats=1, criteria={"kl": {"thresholds": [0.02]}}, latency_tokens=BLOCK, latency_segments=1
+        model,
+        repeats=1,
+        criteria={"kl": {"thresholds": [0.02]}},
+        latency_tokens=BLOCK,
+        latency_segments=1,
     )
     tokens, rounds = BLOCK, 2  # the first one, of the same prompt, is a warm-up
     evaluations = round(tokens * loops["evaluations"].sum())
@@ -200,6 +258,8 @@ def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch
     monkeypatch.setattr(benchmark, "MIN_TIMING_SECONDS", 1e-3)
     frame = check_cost(small_model(), readout=readout)
     tables.write("check_cost", frame.assign(run="trial"), tmp_path / "table.parquet")
-    assert list(zip(frame["repeat"], frame["group"], strict=True)) == [(r, g) for r in (0, 1) for g in ("2", "3-4")]
+    assert list(zip(frame["repeat"], frame["group"], strict=True)) == [
+        (r, g) for r in (0, 1) for g in ("2", "3-4")
+    ]
     assert frame[["check_ms", "loop_step_ms"]].gt(0).all(axis=None)
     assert check_cost(small_model(groups=())).empty  # no step to compare a check with

@@ -1,4 +1,6 @@
-"""The benchmarks: each runs, one that fails loses no rows, and docs/benchmarks.md is their table."""
+"""The benchmarks: each runs, one that fails loses no rows, and docs/benchmarks.md is their
+table.
+"""
 
 import json
 import runpy
@@ -25,8 +27,15 @@ from common import record
 record("kept keys", [1.0, 2.0, 4.0], aim="≤ 2")
 record("allocator", [float(os.environ["MALLOC_TRIM_THRESHOLD_"])])
 '''
-FAILS = '"""B\n\n    usage"""\nfrom common import record\nrecord("first", [3.0])\nraise SystemExit(1)\n'
-OLD = ("median", "1"), ("commit", "0000000"), ("date", "2020-01-01"), ("instructions", cpu_capability())
+FAILS = (
+    '"""B\n\n    usage"""\nfrom common import record\nrecord("first", [3.0])\nraise SystemExit(1)\n'
+)
+OLD = (
+    ("median", "1"),
+    ("commit", "0000000"),
+    ("date", "2020-01-01"),
+    ("instructions", cpu_capability()),
+)
 
 
 @pytest.mark.runs
@@ -54,8 +63,16 @@ def test_a_run_replaces_what_it_measures_and_keeps_the_rest(tmp_path):
         (tmp_path / name).write_text(source)
     names = [("bench_a.py", "first"), ("bench_a.py", "second"), ("bench_b.py", "against peer")]
     run.write(tmp_path / "table.tsv", [old_row(*name) for name in names])
-    (tmp_path / "table.md").write_text("Before.\n<!-- tables: make bench -->\nold\n<!-- end of tables -->\nAfter.\n")
-    command = [sys.executable, run.__file__, *sorted(tmp_path.glob("bench_*.py")), "--into", tmp_path / "table.tsv"]
+    (tmp_path / "table.md").write_text(
+        "Before.\n<!-- tables: make bench -->\nold\n<!-- end of tables -->\nAfter.\n"
+    )
+    command = [
+        sys.executable,
+        run.__file__,
+        *sorted(tmp_path.glob("bench_*.py")),
+        "--into",
+        tmp_path / "table.tsv",
+    ]
     environment = {"PYTHONPATH": str(Path(run.__file__).parent), "PATH": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
@@ -86,7 +103,16 @@ def test_the_page_is_up_to_date():
 
 def test_the_profile_names_the_costliest_operators_of_a_token_and_of_an_iteration(tmp_path):
     page = tmp_path / "profile.md"
-    command = [sys.executable, "-m", "tests.benchmarks.profile_token", "tiny", "--device", "cpu", "--page", str(page)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.profile_token",
+        "tiny",
+        "--device",
+        "cpu",
+        "--page",
+        str(page),
+    ]
     subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
     _, *sections = page.read_text().split("\n## ")
     titles = [section.partition("\n")[0] for section in sections]
@@ -97,6 +123,8 @@ def test_the_profile_names_the_costliest_operators_of_a_token_and_of_an_iteratio
     ]
     for section in sections:
         assert "Attention: aten::_scaled_dot_product_flash_attention_for_cpu" in section
-        times = [float(line.split(" | ")[3]) for line in section.splitlines() if line.startswith("| `")]
+        times = [
+            float(line.split(" | ")[3]) for line in section.splitlines() if line.startswith("| `")
+        ]
         assert len(times) == 20
         assert times == sorted(times, reverse=True)

@@ -1,4 +1,6 @@
-"""Bootstrap intervals resample whole units, are functions of the seed, and cover what they should."""
+"""Bootstrap intervals resample whole units, are functions of the seed, and cover what they
+should.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ def mean(sample):
 
 
 @pytest.mark.parametrize(
-    ("weights", "number"), [([3.0] * 7, 7), ([1, 2, 8, 2, 4, 3, 1, 7, 2, 2], 1024 / 156), ([1, 1000], 2)]
+    ("weights", "number"),
+    [([3.0] * 7, 7), ([1, 2, 8, 2, 4, 3, 1, 7, 2, 2], 1024 / 156), ([1, 1000], 2)],
 )
 def test_the_effective_number_of_units_is_smaller_where_few_weigh_most(weights, number):
     assert bootstrap.effective_number(np.array(weights, dtype=float)) == pytest.approx(number)
@@ -38,7 +41,13 @@ def test_scatter_adds_to_an_interval_as_variances_do():
 
 @pytest.mark.parametrize(
     ("probability", "freedom", "expected"),
-    [(0.975, 1, 12.7062), (0.975, 4, 2.77645), (0.975, 8, 2.30600), (0.9995, 4, 8.61030), (0.975, 100_000, 1.95999)],
+    [
+        (0.975, 1, 12.7062),
+        (0.975, 4, 2.77645),
+        (0.975, 8, 2.30600),
+        (0.9995, 4, 8.61030),
+        (0.975, 100_000, 1.95999),
+    ],
 )
 def test_quantiles_of_students_t_are_those_of_the_tables(probability, freedom, expected):
     assert bootstrap.t_quantile(probability, freedom) == pytest.approx(expected, rel=2e-4)
@@ -63,8 +72,12 @@ def test_a_replicate_that_is_undefined_leaves_no_interval():
     assert np.isnan(bootstrap.interval_about(0.0, np.array([1.0, np.nan, 2.0]), units=5)).all()
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(None, 2.776445), (2, 4.302653)])  # by default four
-def test_percentiles_are_widened_by_the_t_quantile_and_the_missing_degree_of_freedom(freedom, quantile):
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(None, 2.776445), (2, 4.302653)]
+)  # by default four
+def test_percentiles_are_widened_by_the_t_quantile_and_the_missing_degree_of_freedom(
+    freedom, quantile
+):
     samples = np.linspace(-1, 1, 1001)  # 95 % between -0.95 and 0.95
     width = np.sqrt(5 / 4) * quantile / 1.959964 * 0.95
     found = bootstrap.interval_about(3.0, samples, units=5, freedom=freedom)
@@ -85,7 +98,9 @@ def test_an_interval_has_two_sides_of_their_own():
 
 
 def test_the_interval_of_a_mean_is_that_of_student():
-    assert bootstrap.t_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
+    assert bootstrap.t_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx(
+        (2 - 2.4841, 2 + 2.4841), abs=1e-3
+    )
     assert all(np.isnan(bootstrap.t_interval(np.array([1.0]))))
 
 
@@ -96,12 +111,16 @@ def test_independent_sources_of_error_are_joined_by_their_squares():
 
 def test_the_interval_of_a_standard_deviation_is_that_of_chi_square():
     """Tables: 97.5 and 2.5 % of chi-square with 9 degrees of freedom are 19.023 and 2.700."""
-    assert bootstrap.deviation_factors(10) == pytest.approx(((9 / 19.023) ** 0.5, (9 / 2.700) ** 0.5), rel=1e-3)
+    assert bootstrap.deviation_factors(10) == pytest.approx(
+        ((9 / 19.023) ** 0.5, (9 / 2.700) ** 0.5), rel=1e-3
+    )
 
 
 def test_the_tail_of_students_t_is_that_of_its_quantile():
     for freedom in (1, 5.6, 40):
-        assert bootstrap.t_tail(bootstrap.t_quantile(0.975, freedom), freedom) == pytest.approx(0.025)
+        assert bootstrap.t_tail(bootstrap.t_quantile(0.975, freedom), freedom) == pytest.approx(
+            0.025
+        )
     assert bootstrap.t_tail(0.0, 3) == pytest.approx(0.5)
     assert bootstrap.t_tail(np.inf, 3) == 0
 

@@ -1,4 +1,6 @@
-"""Loops whose steps and decisions are replayed from fixed memory: the same function as the eager decoder."""
+"""Loops whose steps and decisions are replayed from fixed memory: the same function as the eager
+decoder.
+"""
 
 import gc
 import warnings
@@ -30,12 +32,16 @@ from twoscale.exits.criteria import CRITERIA, make_criterion
 
 @pytest.fixture
 def tape(monkeypatch):
-    """Graphs are recorded and replayed, so nothing but fixed memory connects one replay with the next."""
+    """Graphs are recorded and replayed, so nothing but fixed memory connects one replay with the
+    next.
+    """
     monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: TapeGraphs())
 
 
 def of_a_user(criterion):
-    """A criterion that decides on the device: the built-in ones decide on one token of a CPU on the host."""
+    """A criterion that decides on the device: the built-in ones decide on one token of a CPU on the
+    host.
+    """
     criterion.file = "a user's file"
     return criterion
 
@@ -45,7 +51,9 @@ def criterion_of(name, model, tokens):
 
 
 def assert_same(model, criterion, tokens, **options):
-    """Captured and eager decoding agree on logits, exits, and keys and values; the evaluations (G, T)."""
+    """Captured and eager decoding agree on logits, exits, and keys and values; the evaluations (G,
+    T).
+    """
     plain = make_decoder(model, criterion, replay=False, **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "exit")  # nothing is left out of the graphs
@@ -91,7 +99,9 @@ def test_patience_and_what_a_token_keeps_cross_the_ends_of_graphs(keeps, patienc
     assert set((taken % 2).unique().tolist()) == {0, 1}
 
 
-@pytest.mark.parametrize("criterion", [LeaveBySign(1.0), Remembering(4.5)], ids=["by sign", "growing state"])
+@pytest.mark.parametrize(
+    "criterion", [LeaveBySign(1.0), Remembering(4.5)], ids=["by sign", "growing state"]
+)
 def test_states_of_a_users_criterion_pass_from_graph_to_graph(criterion, tape):
     assert len(assert_same(small_model(), criterion, text(1, 9)[0], steps_per_graph=2).unique()) > 1
 
@@ -114,9 +124,14 @@ def test_a_text_that_was_read_in_parallel_goes_on_under_another_criterion(tape):
 @pytest.mark.parametrize("size", [1, 4])
 def test_the_baseline_of_captured_loops_runs_exactly_its_evaluations(size, tape):
     model, tokens = small_model(**VARIED), text(1, 9)[0]
-    wanted = torch.randint(1, MAX_LOOPS + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
+    wanted = torch.randint(
+        1, MAX_LOOPS + 1, (9, 3), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     criterion = make_criterion("fixed", MAX_LOOPS)
-    plain, captured = (make_decoder(model, criterion, replay=replay, steps_per_graph=size) for replay in (False, True))
+    plain, captured = (
+        make_decoder(model, criterion, replay=replay, steps_per_graph=size)
+        for replay in (False, True)
+    )
     for token, evaluations in zip(tokens.tolist(), wanted, strict=True):
         assert_close(captured.feed(token, evaluations)[0], plain.feed(token, evaluations)[0])
 
@@ -143,7 +158,10 @@ def test_a_loop_step_that_cannot_be_compiled_is_captured_as_it_is(tape, monkeypa
     model, tokens = small_model(), text(1, 9)[0]
     criterion = criterion_of("kl", model, tokens)
     expected, taken = decode_text(make_decoder(model, criterion, replay=False), tokens)
-    with pytest.warns(UserWarning, match=r"exits\.compile: loop steps are captured without compilation \(no compiler"):
+    with pytest.warns(
+        UserWarning,
+        match=r"exits\.compile: loop steps are captured without compilation \(no compiler",
+    ):
         decoder = make_decoder(model, criterion, replay=True, compile=True)
     assert_decodes(decoder, tokens, expected, taken)
 
@@ -165,10 +183,14 @@ class RefusesOnce(TapeGraphs):
 @pytest.mark.parametrize("number", [1, 3, 9, 14])
 def test_captures_that_continue_each_other_are_repeated_if_one_is_refused(number, monkeypatch):
     model, tokens = small_model(**VARIED), text(1, 9)[0]
-    criterion = criterion_of("acceleration", model, tokens)  # its decisions carry a state from graph to graph
+    criterion = criterion_of(
+        "acceleration", model, tokens
+    )  # its decisions carry a state from graph to graph
     expected, taken = decode_text(make_decoder(model, criterion, replay=False), tokens)
     monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: RefusesOnce(number))
-    with pytest.warns(UserWarning, match=r"a capture is repeated \(operation failed due to a previous error"):
+    with pytest.warns(
+        UserWarning, match=r"a capture is repeated \(operation failed due to a previous error"
+    ):
         decoder = make_decoder(model, criterion, replay=True, steps_per_graph=2)
     assert_decodes(decoder, tokens, expected, taken)
 
@@ -183,11 +205,16 @@ def test_after_a_refused_capture_the_allocator_is_told_and_the_next_one_has_othe
         assert gc.isenabled()
         ended.assert_called_once_with(0, "first")
         assert graphs.capture(lambda: 2).call() == 2
-    assert [call.kwargs["pool"] for call in graph.capture_begin.call_args_list] == ["first", "second"]
+    assert [call.kwargs["pool"] for call in graph.capture_begin.call_args_list] == [
+        "first",
+        "second",
+    ]
 
 
 def test_loop_steps_that_are_compiled_and_captured_are_the_same_function(monkeypatch):
-    """Up to the code generator, which takes minutes; `test_fake_cuda.py` counts what it would launch."""
+    """Up to the code generator, which takes minutes; `test_fake_cuda.py` counts what it would
+    launch.
+    """
     compiled = []
 
     def backend(graph, inputs):

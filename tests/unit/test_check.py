@@ -1,4 +1,6 @@
-"""The check of a run against a release: which numbers are compared, and when one is outside its tolerance."""
+"""The check of a run against a release: which numbers are compared, and when one is outside its
+tolerance.
+"""
 
 import json
 import re
@@ -42,10 +44,20 @@ FINDINGS = [
 
 def claims():
     rows = [
-        {"claim": claim, "scope": scope, "quantity": quantity, "value": value, "low": value, "high": value}
+        {
+            "claim": claim,
+            "scope": scope,
+            "quantity": quantity,
+            "value": value,
+            "low": value,
+            "high": value,
+        }
         for claim, scope, quantity, value in FINDINGS
     ]
-    rows += [{"claim": claim.number, "scope": "all", "quantity": "", "verdict": "holds"} for claim in CLAIMS]
+    rows += [
+        {"claim": claim.number, "scope": "all", "quantity": "", "verdict": "holds"}
+        for claim in CLAIMS
+    ]
     return pd.DataFrame(rows).reindex(columns=list(tables.columns("claims"))).assign(reason="")
 
 
@@ -54,9 +66,13 @@ def frames():
     found = {"claims": claims()}
     for name, keys in checks.KEYS.items():
         if name != "claims":
-            rows = pd.MultiIndex.from_product([KEYS[key] for key in keys], names=keys).to_frame(index=False)
+            rows = pd.MultiIndex.from_product([KEYS[key] for key in keys], names=keys).to_frame(
+                index=False
+            )
             numbers = [
-                column for column, kind in tables.columns(name).items() if kind != "string" and column not in keys
+                column
+                for column, kind in tables.columns(name).items()
+                if kind != "string" and column not in keys
             ]
             values = {column: 100.0 + np.arange(len(rows)) for column in numbers}
             found[name] = rows.assign(**values)
@@ -81,17 +97,25 @@ def test_a_run_has_no_number_outside_of_itself(same):
 
 
 def test_with_the_same_arithmetic_every_table_has_to_agree():
-    """One number of each table differs by a little less, and then by a little more, than the tolerance."""
+    """One number of each table differs by a little less, and then by a little more, than the
+    tolerance.
+    """
     released, inside, outside = frames(), frames(), frames()
     columns = {}
     for name in checks.KEYS.keys() - {"claims"}:
-        column = [c for c in released[name].columns if c not in {*checks.KEYS[name], *checks.TIMED_COLUMNS}][-1]
+        column = [
+            c
+            for c in released[name].columns
+            if c not in {*checks.KEYS[name], *checks.TIMED_COLUMNS}
+        ][-1]
         columns[name] = column
         for side, difference in ((inside, 0.9e-6), (outside, 1.1e-6)):
             side[name][column] = side[name][column].astype(float)
             side[name].loc[1, column] *= 1 + difference
     assert checks.check(inside, released, True).outside.empty
-    found = [number.split(" ")[0] for number in checks.check(outside, released, True).outside["number"]]
+    found = [
+        number.split(" ")[0] for number in checks.check(outside, released, True).outside["number"]
+    ]
     assert sorted(found) == sorted(f"{name}.{column}" for name, column in columns.items())
 
 
@@ -126,8 +150,12 @@ def test_times_are_not_compared():
 def test_with_another_arithmetic_each_kind_of_number_has_its_tolerance(name, column, row, kind):
     released = frames()
     value = released[name][column].iloc[row]
-    inside = checks.check(changed(name, column, row, value + 0.99 * kind.tolerance), released, False)
-    outside = checks.check(changed(name, column, row, value + 1.01 * kind.tolerance + 1e-9), released, False)
+    inside = checks.check(
+        changed(name, column, row, value + 0.99 * kind.tolerance), released, False
+    )
+    outside = checks.check(
+        changed(name, column, row, value + 1.01 * kind.tolerance + 1e-9), released, False
+    )
     assert inside.outside.empty
     assert outside.outside["kind"].tolist() == [kind.name]
 
@@ -135,7 +163,10 @@ def test_with_another_arithmetic_each_kind_of_number_has_its_tolerance(name, col
 def test_lengths_are_compared_by_their_logarithms():
     bound = np.exp(checks.CLAIM_KINDS[1].tolerance)
     for factor, count in ((0.99 * bound, 0), (1 / (1.01 * bound), 1)):
-        assert len(checks.check(changed("claims", "value", 0, 0.01 * factor), frames(), False).outside) == count
+        assert (
+            len(checks.check(changed("claims", "value", 0, 0.01 * factor), frames(), False).outside)
+            == count
+        )
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -151,7 +182,8 @@ def test_a_missing_row_and_a_number_that_one_side_lacks_are_outside(same):
 
 def test_a_number_that_one_side_withholds_at_the_rounding_floor_is_compared_only_in_the_same_arithmetic():
     other = changed("claims", "value", 1, np.nan)
-    other["claims"]["reason"] = "11% of the values are under the rounding floor"  # also of verdicts, which stay
+    # also of verdicts, which stay
+    other["claims"]["reason"] = "11% of the values are under the rounding floor"
     other["claims"].loc[[0, *range(2, 7)], "reason"] = ""
     other["claims"].loc[7, "verdict"] = "cannot be judged"
     for sides in ((other, frames()), (frames(), other)):
@@ -162,16 +194,25 @@ def test_a_number_that_one_side_withholds_at_the_rounding_floor_is_compared_only
 
 def test_another_verdict_is_named_and_is_no_number():
     other = frames()
-    other["claims"].loc[other["claims"]["claim"].eq(7) & other["claims"]["scope"].eq("all"), "verdict"] = (
-        "cannot be judged"
-    )
+    other["claims"].loc[
+        other["claims"]["claim"].eq(7) & other["claims"]["scope"].eq("all"), "verdict"
+    ] = "cannot be judged"
     result = checks.check(other, frames(), False)
-    assert result.verdicts[["claim", "found", "released"]].to_numpy().tolist() == [[7, "cannot be judged", "holds"]]
+    assert result.verdicts[["claim", "found", "released"]].to_numpy().tolist() == [
+        [7, "cannot be judged", "holds"]
+    ]
     assert result.outside.empty
 
 
 def manifest(environments, **facts):
-    return Manifest("demo", {}, {}, machine=machine.description(), training={"environments": environments}, **facts)
+    return Manifest(
+        "demo",
+        {},
+        {},
+        machine=machine.description(),
+        training={"environments": environments},
+        **facts,
+    )
 
 
 @pytest.fixture
@@ -179,7 +220,9 @@ def segment(tmp_path):
     """The log of a segment of two threads."""
     path = tmp_path / "iteration_000050.parquet"
     with tables.writing(
-        "training", path, metadata={machine.ENVIRONMENTS: json.dumps([{"first_iteration": 1, "threads": 2}])}
+        "training",
+        path,
+        metadata={machine.ENVIRONMENTS: json.dumps([{"first_iteration": 1, "threads": 2}])},
     ):
         pass
     return path
@@ -187,11 +230,17 @@ def segment(tmp_path):
 
 def test_another_processor_or_environment_of_training_is_another_arithmetic(segment):
     assert checks.differences(manifest([{"first_iteration": 1, "threads": 2}]), [segment]) == []
-    assert checks.differences(manifest([{"threads": 1}]), [segment]) == ["threads: 1 in the release, 2 here"]
-    assert checks.differences(manifest([]), [segment]) == ["environments of training: 0 in the release, 1 here"]
+    assert checks.differences(manifest([{"threads": 1}]), [segment]) == [
+        "threads: 1 in the release, 2 here"
+    ]
+    assert checks.differences(manifest([]), [segment]) == [
+        "environments of training: 0 in the release, 1 here"
+    ]
     elsewhere = manifest([{"threads": 2}])
     elsewhere.machine["processor"] = "Other"
-    assert re.match("processor: 'Other' in the release, '.*' here", checks.differences(elsewhere, [segment])[0])
+    assert re.match(
+        "processor: 'Other' in the release, '.*' here", checks.differences(elsewhere, [segment])[0]
+    )
 
 
 def test_the_answer_names_numbers_outside_and_what_differs_in_the_machine():
@@ -199,7 +248,10 @@ def test_the_answer_names_numbers_outside_and_what_differs_in_the_machine():
     text = checks.lines(result, ["cpus: 2 in the release, 4 here"])
     assert text[0] == "another arithmetic: cpus: 2 in the release, 4 here"
     assert "outside: held-out loss, iteration 100: 50 here, 101 in the release" in text
-    assert checks.lines(checks.check(frames(), frames(), True), [])[0] == "arithmetic: as in the release"
+    assert (
+        checks.lines(checks.check(frames(), frames(), True), [])[0]
+        == "arithmetic: as in the release"
+    )
 
 
 def test_numbers_of_one_name_are_told_apart_by_a_count():

@@ -24,7 +24,9 @@ TENSORS = {
     "b": torch.nn.Parameter(torch.arange(6.0).reshape(2, 3)).T,
     "a": torch.tensor([1.5, -2.5], dtype=torch.float64),
 }
-HEADER = Header("weights", 10, 5120, IDENTITY, {"log": [{"iteration": 10, "loss": 0.1, "held_out_loss": None}]})
+HEADER = Header(
+    "weights", 10, 5120, IDENTITY, {"log": [{"iteration": 10, "loss": 0.1, "held_out_loss": None}]}
+)
 
 
 @pytest.fixture
@@ -65,19 +67,30 @@ def test_equal_states_are_equal_files_whatever_the_order_of_their_names(saved, t
     ("change", "name", "found", "expected"),
     [
         ({"seed": 2}, "seed", "1", "2"),
-        ({"model": {"hidden_size": 16, "groups": [[2, 3]]}}, "model.groups", "[[2], [3]]", "[[2, 3]]"),
+        (
+            {"model": {"hidden_size": 16, "groups": [[2, 3]]}},
+            "model.groups",
+            "[[2], [3]]",
+            "[[2, 3]]",
+        ),
         ({"train": {"lr_decay_iterations": 20}}, "train.lr_decay_iterations", "None", "20"),
         ({"further": 3}, "further", "None", "3"),
         ({"data": "cd"}, "data", "ab", "cd"),
     ],
 )
-def test_a_file_of_another_configuration_is_refused_by_the_first_key_that_differs(change, name, found, expected, saved):
-    assert f"{name} is {found} there, expected {expected};" in refusal(saved, identity=IDENTITY | change)
+def test_a_file_of_another_configuration_is_refused_by_the_first_key_that_differs(
+    change, name, found, expected, saved
+):
+    assert f"{name} is {found} there, expected {expected};" in refusal(
+        saved, identity=IDENTITY | change
+    )
 
 
 def test_a_reader_may_ask_for_a_part_of_the_identity_only(saved):
     checkpoints.load(saved, "weights", {"model": IDENTITY["model"]})
-    assert "model.hidden_size" in refusal(saved, identity={"model": {"hidden_size": 9, "groups": [[2], [3]]}})
+    assert "model.hidden_size" in refusal(
+        saved, identity={"model": {"hidden_size": 9, "groups": [[2], [3]]}}
+    )
 
 
 def written(path, content=None, **changes):
@@ -137,16 +150,34 @@ NORM = "final_norm.weight"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tensors: tensors.update({NORM: tensors[NORM].int()}), r"found the dtype torch\.int32, expected"),
-        (lambda tensors: tensors.update({NORM: tensors[NORM] * torch.nan}), "found NaN or an infinite value"),
-        (lambda tensors: tensors.update({NORM: tensors[NORM] / 0}), "found NaN or an infinite value"),
-        (lambda tensors: tensors.update({NORM: tensors[NORM][1:]}), r"found the shape \(7,\), expected \(8,\)"),
+        (
+            lambda tensors: tensors.update({NORM: tensors[NORM].int()}),
+            r"found the dtype torch\.int32, expected",
+        ),
+        (
+            lambda tensors: tensors.update({NORM: tensors[NORM] * torch.nan}),
+            "found NaN or an infinite value",
+        ),
+        (
+            lambda tensors: tensors.update({NORM: tensors[NORM] / 0}),
+            "found NaN or an infinite value",
+        ),
+        (
+            lambda tensors: tensors.update({NORM: tensors[NORM][1:]}),
+            r"found the shape \(7,\), expected \(8,\)",
+        ),
         (lambda tensors: tensors.pop(NORM), rf"found no tensor {NORM}, expected"),
-        (lambda tensors: tensors.update(further=torch.zeros(1)), "found the unknown tensor further, expected"),
+        (
+            lambda tensors: tensors.update(further=torch.zeros(1)),
+            "found the unknown tensor further, expected",
+        ),
     ],
 )
 def test_weights_of_another_form_are_refused_in_one_sentence(change, message, tmp_path):
-    path, tensors = tmp_path / "model.safetensors", dict(initialise(model_config(), seed=3).state_dict())
+    path, tensors = (
+        tmp_path / "model.safetensors",
+        dict(initialise(model_config(), seed=3).state_dict()),
+    )
     change(tensors)
     checkpoints.save(path, tensors, Header("weights", 10, 0, {"model": plain(model_config())}, {}))
     with pytest.raises(InputError, match=message):
@@ -154,7 +185,10 @@ def test_weights_of_another_form_are_refused_in_one_sentence(change, message, tm
 
 
 def test_an_untrained_model_is_that_of_its_identity_and_has_seen_no_token(tmp_path):
-    path, identity = tmp_path / "model.safetensors", {"seed": 3, "model": plain(model_config()), "data": "ab"}
+    path, identity = (
+        tmp_path / "model.safetensors",
+        {"seed": 3, "model": plain(model_config()), "data": "ab"},
+    )
     checkpoints.save_untrained(path, identity)
     tensors, header = checkpoints.load(path, "weights", identity)
     assert header == Header("weights", 0, 0, identity, {})
@@ -162,14 +196,18 @@ def test_an_untrained_model_is_that_of_its_identity_and_has_seen_no_token(tmp_pa
         assert torch.equal(tensors[name], expected), name
 
 
-def test_a_checkpoint_is_opened_for_evaluation_with_its_iteration_and_the_seed_of_the_config(tmp_path):
+def test_a_checkpoint_is_opened_for_evaluation_with_its_iteration_and_the_seed_of_the_config(
+    tmp_path,
+):
     path, config = tmp_path / "model.safetensors", model_config()
     header = Header("weights", 10, 0, {"model": plain(config), "seed": 1}, {})
     untrained = initialise(config, seed=3)
     checkpoints.save(path, untrained.state_dict(), header)
     opened = checkpoints.open_checkpoint(path, job_config(model=config, seed=7), "float64")
     assert not opened.model.training
-    for (name, wanted), found in zip(untrained.named_parameters(), opened.model.parameters(), strict=True):
+    for (name, wanted), found in zip(
+        untrained.named_parameters(), opened.model.parameters(), strict=True
+    ):
         assert (found.dtype, found.requires_grad) == (torch.float64, False), name
         assert torch.equal(found, wanted.double()), name
     assert (opened.iteration, opened.seed, opened.device.type) == (10, 7, "cpu")

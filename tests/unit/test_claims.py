@@ -39,7 +39,12 @@ CASES = [
     (1, FAILS, {"loops": loops(last={"rate": 0.95})}, "outside"),
     (1, OPEN, {"loops": loops(last=FALLING_LATE)}, "crosses"),
     (2, FAILS, {"loops": loops(last={"rate": 0.9})}, "over 4 checkpoints"),
-    (2, OPEN, {"loops": loops(iterations=TWO), "drift": drift(TWO)}, "3 checkpoints after warm-up (found 2)"),
+    (
+        2,
+        OPEN,
+        {"loops": loops(iterations=TWO), "drift": drift(TWO)},
+        "3 checkpoints after warm-up (found 2)",
+    ),
     (3, HOLDS, {"loops": loops(first={"wobble": 0.02})}, "every finding"),
     (3, FAILS, {"loops": loops(last={"wobble": 0.2})}, "outside"),
     (3, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
@@ -50,16 +55,46 @@ CASES = [
     (6, FAILS, {"drift": drift(final=3.0)}, "final"),
     (6, OPEN, {"drift": drift(projected=5.0)}, "crosses"),
     (7, FAILS, {"latency": latency().assign(latency_ms=10.0)}, "outside"),
-    (7, OPEN, {"latency": without(latency(), criterion="acceleration", threshold=1e-2)}, "rows missing: acceleration"),
-    (8, FAILS, {"quality": quality(kl={1e-3: -0.1})}, "kl, CE(0.001) − CE(1e-5) in nats: whole interval outside"),
-    (8, OPEN, {"quality": quality(spread=3, acceleration={1e-2: 0.01})}, "no value could be upheld: the interval ("),
+    (
+        7,
+        OPEN,
+        {"latency": without(latency(), criterion="acceleration", threshold=1e-2)},
+        "rows missing: acceleration",
+    ),
+    (
+        8,
+        FAILS,
+        {"quality": quality(kl={1e-3: -0.1})},
+        "kl, CE(0.001) − CE(1e-5) in nats: whole interval outside",
+    ),
+    (
+        8,
+        OPEN,
+        {"quality": quality(spread=3, acceleration={1e-2: 0.01})},
+        "no value could be upheld: the interval (",
+    ),
     (9, FAILS, {"quality": quality(step_norm={})}, "outside"),
-    (9, OPEN, {"quality": without(quality(), "step_norm", 1e-3)}, "rows missing: step_norm at 0.001"),
+    (
+        9,
+        OPEN,
+        {"quality": without(quality(), "step_norm", 1e-3)},
+        "rows missing: step_norm at 0.001",
+    ),
     (10, FAILS, {"latency": latency(kl=0.5)}, "kl at τ = 0.01"),
     (10, OPEN, {"latency": latency(spread=0.3, kl=1.05)}, "crosses"),
     (11, FAILS, {"latency": latency(kl=0.9)}, "outside"),
-    (11, OPEN, {"latency": without(latency(), criterion="kl", threshold=1e-4)}, "rows missing: kl at 0.0001"),
-    (12, FAILS, {"loops": loops(first={"rate": 0.7, "scale": 1.0}, last=GROWN)}, "over 4 checkpoints"),
+    (
+        11,
+        OPEN,
+        {"latency": without(latency(), criterion="kl", threshold=1e-4)},
+        "rows missing: kl at 0.0001",
+    ),
+    (
+        12,
+        FAILS,
+        {"loops": loops(first={"rate": 0.7, "scale": 1.0}, last=GROWN)},
+        "over 4 checkpoints",
+    ),
     (12, OPEN, {"loops": loops(iterations=TWO), "drift": drift(TWO)}, "fewer than 3 checkpoints"),
     (13, FAILS, {"loops": loops(floor=0.0)}, "outside"),
     (13, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
@@ -71,7 +106,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("number", "expected", "changes", "reason"), CASES, ids=[f"{number}-{expected}" for number, expected, *_ in CASES]
+    ("number", "expected", "changes", "reason"),
+    CASES,
+    ids=[f"{number}-{expected}" for number, expected, *_ in CASES],
 )
 def test_each_claim_reaches_each_verdict(number, expected, changes, reason):
     verdict = examine(number, synthetic(**changes))
@@ -100,14 +137,24 @@ def test_bounds_are_met_by_a_whole_interval(bounds, interval, expected):
 @pytest.mark.parametrize(
     ("bounds", "interval", "reason"),
     [
-        (evidence.between(0.45, 0.70), (0.40, 0.5, 0.66), "the interval (0.26) is wider than the bounds (0.25)"),
+        (
+            evidence.between(0.45, 0.70),
+            (0.40, 0.5, 0.66),
+            "the interval (0.26) is wider than the bounds (0.25)",
+        ),
         (evidence.between(0.45, 0.70), (0.40, 0.5, 0.64), "the interval crosses the bounds"),
-        (evidence.at_most(0.25, smallest=0), (-1.0, 0.0, 0.26), "the upper part of the interval (0.26) is wider"),
+        (
+            evidence.at_most(0.25, smallest=0),
+            (-1.0, 0.0, 0.26),
+            "the upper part of the interval (0.26) is wider",
+        ),
         (evidence.at_most(0.25, smallest=0), (-1.0, 0.1, 0.34), "the interval crosses the bounds"),
         (evidence.at_most(0.25), (-9.0, 0.0, 9.0), "the interval crosses the bounds"),
     ],
 )
-def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_value(bounds, interval, reason):
+def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_value(
+    bounds, interval, reason
+):
     low, value, high = interval
     verdict, found = evidence.judge(bounds, evidence.Estimate(value, low, high))
     assert verdict == OPEN
@@ -118,7 +165,10 @@ def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_valu
 def test_the_width_of_the_interval_of_a_ratio_is_a_factor():
     bounds = evidence.between(0.5, 2.0)
     wide, narrow = (evidence.Estimate(1.0, 0.45, high, is_ratio=True) for high in (1.9, 1.7))
-    assert "the interval as a factor (4.2) is wider than the bounds (4)" in evidence.judge(bounds, wide)[1]
+    assert (
+        "the interval as a factor (4.2) is wider than the bounds (4)"
+        in evidence.judge(bounds, wide)[1]
+    )
     assert evidence.judge(bounds, narrow)[1] == "the interval crosses the bounds"
 
 
@@ -133,10 +183,14 @@ def test_one_in_many_findings_is_further_outside_before_it_refutes():
 
 
 def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
-    """Acceleration at 1e-2 is 0.05 nats better than all loops and by far the fastest; it was disqualified."""
+    """Acceleration at 1e-2 is 0.05 nats better than all loops and by far the fastest; it was
+    disqualified.
+    """
     better = quality(acceleration={1e-2: -0.05})
     faster = latency()
-    faster.loc[(faster["criterion"] == "acceleration") & (faster["threshold"] == 1e-2), "latency_ms"] = 4.0
+    faster.loc[
+        (faster["criterion"] == "acceleration") & (faster["threshold"] == 1e-2), "latency_ms"
+    ] = 4.0
     verdict = examine(10, synthetic(quality=better, latency=faster))
     assert verdict.verdict == HOLDS
     assert all("acceleration at τ = 0.01" in f.reason for f in verdict.findings if f.bounds)
@@ -151,14 +205,18 @@ def test_a_claim_about_training_rests_on_all_checkpoints_and_not_on_two(number):
 
 
 def test_sequences_of_one_document_are_one_unit():
-    """Each document begins two sequences that say the same; two alike are no more evidence than one."""
+    """Each document begins two sequences that say the same; two alike are no more evidence than
+    one.
+    """
     once = loops()
     twice = pd.concat([once, once.assign(sequence=once["sequence"] + SEQUENCES)])
     for number in (1, 4, 5):
         first, second = (examine(number, synthetic(loops=rows)).findings for rows in (once, twice))
         for ours, theirs in zip(first, second, strict=True):
             np.testing.assert_allclose(
-                [theirs.estimate.low, theirs.estimate.high], [ours.estimate.low, ours.estimate.high], rtol=1e-9
+                [theirs.estimate.low, theirs.estimate.high],
+                [ours.estimate.low, ours.estimate.high],
+                rtol=1e-9,
             )
 
 
@@ -179,19 +237,35 @@ def fewer_loops(loop_steps):
     ("lacking", "not_asked", "reason"),
     [
         ({"max_loops": 64}, [7], "exits.max_loops: 30, and that of the run is 64"),
-        ({"loops": loops().query("group == '4'")}, [6], "at least 2 looped groups, and the model has 1"),
+        (
+            {"loops": loops().query("group == '4'")},
+            [6],
+            "at least 2 looped groups, and the model has 1",
+        ),
         (fewer_loops(30), [], ""),
-        (fewer_loops(29), [3, 4, 5, 13], "needs at least 30 loop steps, and trajectories.loops is 29"),
-        (fewer_loops(11), [3, 4, 5, 13], "needs at least 30 loop steps, and trajectories.loops is 11"),
+        (
+            fewer_loops(29),
+            [3, 4, 5, 13],
+            "needs at least 30 loop steps, and trajectories.loops is 29",
+        ),
+        (
+            fewer_loops(11),
+            [3, 4, 5, 13],
+            "needs at least 30 loop steps, and trajectories.loops is 11",
+        ),
         (fewer_loops(10), [1, 3, 4, 5, 13], "loop steps, and trajectories.loops is 10"),
         ({"published": True}, [2, 3, 5, 12], "a published model has one checkpoint"),
     ],
 )
-def test_the_claims_that_need_something_else_of_the_run_are_not_asked(lacking, not_asked, reason, monkeypatch):
+def test_the_claims_that_need_something_else_of_the_run_are_not_asked(
+    lacking, not_asked, reason, monkeypatch
+):
     """The sentence names what is lacking, and nothing is measured."""
     unmeasured = evidence.Finding("", "", evidence.Estimate(), "", OPEN, "", True)
     monkeypatch.setattr(claims, "find", lambda *_: unmeasured)
-    found = [verdict for verdict in claims.verdicts(synthetic(**lacking)) if verdict.verdict == NOT_ASKED]
+    found = [
+        verdict for verdict in claims.verdicts(synthetic(**lacking)) if verdict.verdict == NOT_ASKED
+    ]
     assert [verdict.claim.number for verdict in found] == not_asked
     assert all(reason in verdict.reason and not verdict.findings for verdict in found)
 
@@ -209,18 +283,26 @@ def test_a_published_model_is_judged_at_its_only_checkpoint_and_compared_with_no
 
 
 def test_a_threshold_of_lesser_quality_does_not_race():
-    """Step norm is fastest at 1e-2, where its quality is gone: 0.01 of 0.05 nats are lost a fifth beyond 1e-3."""
+    """Step norm is fastest at 1e-2, where its quality is gone: 0.01 of 0.05 nats are lost a fifth
+    beyond 1e-3.
+    """
     verdict = examine(10, synthetic(latency=latency(step_norm=0.99)))
     race, *_ = (f for f in verdict.findings if f.scope == "step_norm")
     assert race.verdict == HOLDS
-    assert "acceleration at τ = 0.0101, step_norm at τ = 0.00126: 7.99 against 9.69 ms" in race.reason
+    assert (
+        "acceleration at τ = 0.0101, step_norm at τ = 0.00126: 7.99 against 9.69 ms" in race.reason
+    )
 
 
 def test_equal_thresholds_do_not_decide_where_equal_quality_says_the_opposite():
-    """At every τ acceleration is slower than KL, but it keeps quality up to 0.316, and KL up to 1e-2."""
+    """At every τ acceleration is slower than KL, but it keeps quality up to 0.316, and KL up to
+    1e-2.
+    """
     grid = [*HALF_DECADES, 0.1, 0.316, 1.0]
     lost = dict.fromkeys(grid[7:], 0.3)
-    run = synthetic(quality=quality(grid=grid, kl=lost, step_norm=lost), latency=latency(grid=grid, kl=0.9))
+    run = synthetic(
+        quality=quality(grid=grid, kl=lost, step_norm=lost), latency=latency(grid=grid, kl=0.9)
+    )
     assert examine(11, run).verdict == FAILS
     assert examine(10, run).verdict == HOLDS
 
@@ -244,16 +326,23 @@ def test_a_criterion_without_a_threshold_of_equal_quality_loses():
 
 
 def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
-    """From place 6 on, criteria lose 0.01, 0.02 and 0.03 nats per threshold, so 0.01 at 7, 6.5 and 6 1/3."""
+    """From place 6 on, criteria lose 0.01, 0.02 and 0.03 nats per threshold, so 0.01 at 7, 6.5 and
+    6 1/3.
+    """
     grid = [10 ** (-5 + place / 2) for place in range(13)]
     lost = {
         name: {tau: slope * max(0, place - 6) for place, tau in enumerate(grid)}
         for name, slope in (("acceleration", 0.01), ("kl", 0.02), ("step_norm", 0.03))
     }
     loops = exit_loops(spread=0.0)
-    counts = [loops[loops["threshold"] == loops["threshold"].iloc[0]].assign(threshold=tau) for tau in grid]
+    counts = [
+        loops[loops["threshold"] == loops["threshold"].iloc[0]].assign(threshold=tau)
+        for tau in grid
+    ]
     slower = latency(grid=grid, kl=1.2)
-    run = synthetic(quality=quality(grid=grid, **lost), latency=slower, exit_loops=pd.concat(counts))
+    run = synthetic(
+        quality=quality(grid=grid, **lost), latency=slower, exit_loops=pd.concat(counts)
+    )
     found = {}
     for number in (9, 11, 14, 15):
         verdict = examine(number, run)
@@ -263,18 +352,32 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
         assert differs is None or differs in verdict.reason
     lost_by_ten = "nats lost at the tenfold τ"
     assert found[f"{exits.EQUAL} {lost_by_ten}"].estimate.value == pytest.approx(0.06)
-    assert found[f"{exits.EQUAL} {lost_by_ten}: step norm minus acceleration"].estimate.value == pytest.approx(0.04)
-    assert found[f"{exits.EQUAL} {lost_by_ten}: step norm minus kl"].estimate.value == pytest.approx(0.02)
+    assert found[
+        f"{exits.EQUAL} {lost_by_ten}: step norm minus acceleration"
+    ].estimate.value == pytest.approx(0.04)
+    assert found[
+        f"{exits.EQUAL} {lost_by_ten}: step norm minus kl"
+    ].estimate.value == pytest.approx(0.02)
     latencies = found[f"{exits.EQUAL} latency over that of acceleration"].estimate
     race = next(f.estimate for f in examine(10, run).findings if f.scope == "kl")
-    assert (latencies.value, latencies.low) == pytest.approx((1 / race.value, 1 / race.high), rel=0.02)
-    evaluations = found[f"{exits.EQUAL} evaluations per token and group minus those of acceleration"].estimate
+    assert (latencies.value, latencies.low) == pytest.approx(
+        (1 / race.value, 1 / race.high), rel=0.02
+    )
+    evaluations = found[
+        f"{exits.EQUAL} evaluations per token and group minus those of acceleration"
+    ].estimate
     assert (evaluations.value, evaluations.low, evaluations.high) == pytest.approx((3, 3, 3))
 
 
-@pytest.mark.parametrize(("number", "criterion"), [(9, "step_norm"), (14, "kl"), (15, "acceleration")])
-def test_the_second_reading_is_open_for_a_criterion_without_a_threshold_of_equal_quality(number, criterion):
-    verdict = examine(number, synthetic(quality=quality(**{criterion: dict.fromkeys(HALF_DECADES, 0.2)})))
+@pytest.mark.parametrize(
+    ("number", "criterion"), [(9, "step_norm"), (14, "kl"), (15, "acceleration")]
+)
+def test_the_second_reading_is_open_for_a_criterion_without_a_threshold_of_equal_quality(
+    number, criterion
+):
+    verdict = examine(
+        number, synthetic(quality=quality(**{criterion: dict.fromkeys(HALF_DECADES, 0.2)}))
+    )
     found = [f for f in verdict.findings if f.quantity.startswith(exits.EQUAL)]
     assert f"{criterion} has no threshold of equal quality" in [f.reason for f in found]
     assert {f.verdict for f in found if criterion in f.reason} == {OPEN}
@@ -282,16 +385,21 @@ def test_the_second_reading_is_open_for_a_criterion_without_a_threshold_of_equal
 
 @pytest.mark.parametrize(("criterion", "end"), [("acceleration", "high"), ("kl", "low")])
 def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race(criterion, end):
-    """The criterion may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where it is slower."""
+    """The criterion may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where
+    it is slower.
+    """
     doubtful = synthetic(quality=quality(spread=3.0, **{criterion: {1e-2: 0.008}}))
     limits = exits.equal_quality(doubtful, criterion)
     assert limits.places[-1] == pytest.approx(6, abs=0.03)
     assert 5 < limits.places.min() < 5.9
     sure, unsure = (
-        next(f.estimate for f in examine(10, run).findings if f.scope == "kl") for run in (synthetic(), doubtful)
+        next(f.estimate for f in examine(10, run).findings if f.scope == "kl")
+        for run in (synthetic(), doubtful)
     )
     assert unsure.value == pytest.approx(sure.value, rel=5e-3)
-    assert abs(np.log(getattr(unsure, end) / unsure.value)) > 1.2 * abs(np.log(getattr(sure, end) / sure.value))
+    assert abs(np.log(getattr(unsure, end) / unsure.value)) > 1.2 * abs(
+        np.log(getattr(sure, end) / sure.value)
+    )
 
 
 def test_what_the_same_documents_lose_under_both_criteria_does_not_widen_the_race():
@@ -299,13 +407,19 @@ def test_what_the_same_documents_lose_under_both_criteria_does_not_widen_the_rac
     lost = {tau: 0.01 * (tau / 3e-3) ** 0.6 for tau in HALF_DECADES}
     alike = quality(spread=3.0, acceleration=lost, kl=lost)
     apart = alike.copy()  # the documents that lose least under acceleration lose most under KL
-    changes = alike["ce"] - alike["sequence"].map(alike[alike["criterion"] == "fixed"].set_index("sequence")["ce"])
+    changes = alike["ce"] - alike["sequence"].map(
+        alike[alike["criterion"] == "fixed"].set_index("sequence")["ce"]
+    )
     of_kl = alike["criterion"] == "kl"
-    turned = changes[of_kl].groupby(alike["threshold"]).transform(lambda nats: nats.to_numpy()[::-1])
+    turned = (
+        changes[of_kl].groupby(alike["threshold"]).transform(lambda nats: nats.to_numpy()[::-1])
+    )
     apart.loc[of_kl, "ce"] += turned - changes[of_kl]
     widths = []
     for frame in (alike, apart):
-        race = next(f.estimate for f in examine(10, synthetic(quality=frame)).findings if f.scope == "kl")
+        race = next(
+            f.estimate for f in examine(10, synthetic(quality=frame)).findings if f.scope == "kl"
+        )
         widths.append(np.log(race.high / race.low))
     assert widths[0] < 0.7 * widths[1]
 
@@ -322,7 +436,10 @@ def test_empty_tables_leave_claims_open_and_none_fails(empty):
 
 def test_one_document_gives_no_interval():
     verdict = examine(1, synthetic(loops=loops().assign(document=3)))
-    assert (verdict.verdict, "too few documents for an interval (found 1, expected at least 2)" in verdict.reason) == (
+    assert (
+        verdict.verdict,
+        "too few documents for an interval (found 1, expected at least 2)" in verdict.reason,
+    ) == (
         OPEN,
         True,
     )
@@ -348,12 +465,25 @@ def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
 
 @pytest.mark.long
 def test_the_released_demo_is_judged_as_it_was():
-    """Every finding of docs/demo-release again, from its tables: numbers up to rounding, verdicts and reasons."""
+    """Every finding of docs/demo-release again, from its tables: numbers up to rounding, verdicts
+    and reasons.
+    """
     folder = ROOT / "docs" / "demo-release"
     config = Release.open(str(folder), DownloadConfig()).runs({})["demo"]
-    files = {name: folder / f"demo/tables/{table}.parquet" for name, table in tables.CLAIM_TABLES.items()}
-    values = {"max_loops": config.exits.max_loops, "warmup": config.train.warmup_iterations, "seed": config.seed}
-    found = claims.table(claims.verdicts(evidence.Evidence.read(files, **values)), "demo", "small scale")
+    files = {
+        name: folder / f"demo/tables/{table}.parquet" for name, table in tables.CLAIM_TABLES.items()
+    }
+    values = {
+        "max_loops": config.exits.max_loops,
+        "warmup": config.train.warmup_iterations,
+        "seed": config.seed,
+    }
+    found = claims.table(
+        claims.verdicts(evidence.Evidence.read(files, **values)), "demo", "small scale"
+    )
     pd.testing.assert_frame_equal(
-        found, tables.read("claims", folder / "demo/tables/claims.parquet"), check_dtype=False, rtol=1e-9
+        found,
+        tables.read("claims", folder / "demo/tables/claims.parquet"),
+        check_dtype=False,
+        rtol=1e-9,
     )

@@ -1,4 +1,6 @@
-"""Every number of every claim on a synthetic run, worked out from its shape, and the intervals about them."""
+"""Every number of every claim on a synthetic run, worked out from its shape, and the intervals
+about them.
+"""
 
 from dataclasses import replace
 
@@ -30,17 +32,28 @@ K = np.arange(30)
 
 
 def distinct_run():
-    """A run in which no two checkpoints, loop steps, thresholds, criteria or groups of checks have the same number."""
+    """A run in which no two checkpoints, loop steps, thresholds, criteria or groups of checks have
+    the same number.
+    """
     course = loops(last=RATES, **SHAPE)
     states = course["measure"] == "state_norm"
-    course.loc[states, "mean"] = state_norms(course.loc[states, "k"]) * (1 + course.loc[states, "iteration"] / 100)
+    course.loc[states, "mean"] = state_norms(course.loc[states, "k"]) * (
+        1 + course.loc[states, "iteration"] / 100
+    )
     jumps = drift(final=9.0, projected=11.0)
     jumps["mean"] *= 1 + jumps["iteration"] / 200
-    nats = {"kl": {1e-4: 0.001, 1e-3: 0.002, 1e-2: 0.004}, "acceleration": {1e-4: -0.001, 1e-3: 0.003, 1e-2: 0.006}}
+    nats = {
+        "kl": {1e-4: 0.001, 1e-3: 0.002, 1e-2: 0.004},
+        "acceleration": {1e-4: -0.001, 1e-3: 0.003, 1e-2: 0.006},
+    }
     later = exit_loops()
-    later["evaluations"] -= (later["criterion"] == "kl") * np.log10(later["threshold"]) * (later["group"] == "4")
+    later["evaluations"] -= (
+        (later["criterion"] == "kl") * np.log10(later["threshold"]) * (later["group"] == "4")
+    )
     checks = pd.concat([CHECKS, CHECKS.assign(group="5-6", loop_step_ms=3.0)])
-    return synthetic(loops=course, drift=jumps, quality=quality(**nats), exit_loops=later, checks=checks)
+    return synthetic(
+        loops=course, drift=jumps, quality=quality(**nats), exit_loops=later, checks=checks
+    )
 
 
 def state_norms(k):
@@ -56,7 +69,9 @@ def norms_at(iteration):
 
 def cosines_at(iteration):
     share = np.log10(iteration / 10) if iteration else 0
-    level, wobble = (0.9 + (0.62 - 0.9) * share, 0.1 + (0.03 - 0.1) * share) if iteration else (0.9, 0.0)
+    level, wobble = (
+        (0.9 + (0.62 - 0.9) * share, 0.1 + (0.03 - 0.1) * share) if iteration else (0.9, 0.0)
+    )
     return level - (level - 0.2) * np.exp(-(K - 1.0)) + wobble * np.sin(K)
 
 
@@ -67,7 +82,9 @@ def decades(iteration):
 
 
 def on_a_line(number):
-    """The change from first to last checkpoint of the line over log iteration, and the plain difference."""
+    """The change from first to last checkpoint of the line over log iteration, and the plain
+    difference.
+    """
     values, position = [number(iteration) for iteration in ITERATIONS[1:]], np.log(ITERATIONS[1:])
     return np.polyfit(position, values, 1)[0] * (position[-1] - position[0]), values[-1] - values[0]
 
@@ -87,12 +104,25 @@ def log_relative_step(iteration):
 def numbers_of_groups():
     """Claim -> {quantity: number}, the same in both groups."""
     last, untrained = norms_at(100), norms_at(0)
-    rising, falling, relative = on_a_line(decades), on_a_line(log_step), on_a_line(log_relative_step)
-    variance, modulus = on_a_line(lambda i: settled(i).var()), on_a_line(lambda i: abs(settled(i).mean()))
+    rising, falling, relative = (
+        on_a_line(decades),
+        on_a_line(log_step),
+        on_a_line(log_relative_step),
+    )
+    variance, modulus = (
+        on_a_line(lambda i: settled(i).var()),
+        on_a_line(lambda i: abs(settled(i).mean())),
+    )
     curvature, turn = last * 1.3 ** (K >= 20) / last**2, np.arccos(cosines_at(100))
     ends = "the same, last − first after warm-up"
-    decay, angle = "decades per loop step until a tenth of k = 1", "variance of the mean cosine over k = 10 … 29"
-    step, ranges = "ln of the mean step norm over k ≥ 1", "over k = 20 … 29 over that over k = 10 … 19"
+    decay, angle = (
+        "decades per loop step until a tenth of k = 1",
+        "variance of the mean cosine over k = 10 … 29",
+    )
+    step, ranges = (
+        "ln of the mean step norm over k ≥ 1",
+        "over k = 20 … 29 over that over k = 10 … 19",
+    )
     return {
         1: {
             "mean norm at k = 10 over that at k = 1": last[10] / last[1],
@@ -128,21 +158,37 @@ def numbers_of_groups():
 
 def scales():
     return {
-        "τ = 0.01 over the mean norm of the states, last checkpoint": 0.01 / (2 * state_norms(K[1:]).mean()),
+        "τ = 0.01 over the mean norm of the states, last checkpoint": 0.01
+        / (2 * state_norms(K[1:]).mean()),
         "τ = 0.01 over the mean step norm at k = 1, last checkpoint": 0.01 / norms_at(100)[1],
     }
 
 
 def numbers_of_criteria():
-    """Claim -> {(criterion, quantity): number}. Latencies are 14 ms at 1e-5 and fall by 1 ms a half decade."""
-    change, later = "CE({}) − CE(1e-5) in nats", "evaluations per token and group minus those of acceleration, τ = {}"
+    """Claim -> {(criterion, quantity): number}. Latencies are 14 ms at 1e-5 and fall by 1 ms a half
+    decade.
+    """
+    change, later = (
+        "CE({}) − CE(1e-5) in nats",
+        "evaluations per token and group minus those of acceleration, τ = {}",
+    )
     slower = "latency over that of acceleration, τ = {}"
     thresholds = ("1e-05", "0.0001", "0.001", "0.01")
-    # 0.01 nats are lost between 1e-2 and the next threshold, where a nat is lost, and by step norm after 1e-3
+    # 0.01 nats are lost between 1e-2 and the next threshold, where a nat is lost, and by step norm
+    # after 1e-3
     races = {}
-    for nats, name in ((0.01, "latency at equal quality"), (0.03, "the same at a loss of 0.03 nats")):
-        parts = (1, 8, (nats - 0.006) / 0.994), (1.5, 8, (nats - 0.004) / 0.996), (1.1, 10, nats / 0.05)
-        ours, kl, step_norm = (factor * time ** (1 - share) * (time - 1) ** share for factor, time, share in parts)
+    for nats, name in (
+        (0.01, "latency at equal quality"),
+        (0.03, "the same at a loss of 0.03 nats"),
+    ):
+        parts = (
+            (1, 8, (nats - 0.006) / 0.994),
+            (1.5, 8, (nats - 0.004) / 0.996),
+            (1.1, 10, nats / 0.05),
+        )
+        ours, kl, step_norm = (
+            factor * time ** (1 - share) * (time - 1) ** share for factor, time, share in parts
+        )
         races |= {("kl", f"{name}, acceleration over kl"): ours / kl}
         races |= {("step_norm", f"{name}, acceleration over step_norm"): ours / step_norm}
     check = {("kl", "one KL check in loop steps, mean over groups"): 6 / 5}
@@ -151,13 +197,22 @@ def numbers_of_criteria():
         7: {("acceleration", "latency at τ = 1e-2 over that at 1e-5"): 8 / 14},
         8: {
             (criterion, change.format(threshold)): number
-            for criterion, numbers in (("acceleration", (-0.001, 0.003, 0.006)), ("kl", (0.001, 0.002, 0.004)))
+            for criterion, numbers in (
+                ("acceleration", (-0.001, 0.003, 0.006)),
+                ("kl", (0.001, 0.002, 0.004)),
+            )
             for threshold, number in zip(("0.0001", "0.001", "0.01"), numbers, strict=True)
         },
-        9: {("step_norm", "CE(1e-3) − CE(1e-5) in nats"): 0.0, ("step_norm", "CE(1e-2) − CE(1e-3) in nats"): 0.3},
+        9: {
+            ("step_norm", "CE(1e-3) − CE(1e-5) in nats"): 0.0,
+            ("step_norm", "CE(1e-2) − CE(1e-3) in nats"): 0.3,
+        },
         10: races | check,
         11: {("kl", slower.format(threshold)): 1.5 for threshold in thresholds} | check,
-        14: {("kl", later.format(threshold)): 3 - np.log10(float(threshold)) / 2 for threshold in thresholds},
+        14: {
+            ("kl", later.format(threshold)): 3 - np.log10(float(threshold)) / 2
+            for threshold in thresholds
+        },
         15: {("acceleration", f"{robust} acceleration"): 0.294, ("kl", f"{robust} kl"): 0.296},
     }
 
@@ -168,21 +223,35 @@ def test_every_number_of_a_claim_is_the_one_worked_out_by_hand():
         for number, numbers in numbers_of_groups().items()
     }
     for number, numbers in numbers_of_criteria().items():
-        expected[number] = numbers | {("all groups", name): value for name, value in scales().items()}
+        expected[number] = numbers | {
+            ("all groups", name): value for name, value in scales().items()
+        }
     run = distinct_run()
     for number, numbers in expected.items():
         found = {(f.scope, f.quantity): f.estimate.value for f in examine(number, run).findings}
         # not those at other thresholds than these
-        found = {key: value for key, value in found.items() if "0.003 nats" not in key[1] and "quality:" not in key[1]}
-        assert found == {key: pytest.approx(value, rel=1e-6, abs=1e-9) for key, value in numbers.items()}, number
+        found = {
+            key: value
+            for key, value in found.items()
+            if "0.003 nats" not in key[1] and "quality:" not in key[1]
+        }
+        assert found == {
+            key: pytest.approx(value, rel=1e-6, abs=1e-9) for key, value in numbers.items()
+        }, number
 
 
 def test_every_number_of_claim_6_is_the_one_worked_out_by_hand():
     expected = {
-        (group, "leap from x⁰ (k = 0) over the path of the loop"): norms_at(100)[0] / norms_at(100).sum()
+        (group, "leap from x⁰ (k = 0) over the path of the loop"): norms_at(100)[0]
+        / norms_at(100).sum()
         for group in GROUPS
     }
-    for state, ratio in {"first_state": 12.0, "projected": 11.0, "final": 9.0, "initial": 0.5}.items():
+    for state, ratio in {
+        "first_state": 12.0,
+        "projected": 11.0,
+        "final": 9.0,
+        "initial": 0.5,
+    }.items():
         scope = f"{BOUNDARY}, {state}"
         expected |= {(scope, f"DLR, iteration {i}"): ratio * (1 + i / 200) for i in ITERATIONS[1:]}
         expected |= {(scope, "DLR, last"): ratio * 1.5, (scope, "DLR, untrained"): ratio}
@@ -199,17 +268,30 @@ def test_reasons_name_the_numbers_behind_a_ratio_or_a_difference():
         for f in examine(number, run).findings
     }
     tenth = 1 + np.log(0.1) / np.log(0.72)
-    assert reasons[1, "4", "mean norm at k = 10 over that at k = 1"].endswith(f"a tenth at k = {tenth:.3g}")
+    assert reasons[1, "4", "mean norm at k = 10 over that at k = 1"].endswith(
+        f"a tenth at k = {tenth:.3g}"
+    )
     assert reasons[1, "4", "the same"] == "a tenth is not reached"
-    assert reasons[7, "acceleration", "latency at τ = 1e-2 over that at 1e-5"].endswith("8 against 14 ms")
-    assert reasons[14, "kl", "evaluations per token and group minus those of acceleration"].endswith("16 against 12")
-    assert reasons[15, "kl", "nats lost from τ = 1e-5 to 1e-2: step norm minus kl"].endswith("0.3 against 0.004")
+    assert reasons[7, "acceleration", "latency at τ = 1e-2 over that at 1e-5"].endswith(
+        "8 against 14 ms"
+    )
+    assert reasons[
+        14, "kl", "evaluations per token and group minus those of acceleration"
+    ].endswith("16 against 12")
+    assert reasons[15, "kl", "nats lost from τ = 1e-5 to 1e-2: step norm minus kl"].endswith(
+        "0.3 against 0.004"
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "name", "first", "end"),
     [
-        (1, "mean norm at k = 10 over that at k = 1", 1, 7),  # a tenth is reached between k = 5 and 6
+        (
+            1,
+            "mean norm at k = 10 over that at k = 1",
+            1,
+            7,
+        ),  # a tenth is reached between k = 5 and 6
         (1, "the same, untrained", 1, 30),  # a tenth is not reached
         (3, "cosine at k = 1 − late mean", 1, 2),
         (3, "cosine at k = 1 − late mean", 10, 30),
@@ -224,13 +306,17 @@ def test_reasons_name_the_numbers_behind_a_ratio_or_a_difference():
 def test_a_tenth_under_the_rounding_floor_is_tolerated_in_exactly_the_loop_steps_of_a_quantity(
     number, name, first, end
 ):
-    """10 % is tolerated in them, whatever is elsewhere; 12 % at the first or the last of them is not."""
+    """10 % is tolerated in them, whatever is elsewhere; 12 % at the first or the last of them is
+    not.
+    """
 
     def reason(nulls):
         findings = examine(number, synthetic(loops=under_floor(nulls))).findings
         return next(f.reason for f in findings if f.quantity == name)
 
-    elsewhere = 0.1 if (number, first) in ((3, 1), (3, 10)) else 0.5  # that quantity looks at two ranges
+    elsewhere = (
+        0.1 if (number, first) in ((3, 1), (3, 10)) else 0.5
+    )  # that quantity looks at two ranges
     usual = {k: 0.1 if first <= k < end else elsewhere for k in range(1, 30)}
     assert "rounding floor" not in reason(usual)
     assert "under the rounding floor" in reason(usual | {first: 0.12})
@@ -247,7 +333,12 @@ def under_floor(shares):
 
 def test_one_checkpoint_under_the_floor_leaves_its_trend_open_and_no_other():
     rows = loops()
-    cosines = (rows["measure"] == "cosine") & (rows["iteration"] == 20) & (rows["k"] > 0) & (rows["k"] < 30)
+    cosines = (
+        (rows["measure"] == "cosine")
+        & (rows["iteration"] == 20)
+        & (rows["k"] > 0)
+        & (rows["k"] < 30)
+    )
     rows.loc[cosines, ["count", "nulls"]] = [TOKENS - 6, 6]
     run = synthetic(loops=rows)
     for number in (2, 3, 5):
@@ -257,7 +348,10 @@ def test_one_checkpoint_under_the_floor_leaves_its_trend_open_and_no_other():
 
 
 def test_the_bounds_are_the_ones_fixed_beforehand():
-    bounds = {v.claim.number: list(dict.fromkeys(f.bounds for f in v.findings if f.bounds)) for v in usual_verdicts()}
+    bounds = {
+        v.claim.number: list(dict.fromkeys(f.bounds for f in v.findings if f.bounds))
+        for v in usual_verdicts()
+    }
     assert bounds == {
         1: ["≤ 0.1"],
         2: ["> 0"],
@@ -280,18 +374,42 @@ def test_the_bounds_are_the_ones_fixed_beforehand():
 def test_only_the_papers_thresholds_and_counted_states_count():
     """The number of findings that share the chance of an error."""
     counted = {v.claim.number: sum(f.counts for f in v.findings) for v in usual_verdicts()}
-    assert counted == {1: 2, 2: 2, 3: 6, 4: 2, 5: 4, 6: 15, 7: 1, 8: 6, 9: 2, 10: 2, 11: 4, 12: 2, 13: 4, 14: 4, 15: 2}
+    assert counted == {
+        1: 2,
+        2: 2,
+        3: 6,
+        4: 2,
+        5: 4,
+        6: 15,
+        7: 1,
+        8: 6,
+        9: 2,
+        10: 2,
+        11: 4,
+        12: 2,
+        13: 4,
+        14: 4,
+        15: 2,
+    }
     for finding in (f for v in usual_verdicts() for f in v.findings if "initial" not in f.scope):
-        assert finding.counts == (bool(finding.bounds) and not finding.quantity.startswith(exits.EQUAL))
+        assert finding.counts == (
+            bool(finding.bounds) and not finding.quantity.startswith(exits.EQUAL)
+        )
 
 
 def test_the_interval_over_documents_of_different_lengths_is_that_of_their_effective_number():
     counts = np.array([1.0, 2, 8, 2, 4, 3, 1, 7, 2, 2])
     units = np.stack([counts * np.linspace(1, 2, 10), counts], axis=-1)
     found, effective = synthetic().estimate(evidence.mean, units), 1024 / 156
-    assert (found.units, found.effective, found.freedom) == (10, pytest.approx(effective), pytest.approx(effective - 1))
+    assert (found.units, found.effective, found.freedom) == (
+        10,
+        pytest.approx(effective),
+        pytest.approx(effective - 1),
+    )
     samples = evidence.mean(bootstrap.totals(units, seed=1))
-    assert (found.low, found.high) == pytest.approx(bootstrap.interval_about(found.value, samples, effective))
+    assert (found.low, found.high) == pytest.approx(
+        bootstrap.interval_about(found.value, samples, effective)
+    )
     trend = synthetic().trend(evidence.mean, np.repeat(units[:, None], 4, axis=1))
     assert trend.effective == pytest.approx(effective)
 
@@ -302,7 +420,9 @@ def test_an_unbiased_estimate_is_moved_by_what_resampling_adds():
     found = synthetic().estimate(lambda totals: evidence.mean(totals) ** 2, units, unbias=True)
     assert found.value == pytest.approx(-samples.mean())
     assert samples.mean() > 0.01
-    assert (found.low, found.high) == pytest.approx(bootstrap.interval_about(found.value, samples, 7))
+    assert (found.low, found.high) == pytest.approx(
+        bootstrap.interval_about(found.value, samples, 7)
+    )
 
 
 def test_the_interval_of_a_ratio_is_that_of_its_logarithm():
@@ -310,12 +430,16 @@ def test_the_interval_of_a_ratio_is_that_of_its_logarithm():
     found = synthetic().ratio(evidence.mean, units)
     samples = np.log(evidence.mean(bootstrap.totals(units, seed=1)))
     assert found.is_ratio
-    assert (found.low, found.high) == pytest.approx(np.exp(bootstrap.interval_about(np.log(1.5), samples, 7)))
+    assert (found.low, found.high) == pytest.approx(
+        np.exp(bootstrap.interval_about(np.log(1.5), samples, 7))
+    )
 
 
 @pytest.mark.parametrize("documents", [3, 20, 2])
 @pytest.mark.parametrize("unbias", [False, True])
-def test_the_interval_of_a_trend_has_the_scatter_of_checkpoints_and_the_fewer_degrees_of_freedom(documents, unbias):
+def test_the_interval_of_a_trend_has_the_scatter_of_checkpoints_and_the_fewer_degrees_of_freedom(
+    documents, unbias
+):
     generator, run = np.random.default_rng(documents), synthetic()
     course = np.array([1.0, 3.0, 2.0, 4.0]) + generator.normal(size=(documents, 4))
     units = np.stack([course, np.ones_like(course)], axis=-1)
@@ -328,7 +452,10 @@ def test_the_interval_of_a_trend_has_the_scatter_of_checkpoints_and_the_fewer_de
     correlated = np.array([[0.6 ** abs(row - column) for column in range(4)] for row in range(4)])
     to_line = np.linalg.pinv(basis)
     residuals = correlated @ (np.eye(4) - basis @ to_line).T
-    scatter = np.sqrt(residual[0] / np.trace(residuals) * (to_line @ correlated @ to_line.T)[0, 0]) * length
+    scatter = (
+        np.sqrt(residual[0] / np.trace(residuals) * (to_line @ correlated @ to_line.T)[0, 0])
+        * length
+    )
     freedom = min(documents - 1, np.trace(residuals) ** 2 / np.trace(residuals @ residuals))
     samples = evidence.mean(bootstrap.totals(units, seed=1)) ** 2
     changes = np.linalg.lstsq(basis, samples.T)[0][0] * length
@@ -353,22 +480,36 @@ def test_an_estimate_without_width_is_not_widened_and_one_on_its_edge_is():
     assert evidence.Estimate(2.0, 1.5, 3.0, freedom=3).widened(1).high == pytest.approx(3.0)
     wider = bootstrap.t_quantile(0.995, 3) / bootstrap.t_quantile(0.975, 3)
     assert evidence.Estimate(2.0, 1.0, 4.0, freedom=3).widened(5).low == pytest.approx(2 - wider)
-    assert evidence.Estimate(2.0, 1.0, 4.0, freedom=3, is_ratio=True).widened(5).low == pytest.approx(2 / 2**wider)
+    assert evidence.Estimate(2.0, 1.0, 4.0, freedom=3, is_ratio=True).widened(
+        5
+    ).low == pytest.approx(2 / 2**wider)
 
 
 def test_the_claims_on_geometry_are_those_that_exit_tables_do_not_change():
     whole = synthetic()
     tables_of_exits = ("quality", "exit_loops", "latency", "checks")
-    verdicts = claims.verdicts(replace(whole, **{name: getattr(whole, name)[:0] for name in tables_of_exits}))
+    verdicts = claims.verdicts(
+        replace(whole, **{name: getattr(whole, name)[:0] for name in tables_of_exits})
+    )
     unchanged = [
-        ours.claim for ours, usual in zip(verdicts, usual_verdicts(), strict=True) if ours.verdict == usual.verdict
+        ours.claim
+        for ours, usual in zip(verdicts, usual_verdicts(), strict=True)
+        if ours.verdict == usual.verdict
     ]
     assert list(claims.GEOMETRY) == unchanged
 
 
 @pytest.mark.parametrize(
     ("number", "needed"),
-    [(1, [10, 10, 1]), (2, [2, 2]), (3, [29] * 4), (4, [29] * 2), (5, [29] * 3), (12, [2] * 3), (13, [29] * 4)],
+    [
+        (1, [10, 10, 1]),
+        (2, [2, 2]),
+        (3, [29] * 4),
+        (4, [29] * 2),
+        (5, [29] * 3),
+        (12, [2] * 3),
+        (13, [29] * 4),
+    ],
 )
 def test_a_group_with_too_few_loop_steps_is_named_with_those_that_a_quantity_needs(number, needed):
     rows = usual_tables()["loops"]

@@ -1,4 +1,6 @@
-"""Scripts: one sentence for what the input or the machine lacks, a traceback for faults of the code."""
+"""Scripts: one sentence for what the input or the machine lacks, a traceback for faults of the
+code.
+"""
 
 import errno
 import os
@@ -35,7 +37,12 @@ def script(body, **options):
     code = SCRIPT.format(body="\n".join(f"    {line}" for line in body.splitlines()))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True, check=False, **options
+        [sys.executable, "-c", code],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        **options,
     )
 
 
@@ -50,7 +57,8 @@ def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path):
     )
     done = script(body)
     expected = (
-        f"error: {tmp_path / 'table.bin'}: found the error 'No space left on device', expected free space on its disk."
+        f"error: {tmp_path / 'table.bin'}: found the error 'No space left on device', expected"
+        f" free space on its disk."
     )
     assert (done.returncode, done.stderr.strip()) == (1, expected)
     assert list(tmp_path.iterdir()) == []
@@ -83,7 +91,9 @@ def refuse():
         (lambda: torch.ones(2) + torch.ones(3), None),
     ],
 )
-def test_what_the_machine_lacks_is_one_sentence_and_another_error_a_fault_of_the_code(fail, beginning):
+def test_what_the_machine_lacks_is_one_sentence_and_another_error_a_fault_of_the_code(
+    fail, beginning
+):
     try:
         fail()
     except Exception as error:
@@ -98,35 +108,44 @@ DRAW = "draw.py twoscale.figures.fig2.draw"
 
 def unknown(script, option, nearest=""):
     meant = f" (did you mean --{nearest}?)" if nearest else ""
-    return f"error: command line of {script}: found --{option}, expected an option that --help lists{meant}."
+    return (
+        f"error: command line of {script}: found --{option}, expected an option that --help"
+        f" lists{meant}."
+    )
 
 
 NO_FUNCTION = "expected the dotted path of a function."
 WRONG_USES = {
     "call.py": f"error: first argument: found '', {NO_FUNCTION}",
     "call.py docs/fig1.png": f"error: first argument: found 'docs/fig1.png', {NO_FUNCTION}",
-    "draw.py twoscale.figures.fig2.drow": f"error: first argument: found 'twoscale.figures.fig2.drow', {NO_FUNCTION}",
-    "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run', {NO_FUNCTION}",
+    "draw.py twoscale.figures.fig2.drow": f"error: first argument: found"
+    f" 'twoscale.figures.fig2.drow', {NO_FUNCTION}",
+    "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run',"
+    f" {NO_FUNCTION}",
     "call.py twoscale.base.sha256": (
-        "error: first argument: found 'twoscale.base.sha256', expected a function with the decorator job_files."
+        "error: first argument: found 'twoscale.base.sha256', expected a function with the"
+        " decorator job_files."
     ),
     f"{MEASURE} --config {{}} --check-point a": unknown("measure.py", "check-point", "checkpoint"),
     f"{MEASURE} --config {{}} --page a": unknown("measure.py", "page"),
-    f"{CALL} --config {{}} --drift a --loop-metrix=a": unknown("call.py", "loop-metrix", "loop-metrics"),
+    f"{CALL} --config {{}} --drift a --loop-metrix=a": unknown(
+        "call.py", "loop-metrix", "loop-metrics"
+    ),
     f"{DRAW} --drifts a": unknown("draw.py", "drifts", "drift"),
     "train_segment.py --optimiser a": unknown("train_segment.py", "optimiser", "optimizer"),
     "plan.py --pre-set tiny": unknown("plan.py", "pre-set", "preset"),
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
-    "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments --evidence": (
-        "error: docs"
-    ),
+    "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments"
+    " --evidence": ("error: docs"),
     "gpu_pack.py run --minutes nan": "argument --minutes: invalid positive value: 'nan'",
     "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
     "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",
     "with_gpus.py 1 /gone": "error: with_gpus.py: found 1 GPUs for ['/gone'], expected at least one",
     "with_gpus.py 0 true": "error: with_gpus.py: found 0 GPUs for ['true'], expected at least one",
-    "with_nodes.py 1 1 1 0 docs": "error: with_nodes.py: found 1 processes of ['docs'], expected at least one",
-    "with_nodes.py 1 0 1 0 Snakefile": "error: with_nodes.py: found 0 processes of ['Snakefile'], expected",
+    "with_nodes.py 1 1 1 0 docs": "error: with_nodes.py: found 1 processes of ['docs'], expected"
+    " at least one",
+    "with_nodes.py 1 0 1 0 Snakefile": "error: with_nodes.py: found 0 processes of ['Snakefile'],"
+    " expected",
 }
 
 
@@ -144,7 +163,17 @@ def test_a_wrong_use_of_a_script_is_one_sentence(use, monkeypatch, capsys):
     ("script", "options"),
     [
         (MEASURE, {"checkpoint", "val", "metadata", "model", "tokenizer", "states", "threads"}),
-        (CALL, {"trajectories", "token-drift", "loop-metrics", "drift", "loop-sequences", "drift-sequences"}),
+        (
+            CALL,
+            {
+                "trajectories",
+                "token-drift",
+                "loop-metrics",
+                "drift",
+                "loop-sequences",
+                "drift-sequences",
+            },
+        ),
         (DRAW, {"drift", "figure", "picture"}),
     ],
 )
@@ -169,9 +198,13 @@ def test_the_options_of_a_job_are_its_inputs_and_outputs_under_every_config(pres
 
 
 def test_an_error_of_the_disk_names_the_file_whichever_library_wrote_it(tmp_path):
-    """Libraries in Rust raise exceptions of their own, with the number of the system in the message."""
+    """Libraries in Rust raise exceptions of their own, with the number of the system in the
+    message.
+    """
     with pytest.raises(OSError, match="No space left") as caught, replacing(tmp_path / "weights"):
-        raise ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise ValueError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "weights"))
     with pytest.raises(OSError, match="other") as caught, replacing(tmp_path / "weights"):
         raise OSError(errno.ENOSPC, "full", "other")
@@ -182,20 +215,36 @@ def test_a_folder_that_cannot_be_written_is_refused_and_one_that_is_missing_is_n
     check_writable(tmp_path)
     check_writable(tmp_path / "missing")
     with pytest.raises(InputError, match="is not writable"):
-        check_writable(next(path for path in map(type(tmp_path), ("/proc/1", "/proc")) if path.exists()))
+        check_writable(
+            next(path for path in map(type(tmp_path), ("/proc/1", "/proc")) if path.exists())
+        )
 
 
 @pytest.fixture
 def cached_job(tmp_path, monkeypatch, capsys):
-    """Runs a job with a result cache, which may restore the result of an earlier call; what it says."""
+    """Runs a job with a result cache, which may restore the result of an earlier call; what it
+    says.
+    """
 
     def call(threads=1, device="cpu"):
         output = tmp_path / "output"
         output.unlink(missing_ok=True)
-        job = {"folder": str(tmp_path / ".result_cache"), "version": "1", "inputs": [], "outputs": [str(output)]}
+        job = {
+            "folder": str(tmp_path / ".result_cache"),
+            "version": "1",
+            "inputs": [],
+            "outputs": [str(output)],
+        }
         job |= {"temporary": [], "later": [], "device": device}
-        options = {"--config": "{}", "--result-cache": canonical_json(job), "--output": output, "--threads": threads}
-        monkeypatch.setattr(sys, "argv", ["job.py", *(str(part) for pair in options.items() for part in pair)])
+        options = {
+            "--config": "{}",
+            "--result-cache": canonical_json(job),
+            "--output": output,
+            "--threads": threads,
+        }
+        monkeypatch.setattr(
+            sys, "argv", ["job.py", *(str(part) for pair in options.items() for part in pair)]
+        )
         parser = command.parser("", files=("output",))
         parser.add_argument("--threads", type=int)
         command.run(lambda arguments: arguments.output.write_text("computed"), parser)
@@ -205,7 +254,9 @@ def cached_job(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_a_result_is_restored_only_with_the_same_kernels_threads_and_libraries(cached_job, monkeypatch):
+def test_a_result_is_restored_only_with_the_same_kernels_threads_and_libraries(
+    cached_job, monkeypatch
+):
     assert cached_job() == ""
     assert "restored the cached result" in cached_job()
     for name, value in (("ATEN_CPU_CAPABILITY", "default"), ("MKL_CBWR", "COMPATIBLE")):
@@ -218,5 +269,7 @@ def test_a_result_is_restored_only_with_the_same_kernels_threads_and_libraries(c
 
 @pytest.mark.skipif(cuda_devices() > 0, reason="this machine has a CUDA device")
 def test_a_job_for_cuda_where_there_is_none_is_one_sentence(cached_job):
-    with pytest.raises(SystemExit, match=r"^error: config key compute\.device: found cuda, expected cpu"):
+    with pytest.raises(
+        SystemExit, match=r"^error: config key compute\.device: found cuda, expected cpu"
+    ):
         cached_job(device="cuda")

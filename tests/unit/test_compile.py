@@ -1,4 +1,6 @@
-"""compile_blocks: one compilation for all loop counts, and the numbers of the model as it is written."""
+"""compile_blocks: one compilation for all loop counts, and the numbers of the model as it is
+written.
+"""
 
 import pytest
 import torch
@@ -23,7 +25,9 @@ THREE_SIZES = {"num_layers": 7, "groups": [[1], [2, 3], [4, 5, 6]]}
 
 @pytest.fixture
 def compiler():
-    """A compiler that counts graphs and runs them as they are; too many are an error, not a fall back."""
+    """A compiler that counts graphs and runs them as they are; too many are an error, not a fall
+    back.
+    """
     torch._dynamo.reset()
     counters.clear()
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=8):
@@ -31,11 +35,15 @@ def compiler():
     torch._dynamo.reset()
 
 
-def gradient_of(model: LoopedTransformer, loops: int, depth: int | None, recompute: bool) -> dict[str, torch.Tensor]:
+def gradient_of(
+    model: LoopedTransformer, loops: int, depth: int | None, recompute: bool
+) -> dict[str, torch.Tensor]:
     """Gradients of one batch, and its loss under the name "loss"."""
     tokens = torch.arange(16).reshape(2, 8)
     model.zero_grad()
-    logits = model(tokens, [loops] * len(model.config.groups), training_noise(SEED, 0, 0), depth, recompute)
+    logits = model(
+        tokens, [loops] * len(model.config.groups), training_noise(SEED, 0, 0), depth, recompute
+    )
     loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
     loss.backward()
     return {"loss": loss.detach()} | {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -58,14 +66,18 @@ def test_graphs_are_compiled_per_group_and_not_per_loop_count_and_compute_what_t
     graphs = compiler.frame_count
     for loops in (2, 3, 7, 19):
         gradient_of(model, loops, depth, recompute)
-    assert compiler.frame_count == graphs <= 3 * len(model.config.groups) + 1  # one for all unlooped layers
+    assert (
+        compiler.frame_count == graphs <= 3 * len(model.config.groups) + 1
+    )  # one for all unlooped layers
 
 
 # depth, recompute, sizes of the parts of a batch -> graphs
 DRAWS = [(None, False, (2,), 5), (2, True, (2, 3), 14)]
 
 
-@pytest.mark.parametrize(("depth", "recompute", "sizes", "graphs"), DRAWS, ids=["whole", "truncated and recomputed"])
+@pytest.mark.parametrize(
+    ("depth", "recompute", "sizes", "graphs"), DRAWS, ids=["whole", "truncated and recomputed"]
+)
 def test_thirty_draws_of_loop_counts_in_bfloat16_are_few_graphs_without_breaks(
     depth, recompute, sizes, graphs, compiler
 ):
@@ -76,7 +88,9 @@ def test_thirty_draws_of_loop_counts_in_bfloat16_are_few_graphs_without_breaks(
         loops = draw_loops(model.config, SEED, iteration)
         with lowered_weights(model.blocks, torch.bfloat16):
             with autocast("cpu", "bfloat16"):
-                hidden = model.hidden_states(tokens, loops, training_noise(SEED, iteration, 0), depth, recompute)
+                hidden = model.hidden_states(
+                    tokens, loops, training_noise(SEED, iteration, 0), depth, recompute
+                )
                 loss = model.loss(hidden, tokens)
             loss.backward()
     assert not counters["graph_break"]
@@ -101,12 +115,16 @@ def test_states_are_float32_under_autocast(compiled, compiler):
 
 def restored(compile: bool) -> LoopedTransformer:
     config = job_config(train=train_config(compile=compile))
-    return restore(config, initialise(config.model, SEED).state_dict(), {}, Header("weights", 0, 0, {}, {})).model
+    return restore(
+        config, initialise(config.model, SEED).state_dict(), {}, Header("weights", 0, 0, {}, {})
+    ).model
 
 
 def test_training_compiles_if_the_config_says_so_and_there_is_a_compiler():
     for compile in (False, True):
-        assert {block._compiled_call_impl is not None for block in restored(compile).blocks} == {compile}
+        assert {block._compiled_call_impl is not None for block in restored(compile).blocks} == {
+            compile
+        }
     # monkeypatch does not restore a key of this module
     without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
     with without, pytest.raises(InputError, match=r"train\.compile: found no C\+\+ compiler"):

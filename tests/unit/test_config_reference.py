@@ -14,7 +14,9 @@ def test_paper_yaml_is_up_to_date_and_has_every_key_at_its_default():
     assert max(map(len, text.splitlines())) <= reference.WIDTH
     written = yaml.safe_load((config.PRESETS / "paper.yaml").read_text(encoding="utf-8"))
     core = paper().keys() - STUDY_SECTIONS.keys()  # studies may have been removed
-    assert {key: written[key] for key in core} == {key: paper()[key] for key in core}, "run make generated"
+    assert {key: written[key] for key in core} == {key: paper()[key] for key in core}, (
+        "run make generated"
+    )
 
 
 @pytest.mark.parametrize("name", [None, *config.SECTIONS])
@@ -53,9 +55,19 @@ def test_the_schema_accepts_the_presets_and_refuses_an_unknown_key():
     for path in config.PRESETS.glob("*.yaml"):
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         # without the sections of studies that are not here
-        validator.validate({key: values[key] for key in values.keys() & schema["properties"].keys()})
-    for wrong in ({"modle": 1}, {"model": {"vocab_size": 9}}, {"runs": {"x": {"model": {"heds": 1}}}}):
+        validator.validate(
+            {key: values[key] for key in values.keys() & schema["properties"].keys()}
+        )
+    for wrong in (
+        {"modle": 1},
+        {"model": {"vocab_size": 9}},
+        {"runs": {"x": {"model": {"heds": 1}}}},
+    ):
         assert not validator.is_valid(wrong)
-    written = yaml.safe_load((config.PROJECT / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
+    written = yaml.safe_load(
+        (config.PROJECT / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8")
+    )
     core = schema["properties"].keys() - STUDY_SECTIONS.keys()
-    assert all(written["properties"][key] == schema["properties"][key] for key in core), "run make generated"
+    assert all(written["properties"][key] == schema["properties"][key] for key in core), (
+        "run make generated"
+    )

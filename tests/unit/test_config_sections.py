@@ -22,10 +22,21 @@ def test_the_defaults_are_the_numbers_of_the_paper():
     made = config.Config()
     model, train, exits = made.model, made.train, made.exits
     assert made == config.checked(config.preset("paper"))
-    assert (model.num_layers, model.num_heads, model.hidden_size, model.context_length) == (12, 12, 768, 512)
+    assert (model.num_layers, model.num_heads, model.hidden_size, model.context_length) == (
+        12,
+        12,
+        768,
+        512,
+    )
     assert (model.padded_vocab_size, model.head_dim, model.effective_depth) == (50304, 64, 56)
-    assert train.iterations * train.batch_size * model.context_length == pytest.approx(300e6, rel=0.03)
-    assert (train.learning_rate, train.min_learning_rate, train.warmup_iterations) == (6e-4, 6e-5, 2000)
+    assert train.iterations * train.batch_size * model.context_length == pytest.approx(
+        300e6, rel=0.03
+    )
+    assert (train.learning_rate, train.min_learning_rate, train.warmup_iterations) == (
+        6e-4,
+        6e-5,
+        2000,
+    )
     assert (train.beta1, train.beta2, train.weight_decay, train.grad_clip) == (0.9, 0.95, 0.1, 1.0)
     assert (exits.max_loops, made.trajectories.loops) == (30, 30)
     for criterion in ("step_norm", "kl", "acceleration"):
@@ -37,7 +48,12 @@ def test_thresholds_may_be_strings_and_take_the_type_of_their_criterion():
     made = from_paper(exits={"criteria": criteria}).exits.criteria
     assert made["kl"].thresholds == (1e-4, 1.0)
     assert made["fixed"].thresholds == (10, 20)
-    assert [type(value) for name in ("kl", "fixed") for value in made[name].thresholds] == [float, float, int, int]
+    assert [type(value) for name in ("kl", "fixed") for value in made[name].thresholds] == [
+        float,
+        float,
+        int,
+        int,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +71,9 @@ def test_boundaries_are_between_groups_or_around_the_only_one(groups, labels):
     assert config.ModelConfig(num_layers=6, groups=groups).boundary_labels == labels
 
 
-@pytest.mark.parametrize(("tokenizer", "vocab_size"), [("gpt2", 50257), ("bytes", 257), ("bpe", 5000)])
+@pytest.mark.parametrize(
+    ("tokenizer", "vocab_size"), [("gpt2", 50257), ("bytes", 257), ("bpe", 5000)]
+)
 def test_the_tokenizer_determines_the_vocabulary_of_the_model(tokenizer, vocab_size):
     made = from_paper(tokenizer={"name": tokenizer, "vocab_size": 5000})
     assert made.tokenizer.num_ids == made.model.vocab_size == vocab_size
@@ -101,9 +119,16 @@ WRONG = [
     ("train.shard", {"train": {"shard": True}}, "true"),
     ("train.micro_batches", {"train": {"shard": True, "processes": 4, "micro_batches": 3}}, "3"),
     ("train.min_learning_rate", {"train": {"min_learning_rate": 1.0}}, "1.0"),
-    ("train.warmup_iterations", {"train": {"warmup_iterations": 60001}}, "60001, expected less than train.lr_decay_"),
+    (
+        "train.warmup_iterations",
+        {"train": {"warmup_iterations": 60001}},
+        "60001, expected less than train.lr_decay_",
+    ),
     ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
-    *(("tokenizer.vocab_size", {"tokenizer": {"name": "bpe", "vocab_size": size}}, str(size)) for size in (256, 257)),
+    *(
+        ("tokenizer.vocab_size", {"tokenizer": {"name": "bpe", "vocab_size": size}}, str(size))
+        for size in (256, 257)
+    ),
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
     ("data.held_out_tokens", {"data": {"held_out_tokens": 32 * 512}}, f"at least {32 * 512 + 1}"),
     ("data.held_out_tokens", {"train": {"held_out_sequences": 5000}}, "train.held_out_sequences"),
@@ -119,7 +144,11 @@ WRONG = [
     ("model.loop_norm", {"model": {"loop_norm": True}}, "true"),
     ("model", {"model": {"source": "published"}}, "neither"),
     ("model", {"model": {"folder": "models/huginn"}}, "folder"),
-    ("model", {"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "repository and folder"),
+    (
+        "model",
+        {"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}},
+        "repository and folder",
+    ),
     ("model.revision", {"model": {"source": "published", "repository": "a/b"}}, "None"),
     ("tokenizer.name", {"model": PUBLISHED}, "gpt2"),
     ("tokenizer.name", {"tokenizer": {"name": "published"}}, "published"),
@@ -128,7 +157,11 @@ WRONG = [
         {"model": {"injection": "none", "state_init": "input"}, "train": {"backprop_depth": 2}},
         "2",
     ),
-    ("exits.criteria.exit_gate", {"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}}, "the criterion"),
+    (
+        "exits.criteria.exit_gate",
+        {"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}},
+        "the criterion",
+    ),
     (
         "train.exit_gate",
         {"train": {"exit_gate": {}}, "model": {"groups": [[4]]}},
@@ -149,11 +182,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("key", "sections", "found"), WRONG)
-def test_a_config_that_contradicts_itself_is_refused_in_one_sentence_that_names_the_key(key, sections, found):
+def test_a_config_that_contradicts_itself_is_refused_in_one_sentence_that_names_the_key(
+    key, sections, found
+):
     assert_refused(key, found, **sections)
 
 
-@pytest.mark.parametrize(("every", "early", "expected"), [(10, (20, 5, 40), [5, 10, 20, 30]), (30, (1, 30), [1, 30])])
+@pytest.mark.parametrize(
+    ("every", "early", "expected"), [(10, (20, 5, 40), [5, 10, 20, 30]), (30, (1, 30), [1, 30])]
+)
 def test_checkpoints_are_the_early_iterations_and_the_grid(every, early, expected):
     train = small_train(iterations=30, checkpoint_every=every, early_checkpoints=early)
     assert config.checkpoint_iterations(train) == expected
@@ -163,7 +200,11 @@ def test_checkpoints_are_the_early_iterations_and_the_grid(every, early, expecte
     ("section", "key", "value"),
     [
         ("path_types", "window", 30),  # a step more is in WRONG
-        ("data", "held_out_tokens", 32 * 512 + 1),  # the most sequences that a stage reads, and the last target
+        (
+            "data",
+            "held_out_tokens",
+            32 * 512 + 1,
+        ),  # the most sequences that a stage reads, and the last target
         ("train", "lr_decay_iterations", None),
         ("tokenizer", "vocab_size", 258),
     ],
@@ -172,10 +213,17 @@ def test_what_just_fits_is_accepted(section, key, value):
     assert getattr(getattr(from_paper(**{section: {key: value}}), section), key) == value
 
 
-@given(st.integers(1, 40), st.lists(st.integers(1, 120), max_size=5), st.integers(1, 9), st.integers(0, 9))
+@given(
+    st.integers(1, 40),
+    st.lists(st.integers(1, 120), max_size=5),
+    st.integers(1, 9),
+    st.integers(0, 9),
+)
 def test_a_longer_run_only_appends_checkpoints(every, early, segments, more):
     schedule = {"checkpoint_every": every, "early_checkpoints": early}
-    trains = (small_train(iterations=every * count, **schedule) for count in (segments, segments + more))
+    trains = (
+        small_train(iterations=every * count, **schedule) for count in (segments, segments + more)
+    )
     short, long = map(config.checkpoint_iterations, trains)
     assert long[: len(short)] == short
     assert short[-1] == every * segments
@@ -183,7 +231,10 @@ def test_a_longer_run_only_appends_checkpoints(every, early, segments, more):
 
 
 # A longer run, or one that is cut, logged or distributed in another way, has the same weights.
-RUNTIME = "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds micro_batches processes "
+RUNTIME = (
+    "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds"
+    " micro_batches processes "
+)
 RUNTIME += "nodes shard recompute prefetch peak_tflops"
 
 
@@ -192,7 +243,9 @@ def test_identity_and_runtime_partition_the_keys_of_train():
     identity, runtime = config.training_identity(made)["train"], config.runtime(made)
     assert not identity.keys() & runtime.keys()
     # a run that does not train the gate has the identity that it had before there was the key
-    assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys() - {"exit_gate"}
+    assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys() - {
+        "exit_gate"
+    }
     assert runtime.keys() == set(RUNTIME.split())
     assert config.TrainConfig(**identity, **runtime) == made.train.model_copy(
         update={"compile": True, "precision": "bfloat16"}
@@ -214,7 +267,9 @@ def test_identity_and_runtime_partition_the_keys_of_train():
     ],
 )
 def test_whatever_changes_the_weights_changes_the_identity(sections):
-    assert config.training_identity(from_paper(**sections)) != config.training_identity(config.Config())
+    assert config.training_identity(from_paper(**sections)) != config.training_identity(
+        config.Config()
+    )
 
 
 def test_every_section_survives_the_way_through_json():
@@ -240,7 +295,12 @@ def test_the_quota_counts_what_can_be_counted_before_the_text_exists(tokenizer, 
 
 
 def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to_tokens():
-    quotas = {"train_characters": None, "train_tokens": None, "held_out_tokens": 500_000, "held_out_margin": 2}
+    quotas = {
+        "train_characters": None,
+        "train_tokens": None,
+        "held_out_tokens": 500_000,
+        "held_out_margin": 2,
+    }
     source = config.text_source(from_paper(data=quotas | {"near_duplicate_tokens": 50}).data)
     assert source == config.text_source(config.Config().data)
     assert source != config.text_source(from_paper(data={"subset": "sample-100BT"}).data)
@@ -249,7 +309,10 @@ def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to
 
 def test_an_optional_key_is_left_out_at_its_default_and_comes_back():
     """So runs and checkpoints from before the key keep their identity."""
-    default, other = config.ModelConfig(), config.ModelConfig(rotary_base=500.0, rotary_scaling={"factor": 4})
+    default, other = (
+        config.ModelConfig(),
+        config.ModelConfig(rotary_base=500.0, rotary_scaling={"factor": 4}),
+    )
     assert not {"positions", "rotary_base", "source"} & config.plain(default).keys()
     assert config.plain(other)["rotary_base"] == 500.0
     for made in (default, other):
@@ -259,11 +322,16 @@ def test_an_optional_key_is_left_out_at_its_default_and_comes_back():
 @pytest.mark.parametrize(("source", "matters"), [("txt", True), ("fineweb", False)])
 def test_the_length_of_pieces_belongs_to_the_text_only_where_documents_are_cut(source, matters):
     data = {"source": source, "path": "a" if matters else None}
-    one, other = (config.text_source(from_paper(data=data | {"piece_characters": size}).data) for size in (50, 60))
+    one, other = (
+        config.text_source(from_paper(data=data | {"piece_characters": size}).data)
+        for size in (50, 60)
+    )
     assert (one != other) is matters
 
 
-@pytest.mark.parametrize(("device", "chosen"), [("cpu", (False, "float32")), ("cuda", (True, "bfloat16"))])
+@pytest.mark.parametrize(
+    ("device", "chosen"), [("cpu", (False, "float32")), ("cuda", (True, "bfloat16"))]
+)
 def test_auto_is_the_choice_of_the_device_in_the_identity(device, chosen):
     train = config.training_identity(from_paper(compute={"device": device}))["train"]
     assert (train["compile"], train["precision"]) == chosen

@@ -1,4 +1,6 @@
-"""What an engine takes from an exit criterion: a user's file is checked, and so is what its methods return."""
+"""What an engine takes from an exit criterion: a user's file is checked, and so is what its methods
+return.
+"""
 
 import pytest
 import torch
@@ -35,7 +37,9 @@ ENGINES = pytest.mark.parametrize(("run", "tokens"), [(in_parallel, TOKENS), (in
 
 
 def criterion_that(update=None, start=None):
-    """A criterion of the step norm with another `update` or `start`: functions of (step, x_new) and of x0."""
+    """A criterion of the step norm with another `update` or `start`: functions of (step, x_new) and
+    of x0.
+    """
 
     class Faulty(ExitCriterion):
         def start(self, x0):
@@ -54,19 +58,52 @@ def weighted_that(update):
     return criterion
 
 
-# what update returns for (step, x_new), what is found and what expected; {0} is the number of tokens
+# what update returns for (step, x_new), what is found and what expected; {0} is the number of
+# tokens
 FAULTS = {
-    "one number": (lambda step, x: (step.norm() < 1, {}), r"a bool tensor of shape \(\)", r"shape \({0},\)"),
-    "statistic": (lambda step, x: (step, {}), "should_exit a float64 tensor", r"a bool tensor of shape \({0},\)"),
-    "column": (lambda step, x: ((step < 1)[:, None], {}), r"shape \({0}, 1\)", r"a bool tensor of shape \({0},\)"),
+    "one number": (
+        lambda step, x: (step.norm() < 1, {}),
+        r"a bool tensor of shape \(\)",
+        r"shape \({0},\)",
+    ),
+    "statistic": (
+        lambda step, x: (step, {}),
+        "should_exit a float64 tensor",
+        r"a bool tensor of shape \({0},\)",
+    ),
+    "column": (
+        lambda step, x: ((step < 1)[:, None], {}),
+        r"shape \({0}, 1\)",
+        r"a bool tensor of shape \({0},\)",
+    ),
     "nothing": (lambda step, x: None, "nothing", "a pair"),
-    "a weight": (lambda step, x: (step < 1, {}, step), "a value of type tuple", r"a pair \(should_exit, state\)"),
+    "a weight": (
+        lambda step, x: (step < 1, {}, step),
+        "a value of type tuple",
+        r"a pair \(should_exit, state\)",
+    ),
 }
 FAULTY_WEIGHTS = {
-    "pair": (lambda step, x: (step < 1, {}), "a value of type tuple", r"a triple \(should_exit, state, weight\)"),
-    "nothing": (lambda step, x: (step < 1, {}, None), "as weight nothing", r"a float64 tensor of shape \({0},\)"),
-    "column": (lambda step, x: (step < 1, {}, step[:, None]), r"as weight .*\({0}, 1\)", r".* of shape \({0},\)"),
-    "float32": (lambda step, x: (step < 1, {}, step.float()), "as weight a float32 tensor", "a float64 tensor"),
+    "pair": (
+        lambda step, x: (step < 1, {}),
+        "a value of type tuple",
+        r"a triple \(should_exit, state, weight\)",
+    ),
+    "nothing": (
+        lambda step, x: (step < 1, {}, None),
+        "as weight nothing",
+        r"a float64 tensor of shape \({0},\)",
+    ),
+    "column": (
+        lambda step, x: (step < 1, {}, step[:, None]),
+        r"as weight .*\({0}, 1\)",
+        r".* of shape \({0},\)",
+    ),
+    "float32": (
+        lambda step, x: (step < 1, {}, step.float()),
+        "as weight a float32 tensor",
+        "a float64 tensor",
+    ),
 }
 
 
@@ -85,13 +122,17 @@ def test_what_update_returns_is_refused_with_what_was_expected(run, tokens, make
 
 
 @pytest.mark.parametrize(
-    "state", [lambda x: x, lambda x: {"x": x, "k": 1}, lambda x: {"x": x.mean()}, lambda x: {"x": x.T}]
+    "state",
+    [lambda x: x, lambda x: {"x": x, "k": 1}, lambda x: {"x": x.mean()}, lambda x: {"x": x.T}],
 )
 def test_a_state_without_one_entry_per_token_is_refused_where_rows_are_dropped(state):
     x = torch.zeros(3, 2)
     decisions = Decisions(criterion_that(lambda step, x: (step < 1, state(x))), x, None)
     decisions.update(x)
-    with pytest.raises(InputError, match=r"Faulty\.update returned a state .*, expected a dict of tensors whose first"):
+    with pytest.raises(
+        InputError,
+        match=r"Faulty\.update returned a state .*, expected a dict of tensors whose first",
+    ):
         decisions.keep(torch.tensor([0, 2]))
 
 
@@ -130,7 +171,10 @@ def test_an_exception_of_a_users_criterion_is_one_sentence_with_its_line(run, to
     with pytest.raises(InputError) as caught:
         run(load_criterion(str(tmp_path / "crash.py"), "Crash")(1.0))
     where = f"exit criterion file {tmp_path}/crash.py, line 12"
-    assert str(caught.value) == f"{where}: Crash.update raised KeyError: 'missing', expected no exception."
+    assert (
+        str(caught.value)
+        == f"{where}: Crash.update raised KeyError: 'missing', expected no exception."
+    )
 
 
 @ENGINES
@@ -142,7 +186,7 @@ def test_an_exception_of_a_criterion_without_a_file_is_not_changed(run, tokens):
         run(criterion_that(update))
 
 
-# --- the trial before a criterion is measured: both engines have to see the same exits --------------------------------
+# --- the trial before a criterion is measured: both engines have to see the same exits ------------
 
 TEXT = torch.randint(37, (12,), generator=torch.Generator().manual_seed(5))
 TRIED = initialise(small.model_config(hidden_size=16, context_length=12), 0)
@@ -172,8 +216,10 @@ TRIED_DECISIONS = {
     "(step.mean() < self.threshold).expand(len(step))": r"found \d evaluations of token \d in group [23] in "
     r"parallel and \d in decoding, expected no difference: the decision for a token may depend only on its own row",
     "step < self.threshold * step.max() / 2": r"found \d evaluations of token \d in group [23] in parallel",
-    "step < self.threshold * (1 if self.threshold < 2 else len(step))": "at 3: found",  # at one threshold only
-    "(x_new.add_(1) if len(x_new) == 1 else x_new)[:, 0] > 1e9": "the same exits in parallel and in decoding but",
+    # at one threshold only
+    "step < self.threshold * (1 if self.threshold < 2 else len(step))": "at 3: found",
+    "(x_new.add_(1) if len(x_new) == 1 else x_new)[:, 0] > 1e9": "the same exits in parallel and"
+    " in decoding but",
     "x_new.mul_(0.5)[:, 0] > 1e9": r"Mine changed x0 or x_new in place, expected them unchanged",
     "state['x'].zero_()[:, 0] > 1e9": r"Mine changed x0 or x_new in place, expected them unchanged",
     "step.norm() < 1": r"Mine\.update returned as should_exit",
@@ -193,16 +239,22 @@ def test_the_built_in_criteria_and_one_that_decides_on_each_token_alone_pass(tmp
     gated = {"hidden_size": 16, "context_length": 12, "exit_gate": True}
     for changes in (gated, {"groups": ()}):
         checkpoint = small.checkpoint(initialise(small.model_config(**changes), 0))
-        try_criteria(checkpoint, TEXT[: checkpoint.model.config.context_length], config.ExitsConfig(criteria=criteria))
+        try_criteria(
+            checkpoint,
+            TEXT[: checkpoint.model.config.context_length],
+            config.ExitsConfig(criteria=criteria),
+        )
 
 
 def test_a_difference_that_float64_does_not_have_is_rounding(tmp_path, monkeypatch):
-    monkeypatch.setattr(benchmark, "_difference", lambda checkpoint, *_: checkpoint.model is TRIED or None)
+    monkeypatch.setattr(
+        benchmark, "_difference", lambda checkpoint, *_: checkpoint.model is TRIED or None
+    )
     try_mine(tmp_path, "step < self.threshold", [1.0])
     assert next(TRIED.parameters()).dtype == torch.float32
 
 
-# --- a user's file ---------------------------------------------------------------------------------------------------
+# --- a user's file --------------------------------------------------------------------------------
 
 USERS_CRITERION = """
 from twoscale.exits.criteria import ExitCriterion
@@ -231,14 +283,21 @@ def with_init(arguments, body):
 # source and class -> what the sentence says
 FILES = {
     (USERS_CRITERION, "Patients"): "found no subclass of ExitCriterion named 'Patients'",
-    ("class Patience(ExitCriterion): pass", "Patience"): "cannot be imported .NameError: name 'ExitCriterion'",
+    (
+        "class Patience(ExitCriterion): pass",
+        "Patience",
+    ): "cannot be imported .NameError: name 'ExitCriterion'",
     ("def broken(:", "Patience"): "cannot be imported .SyntaxError: ",
     ("Patience = 3", "Patience"): "found no subclass of ExitCriterion named 'Patience'",
     changed("def start", "def begin"): "lacks the method start",
     changed("def update", "def next"): "lacks the method update",
     changed('"previous"', '"best"'): "keeps = 'best', expected one of previous, new",
-    changed("keeps =", "patience = 0  #"): "patience = 0, expected a whole number of loop steps, at least 1",
-    changed(", readout", ""): r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
+    changed(
+        "keeps =", "patience = 0  #"
+    ): "patience = 0, expected a whole number of loop steps, at least 1",
+    changed(
+        ", readout", ""
+    ): r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
     with_init("threshold, decode", "0"): r"has __init__\(self, threshold, decode",
     with_init("threshold", "1 / 0"): r"line 8: Patience\.__init__ raised ZeroDiv",
 }

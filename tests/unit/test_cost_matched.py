@@ -23,16 +23,25 @@ TEXT = held_out()
 NOISE = EvaluationNoise(SEED, range(3), BLOCK)
 counts = st.integers(1, 4).flatmap(
     lambda length: st.lists(
-        st.lists(st.integers(1, 9), min_size=3 * length, max_size=3 * length), min_size=1, max_size=3
+        st.lists(st.integers(1, 9), min_size=3 * length, max_size=3 * length),
+        min_size=1,
+        max_size=3,
     ).map(lambda groups: np.array(groups).reshape(len(groups), 3, length))
 )
 
 
 def measured(**changes):
     """The tables of exit_quality, exit_loops and exit_cost_matched."""
-    criteria = {"fixed": {"thresholds": [6]}, "step_norm": {"thresholds": [1e-300, 1.5]}, "kl": {"thresholds": [0.02]}}
+    criteria = {
+        "fixed": {"thresholds": [6]},
+        "step_norm": {"thresholds": [1e-300, 1.5]},
+        "kl": {"thresholds": [0.02]},
+    }
     config = exits(criteria, random_draws=2, **changes)
-    return {name: pd.DataFrame(rows) for name, rows in measure_quality(checkpoint(small_model()), TEXT, config).items()}
+    return {
+        name: pd.DataFrame(rows)
+        for name, rows in measure_quality(checkpoint(small_model()), TEXT, config).items()
+    }
 
 
 @given(counts)
@@ -56,7 +65,11 @@ def test_fixed_loops_cost_what_the_criterion_costs_and_differ_by_at_most_one(eva
 def test_draws_differ_and_are_a_function_of_their_key():
     evaluations = np.arange(60).reshape(1, 3, 20) % 7
     first, again = (list(plans(evaluations, SEQUENCES, 2, (key,))) for key in (5, 5))
-    assert [(reference, draw) for reference, draw, _ in first] == [(RANDOM, 0), (RANDOM, 1), (FIXED, 0)]
+    assert [(reference, draw) for reference, draw, _ in first] == [
+        (RANDOM, 0),
+        (RANDOM, 1),
+        (FIXED, 0),
+    ]
     for (*_, plan), (*_, same) in zip(first, again, strict=True):
         assert (plan == same).all()
     assert (first[0][2] != first[1][2]).any()
@@ -76,7 +89,9 @@ def test_the_plan_of_a_criterion_gives_the_result_of_the_criterion(name):
     model = small_model()
     criterion = make_criterion(name, 1.5 if name == "step_norm" else 3)
     logits, taken = evaluate(model, TEXT.inputs, criterion, MAX_LOOPS, NOISE)
-    assert name == "fixed" or len(taken.evaluations.unique()) > 2, "the case has to have different exits"
+    assert name == "fixed" or len(taken.evaluations.unique()) > 2, (
+        "the case has to have different exits"
+    )
     planned, counts = evaluate(model, TEXT.inputs, Planned(taken.evaluations), MAX_LOOPS, NOISE)
     torch.testing.assert_close(planned, logits, rtol=0, atol=0)
     assert (counts.evaluations == taken.evaluations).all()
@@ -87,7 +102,9 @@ def test_a_plan_is_the_same_function_in_decoding():
     model = small_model()
     plan = torch.from_numpy(np.random.default_rng(0).integers(1, MAX_LOOPS + 1, size=(2, 3, BLOCK)))
     parallel, _ = evaluate(model, TEXT.inputs, Planned(plan), MAX_LOOPS, NOISE)
-    decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED, DecoderOptions(replay=False))
+    decoder = Decoder(
+        model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED, DecoderOptions(replay=False)
+    )
     torch.testing.assert_close(evaluate_planned(decoder, TEXT.inputs, plan, range(3)), parallel)
 
 
@@ -95,7 +112,9 @@ def test_a_plan_is_the_same_function_in_decoding():
 def test_controls_cost_what_their_criterion_costs(changes, tmp_path):
     found = measured(**changes)
     loops, cost_matched = found["exit_loops"], found["exit_cost_matched"]
-    tables.write("exit_cost_matched", cost_matched.assign(run="trial"), tmp_path / "cost_matched.parquet")
+    tables.write(
+        "exit_cost_matched", cost_matched.assign(run="trial"), tmp_path / "cost_matched.parquet"
+    )
     expected = loops[loops["criterion"] != "fixed"].groupby(POINT)["evaluations"].mean()
     for draw, rows in cost_matched.groupby(["reference", "draw"]):
         means = rows.groupby(POINT)["evaluations"].mean()

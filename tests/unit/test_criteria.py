@@ -35,7 +35,9 @@ def stream(updates, start=0.0):
 
 
 def spiral(turn_degrees, speed=1.0, shrink=1.0, steps=30):
-    """States in the plane; each update is the one before turned by the angle and scaled by `shrink`."""
+    """States in the plane; each update is the one before turned by the angle and scaled by
+    `shrink`.
+    """
     k = torch.arange(steps, dtype=torch.float64)
     angle, size = math.radians(turn_degrees) * k, speed * shrink**k
     updates = torch.stack([size * angle.cos(), size * angle.sin()], dim=1)
@@ -60,7 +62,12 @@ ON_STATES = {
     "an oscillation below its step": ("step_norm", 1.99, stream([2.0, -2.0] * 15), NEVER),
     "a stall of one step": ("step_norm", 0.5, stream([1.0, 0.0] * 3), (2, 2)),
     "a step equal to the threshold": ("step_norm", 0.5, stream([0.5] * 6), NEVER),
-    "an acceleration equal to it": ("acceleration", 0.25, stream([0.25 * k for k in range(8)]), NEVER),
+    "an acceleration equal to it": (
+        "acceleration",
+        0.25,
+        stream([0.25 * k for k in range(8)]),
+        NEVER,
+    ),
     "alternating contraction, step": ("step_norm", 0.1, geometric(-0.5), (5, 5)),
     # Eq. 6 on x^k = c^k is (1 - c) / (1 + c) at every k, for a reversal 1, the largest value
     "a normalised contraction below": ("acceleration_normalized", 0.3333, geometric(0.5), NEVER),
@@ -71,7 +78,12 @@ ON_STATES = {
     "a relative acceleration below": ("acceleration_relative", 0.4995, geometric(2.0, 12), NEVER),
     "a relative acceleration above": ("acceleration_relative", 0.5005, geometric(2.0, 12), (2, 3)),
     "a slider over its growing state": ("step_norm_relative", 0.11, stream([1.0] * 30), (11, 11)),
-    "the cosine of a growing state": ("cosine", 1e-9, torch.cat([geometric(2.0, 6), 0 * geometric(2.0, 6)], 1), (1, 1)),
+    "the cosine of a growing state": (
+        "cosine",
+        1e-9,
+        torch.cat([geometric(2.0, 6), 0 * geometric(2.0, 6)], 1),
+        (1, 1),
+    ),
     "the cosine from a start at zero": (
         "cosine",
         0.1,
@@ -81,7 +93,9 @@ ON_STATES = {
 }
 
 
-@pytest.mark.parametrize(("name", "threshold", "states", "expected"), ON_STATES.values(), ids=ON_STATES)
+@pytest.mark.parametrize(
+    ("name", "threshold", "states", "expected"), ON_STATES.values(), ids=ON_STATES
+)
 def test_a_token_leaves_where_the_closed_form_says(name, threshold, states, expected):
     assert leave(name, threshold, states) == expected
 
@@ -99,7 +113,7 @@ def test_accelerations_of_a_constant_speed_spiral_follow_the_sine_of_half_the_tu
     assert leave("cosine", chord * (1 - 1e-9), circle) is NEVER
 
 
-# --- predictions -----------------------------------------------------------------------------------------------------
+# --- predictions ----------------------------------------------------------------------------------
 
 
 def kl(p, q):
@@ -121,7 +135,9 @@ def filtered(p):
 
 def as_logits(*distributions):
     """States (K, V) that decode to these distributions when the decoder is the identity."""
-    logits = torch.tensor(distributions, dtype=torch.float64).log() + 0.7  # softmax does not see a constant
+    logits = (
+        torch.tensor(distributions, dtype=torch.float64).log() + 0.7
+    )  # softmax does not see a constant
     return logits.clamp(min=-1e4)
 
 
@@ -130,26 +146,75 @@ def same(x):
 
 
 SURE, SPREAD, FLAT = (0.98, 0.01, 0.01), (0.4, 0.3, 0.3), (1, 1, 1)
-LIKELY, LIKELIER = (0.9, 0.06, 0.04), (0.5, 0.46, 0.04)  # two, then one are below a tenth of the largest
+LIKELY, LIKELIER = (
+    (0.9, 0.06, 0.04),
+    (0.5, 0.46, 0.04),
+)  # two, then one are below a tenth of the largest
 MIXED, OTHER = (0.5, 0.3, 0.2), (0.4, 0.3, 0.3)
 CONFIDENT = as_logits((0.4, 0.3, 0.3), (0.7, 0.2, 0.1), (0.5, 0.5, 0.0), SURE)  # of x^0, x^1, …
 LIKELIEST = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 1, 2, 2, 2, 1, 1, 1, 1]), 3).double()
-UNIFORM, CERTAIN = torch.zeros(2, 50, dtype=torch.float64), torch.eye(50, dtype=torch.float64)[[3, 3]] * 1e4
-# criterion, statistic, states, step at which a threshold just above the statistic lets the token go, and just below it
+UNIFORM, CERTAIN = (
+    torch.zeros(2, 50, dtype=torch.float64),
+    torch.eye(50, dtype=torch.float64)[[3, 3]] * 1e4,
+)
+# criterion, statistic, states, step at which a threshold just above the statistic lets the token
+# go, and just below it
 ON_PREDICTIONS = [
-    ("kl", kl(SPREAD, SURE), as_logits(SURE, SPREAD), 1, NEVER),  # of the new one from the one before
+    (
+        "kl",
+        kl(SPREAD, SURE),
+        as_logits(SURE, SPREAD),
+        1,
+        NEVER,
+    ),  # of the new one from the one before
     ("kl", kl(SURE, SPREAD), as_logits(SPREAD, SURE), 1, NEVER),
-    ("kl", 0.01, as_logits((0.7, 0.2, 0.1), (0.1, 0.2, 0.7), (0.2, 0.7, 0.1), (0.21, 0.69, 0.1)), 3, 3),
+    (
+        "kl",
+        0.01,
+        as_logits((0.7, 0.2, 0.1), (0.1, 0.2, 0.7), (0.2, 0.7, 0.1), (0.21, 0.69, 0.1)),
+        3,
+        3,
+    ),
     # the other direction, after the filter, from the uniform distribution on
-    ("minp_kl", kl(filtered(LIKELY), filtered(LIKELIER)), as_logits(FLAT, LIKELY, LIKELIER), 2, NEVER),
+    (
+        "minp_kl",
+        kl(filtered(LIKELY), filtered(LIKELIER)),
+        as_logits(FLAT, LIKELY, LIKELIER),
+        2,
+        NEVER,
+    ),
     ("minp_kl", 1e-9, as_logits(*[(0.7, 0.2, 0.1)] * 3), 2, 2),
     ("minp_kl", 1e-9, as_logits((0.7, 0.2, 0.1), FLAT), 1, 1),
-    ("minp_kl", 1e-9, as_logits(FLAT, (0.9, 0.06, 0.04), (0.9, 0.04, 0.06)), 2, 2),  # blind to unlikely tokens
+    (
+        "minp_kl",
+        1e-9,
+        as_logits(FLAT, (0.9, 0.06, 0.04), (0.9, 0.04, 0.06)),
+        2,
+        2,
+    ),  # blind to unlikely tokens
     ("entropy_diff", entropy(OTHER) - entropy(MIXED), as_logits(FLAT, MIXED, OTHER), 2, NEVER),
     ("entropy_diff", entropy(OTHER) - entropy(MIXED), as_logits(FLAT, OTHER, MIXED), 2, NEVER),
-    ("entropy_diff", 1e-9, as_logits(FLAT, (0.7, 0.2, 0.1), (0.1, 0.7, 0.2)), 2, 2),  # of entropies, not distributions
-    ("entropy_diff", 100 - entropy((0.7, 0.2, 0.1)), as_logits(FLAT, (0.7, 0.2, 0.1)), 1, NEVER),  # it starts from 100
-    ("entropy_diff", math.log(2), as_logits(FLAT, (0.5, 0.5, 0.0), (1.0, 0.0, 0.0)), 2, NEVER),  # probabilities of 0
+    (
+        "entropy_diff",
+        1e-9,
+        as_logits(FLAT, (0.7, 0.2, 0.1), (0.1, 0.7, 0.2)),
+        2,
+        2,
+    ),  # of entropies, not distributions
+    (
+        "entropy_diff",
+        100 - entropy((0.7, 0.2, 0.1)),
+        as_logits(FLAT, (0.7, 0.2, 0.1)),
+        1,
+        NEVER,
+    ),  # it starts from 100
+    (
+        "entropy_diff",
+        math.log(2),
+        as_logits(FLAT, (0.5, 0.5, 0.0), (1.0, 0.0, 0.0)),
+        2,
+        NEVER,
+    ),  # probabilities of 0
     ("argmax_stability", 1, LIKELIEST, 6, 3),
     ("argmax_stability", 3, LIKELIEST, NEVER, 10),
     ("confidence", 0.7, CONFIDENT, 3, 1),
@@ -166,29 +231,43 @@ ON_PREDICTIONS = [
 
 
 @pytest.mark.parametrize(("name", "statistic", "states", "above", "below"), ON_PREDICTIONS)
-def test_a_prediction_lets_a_token_go_where_the_closed_form_says(name, statistic, states, above, below):
+def test_a_prediction_lets_a_token_go_where_the_closed_form_says(
+    name, statistic, states, above, below
+):
     for left, factor in ((above, 1 + 1e-6), (below, 1 - 1e-6)):
         assert leave(name, statistic * factor, states, same) == (left and (left, left))
     early, late = (below, above) if name in LATER_IF_LARGER else (above, below)
     assert late is NEVER or early <= late
 
 
-@pytest.mark.parametrize(("threshold", "steps"), [(0.4, 1), (0.5, 1), (0.6, 2), (0.75, 2), (0.8, 3)])
+@pytest.mark.parametrize(
+    ("threshold", "steps"), [(0.4, 1), (0.5, 1), (0.6, 2), (0.75, 2), (0.8, 3)]
+)
 def test_the_exit_gate_cumulates_the_probability_of_having_left(threshold, steps):
-    """lambda = 1/2 at every step: 1/2, 3/4, 7/8 have left; a threshold that is reached exactly is met."""
+    """lambda = 1/2 at every step: 1/2, 3/4, 7/8 have left; a threshold that is reached exactly is
+    met.
+    """
     left = leave("exit_gate", threshold, torch.zeros(6, 2), lambda x: torch.full((len(x),), 0.5))
     assert left == (steps, steps)
 
 
-@pytest.mark.parametrize("name", ["step_norm_relative", "acceleration_normalized", "acceleration_relative"])
+@pytest.mark.parametrize(
+    "name", ["step_norm_relative", "acceleration_normalized", "acceleration_relative"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_statistic_of_steps_of_length_zero_is_finite(name, dtype):
-    """A token at rest exits, also one whose state is zero; a state of norm zero that moves does not."""
+    """A token at rest exits, also one whose state is zero; a state of norm zero that moves does
+    not.
+    """
     criterion = make_criterion(name, 1e-3)
     zeros, ones = torch.zeros(1, 4, dtype=dtype), torch.ones(1, 4, dtype=dtype)
     for state, moves in ((zeros, False), (ones, False), (zeros, True)):
         update = moves * 10 * ones
-        arguments = (state, state + update) if name == "step_norm_relative" else (state, update, 0.5 * update)
+        arguments = (
+            (state, state + update)
+            if name == "step_norm_relative"
+            else (state, update, 0.5 * update)
+        )
         statistic = criterion.statistic(*arguments)
         assert statistic.isfinite().all()
         assert criterion.below(statistic).item() is not moves
@@ -196,11 +275,17 @@ def test_the_statistic_of_steps_of_length_zero_is_finite(name, dtype):
 
 @pytest.mark.parametrize("k_max", [1, 2, 3, 30])
 @pytest.mark.parametrize("threshold", [0.01, 0.1, 0.3, 0.4, 0.8, 1.0, 3.0, 100.0])
-@pytest.mark.parametrize("size", ["acceleration", "acceleration_normalized", "acceleration_relative"])
+@pytest.mark.parametrize(
+    "size", ["acceleration", "acceleration_normalized", "acceleration_relative"]
+)
 def test_every_acceleration_is_algorithm_1_line_by_line(size, threshold, k_max):
     for states in random_streams(tokens=12).unbind(1):
         expected = reference_engine.two_hit_acceleration(
-            lambda k, x, s=states: s[k + 1], states[0], threshold, k_max, reference_engine.ACCELERATIONS[size]
+            lambda k, x, s=states: s[k + 1],
+            states[0],
+            threshold,
+            k_max,
+            reference_engine.ACCELERATIONS[size],
         )
         k, evaluations = leave(size, threshold, states[: k_max + 1]) or (k_max, k_max)
         assert torch.equal(states[k], expected[0])

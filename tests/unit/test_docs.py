@@ -10,7 +10,15 @@ from twoscale.figures.catalogue import figures
 PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
 # Written by the code, or a list of changes: not counted as prose.
 GENERATED = {
-    *("CHANGELOG.md", "benchmarks.md", "config.md", "jacobians.md", "results.md", "seeds.md", "tables.md"),
+    *(
+        "CHANGELOG.md",
+        "benchmarks.md",
+        "config.md",
+        "jacobians.md",
+        "results.md",
+        "seeds.md",
+        "tables.md",
+    ),
     "zoo.md",
 }
 PAGE_WORDS, ALL_WORDS = 2500, 26_000
@@ -20,7 +28,9 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 def anchors(page):
     """The anchors of the headings of a page, as GitHub and MkDocs derive them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings
+    }
 
 
 def broken(page):
@@ -30,7 +40,9 @@ def broken(page):
         if path.startswith(("http://", "https://")):
             continue
         found = (page.parent / path).resolve() if path else page
-        if not found.exists() or (anchor and found.suffix == ".md" and anchor not in anchors(found)):
+        if not found.exists() or (
+            anchor and found.suffix == ".md" and anchor not in anchors(found)
+        ):
             yield f"{page.relative_to(PROJECT)}: {target}"
 
 
@@ -40,11 +52,16 @@ def test_every_link_leads_somewhere():
 
 def test_the_first_page_counts_the_verdicts_of_its_table():
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (demo|FineWeb|GPU) \| ([\d, ]*) \| ([\d, ]*) \| ([\d, ]*) \|$", text, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (demo|FineWeb|GPU) \| ([\d, ]*) \| ([\d, ]*) \| ([\d, ]*) \|$", text, re.MULTILINE
+    )
     counts = [len(numbers.split(",")) for _, *verdicts in rows for numbers in verdicts[:2]]
     claims = {sum(len(numbers.split(",")) for numbers in verdicts) for _, *verdicts in rows}
     told = r"Of (\d+) claims, (\d+) hold and (\d+) do not in the demo, (\d+) and (\d+) on .*?, and (\d+) and (\d+) in"
-    assert [int(count) for count in re.search(told, " ".join(text.split())).groups()] == [*claims, *counts]
+    assert [int(count) for count in re.search(told, " ".join(text.split())).groups()] == [
+        *claims,
+        *counts,
+    ]
 
 
 def words(page):
@@ -61,9 +78,16 @@ def test_a_page_is_read_in_ten_minutes_and_all_in_an_afternoon():
 def test_the_map_names_the_tables_that_figures_and_the_export_read():
     text = (PROJECT / "docs/map.md").read_text(encoding="utf-8")
     cells = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
-    named = {result.split("`")[1]: {*re.findall(r"`(\w+)`", tables)} for _, result, _, tables, *_ in cells}
+    named = {
+        result.split("`")[1]: {*re.findall(r"`(\w+)`", tables)}
+        for _, result, _, tables, *_ in cells
+    }
     export = (PROJECT / "workflow/rules/export.smk").read_text(encoding="utf-8")
-    read = {f"{figure.name}.pdf": {*figure.inputs} for figure in figures() if f"{figure.name}.pdf" in named}
+    read = {
+        f"{figure.name}.pdf": {*figure.inputs}
+        for figure in figures()
+        if f"{figure.name}.pdf" in named
+    }
     read["{run}/export/"] = {*re.findall(r'TABLE\.format\("(\w+)"\)', export)}
     assert named == read | {"claims.md": set()}
 
@@ -79,10 +103,18 @@ def test_the_map_leads_in_two_steps_from_a_figure_to_its_rules_and_from_a_rule_t
         code = (PROJECT / path).read_text(encoding="utf-8")
         for name in re.findall(r"\w+", names):
             if path.endswith(".py"):
-                assert re.search(rf"^def {name}\(", code, re.MULTILINE), f"{path} has no function {name}"
-                functions.add(f"{path.removeprefix('src/').removesuffix('.py').replace('/', '.')}.{name}")
+                assert re.search(rf"^def {name}\(", code, re.MULTILINE), (
+                    f"{path} has no function {name}"
+                )
+                functions.add(
+                    f"{path.removeprefix('src/').removesuffix('.py').replace('/', '.')}.{name}"
+                )
             else:
-                found = re.search(rf"^(?:use rule \w+ as|rule) {name}\b.*?(?=^\S|\Z)", code, re.MULTILINE | re.DOTALL)
+                found = re.search(
+                    rf"^(?:use rule \w+ as|rule) {name}\b.*?(?=^\S|\Z)",
+                    code,
+                    re.MULTILINE | re.DOTALL,
+                )
                 assert found, f"{path} has no rule {name}"
                 rules[name] = found[0]
     assert len(rules) == 9

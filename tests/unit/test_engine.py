@@ -24,38 +24,73 @@ VARIANTS = {
     "one core from its input": {"groups": [[2, 3]], "state_init": "input"},
     "branch, input plus noise": {"sandwich": "branch", "state_init": "input_plus_noise"},
     "noise at every step, final norm": {"loop_noise": 0.3, "exit_norm": "final_norm"},
-    "blend from zero, final norm": {"adapter_init": "blend", "state_init": "zero", "exit_norm": "final_norm"},
+    "blend from zero, final norm": {
+        "adapter_init": "blend",
+        "state_init": "zero",
+        "exit_norm": "final_norm",
+    },
     "loops at both ends": {"groups": [[1, 2], [6]], "sandwich": "branch", "loop_noise": 0.05},
 }
 # The architectures of published models, each at a size of its own.
 SIZES = {
     "Huginn": {"groups": [[2, 3, 4]], "mlp_size": 24},
-    "Ouro": {"num_layers": 3, "groups": [[1, 2, 3]], "num_heads": 4, "num_kv_heads": 2, "rotary_base": 500.0}
+    "Ouro": {
+        "num_layers": 3,
+        "groups": [[1, 2, 3]],
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "rotary_base": 500.0,
+    }
     | {"mlp_size": 20, "embedding_scale": 1.0},
-    "retrofitted Llama": {"groups": [[2], [4, 5]], "num_heads": 4, "num_kv_heads": 1, "norm_epsilon": 1e-5}
+    "retrofitted Llama": {
+        "groups": [[2], [4, 5]],
+        "num_heads": 4,
+        "num_kv_heads": 1,
+        "norm_epsilon": 1e-5,
+    }
     | {"rotary_scaling": {"factor": 4, "original_context_length": 16}, "vocab_multiple": 1},
     "retrofitted OLMo": {"groups": [[3, 4]]},
-    "Parcae": {"groups": [[3, 4]], "num_heads": 4, "num_kv_heads": 2, "looped_kv_heads": 4, "looped_mlp_size": 24}
+    "Parcae": {
+        "groups": [[3, 4]],
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "looped_kv_heads": 4,
+        "looped_mlp_size": 24,
+    }
     | {"rotary_channels": 2, "loop_noise": 0.3},
-    "Parcae with sums": {"groups": [[2], [5]], "num_heads": 4, "looped_kv_heads": 1, "rotary_channels": 2},
+    "Parcae with sums": {
+        "groups": [[2], [5]],
+        "num_heads": 4,
+        "looped_kv_heads": 1,
+        "rotary_channels": 2,
+    },
 }
 PUBLISHED = {name: ARCHITECTURES[name] | sizes for name, sizes in SIZES.items()}
 SEVERAL = ["fixed", "step_norm", "kl", "acceleration", "exit_gate"]  # one of each kind of state
 
 
 def small_model(seed=0, **variants):
-    """An untrained float64 model: 6 layers, 16 wide, with an exit gate that lets tokens loop for a few steps.
+    """An untrained float64 model: 6 layers, 16 wide, with an exit gate that lets tokens loop for a
+    few steps.
 
-    Biases and norms of the layers are moved off their initial values, so that none of them has no effect.
+    Biases and norms of the layers are moved off their initial values, so that none of them has no
+    effect.
     """
-    default = {"num_layers": 6, "hidden_size": 16, "context_length": CONTEXT_LENGTH, "vocab_size": 11}
+    default = {
+        "num_layers": 6,
+        "hidden_size": 16,
+        "context_length": CONTEXT_LENGTH,
+        "vocab_size": 11,
+    }
     default |= {"groups": THREE_GROUPS, "mean_loops": 4, "exit_gate": True}
     model = initialise(model_config(**default | variants), seed).double()
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".heads." in name:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=source, dtype=torch.float64)
+                parameter += 0.3 * torch.randn(
+                    parameter.shape, generator=source, dtype=torch.float64
+                )
         model.gate.weight *= 3
         model.gate.bias -= 1.5
     return model
@@ -70,7 +105,9 @@ def noise_of(*sequences):
 
 
 class Spy:
-    """In place of a threshold: keeps the statistics that a criterion compares with it, and lets no token leave."""
+    """In place of a threshold: keeps the statistics that a criterion compares with it, and lets no
+    token leave.
+    """
 
     def __init__(self):
         self.seen = []
@@ -83,7 +120,9 @@ class Spy:
 
 
 def ragged_threshold(name, model, tokens, noise):
-    """A threshold between two statistics at which tokens take three or more different numbers of loop steps."""
+    """A threshold between two statistics at which tokens take three or more different numbers of
+    loop steps.
+    """
     if name in ("fixed", "argmax_stability"):
         return 3
     spy = Spy()
@@ -123,7 +162,9 @@ def assert_close(found, expected):
 
 
 def rows_through_step(model, run):
-    """Rows (tokens) that the loop block of each group computes while `run` is called: list of G numbers."""
+    """Rows (tokens) that the loop block of each group computes while `run` is called: list of G
+    numbers.
+    """
     rows = [0] * len(model.config.groups)
 
     def count(group):
@@ -132,7 +173,9 @@ def rows_through_step(model, run):
 
         return hook
 
-    handles = [module.register_forward_hook(count(group)) for group, module in enumerate(model.groups)]
+    handles = [
+        module.register_forward_hook(count(group)) for group, module in enumerate(model.groups)
+    ]
     try:
         run()
     finally:
@@ -142,11 +185,16 @@ def rows_through_step(model, run):
 
 
 CASES = [("default", criterion) for criterion in CRITERIA]
-CASES += [(name, criterion) for name in VARIANTS | PUBLISHED for criterion in ("kl", "acceleration", "exit_gate")]
+CASES += [
+    (name, criterion)
+    for name in VARIANTS | PUBLISHED
+    for criterion in ("kl", "acceleration", "exit_gate")
+]
 
 
 def assert_as_reference(model, tokens, name, threshold, found, **options):
-    """`found`, logits and counts of the sequences 4 and 1, are the reference's, and so is decoding; of the last one.
+    """`found`, logits and counts of the sequences 4 and 1, are the reference's, and so is decoding;
+    of the last one.
 
     Returns logits (T, V) and evaluations (G, T).
     """
@@ -185,11 +233,16 @@ def test_a_plain_gpt_needs_no_exit():
     for row in range(2):
         decoded, _ = decode_text(make_decoder(model, criterion), tokens[row])
         assert_close(decoded, logits[row])
-        assert_close(reference_engine.evaluate(model, tokens[row], name, 3, MAX_LOOPS, noise_of(row))[0], decoded)
+        assert_close(
+            reference_engine.evaluate(model, tokens[row], name, 3, MAX_LOOPS, noise_of(row))[0],
+            decoded,
+        )
 
 
 class LeaveBySign(ExitCriterion):
-    """A criterion as a user would write it: the sign of x^0 decides for one step or three, the state before is kept."""
+    """A criterion as a user would write it: the sign of x^0 decides for one step or three, the
+    state before is kept.
+    """
 
     keeps = "previous"
 
@@ -202,7 +255,9 @@ class LeaveBySign(ExitCriterion):
 
 
 class Remembering(ExitCriterion):
-    """Keeps all states since the beginning, so its state grows with the loop steps; exits where they have spread."""
+    """Keeps all states since the beginning, so its state grows with the loop steps; exits where
+    they have spread.
+    """
 
     def start(self, x0):
         return {"past": x0[:, None]}
@@ -222,12 +277,17 @@ def test_a_criterion_of_the_user_runs_alike_in_parallel_and_decoding(batch, leng
     assert torch.equal(counts.loop_steps, counts.evaluations - 1)
     for row in range(batch):
         assert_decodes(
-            make_decoder(model, criterion, sequence=row), tokens[row], logits[row], counts.evaluations[:, row]
+            make_decoder(model, criterion, sequence=row),
+            tokens[row],
+            logits[row],
+            counts.evaluations[:, row],
         )
 
 
 class ByGroup(Fixed):
-    """Another rule for each group: as many loop steps as the group has others before it, and one more."""
+    """Another rule for each group: as many loop steps as the group has others before it, and one
+    more.
+    """
 
     def of_group(self, group):
         return Fixed(group + 1)
@@ -244,7 +304,9 @@ def test_a_criterion_that_differs_between_groups_runs_alike_in_parallel_and_deco
 def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants):
     model, tokens = small_model(**variants), text(2, 9)
     for loops in (1, 4):
-        logits, counts = evaluate(model, tokens, make_criterion("fixed", loops), MAX_LOOPS, noise_of(2, 6))
+        logits, counts = evaluate(
+            model, tokens, make_criterion("fixed", loops), MAX_LOOPS, noise_of(2, 6)
+        )
         assert_close(logits, model(tokens, [loops] * len(model.config.groups), noise_of(2, 6)))
         assert (counts.loop_steps == loops).all()
         assert (counts.evaluations == loops).all()
@@ -255,7 +317,9 @@ def test_only_tokens_that_still_loop_are_computed(name):
     model, tokens = small_model(), text(3, 10)
     criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1, 2)))
     _, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1, 2))
-    rows = rows_through_step(model, lambda: evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1, 2)))
+    rows = rows_through_step(
+        model, lambda: evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1, 2))
+    )
     assert rows == counts.evaluations.sum((1, 2)).tolist()
     decoder = make_decoder(model, criterion, sequence=0)
     rows = rows_through_step(model, lambda: decode_text(decoder, tokens[0]))
@@ -263,7 +327,9 @@ def test_only_tokens_that_still_loop_are_computed(name):
 
 
 def feed_in_pieces(decoder, tokens, sizes):
-    """Logits (T, V) and evaluations (G, T) of the text (T,), fed in pieces; those of size 0 by `feed`."""
+    """Logits (T, V) and evaluations (G, T) of the text (T,), fed in pieces; those of size 0 by
+    `feed`.
+    """
     logits, evaluations, tokens = [], [], tokens.tolist()
     for size in sizes:
         if size == 0:
@@ -271,14 +337,18 @@ def feed_in_pieces(decoder, tokens, sizes):
             logits.append(one[None])
             evaluations.append(torch.tensor(taken, dtype=torch.int64)[:, None])
         else:
-            several, counts = decoder.feed_parallel(tokens[decoder.position : decoder.position + size])
+            several, counts = decoder.feed_parallel(
+                tokens[decoder.position : decoder.position + size]
+            )
             logits.append(several)
             evaluations.append(counts.evaluations[:, 0])
     return torch.cat(logits), torch.cat(evaluations, dim=1)
 
 
 def random_model(draw):
-    """A float64 model of random depth, random groups and random variants, from the generator `draw`."""
+    """A float64 model of random depth, random groups and random variants, from the generator
+    `draw`.
+    """
     layers = draw.randint(2, 6)
     ends = sorted(draw.sample(range(1, layers + 2), 2 * draw.randint(1, (layers + 1) // 2)))
     groups = [list(range(first, last)) for first, last in zip(ends[::2], ends[1::2], strict=True)]
@@ -301,7 +371,9 @@ def test_random_models_agree_in_parallel_in_pieces_and_with_the_reference(case):
     name = draw.choice(list(CRITERIA))
     threshold = ragged_threshold(name, model, tokens, noise_of(0))
     criterion = make_criterion(name, threshold)
-    expected, steps, taken = reference_engine.evaluate(model, tokens[0], name, threshold, MAX_LOOPS, noise_of(0))
+    expected, steps, taken = reference_engine.evaluate(
+        model, tokens[0], name, threshold, MAX_LOOPS, noise_of(0)
+    )
     logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0))
     assert_close(logits[0], expected)
     assert torch.equal(counts.loop_steps[:, 0], steps)
@@ -334,7 +406,9 @@ def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
     model, tokens = small_model(), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(4, 1))
     criterion = make_criterion(name, threshold)
-    found = evaluate_by_position(make_decoder(model, criterion, kv_slots=slots), tokens, criterion, (4, 1))
+    found = evaluate_by_position(
+        make_decoder(model, criterion, kv_slots=slots), tokens, criterion, (4, 1)
+    )
     assert_as_reference(model, tokens, name, threshold, found, kv_slots=slots)
 
 
@@ -345,7 +419,9 @@ def test_published_architectures_share_slots_and_start_warm_as_the_reference_doe
     expected, _, evaluations = reference_engine.evaluate(
         model, tokens, "step_norm", threshold, MAX_LOOPS, noise_of(0), kv_slots=2, warm_from=1
     )
-    decoder = make_decoder(model, make_criterion("step_norm", threshold), kv_slots=2, warm_start=True)
+    decoder = make_decoder(
+        model, make_criterion("step_norm", threshold), kv_slots=2, warm_start=True
+    )
     assert_decodes(decoder, tokens, expected, evaluations)
 
 
@@ -365,7 +441,9 @@ def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt,
     decoded, taken = decode_text(decoder, tokens[prompt:])
     assert_close(torch.cat([read, decoded]), expected)
     assert torch.equal(torch.cat([counts.evaluations[:, 0], taken], dim=1), evaluations)
-    cold, _, _ = reference_engine.evaluate(model, tokens, name, threshold, MAX_LOOPS, noise_of(0), kv_slots=slots)
+    cold, _, _ = reference_engine.evaluate(
+        model, tokens, name, threshold, MAX_LOOPS, noise_of(0), kv_slots=slots
+    )
     assert not torch.allclose(cold[prompt:], expected[prompt:])
 
 
@@ -409,12 +487,21 @@ def test_wrong_calls_of_the_engines_are_refused():
     full.feed_parallel([0] * CONTEXT_LENGTH)
     parallel, pieces, alone = engines(model, Undeclared(1.0), "remaining_layers")
     refused = [
-        (r"exits\.readout: found remaining_layers, expected head", engines(model, kl, "remaining_layers")[:2]),
+        (
+            r"exits\.readout: found remaining_layers, expected head",
+            engines(model, kl, "remaining_layers")[:2],
+        ),
         ("expected needs_readout = True", (parallel, pieces, alone)),
-        (r"expected a model with model\.exit_gate: true", engines(ungated, make_criterion("exit_gate", 0.5))),
+        (
+            r"expected a model with model\.exit_gate: true",
+            engines(ungated, make_criterion("exit_gate", 0.5)),
+        ),
         ("kv_slots: found 2 slots for 7 loops", engines(model, fixed, kv_slots=2)[1:2]),
         ("kv_slots: found 0, expected at least 1", [lambda: make_decoder(model, None, kv_slots=0)]),
-        ("found 13 tokens, expected at most model", [lambda: full.feed(0), lambda: rewound.feed_parallel([0] * 13)]),
+        (
+            "found 13 tokens, expected at most model",
+            [lambda: full.feed(0), lambda: rewound.feed_parallel([0] * 13)],
+        ),
     ]
     for sentence, calls in refused:
         for call in calls:
@@ -422,13 +509,22 @@ def test_wrong_calls_of_the_engines_are_refused():
                 call()
     with pytest.raises(ValueError, match="not a position"):
         rewound.rewind(1)
-    evaluate(model, text(1, 3), make_criterion("step_norm", 1.0), MAX_LOOPS, noise_of(0), "remaining_layers")
+    evaluate(
+        model,
+        text(1, 3),
+        make_criterion("step_norm", 1.0),
+        MAX_LOOPS,
+        noise_of(0),
+        "remaining_layers",
+    )
 
 
 @pytest.mark.parametrize("size", [1, 3, MAX_LOOPS])
 def test_a_replaying_decoder_computes_at_most_the_graph_of_the_exit_and_the_next(size):
     model, tokens = small_model(), text(1, 9)[0]
-    criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)))
+    criterion = make_criterion(
+        "step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0))
+    )
     decoder = make_decoder(model, criterion, replay=True, steps_per_graph=size)
     taken = []
     rows = rows_through_step(model, lambda: taken.append(decode_text(decoder, tokens)[1]))

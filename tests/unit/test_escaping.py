@@ -34,7 +34,9 @@ def test_a_sentence_that_quotes_a_very_long_name_keeps_its_beginning_and_its_end
 @given(st.text(st.sampled_from("ab_*`|:<>.-[]\\\"'&!#$+1(){}^=~,;@/? \n\té…"), max_size=12))
 def test_reStructuredText_shows_any_text_as_it_is(text):
     # a reference that is not resolved would be an error of docutils
-    document = publish_doctree(f"Run {rst(text)} on.", settings_overrides={"halt_level": 2, "report_level": 5})
+    document = publish_doctree(
+        f"Run {rst(text)} on.", settings_overrides={"halt_level": 2, "report_level": 5}
+    )
     assert plain(document.astext()) == plain(f"Run {one_line(text)} on.")
     assert len(document) == 1
     assert all(child.tagname == "#text" for child in document[0])

@@ -1,4 +1,6 @@
-"""Training of the exit gate: the exit distribution, the loss of Ouro's first stage, and what the gate learns."""
+"""Training of the exit gate: the exit distribution, the loss of Ouro's first stage, and what the
+gate learns.
+"""
 
 import pytest
 import torch
@@ -43,7 +45,9 @@ def batch(model, seed=0):
     """Token ids and targets (B, T), and the noise."""
     size = (BATCH, model.config.context_length)
     generator = torch.Generator().manual_seed(seed)
-    tokens, targets = (torch.randint(model.config.vocab_size, size, generator=generator) for _ in range(2))
+    tokens, targets = (
+        torch.randint(model.config.vocab_size, size, generator=generator) for _ in range(2)
+    )
     return tokens, targets, EvaluationNoise(1, range(BATCH), model.config.context_length)
 
 
@@ -62,14 +66,18 @@ def test_the_exit_distribution_is_that_of_the_products():
             stays *= 1 - gates[k][token]
         assert found[4, token].item() == pytest.approx(stays)
     torch.testing.assert_close(found.sum(0), torch.ones(3, dtype=torch.float64))
-    assert exit_log_probabilities(logits[:1]).tolist() == [[0, 0, 0]]  # one loop step has all of the probability
+    assert exit_log_probabilities(logits[:1]).tolist() == [
+        [0, 0, 0]
+    ]  # one loop step has all of the probability
     cumulated = found.cumsum(0)[:-1, 0]
     for k in range(4):  # the criterion compares this sum
         criterion = make_criterion("exit_gate", cumulated[k].item() * (1 + 1e-9))
         state = criterion.start(torch.zeros(1, 2, dtype=torch.float64))
         exits = []
         for logit in logits[:-1, :1]:
-            left, state = criterion.update(state, torch.zeros(1, 2), lambda x, logit=logit: logit.sigmoid())
+            left, state = criterion.update(
+                state, torch.zeros(1, 2), lambda x, logit=logit: logit.sigmoid()
+            )
             exits.append(left.item())
         assert exits == [step > k for step in range(len(exits))]
 
@@ -92,7 +100,11 @@ def reference(model, tokens, targets, noise, entropy_weight):
     rows = []
     for k in range(LOOPS):
         hidden = model.hidden_states(tokens, [k + 1], noise)
-        rows.append(F.cross_entropy(model.readout(hidden).flatten(0, 1), targets.flatten(), reduction="none"))
+        rows.append(
+            F.cross_entropy(
+                model.readout(hidden).flatten(0, 1), targets.flatten(), reduction="none"
+            )
+        )
     gates = model.exit_gate(model.exit_states(tokens, LOOPS, noise)[0]).flatten(1)
     total = 0.0
     for token in range(targets.numel()):
@@ -115,9 +127,14 @@ def test_loss_and_gradients_are_those_of_plain_loops(changes, entropy_weight):
     )
     torch.testing.assert_close(found, expected)
     parameters = dict(model.named_parameters())
-    gradients = zip(*(torch.autograd.grad(value, parameters.values()) for value in (found, expected)), strict=True)
+    gradients = zip(
+        *(torch.autograd.grad(value, parameters.values()) for value in (found, expected)),
+        strict=True,
+    )
     for name, (ours, theirs) in zip(parameters, gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            ours, theirs, rtol=1e-8, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
+        )
         assert ours.abs().max() > 0
 
 
@@ -138,14 +155,18 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step():
     model, train = gated(hidden_size=256, context_length=32)
     (run,) = config.runs({"preset": "tiny"}).values()
     run, more = (
-        run.model_copy(update={"train": train, "model": model.config.model_copy(update={"mean_loops": loops})})
+        run.model_copy(
+            update={"train": train, "model": model.config.model_copy(update={"mean_loops": loops})}
+        )
         for loops in (3, 4)
     )
     assert activation_bytes(more) - activation_bytes(run) == pytest.approx(found, rel=0.05)
 
 
 def cache_bytes(loops):
-    """Bytes that the loss of one sequence keeps for the backward pass, besides the parameters and their gradients."""
+    """Bytes that the loss of one sequence keeps for the backward pass, besides the parameters and
+    their gradients.
+    """
     model, train = gated(double=False, hidden_size=256, context_length=32)
     tokens = torch.arange(model.config.context_length)[None] % model.config.vocab_size
     noise = EvaluationNoise(1, [0], tokens.shape[1])

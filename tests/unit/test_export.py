@@ -1,4 +1,6 @@
-"""The export of a model: its code, tokenizer, files and card. tests/release loads it with transformers."""
+"""The export of a model: its code, tokenizer, files and card. tests/release loads it with
+transformers.
+"""
 
 import json
 from dataclasses import replace
@@ -25,17 +27,27 @@ from twoscale.export.__main__ import replace_code
 from twoscale.export.folder import write_export
 
 pytestmark = pytest.mark.runs
-TEXTS = ("Return the value.\n\n  x = [1, 2]\t# naïve — 日本語", "<|endoftext|> is text", "", " ", "a" * 40)
+TEXTS = (
+    "Return the value.\n\n  x = [1, 2]\t# naïve — 日本語",
+    "<|endoftext|> is text",
+    "",
+    " ",
+    "a" * 40,
+)
 
 
 @pytest.fixture(scope="module")
 def trained() -> str:
-    return tokenizers.train_bpe(["the loop and the state of the loop, naïve — 日本語\n\n  x = [1, 2]"] * 4, 290)
+    return tokenizers.train_bpe(
+        ["the loop and the state of the loop, naïve — 日本語\n\n  x = [1, 2]"] * 4, 290
+    )
 
 
 @pytest.mark.parametrize("name", ["bpe", "bytes", "ranks"])
 def test_the_exported_tokenizer_encodes_and_decodes_as_the_one_of_the_run(trained, tmp_path, name):
-    """A tokenizer of merges in tiktoken's format, such as GPT-2's, gets these in the format of `tokenizers`."""
+    """A tokenizer of merges in tiktoken's format, such as GPT-2's, gets these in the format of
+    `tokenizers`.
+    """
     path = tmp_path / "tokenizer.json"
     path.write_text(trained, encoding="utf-8")
     ours = tokenizers.byte_level() if name == "bytes" else tokenizers.load_bpe(path)
@@ -61,7 +73,9 @@ def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
         assert {path.name for path in (release / name).iterdir()} == files
     for name in files:
         assert (release / name).samefile(release / "iteration_000020" / name)
-    first, last = (json.loads((release / f / "config.json").read_text()) for f in ("iteration_000000", "."))
+    first, last = (
+        json.loads((release / f / "config.json").read_text()) for f in ("iteration_000000", ".")
+    )
     assert (first["iteration"], last["iteration"], last["tokens_seen"]) == (0, 20, 1280)
     assert (last["run"], last["noise_seed"], last["max_loops"]) == ("small", SEED, 5)
     assert last["model"]["groups"] == [[2], [3]]
@@ -72,7 +86,11 @@ def test_an_export_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
 
 def test_the_code_of_an_older_export_is_replaced_in_its_checkpoints_too(tmp_path):
     release = exported.export(tmp_path).folder
-    names = ("modeling_twoscale.py", "iteration_000000/modeling_twoscale.py", "iteration_000020/modeling_twoscale.py")
+    names = (
+        "modeling_twoscale.py",
+        "iteration_000000/modeling_twoscale.py",
+        "iteration_000020/modeling_twoscale.py",
+    )
     weights = (release / "iteration_000000" / "model.safetensors").read_bytes()
     for name in names:
         (release / name).unlink()
@@ -81,21 +99,29 @@ def test_the_code_of_an_older_export_is_replaced_in_its_checkpoints_too(tmp_path
     for name in names:
         assert (release / name).read_text(encoding="utf-8") == code_files()["modeling_twoscale.py"]
     assert (release / "iteration_000000" / "model.safetensors").read_bytes() == weights
-    with pytest.raises(InputError, match=r"found no modeling_twoscale\.py, expected the folder of an exported model\."):
+    with pytest.raises(
+        InputError,
+        match=r"found no modeling_twoscale\.py, expected the folder of an exported model\.",
+    ):
         replace_code(tmp_path)
 
 
 def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
     path = exported.checkpoint(tmp_path, 0)
     config = ConfigSlice(dict(exported.job()._values) | {"seed": 12})
-    with pytest.raises(InputError, match="belongs to another configuration: seed is 11 there, expected 12"):
+    with pytest.raises(
+        InputError, match="belongs to another configuration: seed is 11 there, expected 12"
+    ):
         write_export(tmp_path / "release", [path], tokenizers.byte_level(), None, config, {})
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"source": "published", "folder": "/x"}, "found a published model, expected one that is trained here"),
+        (
+            {"source": "published", "folder": "/x"},
+            "found a published model, expected one that is trained here",
+        ),
         (
             {"architecture": "mine"},
             "found model.architecture: mine, expected transformer, the only architecture whose code",
@@ -106,7 +132,9 @@ def test_a_model_whose_code_or_weights_are_not_the_librarys_is_refused(changes, 
     config = exported.job()
     config.model = exported.job().model.model_copy(update=changes)
     with pytest.raises(InputError, match=f"^results/small/export: {sentence}"):
-        write_export(tmp_path / "export", [tmp_path / "none"], tokenizers.byte_level(), None, config, {})
+        write_export(
+            tmp_path / "export", [tmp_path / "none"], tokenizers.byte_level(), None, config, {}
+        )
     assert not (tmp_path / "export").exists()
 
 
@@ -115,7 +143,10 @@ def rows(columns, *values) -> pd.DataFrame:
 
 
 CLAIMS = rows(
-    "claim scope verdict scale", (1, "2", "", ""), (1, "all", "holds", "small scale"), (2, "all", "not asked", "")
+    "claim scope verdict scale",
+    (1, "2", "", ""),
+    (1, "all", "holds", "small scale"),
+    (2, "all", "not asked", ""),
 )
 
 
@@ -125,10 +156,16 @@ def card(model=None, data=None, loss=3.25, **further) -> str:
     values |= {"data": data or values["data"]}
     values |= {"run": "small", "seed": SEED, "max_loops": 6, "train": plain(train_config())}
     config = ConfigSlice(values | {"model": plain(model or exported.job().model)})
-    parts = {"train.bin": {"count": 4000, "documents": 7}, "val.bin": {"count": 500, "documents": 3}}
+    parts = {
+        "train.bin": {"count": 4000, "documents": 7},
+        "val.bin": {"count": 500, "documents": 3},
+    }
     tokens = {"parts": parts, "digest": "ab" * 32, "vocab_size": 257}
     log = rows("iteration tokens_seen held_out_loss", (10, 640, np.nan), (20, 1280, loss))
-    environments = [{"first_iteration": 1, "torch": "2.13.0"}, {"first_iteration": 11, "torch": "2.13.0"}]
+    environments = [
+        {"first_iteration": 1, "torch": "2.13.0"},
+        {"first_iteration": 11, "torch": "2.13.0"},
+    ]
     paths = [ROOT / f"iteration_{iteration:06d}.safetensors" for iteration in (0, 10, 20)]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     return folder.card(config, paths, tokens, log, environments, citation, **further)
@@ -157,7 +194,9 @@ def test_a_card_has_the_exits_at_equal_loss_of_the_claims():
     ):
         assert row in text
     no_loss = evidence.quality.assign(ce=1.0)
-    reason = "| step norm | exits.criteria.step_norm.thresholds may end at equal quality, 31.6 |  |  |"
+    reason = (
+        "| step norm | exits.criteria.step_norm.thresholds may end at equal quality, 31.6 |  |  |"
+    )
     assert reason in card(evidence=demo_evidence(quality=no_loss))
     one_prompt = evidence.latency[evidence.latency["repeat"] == 0]
     assert "at equal loss" not in card(evidence=demo_evidence(latency=one_prompt))
@@ -166,8 +205,15 @@ def test_a_card_has_the_exits_at_equal_loss_of_the_claims():
 
 def test_the_metadata_of_a_card_have_the_held_out_loss_as_the_hub_reads_it():
     (result,) = ModelCard(card()).data.eval_results
-    assert (result.task_type, result.metric_type, result.metric_value) == ("text-generation", "loss", 3.25)
-    assert (result.dataset_type, result.dataset_name) == ("python_docs", "Python documentation, held out")
+    assert (result.task_type, result.metric_type, result.metric_value) == (
+        "text-generation",
+        "loss",
+        3.25,
+    )
+    assert (result.dataset_type, result.dataset_name) == (
+        "python_docs",
+        "Python documentation, held out",
+    )
     data = plain(configs.DataConfig(source="fineweb"))
     (result,) = ModelCard(card(data=data)).data.eval_results
     assert result.dataset_type == data["repository"]
@@ -183,7 +229,9 @@ def test_a_card_has_claims_data_seed_checkpoints_licence_and_citation():
     without_loops = card(exported.job(groups=()).model)
     assert "4 layers without loops." in without_loops
     assert not [
-        words for words in ("exit_criterion", "loop step", "## The claims", "draw noise") if words in without_loops
+        words
+        for words in ("exit_criterion", "loop step", "## The claims", "draw noise")
+        if words in without_loops
     ]
     for part in (
         "| 1 | Steps shrink within ten | **holds, small scale** |",

@@ -1,4 +1,6 @@
-"""Exits, training and extraction on CUDA tensors without values: one device, no hidden waits, and few kernels."""
+"""Exits, training and extraction on CUDA tensors without values: one device, no hidden waits, and
+few kernels.
+"""
 
 import math
 from collections import Counter
@@ -11,7 +13,15 @@ import torch
 from torch import Tensor
 
 from tests.fake_cuda import Seen, fake_cuda
-from tests.small import LATER_IF_LARGER, checkpoint, held_out, job_config, learnable_tokens, model_config, train_config
+from tests.small import (
+    LATER_IF_LARGER,
+    checkpoint,
+    held_out,
+    job_config,
+    learnable_tokens,
+    model_config,
+    train_config,
+)
 from twoscale import config
 from twoscale.base import InputError
 from twoscale.config import PathTypesConfig
@@ -26,21 +36,44 @@ from twoscale.training.state import TrainingState, make_optimizer
 from twoscale.training.trainer import Trainer, TrainingData
 
 MAX_LOOPS = 5
-OUROS = {"groups": [[2, 3]], "exit_gate": True, "num_kv_heads": 1, "positions": "rotary", "loop_noise": 0.1}
-OPTIONS = [{}, {"kv_slots": 2}, {"readout": "remaining_layers"}, {"warm_start": True}, {"steps_per_graph": 1}]
+OUROS = {
+    "groups": [[2, 3]],
+    "exit_gate": True,
+    "num_kv_heads": 1,
+    "positions": "rotary",
+    "loop_noise": 0.1,
+}
+OPTIONS = [
+    {},
+    {"kv_slots": 2},
+    {"readout": "remaining_layers"},
+    {"warm_start": True},
+    {"steps_per_graph": 1},
+]
 RECIPES = [
-    *({"precision": "float32"}, {"micro_batches": 3}, {"backprop_depth": 2, "recompute": True}, {"prefetch": False}),
+    *(
+        {"precision": "float32"},
+        {"micro_batches": 3},
+        {"backprop_depth": 2, "recompute": True},
+        {"prefetch": False},
+    ),
 ]
 
 
-def model_on(seen: Seen, preset: str, dtype: torch.dtype = torch.float32, **changes: Any) -> LoopedModel:
+def model_on(
+    seen: Seen, preset: str, dtype: torch.dtype = torch.float32, **changes: Any
+) -> LoopedModel:
     """The model of a preset with other keys."""
     values = config.preset(preset)
     values["model"] = values["model"] | changes
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)  # `Module.to` swaps tensors, which fake ones refuse
     try:
-        return seen.on_cuda(lambda: registry.build(config.checked(values).model)).eval().requires_grad_(False)
+        return (
+            seen.on_cuda(lambda: registry.build(config.checked(values).model))
+            .eval()
+            .requires_grad_(False)
+        )
     finally:
         torch.set_default_dtype(before)
 
@@ -103,9 +136,15 @@ def test_a_token_waits_only_for_its_decisions_if_loops_are_captured(options):
     """They come through pinned memory and an event, which is no operation on a tensor."""
     with fake_cuda() as seen:
         # with an option, one criterion is enough
-        for names in [["kl"]] if options else ([name for name in CRITERIA if name != "exit_gate"], ["exit_gate"]):
+        for names in (
+            [["kl"]]
+            if options
+            else ([name for name in CRITERIA if name != "exit_gate"], ["exit_gate"])
+        ):
             model = model_for(seen, names[0])
-            decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, 0, DecoderOptions(**options))
+            decoder = Decoder(
+                model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, 0, DecoderOptions(**options)
+            )
             seen.clear()
             for name in names:
                 decoder.reset(never(name))
@@ -119,7 +158,10 @@ def test_a_token_waits_only_for_its_decisions_if_loops_are_captured(options):
 def test_a_text_read_in_parallel_waits_for_the_exits_of_a_step_only(name):
     with fake_cuda() as seen:
         model = model_for(seen, name)
-        tokens, noise = torch.zeros(2, 9, dtype=torch.int64, device="cuda"), EvaluationNoise.of(model.config, 0, [0, 1])
+        tokens, noise = (
+            torch.zeros(2, 9, dtype=torch.int64, device="cuda"),
+            EvaluationNoise.of(model.config, 0, [0, 1]),
+        )
         evaluate(model, tokens, never(name), MAX_LOOPS, noise)
         assert exits_waits(seen).keys() <= {"rows exits/parallel.py", "value exits/parallel.py"}
         # exits, tokens that stay, and the most that a sequence has
@@ -132,17 +174,23 @@ def test_a_token_takes_few_kernels_and_starts_few_outside_of_graphs(dtype):
         model = model_on(seen, "paper", dtype)
         decoder = Decoder(model, never("acceleration"), 3, 0)
         for group, layers in enumerate(model.config.groups):
-            step = kernels(seen, lambda group=group: decoder._loops.recur(group, 1, decoder._loops.x0))
+            step = kernels(
+                seen, lambda group=group: decoder._loops.recur(group, 1, decoder._loops.x0)
+            )
             assert step <= 14 * len(layers) + 2
         logits, _ = decoder.feed(1)
         assert logits.dtype is dtype
         assert kernels(seen, lambda: decoder.feed(1)) <= 26
 
 
-def prepared(seen: Seen, model: dict[str, Any] | None = None, **recipe: Any) -> tuple[Trainer, TrainingState]:
+def prepared(
+    seen: Seen, model: dict[str, Any] | None = None, **recipe: Any
+) -> tuple[Trainer, TrainingState]:
     """A trainer on CUDA and an untrained state."""
     changes = {"held_out_every": 1000, "prefetch": True, "precision": "bfloat16", **recipe}
-    config = job_config(device="cuda", model=model_config(**(model or {})), train=train_config(**changes))
+    config = job_config(
+        device="cuda", model=model_config(**(model or {})), train=train_config(**changes)
+    )
     built = seen.on_cuda(lambda: registry.build(config.model))
     held = held_out(torch.zeros(3, config.model.context_length, dtype=torch.int64))
     state = TrainingState(built, make_optimizer(built, config.train), 0, 0)
@@ -167,9 +215,15 @@ def test_an_iteration_does_not_wait_for_the_device_unless_its_batch_is_not_read_
         trainer, state = prepared(seen, {"loop_noise": 0.1}, **recipe)
         seen.clear()
         iterate(trainer, state)
-        assert waits(seen) == ({} if recipe.get("prefetch", True) else {"to device training/trainer.py": 4})
-        moments = [moment for values in state.optimizer.state.values() for moment in values.values()]
-        assert {(moment.dtype, moment.device.type) for moment in moments} == {(torch.float32, "cuda")}
+        assert waits(seen) == (
+            {} if recipe.get("prefetch", True) else {"to device training/trainer.py": 4}
+        )
+        moments = [
+            moment for values in state.optimizer.state.values() for moment in values.values()
+        ]
+        assert {(moment.dtype, moment.device.type) for moment in moments} == {
+            (torch.float32, "cuda")
+        }
 
 
 def test_a_number_that_is_not_finite_is_reported_with_its_iteration_though_it_is_read_late():
@@ -177,14 +231,18 @@ def test_a_number_that_is_not_finite_is_reported_with_its_iteration_though_it_is
         trainer, state = prepared(seen)
         iterate(trainer, state)
         seen.value = lambda tensor: math.nan
-        with pytest.raises(InputError, match="found the loss nan and the gradient norm nan at iteration 2"):
+        with pytest.raises(
+            InputError, match="found the loss nan and the gradient norm nan at iteration 2"
+        ):
             iterate(trainer, state)
     assert (state.iteration, len(state.log)) == (3, 1)
 
 
 def test_trajectories_wait_for_the_device_only_where_columns_go_to_the_host():
     with fake_cuda() as seen, torch.no_grad():
-        model = checkpoint(seen.on_cuda(lambda: registry.build(model_config())).requires_grad_(False))
+        model = checkpoint(
+            seen.on_cuda(lambda: registry.build(model_config())).requires_grad_(False)
+        )
         batch = held_out(torch.zeros(2, 8, dtype=torch.int64))
         for copies in (2 * 2, 0):  # of the noise: sequences and groups
             seen.clear()

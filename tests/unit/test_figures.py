@@ -44,7 +44,11 @@ from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
 from twoscale.jobs import command
 
 PAPER = ("fig1", "fig2", "fig3", "fig4", "fig5")
-DISTINCT = ("fig1", "fig3", "fig4")  # every kind of mark; Figures 2 and 5 consist of those of Figure 3
+DISTINCT = (
+    "fig1",
+    "fig3",
+    "fig4",
+)  # every kind of mark; Figures 2 and 5 consist of those of Figure 3
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,9 @@ def elsewhere(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", DISTINCT)
-def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(name, tmp_path, elsewhere):
+def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(
+    name, tmp_path, elsewhere
+):
     assert_the_same_bytes(name, tmp_path, elsewhere[0])
 
 
@@ -85,16 +91,27 @@ def test_checkpoints_darken_over_training_and_the_untrained_model_is_dashed_grey
 
 
 def test_criteria_have_the_colours_of_the_paper_and_no_two_look_alike():
-    others = ["step_norm_relative", "acceleration_normalized", "entropy_diff", "cosine", "argmax_stability", "mine"]
+    others = [
+        "step_norm_relative",
+        "acceleration_normalized",
+        "entropy_diff",
+        "cosine",
+        "argmax_stability",
+        "mine",
+    ]
     styles = style.criterion_styles(["acceleration", "fixed", "kl", "step_norm", *others])
-    hues = {name: np.argmax(to_rgb(styles[name]["color"])) for name in ("step_norm", "acceleration", "kl")}
+    hues = {
+        name: np.argmax(to_rgb(styles[name]["color"]))
+        for name in ("step_norm", "acceleration", "kl")
+    }
     assert hues == {"step_norm": 2, "acceleration": 1, "kl": 0}  # blue, green, orange: red leads
     assert "fixed" not in styles
     assert len({look["marker"] for look in styles.values()}) == len(styles)
 
 
 @pytest.mark.parametrize(
-    ("token", "word"), [(" the", "the"), ("  ", "␣␣"), ("\n", "↵"), ("a\x00", "a\ufffd"), ("-" * 64, "-" * 11 + "…")]
+    ("token", "word"),
+    [(" the", "the"), ("  ", "␣␣"), ("\n", "↵"), ("a\x00", "a\ufffd"), ("-" * 64, "-" * 11 + "…")],
 )
 def test_fig1_tokens_are_printed_as_short_visible_words(token, word):
     assert fig1.printable(token) == word
@@ -113,7 +130,9 @@ def test_fig1_names_the_nearest_whole_word(tokens, nearest):
 
 
 @pytest.mark.parametrize("module", [fig3, fig5])
-def test_points_that_most_tokens_do_not_have_are_left_out_and_the_end_of_their_line_is_marked(module):
+def test_points_that_most_tokens_do_not_have_are_left_out_and_the_end_of_their_line_is_marked(
+    module,
+):
     table = loop_metrics(groups=("4",))
     late = (table["k"] >= 4) & (table["measure"] == "cosine") & (table["iteration"] == 50)
     table.loc[late, ["count", "nulls"]] = (4, 6)
@@ -135,13 +154,17 @@ def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
     assert np.log10(left.get_xydata()[0]) == pytest.approx([-3 + 0.1 / 4, np.log10(top)])
 
 
-def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_where_it_has_late_ones(tmp_path):
+def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_where_it_has_late_ones(
+    tmp_path,
+):
     figure = draw("fig5", tmp_path)
     assert len(figure.axes) == 2
     assert figure.axes[0].get_xlim() == (1, LOOPS - 1)
     for loops, marked in ((30, True), (29, False)):
         context = style.FigureContext("demo", "text", loops)
-        assert ("paper: 0.5–0.65" in legend_texts(fig5.draw(loop_metrics(), context=context))) is marked
+        assert (
+            "paper: 0.5–0.65" in legend_texts(fig5.draw(loop_metrics(), context=context))
+        ) is marked
         written = render_caption("fig5", {"preset": "ouro-1.4b", "trajectories": {"loops": loops}})
         assert ("yellow bar" in written) is marked
 
@@ -155,7 +178,9 @@ def of_directions(table):
 @pytest.mark.parametrize("changed", [{"tokens": ["a"]}, {"sites": sites()[:-1]}, None])
 def test_a_file_whose_states_are_not_those_of_its_metadata_is_refused(tmp_path, changed):
     path = tmp_path / "s.safetensors"
-    save_file({"states": np.zeros((2, 2, 2), np.float32)}, path) if changed is None else saved_states(path, **changed)
+    save_file(
+        {"states": np.zeros((2, 2, 2), np.float32)}, path
+    ) if changed is None else saved_states(path, **changed)
     with pytest.raises(InputError, match=r"s\.safetensors: ") as error:
         read_states(path)
     assert one_sentence(error)
@@ -173,20 +198,34 @@ AROUND = ("prelude->3-6", "3-6->coda")
 DRAWINGS = {
     "fig1": lambda folder: draw("fig1", folder),
     "fig1, loops alone": lambda folder: fig1.draw(
-        paths_of(saved_states(folder / "s.safetensors", sites=[s | {"follows": False} for s in sites()], jump=1000.0)),
+        paths_of(
+            saved_states(
+                folder / "s.safetensors",
+                sites=[s | {"follows": False} for s in sites()],
+                jump=1000.0,
+            )
+        ),
         **{"tokens": 2, **RUN},
     ),
     "fig2": lambda folder: draw("fig2", folder),
-    "fig2, seeds": lambda _: fig2.draw(under_seeds(drift_table(), 0.5, 2.0), reference_state="initial", **RUN),
-    "fig2, published": lambda _: fig2.draw(published(drift_table(AROUND)), reference_state="first_state", **HUGINN),
+    "fig2, seeds": lambda _: fig2.draw(
+        under_seeds(drift_table(), 0.5, 2.0), reference_state="initial", **RUN
+    ),
+    "fig2, published": lambda _: fig2.draw(
+        published(drift_table(AROUND)), reference_state="first_state", **HUGINN
+    ),
     "fig3": lambda folder: draw("fig3", folder),
     "fig3, seeds": lambda _: fig3.draw(under_seeds(loop_metrics(), 0.5, 1.25), **FEWER),
-    "fig3, directions": lambda _: fig3.draw(of_directions(loop_metrics()), reading="direction", **RUN),
+    "fig3, directions": lambda _: fig3.draw(
+        of_directions(loop_metrics()), reading="direction", **RUN
+    ),
     "fig4": lambda folder: draw("fig4", folder),
     "fig4, other criteria": lambda _: fig4.draw(*exit_tables(("fixed", "kl", "mine")), **RUN),
     "fig5": lambda folder: draw("fig5", folder),
     "fig5, seeds": lambda _: fig5.draw(under_seeds(loop_metrics(), 0.5, 1.25), **RUN),
-    "fig5, directions": lambda _: fig5.draw(of_directions(loop_metrics()), reading="direction", **RUN),
+    "fig5, directions": lambda _: fig5.draw(
+        of_directions(loop_metrics()), reading="direction", **RUN
+    ),
     "fig5, published": lambda _: fig5.draw(published(loop_metrics(("3-6",))), **HUGINN),
 }
 GOLDEN = Drawings("figures.json")
@@ -201,8 +240,14 @@ def test_a_figure_is_the_one_that_was_looked_at(name, tmp_path):
 NO_FIGURES = [
     (lambda states: fig1.draw(states(groups=()), tokens=3, **RUN), "expected at least"),
     (lambda states: fig1.draw(states()[:0], tokens=3, **RUN), "table state_paths: found"),
-    (lambda _: fig2.draw(drift_table(boundaries=()), reference_state="first_state", **RUN), "expected at least"),
-    (lambda _: fig2.draw(drift_table(), reference_state="none", **RUN), "found 'none', .*first_state, initial"),
+    (
+        lambda _: fig2.draw(drift_table(boundaries=()), reference_state="first_state", **RUN),
+        "expected at least",
+    ),
+    (
+        lambda _: fig2.draw(drift_table(), reference_state="none", **RUN),
+        "found 'none', .*first_state, initial",
+    ),
     (lambda _: fig3.draw(loop_metrics(groups=()), **RUN), "expected at least"),
     (lambda _: fig3.draw(loop_metrics(), reading="direction", **RUN), r"figures\.reading"),
     (lambda _: fig4.draw(*exit_tables(criteria=()), **RUN), "expected at least"),
@@ -232,10 +277,18 @@ def test_captions_with_several_results_are_restructuredtext_without_warnings(nam
     publish_doctree(written, settings_overrides={"halt_level": 2})
 
 
-@pytest.mark.parametrize("name", [name for name, figure in CATALOGUE.items() if not figure.training])
+@pytest.mark.parametrize(
+    "name", [name for name, figure in CATALOGUE.items() if not figure.training]
+)
 def test_captions_of_a_published_model_say_nothing_of_a_training_course(name):
     written = render_caption(name, {"preset": "ouro-1.4b"})
-    for words in ("untrained", "over training", "iterations", "every checkpoint", "in the training text"):
+    for words in (
+        "untrained",
+        "over training",
+        "iterations",
+        "every checkpoint",
+        "in the training text",
+    ):
         assert words not in written
 
 
@@ -244,12 +297,23 @@ def test_the_values_of_captions_are_those_of_the_config():
     tokens = config.trajectory_sequences * config.model.context_length
     curves = render_caption("fig3")
     assert f"{tokens} held-out tokens" in curves
-    assert f"the first of K = {config.trajectories.loops} loop steps, measured in {config.trajectories.dtype}" in curves
+    assert (
+        f"the first of K = {config.trajectories.loops} loop steps, measured in"
+        f" {config.trajectories.dtype}" in curves
+    )
     exits = render_caption("fig4")
     assert f"at most {config.exits.max_loops} loop steps" in exits
-    assert f"Quality: {config.quality_sequences * config.model.context_length} held-out tokens" in exits
-    assert f"Computed in {config.exits.dtype}. Criteria that use predictions compute them with the head." in exits
-    paths = render_caption("fig1", {"figures": {"fig1_tokens": 5}, "trajectories": {"states_sequence": 1}})
+    assert (
+        f"Quality: {config.quality_sequences * config.model.context_length} held-out tokens"
+        in exits
+    )
+    assert (
+        f"Computed in {config.exits.dtype}. Criteria that use predictions compute them with the"
+        f" head." in exits
+    )
+    paths = render_caption(
+        "fig1", {"figures": {"fig1_tokens": 5}, "trajectories": {"states_sequence": 1}}
+    )
     assert "states of 5 tokens" in paths
     assert "states_sequence: 1" in paths
     assert f"after {config.train.iterations} iterations" in paths
@@ -268,13 +332,17 @@ def test_the_range_over_seeds_is_in_the_captions_only_where_the_figure_shows_it(
 def test_every_figure_has_a_module_that_takes_its_tables_and_values(figure):
     draw = command.function(figure.function)
     parameters = inspect.signature(draw).parameters.values()
-    tables_first = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    tables_first = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
     named = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     assert sorted(tables_first) == sorted(figure.inputs)
     assert named == {*figure.values(Config()), "context"}
 
 
-# --- legibility -----------------------------------------------------------------------------------------------------
+# --- legibility -----------------------------------------------------------------------------------
 
 PAPER_WIDTH = 7  # inches
 SEVEN, THIRTEEN = ([0, *range(50, 50 + 50 * n, 50)] for n in (7, 13))  # checkpoints
@@ -283,15 +351,27 @@ SEVEN, THIRTEEN = ([0, *range(50, 50 + 50 * n, 50)] for n in (7, 13))  # checkpo
 VISION = {
     "normal": np.eye(3),
     "deuteranopia": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
     ),
     "protanopia": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
     ),
 }
 # Linear RGB to XYZ of sRGB (IEC 61966-2-1).
 XYZ = np.array(
-    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
 )
 
 
@@ -346,23 +426,37 @@ def letters(text):
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_figure_is_legible_and_names_its_run(name, figures):
-    """Letters of at least 6 points in the width of a paper, and labels of ticks that do not touch."""
+    """Letters of at least 6 points in the width of a paper, and labels of ticks that do not
+    touch.
+    """
     figure = figures[name]
     label = figure.get_supxlabel()
-    assert re.fullmatch(r"run (demo|trial) · text (python_docs|text) · (K|r) = [0-9. …]+ (mean )?loop steps", label)
+    assert re.fullmatch(
+        r"run (demo|trial) · text (python_docs|text) · (K|r) = [0-9. …]+ (mean )?loop steps", label
+    )
     assert figure.get_figwidth() <= PAPER_WIDTH
-    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    texts = [
+        text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
+    ]
     assert len(texts) > 5
-    assert {text.get_text() for text in texts if min(letters(text)) < style.LEAST_FONT - 1e-6} == set()
+    assert {
+        text.get_text() for text in texts if min(letters(text)) < style.LEAST_FONT - 1e-6
+    } == set()
     for axes in figure.axes:
         for axis, (low, high) in ((axes.xaxis, ("x0", "x1")), (axes.yaxis, ("y0", "y1"))):
-            labels = [label for label in axis.get_ticklabels() if label.get_visible() and label.get_text()]
-            boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: getattr(box, low))
+            labels = [
+                label for label in axis.get_ticklabels() if label.get_visible() and label.get_text()
+            ]
+            boxes = sorted(
+                (label.get_window_extent() for label in labels), key=lambda box: getattr(box, low)
+            )
             for first, second in itertools.pairwise(boxes):
                 assert getattr(first, high) < getattr(second, low)
 
 
-@pytest.mark.parametrize("iterations", [(0, 50, 100, 200, 400, 600, 800, 1000), THIRTEEN, range(0, 60_001, 5000), (7,)])
+@pytest.mark.parametrize(
+    "iterations", [(0, 50, 100, 200, 400, 600, 800, 1000), THIRTEEN, range(0, 60_001, 5000), (7,)]
+)
 def test_labels_of_the_axis_of_iterations_do_not_touch_in_the_narrowest_panel(iterations):
     with style.look():
         figure = style.new_figure(style.DOUBLE, 2, RUN["context"])
@@ -385,7 +479,8 @@ def test_colours_stand_out_from_white_and_differ_also_under_colour_blindness(vis
 
 
 @pytest.mark.parametrize(
-    ("value", "printed"), [(1e-5, "1e-5"), (0.01, "1e-2"), (0.2, "0.2"), (1, "1"), (5000, "5000"), (-0.01, "−1e-2")]
+    ("value", "printed"),
+    [(1e-5, "1e-5"), (0.01, "1e-2"), (0.2, "0.2"), (1, "1"), (5000, "5000"), (-0.01, "−1e-2")],
 )
 def test_powers_of_ten_are_printed_without_an_exponent_above_the_line(value, printed):
     assert style.power_name(value) == printed

@@ -62,8 +62,13 @@ FIGURE = ["figures/fig3.py", "figures/style.py"]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch) -> Path:
-    """A script that imports `near` and, inside a function, the package `inner`; these import further modules."""
-    files = {"scripts/job.py": SCRIPT, **{f"src/twoscale/{name}": content for name, content in MODULES.items()}}
+    """A script that imports `near` and, inside a function, the package `inner`; these import
+    further modules.
+    """
+    files = {
+        "scripts/job.py": SCRIPT,
+        **{f"src/twoscale/{name}": content for name, content in MODULES.items()},
+    }
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
@@ -102,7 +107,11 @@ def test_comments_docstrings_and_layout_do_not_count(project):
 def test_a_module_can_move_but_not_be_exchanged(project):
     near, source = project / "src/twoscale/near.py", project / "src/twoscale"
     digests = []
-    for module, code in (("far", "value = 1\n"), ("moved", "value = 1\n"), ("another", "value = 2\n")):
+    for module, code in (
+        ("far", "value = 1\n"),
+        ("moved", "value = 1\n"),
+        ("another", "value = 2\n"),
+    ):
         (source / f"{module}.py").write_text(code)
         near.write_text(f"from twoscale.{module} import value\n")
         digests.append(digest(project))
@@ -137,9 +146,13 @@ def test_a_criterion_file_counts_with_the_library_modules_that_it_imports(projec
 
 def test_a_criterion_that_a_file_lacks_is_answered_with_the_nearest_class(tmp_path):
     path = tmp_path / "criterion.py"
-    path.write_text("import numpy as mine\nfrom math import pi as mines\nMax = mini = 3\nclass Mined: ...\n")
+    path.write_text(
+        "import numpy as mine\nfrom math import pi as mines\nMax = mini = 3\nclass Mined: ...\n"
+    )
     for name in ("Mined", "mine", "mines", "Max", "mini"):
         fingerprint.criterion_file_fingerprint(str(path), name)
     for name, suggestion in (("Mine", r" \(did you mean Mined\?\)"), ("numpy", ""), ("pi", "")):
-        with pytest.raises(InputError, match=f"found no class '{name}', expected one{suggestion}\\."):
+        with pytest.raises(
+            InputError, match=f"found no class '{name}', expected one{suggestion}\\."
+        ):
             fingerprint.criterion_file_fingerprint(str(path), name)

@@ -1,4 +1,6 @@
-"""Generation: sampling by position, where a text ends, drafts that change no token, and scripts/generate.py."""
+"""Generation: sampling by position, where a text ends, drafts that change no token, and
+scripts/generate.py.
+"""
 
 import json
 import random
@@ -38,7 +40,9 @@ LOGITS = torch.tensor([2.0, 0.5, 1.0, -1.0, 1.5])
 
 
 def decoder_of(model, name="fixed", threshold=3, **options):
-    return Decoder(model, make_criterion(name, threshold), MAX_LOOPS, SEED, DecoderOptions(**options))
+    return Decoder(
+        model, make_criterion(name, threshold), MAX_LOOPS, SEED, DecoderOptions(**options)
+    )
 
 
 def ids(new_tokens):
@@ -65,7 +69,9 @@ def test_samples_have_the_proportions_of_the_tokens_that_are_kept(sampling, kept
     expected = torch.zeros(5)
     expected[kept] = (LOGITS[kept] / (sampling.temperature or 1)).softmax(0)
     chosen = torch.tensor([sampling.choose(LOGITS, position) for position in range(1000)])
-    assert (chosen.bincount(minlength=5) / 1000) == pytest.approx(expected, abs=0.063)  # four standard errors
+    assert (chosen.bincount(minlength=5) / 1000) == pytest.approx(
+        expected, abs=0.063
+    )  # four standard errors
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -97,14 +103,19 @@ def test_a_text_ends_with_the_end_of_text():
     end = free[4]
     assert ids(generate(decoder_of(model), PROMPT, 9, RANDOM, end)) == free[: free.index(end) + 1]
     speculation = Speculation(make_criterion("fixed", 3), 3)
-    assert ids(generate(decoder_of(model), PROMPT, 9, RANDOM, end, speculation)) == free[: free.index(end) + 1]
+    assert (
+        ids(generate(decoder_of(model), PROMPT, 9, RANDOM, end, speculation))
+        == free[: free.index(end) + 1]
+    )
 
 
 @pytest.mark.parametrize("length", [1, CONTEXT_LENGTH - 1])
 @pytest.mark.parametrize("drafts", [0, 1, 50])
 def test_a_text_ends_where_it_fills_the_context(length, drafts):
     speculation = Speculation(make_criterion("fixed", 2), drafts) if drafts else None
-    new = ids(generate(decoder_of(small_model()), [0] * length, 100, GREEDY, speculation=speculation))
+    new = ids(
+        generate(decoder_of(small_model()), [0] * length, 100, GREEDY, speculation=speculation)
+    )
     assert len(new) == CONTEXT_LENGTH - length
 
 
@@ -122,8 +133,13 @@ def test_drafts_change_no_token_and_no_count(case):
         return list(generate(decoder, prompt, max_new_tokens, sampling, speculation=speculation))
 
     without_drafts = new_tokens()
-    draft_criterion = draw.choice([("fixed", draw.randint(1, MAX_LOOPS)), ("step_norm", 10 ** draw.uniform(-2, 1))])
-    assert new_tokens(Speculation(make_criterion(*draft_criterion), draw.randint(1, 6))) == without_drafts
+    draft_criterion = draw.choice(
+        [("fixed", draw.randint(1, MAX_LOOPS)), ("step_norm", 10 ** draw.uniform(-2, 1))]
+    )
+    assert (
+        new_tokens(Speculation(make_criterion(*draft_criterion), draw.randint(1, 6)))
+        == without_drafts
+    )
 
 
 def test_drafts_under_the_criterion_of_the_decoder_are_all_accepted():
@@ -149,7 +165,10 @@ def test_drafts_under_the_criterion_of_the_decoder_are_all_accepted():
         ),
         (lambda: drafted(warm_start=True), "warm_start: found True together with drafts"),
         (lambda: drafted(kv_slots=2), "kv_slots: found 2 together with drafts"),
-        (lambda: drafted("kl", readout="remaining_layers"), "readout: found remaining_layers together with drafts"),
+        (
+            lambda: drafted("kl", readout="remaining_layers"),
+            "readout: found remaining_layers together with drafts",
+        ),
     ],
 )
 def test_wrong_calls_are_refused_before_the_first_token(call, message):
@@ -158,23 +177,35 @@ def test_wrong_calls_are_refused_before_the_first_token(call, message):
 
 
 def drafted(name="fixed", **options):
-    generate(decoder_of(small_model(), name, **options), PROMPT, 3, GREEDY, speculation=Speculation(None, 3))
+    generate(
+        decoder_of(small_model(), name, **options),
+        PROMPT,
+        3,
+        GREEDY,
+        speculation=Speculation(None, 3),
+    )
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 DIGEST = "ab" * 32
 RUN_SEED = 11
 
 
-def write_run(folder, vocab_size=BYTES_VOCAB_SIZE, tokenizer="bytes", digest=DIGEST, iterations=(0, 20, 100)):
-    """Write the files that `open_run` reads: untrained weights at several iterations, and the tokens' metadata."""
+def write_run(
+    folder, vocab_size=BYTES_VOCAB_SIZE, tokenizer="bytes", digest=DIGEST, iterations=(0, 20, 100)
+):
+    """Write the files that `open_run` reads: untrained weights at several iterations, and the
+    tokens' metadata.
+    """
     model = model_config(vocab_size=vocab_size, context_length=16)
     identity = {"seed": RUN_SEED, "model": plain(model), "train": {}, "data": DIGEST}
     weights = initialise(model, 0).state_dict()
     for iteration in iterations:
         header = Header("weights", iteration, iteration * 64, identity, {})
-        checkpoints.save(folder / "checkpoints" / f"iteration_{iteration:06d}.safetensors", weights, header)
+        checkpoints.save(
+            folder / "checkpoints" / f"iteration_{iteration:06d}.safetensors", weights, header
+        )
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
     (data / "tokens.json").write_text(json.dumps({"tokenizer": tokenizer, "digest": digest}))
@@ -209,12 +240,28 @@ def test_the_bpe_tokenizer_of_a_run_is_read_from_its_file(tmp_path):
 
 # files of a run -> why it is refused
 RUNS = {
-    "no checkpoint": ({"iterations": ()}, {}, r"found no checkpoint in .*, expected one of the runs \(none\)"),
-    "other vocabulary": ({"vocab_size": 300}, {}, "found a model of 300 token ids .* expected 257 and"),
-    "other text": ({"digest": "cd" * 32}, {}, "and the text abab.*, expected 257 and cdcd.* as in .*tokens.json"),
+    "no checkpoint": (
+        {"iterations": ()},
+        {},
+        r"found no checkpoint in .*, expected one of the runs \(none\)",
+    ),
+    "other vocabulary": (
+        {"vocab_size": 300},
+        {},
+        "found a model of 300 token ids .* expected 257 and",
+    ),
+    "other text": (
+        {"digest": "cd" * 32},
+        {},
+        "and the text abab.*, expected 257 and cdcd.* as in .*tokens.json",
+    ),
     "no tokenizer": ({"tokenizer": "bpe"}, {}, "tokenizer.json: cannot be used"),
     "no description": ({}, {"data/tokens.json": "{}"}, r"tokens.json: found no description"),
-    "published": ({"iterations": ()}, {"data/tokens.json": "{}"}, "or the folder of a published model"),
+    "published": (
+        {"iterations": ()},
+        {"data/tokens.json": "{}"},
+        "or the folder of a published model",
+    ),
 }
 
 
@@ -229,7 +276,9 @@ def test_a_run_whose_files_do_not_fit_is_refused(tmp_path, changes, files, messa
 
 def test_a_header_of_another_version_is_refused(tmp_path):
     path = tmp_path / "old" / "checkpoints" / "iteration_000000.safetensors"
-    checkpoints.save(path, {}, Header("weights", 0, 0, {"seed": 1, "model": {"depth": 3}, "data": DIGEST}, {}))
+    checkpoints.save(
+        path, {}, Header("weights", 0, 0, {"seed": 1, "model": {"depth": 3}, "data": DIGEST}, {})
+    )
     with pytest.raises(InputError, match="found a header from another version"):
         trained_run.open_run(tmp_path / "old")
 
@@ -247,12 +296,26 @@ def test_text_is_written_to_standard_output_and_speed_to_standard_error(generate
 
 
 def test_loops_are_shown_after_each_token_and_drafts_change_no_byte(generated):
-    options = ["--tokens", "50", "--temperature", "1", "--top-k", "200", "--seed", "3", "--max-loops", "6"]
+    options = [
+        "--tokens",
+        "50",
+        "--temperature",
+        "1",
+        "--top-k",
+        "200",
+        "--seed",
+        "3",
+        "--max-loops",
+        "6",
+    ]
     plain = generated(*options)
     assert "12 of 50 tokens, because the text fills the model's context of 16" in plain.err
     drafted = generated(*options, "--show-loops", "--speculative", "3", "--draft-loops", "5")
     assert drafted.out.count("[6,6]") == 12
-    assert drafted.out.replace("[6,6]", "").encode(errors="replace")[:4] == plain.out.encode(errors="replace")[:4]
+    assert (
+        drafted.out.replace("[6,6]", "").encode(errors="replace")[:4]
+        == plain.out.encode(errors="replace")[:4]
+    )
     assert generated(*options, "--speculative", "3", "--draft-loops", "5").out == plain.out
     assert re.search(r"drafts: \d+ of \d+ accepted", drafted.err)
 
@@ -265,14 +328,22 @@ def test_a_criterion_of_the_user_generates_text(generated, tmp_path):
         "    def __init__(self, threshold):\n"
         "        super().__init__(3)\n"
     )
-    printed = generated("--tokens", "4", "--criterion", "Three", "--criterion-file", str(file), "--tau", "1")
+    printed = generated(
+        "--tokens", "4", "--criterion", "Three", "--criterion-file", str(file), "--tau", "1"
+    )
     assert "evaluations per token: 3.00 in 2, 3.00 in 3" in printed.err
 
 
 @pytest.mark.parametrize(("name", "loops"), [("huginn", "3.00 in 2-3"), ("ouro", "4.00 in 1-2")])
-def test_a_published_model_generates_text_with_its_published_loops_and_room_for_the_text(tmp_path, capfd, name, loops):
+def test_a_published_model_generates_text_with_its_published_loops_and_room_for_the_text(
+    tmp_path, capfd, name, loops
+):
     folder = write_folder(name, tmp_path / name)
-    main(parser().parse_args(["--model", str(folder), "--prompt", "the loop", "--tokens", "4", "--seed", "1"]))
+    main(
+        parser().parse_args(
+            ["--model", str(folder), "--prompt", "the loop", "--tokens", "4", "--seed", "1"]
+        )
+    )
     printed = capfd.readouterr()
     assert printed.out.startswith("the loop")
     assert "after 4 tokens, as set by --tokens" in printed.err
@@ -289,7 +360,10 @@ def test_a_published_model_generates_text_with_its_published_loops_and_room_for_
         (["--prompt", ""], "prompt: found no token"),
         (["--run", "other"], "run 'other': found no checkpoint"),
         (["--tokens", "0"], "option --tokens: found 0"),
-        (["--criterion-file", "gone.py", "--tau", "1"], "exit criterion file gone.py: no such file"),
+        (
+            ["--criterion-file", "gone.py", "--tau", "1"],
+            "exit criterion file gone.py: no such file",
+        ),
         (["--criterion", "speed"], "exit criterion 'speed': unknown"),
     ],
     ids=lambda value: " ".join(value)[:24] if isinstance(value, list) else "",

@@ -1,4 +1,6 @@
-"""The GPU check on the CPU: its table has a row for every test, also for those that hang, crash or fail."""
+"""The GPU check on the CPU: its table has a row for every test, also for those that hang, crash or
+fail.
+"""
 
 import os
 import subprocess
@@ -50,9 +52,21 @@ def test_passes(name):
 
 
 def check(folder, *arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+    ]
     shell = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000, env=shell)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000, env=shell
+    )
 
 
 def test_every_test_has_its_row_whatever_happens_to_it(tmp_path):
@@ -64,7 +78,12 @@ def test_every_test_has_its_row_whatever_happens_to_it(tmp_path):
     finally:
         path.unlink()
     table = tables.read("gpu_check", tmp_path / "gpu-check.parquet").fillna({"value": 0.0})
-    found = [tuple(row) for row in table[["quantity", "setting", "value", "verdict", "note"]].itertuples(index=False)]
+    found = [
+        tuple(row)
+        for row in table[["quantity", "setting", "value", "verdict", "note"]].itertuples(
+            index=False
+        )
+    ]
     assert found == [
         ("hangs", "", 0.0, "not measured", "not finished within its time limit"),
         ("speed", "transformer", 2.0, "", ""),
@@ -82,8 +101,13 @@ def test_every_test_has_its_row_whatever_happens_to_it(tmp_path):
 
 def test_a_check_of_a_cpu_has_a_value_or_a_verdict_in_every_row(tmp_path):
     files = [f"tests/gpu/test_{name}.py" for name in ("agreement", "decoding", "training")]
-    some = "killed or bfloat16 or same_function or float32 or (kl and not loops) or products or as_configured"
-    done = check(tmp_path, *files, "-k", some, "--device=cpu", "--model=tiny", f"--folder={tmp_path}")
+    some = (
+        "killed or bfloat16 or same_function or float32 or (kl and not loops) or products or"
+        " as_configured"
+    )
+    done = check(
+        tmp_path, *files, "-k", some, "--device=cpu", "--model=tiny", f"--folder={tmp_path}"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     table = tables.read("gpu_check", tmp_path / "gpu-check.parquet")
     assert set(table["section"]) == {"training", "agreement", "decoding"}
@@ -92,4 +116,7 @@ def test_a_check_of_a_cpu_has_a_value_or_a_verdict_in_every_row(tmp_path):
 
 def test_without_a_gpu_the_check_is_refused_in_one_sentence(tmp_path):
     done = check(tmp_path, "tests/gpu", f"--folder={tmp_path}", "-k", "as_configured")
-    assert (done.returncode, "error: option --device: found cuda" in done.stdout + done.stderr) == (1, True)
+    assert (done.returncode, "error: option --device: found cuda" in done.stdout + done.stderr) == (
+        1,
+        True,
+    )

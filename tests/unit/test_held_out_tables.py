@@ -1,4 +1,6 @@
-"""Held-out sequences that are not consecutive: all tables name them alike, and their noise is that of their number."""
+"""Held-out sequences that are not consecutive: all tables name them alike, and their noise is that
+of their number.
+"""
 
 import numpy as np
 import pytest
@@ -28,12 +30,16 @@ SCALING = ScalingConfig(loops=(LOOPS,), batch_size=2)
 def extracted(folder):
     """The tables of the trajectories of CHOSEN by name."""
     paths = {table: folder / table for table in trajectories.TABLES}
-    trajectories.extract(CHECKPOINT, CHOSEN, TRAJECTORIES, PathTypesConfig(window=3, max_period=2), paths)
+    trajectories.extract(
+        CHECKPOINT, CHOSEN, TRAJECTORIES, PathTypesConfig(window=3, max_period=2), paths
+    )
     return {name: tables.read(name, path) for name, path in paths.items()}
 
 
 def test_every_table_has_the_numbers_of_the_blocks_and_of_their_documents(tmp_path):
-    quality = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits(criteria={"step_norm": {"thresholds": [0.5]}}))
+    quality = benchmark.measure_quality(
+        CHECKPOINT, CHOSEN, exits(criteria={"step_norm": {"thresholds": [0.5]}})
+    )
     assert {"exit_quality", "exit_loops", "exit_cost_matched"} <= quality.keys()
     scaling = measure_scaling(CHECKPOINT, CHOSEN, SCALING)
     for rows in (*extracted(tmp_path).values(), *quality.values(), scaling):
@@ -44,7 +50,9 @@ def test_every_table_has_the_numbers_of_the_blocks_and_of_their_documents(tmp_pa
 def test_quality_is_under_the_noise_of_the_block(changes):
     rows = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits(**changes))["exit_quality"]
     if not changes:
-        assert [row["ce"] for row in rows] == pytest.approx([loss_under_own_noise(row) for row in range(3)], rel=1e-9)
+        assert [row["ce"] for row in rows] == pytest.approx(
+            [loss_under_own_noise(row) for row in range(3)], rel=1e-9
+        )
     renumbered = small.held_out(CHOSEN.inputs, CHOSEN.targets)
     others = benchmark.measure_quality(CHECKPOINT, renumbered, exits(**changes))["exit_quality"]
     assert rows[0]["ce"] == pytest.approx(others[0]["ce"], rel=1e-9)  # number 0 in both

@@ -1,4 +1,6 @@
-"""Text from a hub on loopback that fails, with the entry script and the real client as processes."""
+"""Text from a hub on loopback that fails, with the entry script and the real client as
+processes.
+"""
 
 import json
 import os
@@ -41,7 +43,9 @@ class Run(NamedTuple):
     environment: dict[str, str]
 
     def start(self) -> subprocess.Popen:
-        return subprocess.Popen(self.command, env=self.environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            self.command, env=self.environment, stderr=subprocess.PIPE, text=True
+        )
 
     def end(self, status: int) -> str:
         options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
@@ -62,12 +66,18 @@ class Run(NamedTuple):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A data set with two subsets; the tests use one with three files of 40 documents in row groups of 10."""
+    """A data set with two subsets; the tests use one with three files of 40 documents in row groups
+    of 10.
+    """
     root = tmp_path / "repository"
     for name in (*FILES, "data/other/000.parquet"):
         ids = [f"{name}-{row}" for row in range(40)]
         table = pa.table(
-            {"text": [f"text of {i} " + "word " * (len(i) % 5) for i in ids], "id": ids, "score": [0.5] * 40}
+            {
+                "text": [f"text of {i} " + "word " * (len(i) % 5) for i in ids],
+                "id": ids,
+                "score": [0.5] * 40,
+            }
         )
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, root / name, row_group_size=10)
@@ -88,13 +98,24 @@ def shards(tmp_path):
 
 @pytest.fixture
 def run(hub, shards, tmp_path):
-    """A function that returns a run of prepare_text with a changed config; runs share the folder of parts."""
+    """A function that returns a run of prepare_text with a changed config; runs share the folder of
+    parts.
+    """
 
     def make(quota=EVERYTHING, revision="main", subset="sample", **variables) -> Run:
-        data = DataConfig(repository=loopback.REPOSITORY, subset=subset, revision=revision, held_out_fraction=0.2)
+        data = DataConfig(
+            repository=loopback.REPOSITORY, subset=subset, revision=revision, held_out_fraction=0.2
+        )
         command = [sys.executable, ROOT / "scripts/prepare_text.py"]
         command += ["--config", json.dumps({"data": plain(data), "quota": asdict(quota)})]
-        command += ["--download", json.dumps(DOWNLOAD), "--parts", tmp_path / "parts", "--text", *shards]
+        command += [
+            "--download",
+            json.dumps(DOWNLOAD),
+            "--parts",
+            tmp_path / "parts",
+            "--text",
+            *shards,
+        ]
         own = {"PYTHONPATH": str(ROOT / "src"), "USE_TORCH": "0"}
         return Run(command, os.environ | own | hub.environment(tmp_path / "home") | variables)
 
@@ -120,15 +141,24 @@ def complete(tmp_path):
     return json.loads(manifest.read_text())["parts"] if manifest.exists() else []
 
 
-def test_a_hub_that_fails_yields_the_same_bytes_as_a_folder_of_the_same_files(hub, run, expected, shards):
-    hub.faults += [loopback.short, loopback.status(429, Retry_After="0"), loopback.truncate, loopback.nothing]
+def test_a_hub_that_fails_yields_the_same_bytes_as_a_folder_of_the_same_files(
+    hub, run, expected, shards
+):
+    hub.faults += [
+        loopback.short,
+        loopback.status(429, Retry_After="0"),
+        loopback.truncate,
+        loopback.nothing,
+    ]
     hub.faults += [loopback.short, loopback.short]  # in the middle: the second file, twice in a row
     assert run().succeed().count("retrying in") == 3
     assert contents(shards) == expected
     assert {path for path, _ in hub.content_requests()} == {f"/store/{name}" for name in FILES}
 
 
-def test_a_killed_download_continues_at_the_commit_of_its_first_part(hub, run, expected, shards, tmp_path):
+def test_a_killed_download_continues_at_the_commit_of_its_first_part(
+    hub, run, expected, shards, tmp_path
+):
     process = None
     hub.faults += [loopback.nothing, loopback.calling(lambda: process.kill())]  # at the second file
     process = run().start()
@@ -147,7 +177,9 @@ def test_a_killed_download_continues_at_the_commit_of_its_first_part(hub, run, e
 def test_a_full_quota_needs_no_network(hub, run, shards, tmp_path):
     run(SMALL).succeed()
     first, asked = contents(shards), len(hub.requests)
-    data = DataConfig(repository=loopback.REPOSITORY, subset="sample", revision="main", held_out_fraction=0.2)
+    data = DataConfig(
+        repository=loopback.REPOSITORY, subset="sample", revision="main", held_out_fraction=0.2
+    )
     ingestion.prepare_text(data, SMALL, shards, tmp_path / "parts", DownloadConfig())
     assert contents(shards) == first
     assert len(hub.requests) == asked
@@ -167,11 +199,16 @@ def test_what_the_hub_does_not_have_is_one_sentence_without_retries(run, changes
     assert sentence.endswith("0 complete parts remain in " + sentence.rpartition(" ")[2])
 
 
-def test_a_file_that_stays_damaged_is_one_sentence_and_keeps_the_parts_before(run, repository, tmp_path, shards):
+def test_a_file_that_stays_damaged_is_one_sentence_and_keeps_the_parts_before(
+    run, repository, tmp_path, shards
+):
     (repository / FILES[1]).write_bytes(b"PAR1 nothing PAR1")
     sentence = run().fail()
     parts = complete(tmp_path)
-    assert f"error: somebody/text/{FILES[1]}: could not be read from the Hugging Face Hub after 2 retries" in sentence
+    assert (
+        f"error: somebody/text/{FILES[1]}: could not be read from the Hugging Face Hub after 2"
+        f" retries" in sentence
+    )
     assert f"; {len(parts)} complete parts remain in" in sentence
     assert {part["file"] for part in parts} == {FILES[0]}
     assert not any(shard.exists() for shard in shards)

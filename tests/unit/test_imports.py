@@ -1,4 +1,6 @@
-"""The floors of the library: which module may import which, and what may be imported without heavy libraries."""
+"""The floors of the library: which module may import which, and what may be imported without heavy
+libraries.
+"""
 
 import subprocess
 import sys
@@ -38,10 +40,15 @@ def test_every_module_is_on_a_floor():
 
 
 def test_the_scripts_that_the_sizes_count_exist():
-    assert [name for name in size.SCRIPTS.split() if not (CHECKOUT.root / "scripts" / f"{name}.py").is_file()] == []
+    assert [
+        name
+        for name in size.SCRIPTS.split()
+        if not (CHECKOUT.root / "scripts" / f"{name}.py").is_file()
+    ] == []
 
 
-# For annotations only: input functions of studies get the runs, and `Runs` holds params and figures, which refer to it.
+# For annotations only: input functions of studies get the runs, and `Runs` holds params and
+# figures, which refer to it.
 UPWARD = {(f"studies.{name}.study", "workflow.runs") for name in ("depth", "spectrum", "sweeps")}
 CIRCLE = {f"workflow.{name}" for name in ("figures", "params", "runs")}
 
@@ -52,11 +59,16 @@ def test_no_module_imports_from_a_floor_above_its_own_or_in_a_circle():
     assert CHECKOUT.circles() <= CIRCLE
 
 
-@pytest.mark.parametrize("code", ["from twoscale.export import folder", "import twoscale.export.folder"])
+@pytest.mark.parametrize(
+    "code", ["from twoscale.export import folder", "import twoscale.export.folder"]
+)
 @pytest.mark.parametrize("place", ["if TYPE_CHECKING:", "def f():", "class C:"])
 def test_an_import_is_seen_wherever_it_is(place, code, tmp_path):
     source = tmp_path / "src" / "twoscale"
-    for name, text in {"base": f"{place}\n    {code}\n", "export/folder": "from twoscale import base\n"}.items():
+    for name, text in {
+        "base": f"{place}\n    {code}\n",
+        "export/folder": "from twoscale import base\n",
+    }.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / f"{name}.py").write_text(text)
     (tmp_path / "tests" / "unit").mkdir(parents=True)
@@ -67,40 +79,62 @@ def test_an_import_is_seen_wherever_it_is(place, code, tmp_path):
 
 
 def room(name: str) -> str:
-    """The study that a module belongs to; empty for `studies` itself and for what its rows are made of."""
+    """The study that a module belongs to; empty for `studies` itself and for what its rows are made
+    of.
+    """
     parts = name.split(".")
     return parts[1] if parts[0] == "studies" and len(parts) > 2 else ""
 
 
 def test_no_study_imports_another():
-    across = [(name, target) for name in KNOWN for target in CHECKOUT.arrows[name] if room(name) and room(target)]
+    across = [
+        (name, target)
+        for name in KNOWN
+        for target in CHECKOUT.arrows[name]
+        if room(name) and room(target)
+    ]
     assert [(name, target) for name, target in across if room(name) != room(target)] == []
 
 
 def test_the_studies_are_those_of_one_list():
-    assert [*STUDIES] == sorted(path.parent.name for path in CHECKOUT.root.glob("src/twoscale/studies/*/study.py"))
+    assert [*STUDIES] == sorted(
+        path.parent.name for path in CHECKOUT.root.glob("src/twoscale/studies/*/study.py")
+    )
 
 
 def test_the_sections_of_studies_need_nothing_but_the_config():
     """The package `config` imports them, before the modules that import the config."""
-    needed = {target for name in KNOWN if room(name) and name.endswith(".config") for target in CHECKOUT.named[name]}
+    needed = {
+        target
+        for name in KNOWN
+        if room(name) and name.endswith(".config")
+        for target in CHECKOUT.named[name]
+    }
     assert {name.partition(".")[0] for name in needed} <= {"base", "config"}
 
 
 def test_the_config_has_all_sections_whichever_module_is_imported_first():
-    """Modules that the sections of a study need must not import the study while it is being imported."""
+    """Modules that the sections of a study need must not import the study while it is being
+    imported.
+    """
     of_studies = [name for name in KNOWN if room(name) and name.endswith((".config", ".study"))]
     for name in ("model.flops", *of_studies[:2]):
         code = f"import twoscale.{name}; from twoscale import config; print(*config.SECTIONS)"
-        done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True
+        )
         assert done.stdout.split() == [*config.SECTIONS]
 
 
 def test_studies_are_imported_by_no_name():
     """So nothing fails where one of them is removed from the list."""
     of_scripts = {path.name: CHECKOUT.imports(path) for path in CHECKOUT.root.glob("scripts/*.py")}
-    outside = {name: targets for name, targets in CHECKOUT.arrows.items() if not room(name)} | of_scripts
-    assert [(name, target) for name, targets in outside.items() for target in targets if room(target)] == []
+    outside = {
+        name: targets for name, targets in CHECKOUT.arrows.items() if not room(name)
+    } | of_scripts
+    assert [
+        (name, target) for name, targets in outside.items() for target in targets if room(target)
+    ] == []
 
 
 def importing(names: list[str], *forbidden: str) -> None:
@@ -117,6 +151,9 @@ def test_what_judges_and_draws_imports_no_torch():
 
 def test_a_checkpoint_is_read_without_the_compiler_of_torch():
     """Importing it takes a second, in every job that measures a model."""
-    blank = "from tests.small import model_config; from twoscale.model.checkpoints import blank; blank(model_config())"
+    blank = (
+        "from tests.small import model_config; from twoscale.model.checkpoints import blank;"
+        " blank(model_config())"
+    )
     code = f"import sys; {blank}; sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -18,10 +18,17 @@ EVERYTHING = TextQuota("characters", None, 10**9)
 
 def prepare(source, shards, quota=EVERYTHING, fraction=FRACTION, part_characters=700, measure=None):
     # not validated, so that a fraction may be 0 or 1
-    data = DataConfig(source="parquet", path=str(source)).model_copy(update={"held_out_fraction": fraction})
+    data = DataConfig(source="parquet", path=str(source)).model_copy(
+        update={"held_out_fraction": fraction}
+    )
     download = DownloadConfig(part_characters=part_characters)
     ingestion.prepare_text(
-        data, quota, shards, shards[0].parent.parent / "parts", download, measure or ingestion.count_characters
+        data,
+        quota,
+        shards,
+        shards[0].parent.parent / "parts",
+        download,
+        measure or ingestion.count_characters,
     )
 
 
@@ -61,7 +68,9 @@ def test_shards_hold_every_document_once_in_order_and_about_equally_many_charact
     assert max(characters) - min(characters) <= 2 * max(map(len, TEXTS))
 
 
-def test_the_size_of_parts_changes_no_byte_and_that_of_row_groups_no_row(source, shards, monkeypatch):
+def test_the_size_of_parts_changes_no_byte_and_that_of_row_groups_no_row(
+    source, shards, monkeypatch
+):
     contents = set()
     for part_characters in (60, 1000, 10**9):
         prepare(source, shards, part_characters=part_characters)
@@ -76,12 +85,18 @@ def test_the_size_of_parts_changes_no_byte_and_that_of_row_groups_no_row(source,
 @pytest.mark.parametrize(
     ("texts", "fraction", "found"),
     [
-        (TEXTS, 0.0, r"found no held-out document among 200 of data.source: parquet with the fraction 0\.0"),
+        (
+            TEXTS,
+            0.0,
+            r"found no held-out document among 200 of data.source: parquet with the fraction 0\.0",
+        ),
         (TEXTS, 1.0, "found no training document among 200 "),
         (["", None], 0.5, "found no training document among 0 "),
     ],
 )
-def test_a_side_without_documents_is_refused_and_no_shard_is_written(tmp_path, shards, texts, fraction, found):
+def test_a_side_without_documents_is_refused_and_no_shard_is_written(
+    tmp_path, shards, texts, fraction, found
+):
     with pytest.raises(InputError, match=f"data.held_out_fraction: .*{found}"):
         prepare(write_parquet(tmp_path / "s.parquet", texts), shards, fraction=fraction)
     assert not shards[0].parent.exists()
@@ -103,7 +118,11 @@ def test_a_source_that_fails_late_keeps_the_previous_shards(source, shards):
 def test_parts_of_local_files_are_removed_and_never_used(source, shards):
     folder = shards[0].parent.parent / "parts"
     (folder / ingestion.CACHE).mkdir(parents=True)
-    for name in ("part_00000.parquet", ".part_00001.parquet.host.7.tmp", ".manifest.json.host.7.tmp"):
+    for name in (
+        "part_00000.parquet",
+        ".part_00001.parquet.host.7.tmp",
+        ".manifest.json.host.7.tmp",
+    ):
         (folder / name).write_bytes(b"from a killed run")
     prepare(source, shards)
     assert [row["text"] for row in rows_of(shards)] == TEXTS
@@ -113,19 +132,28 @@ def test_parts_of_local_files_are_removed_and_never_used(source, shards):
 # --- quotas
 
 
-@pytest.mark.parametrize("measure", [ingestion.count_characters, lambda texts: [len(t.split()) for t in texts]])
+@pytest.mark.parametrize(
+    "measure", [ingestion.count_characters, lambda texts: [len(t.split()) for t in texts]]
+)
 def test_whole_documents_are_taken_until_each_side_is_full_and_no_more(source, shards, measure):
     quota = TextQuota("characters", 300, 90)
     prepare(source, shards, quota, measure=measure)
-    for held_out, limit in ((False, quota.training), (True, quota.held_out)):  # each whatever the other's limit is
+    for held_out, limit in (
+        (False, quota.training),
+        (True, quota.held_out),
+    ):  # each whatever the other's limit is
         texts = side(shards, held_out)
-        assert texts == [t for t in TEXTS if text.is_held_out(t, FRACTION) == held_out][: len(texts)]
+        assert (
+            texts == [t for t in TEXTS if text.is_held_out(t, FRACTION) == held_out][: len(texts)]
+        )
         assert sum(measure(texts[:-1])) < limit <= sum(measure(texts))
 
 
 def test_a_source_smaller_than_the_quota_is_taken_whole_and_reported(source, shards, capfd):
     prepare(source, shards, TextQuota("characters", 10**6, 10))
-    assert len(side(shards, held_out=False)) == sum(not text.is_held_out(t, FRACTION) for t in TEXTS)
+    assert len(side(shards, held_out=False)) == sum(
+        not text.is_held_out(t, FRACTION) for t in TEXTS
+    )
     assert "the source ended after" in capfd.readouterr().err
 
 
@@ -149,7 +177,11 @@ def folder(tmp_path):
 
 def test_the_manifest_describes_each_part_and_parts_with_the_same_identity_are_used(folder):
     parts = json.loads((folder / ingestion.MANIFEST).read_text())["parts"]
-    assert [(part["file"], part["first"], part["end"]) for part in parts] == [("a", 0, 10), ("a", 10, 20), ("b", 0, 6)]
+    assert [(part["file"], part["first"], part["end"]) for part in parts] == [
+        ("a", 0, 10),
+        ("a", 10, 20),
+        ("b", 0, 6),
+    ]
     names = [name for name, _, _ in ingestion.Parts(folder, {"source": "here"}).documents()]
     assert names == [f"n{row}" for row in (*range(10), *range(12, 20), 3, 4, 5)]
 
@@ -160,7 +192,9 @@ def test_a_folder_with_another_identity_loses_only_its_parts(folder):
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("damage", [None, lambda content: content[:-1], lambda content: b"x" + content[1:]])
+@pytest.mark.parametrize(
+    "damage", [None, lambda content: content[:-1], lambda content: b"x" + content[1:]]
+)
 def test_parts_are_used_up_to_the_first_that_is_missing_or_damaged(folder, damage):
     path = folder / "part_00001.parquet"
     content = path.read_bytes()
@@ -171,9 +205,13 @@ def test_parts_are_used_up_to_the_first_that_is_missing_or_damaged(folder, damag
     assert [part.name for part in parts.parts] == ["part_00000.parquet"]
 
 
-@pytest.mark.parametrize("content", ['{"identity":', "[]", '{"identity": {}, "commit": 3, "parts": []}'])
+@pytest.mark.parametrize(
+    "content", ['{"identity":', "[]", '{"identity": {}, "commit": 3, "parts": []}']
+)
 def test_a_manifest_of_another_form_is_refused_and_the_parts_are_kept(folder, content):
     (folder / ingestion.MANIFEST).write_text(content)
-    with pytest.raises(InputError, match=r"manifest\.json: cannot be read .* remove the folder to start again"):
+    with pytest.raises(
+        InputError, match=r"manifest\.json: cannot be read .* remove the folder to start again"
+    ):
         ingestion.Parts(folder, {"source": "here"})
     assert len(list(folder.glob("part_*.parquet"))) == 3

@@ -1,4 +1,6 @@
-"""How processes start: those of one torchrun, whatever else the shell exports, on one node, several, and free GPUs."""
+"""How processes start: those of one torchrun, whatever else the shell exports, on one node,
+several, and free GPUs.
+"""
 
 import getpass
 import os
@@ -17,7 +19,13 @@ from twoscale.jobs.machine import Team, leave_team, team
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 WITH_NODES = SCRIPTS / "with_nodes.py"
-OPERATOR = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}
+OPERATOR = {
+    "WORLD_SIZE": "4",
+    "RANK": "3",
+    "LOCAL_RANK": "3",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "23456",
+}
 TORCHRUN = OPERATOR | {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "ROLE_NAME": "default"}
 
 
@@ -51,7 +59,9 @@ def with_nodes(folder, *arguments, **variables):
     srun.chmod(0o755)
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"} | variables
     command = [sys.executable, str(WITH_NODES), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_srun_starts_one_launcher_on_each_node_and_all_end_with_the_first_that_fails(tmp_path):
@@ -60,7 +70,13 @@ def test_srun_starts_one_launcher_on_each_node_and_all_end_with_the_first_that_f
     srun, _, torchrun = done.stdout.partition("torchrun\n")
     srun, _, numbered = srun.partition("sh\n")
     assert srun.split() == [
-        *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--gpus-per-node=4", "--cpus-per-task=16"),
+        *(
+            "--nodes=2",
+            "--ntasks=2",
+            "--ntasks-per-node=1",
+            "--gpus-per-node=4",
+            "--cpus-per-task=16",
+        ),
         *("--kill-on-bad-exit=1", "--input=none"),
     ]
     assert numbered.splitlines() == ["-c", 'PET_NODE_RANK=$SLURM_NODEID exec "$@"', "sh"]
@@ -73,12 +89,15 @@ def test_srun_starts_one_launcher_on_each_node_and_all_end_with_the_first_that_f
 
 
 @pytest.mark.parametrize(
-    ("variables", "missing"), [({}, "variable SLURM_JOB_ID"), ({"SLURM_JOB_ID": "77"}, "command srun")]
+    ("variables", "missing"),
+    [({}, "variable SLURM_JOB_ID"), ({"SLURM_JOB_ID": "77"}, "command srun")],
 )
 def test_nodes_without_slurm_or_in_a_container_are_one_sentence(tmp_path, variables, missing):
     command = [sys.executable, str(WITH_NODES), "2", "1", "1", "0", "x.py"]
     environment = os.environ | {"PATH": str(tmp_path)} | variables
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: {missing}: found none")
     assert len(done.stderr.splitlines()) == 1
@@ -88,7 +107,9 @@ def listening_beyond_loopback(processes):
     """The addresses at which these processes listen for others on the network."""
     sockets = [socket for process in processes for socket in process.net_connections("inet")]
     addresses = [found.laddr for found in sockets if found.status == psutil.CONN_LISTEN]
-    return [address for address in addresses if address.ip not in ("127.0.0.1", "::1")], len(addresses)
+    return [address for address in addresses if address.ip not in ("127.0.0.1", "::1")], len(
+        addresses
+    )
 
 
 @pytest.mark.runs
@@ -113,7 +134,9 @@ def test_the_processes_of_one_node_listen_on_loopback_and_leave_no_file(tmp_path
     assert len(members) >= 3  # the launcher and two trainers
     assert listening >= 2  # their connections over gloo were seen
     assert not open_to_others
-    assert {path.name for path in folder.iterdir()} <= {f"torchinductor_{getpass.getuser()}"}  # compiled code
+    assert {path.name for path in folder.iterdir()} <= {
+        f"torchinductor_{getpass.getuser()}"
+    }  # compiled code
 
 
 def test_leaving_a_team_removes_its_variables_and_no_other():
@@ -125,7 +148,9 @@ def test_leaving_a_team_removes_its_variables_and_no_other():
 
 # --- leases of fictitious GPUs, held by real processes
 
-PRINT_GPUS = "import os, sys; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); sys.stdin.read()"
+PRINT_GPUS = (
+    "import os, sys; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); sys.stdin.read()"
+)
 
 
 @pytest.fixture
@@ -134,9 +159,22 @@ def start(tmp_path):
     processes = []
 
     def begin(count: int, gpus: str = "a,b", **environment: str) -> subprocess.Popen:
-        shell = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"} | environment
-        shell |= {"PYTHONPATH": str(SCRIPTS.parent / "src"), "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": gpus}
-        command = [sys.executable, SCRIPTS / "with_gpus.py", str(count), sys.executable, "-c", PRINT_GPUS]
+        shell = {
+            name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"
+        } | environment
+        shell |= {
+            "PYTHONPATH": str(SCRIPTS.parent / "src"),
+            "TMPDIR": str(tmp_path),
+            "CUDA_VISIBLE_DEVICES": gpus,
+        }
+        command = [
+            sys.executable,
+            SCRIPTS / "with_gpus.py",
+            str(count),
+            sys.executable,
+            "-c",
+            PRINT_GPUS,
+        ]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         processes.append(subprocess.Popen(command, env=shell, text=True, **pipes))
         return processes[-1]
@@ -163,7 +201,9 @@ def test_each_job_gets_other_gpus_and_waits_for_one_that_ends_or_is_killed(start
     assert pair.poll() is None
 
 
-@pytest.mark.parametrize(("gpus", "more"), [("a,b", {"SLURM_JOB_ID": "1"}), ("a", {})], ids=["SLURM", "one GPU"])
+@pytest.mark.parametrize(
+    ("gpus", "more"), [("a,b", {"SLURM_JOB_ID": "1"}), ("a", {})], ids=["SLURM", "one GPU"]
+)
 def test_without_a_choice_nothing_is_leased(start, gpus, more):
     assert [gpus_of(start(1, gpus, **more)) for _ in range(2)] == [gpus, gpus]
 
@@ -176,12 +216,18 @@ def refusal(process: subprocess.Popen) -> str:
 
 
 def test_too_few_gpus_is_one_sentence(start):
-    assert refusal(start(3)).startswith("error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3")
+    assert refusal(start(3)).startswith(
+        "error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3"
+    )
 
 
-@pytest.mark.parametrize(("name", "found"), [("", "[Errno 17] File exists"), ("a", "[Errno 40] Too many levels")])
+@pytest.mark.parametrize(
+    ("name", "found"), [("", "[Errno 17] File exists"), ("a", "[Errno 40] Too many levels")]
+)
 def test_a_folder_of_leases_that_another_user_made_is_one_sentence(start, tmp_path, name, found):
-    """A file in its place, or a link in place of a lease; a folder without permission is the same to a user."""
+    """A file in its place, or a link in place of a lease; a folder without permission is the same
+    to a user.
+    """
     folder = tmp_path / f"twoscale-gpus-{os.getuid()}"
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to("/dev/null")

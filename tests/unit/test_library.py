@@ -34,25 +34,37 @@ def test_the_package_offers_six_documented_names_and_its_version():
         *("open_run", "read_table", "evaluate", "make_criterion", "Recorder", "compare", "__version__")
     }  # fmt: skip
     for name in {*twoscale.__all__} - {"__version__"}:
-        assert {"Raises:", "Example:"} <= {line.strip() for line in getattr(twoscale, name).__doc__.splitlines()}, name
+        assert {"Raises:", "Example:"} <= {
+            line.strip() for line in getattr(twoscale, name).__doc__.splitlines()
+        }, name
 
 
 def loaded_by(code: str) -> set[str]:
     """Modules that a new process has after the code."""
     command = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
-    return {*subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()}
+    return {
+        *subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=120
+        ).stdout.split()
+    }
 
 
 def test_the_import_of_the_package_loads_none_of_its_modules():
     """So that no result depends on the package itself: the fingerprint of a job leaves it out."""
-    assert {name for name in loaded_by("import twoscale") if name.startswith("twoscale")} == {"twoscale"}
+    assert {name for name in loaded_by("import twoscale") if name.startswith("twoscale")} == {
+        "twoscale"
+    }
 
 
 def test_the_command_of_the_package_says_what_there_is():
     command = Path(sys.executable).with_name("twoscale")
-    said = subprocess.run([command], check=True, capture_output=True, text=True, timeout=60, cwd=ROOT).stdout
+    said = subprocess.run(
+        [command], check=True, capture_output=True, text=True, timeout=60, cwd=ROOT
+    ).stdout
     assert [
-        name for name in ("open_run", "snakemake results/fig4.pdf", "scripts/generate.py:") if name not in said
+        name
+        for name in ("open_run", "snakemake results/fig4.pdf", "scripts/generate.py:")
+        if name not in said
     ] == []
 
 
@@ -70,11 +82,19 @@ def test_tables_are_read_without_torch():
 
 
 def test_every_checkpoint_of_a_run_can_be_opened(run):
-    (run.folder / "checkpoints" / "iteration_000200.optimizer.safetensors").write_bytes(b"no weights")
-    assert (run.iteration, twoscale.open_run(run.folder).iteration, run.tokenizer.name) == (100, 100, "bytes")
+    (run.folder / "checkpoints" / "iteration_000200.optimizer.safetensors").write_bytes(
+        b"no weights"
+    )
+    assert (run.iteration, twoscale.open_run(run.folder).iteration, run.tokenizer.name) == (
+        100,
+        100,
+        "bytes",
+    )
     early = twoscale.open_run(str(run.folder), iteration=20)
     assert (early.iteration, early.folder) == (20, run.folder)
-    with pytest.raises(InputError, match=r"found no checkpoint of iteration 30, expected one of 0, 20, 100"):
+    with pytest.raises(
+        InputError, match=r"found no checkpoint of iteration 30, expected one of 0, 20, 100"
+    ):
         twoscale.open_run(run.folder, iteration=30)
 
 
@@ -103,7 +123,11 @@ def test_the_model_is_called_with_a_text_or_tokens(run):
     assert logits.shape == (1, 8, run.model.config.vocab_size)
     loops = [run.model.config.typical_loops] * 2
     ids = run.tokenizer.encode(TEXT)
-    for other in (run.model(ids), run.model(torch.tensor([ids]), loops), run.model(tokens=ids, loops=loops[0])):
+    for other in (
+        run.model(ids),
+        run.model(torch.tensor([ids]), loops),
+        run.model(tokens=ids, loops=loops[0]),
+    ):
         assert torch.equal(other, logits)
     both = run.model([ids, ids])
     assert torch.equal(both[:1], logits)
@@ -135,7 +159,9 @@ def test_wrong_loops_and_texts_are_refused_in_one_sentence(run, text, loops, mes
 
 
 def test_a_model_called_without_tokens_says_what_it_takes(run):
-    with pytest.raises(InputError, match="model: found a call without tokens, expected a text or token ids"):
+    with pytest.raises(
+        InputError, match="model: found a call without tokens, expected a text or token ids"
+    ):
         run.model()
 
 
@@ -145,13 +171,23 @@ def test_a_model_called_without_tokens_says_what_it_takes(run):
 def test_exits_and_quality_are_one_row_for_each_token_and_group(run):
     loops = 4
     exits = twoscale.evaluate(run, TEXT, twoscale.make_criterion("fixed", loops), max_loops=6)
-    assert list(exits) == ["sequence", "position", "token", "group", "loop_steps", "evaluations", "ce"]
+    assert list(exits) == [
+        "sequence",
+        "position",
+        "token",
+        "group",
+        "loop_steps",
+        "evaluations",
+        "ce",
+    ]
     assert list(exits["token"]) == [letter for letter in TEXT for _ in "23"]
     assert list(exits["group"]) == ["2", "3"] * len(TEXT)
     assert set(exits["loop_steps"]) == set(exits["evaluations"]) == {loops}
     # known answer: the cross-entropies of the plain forward pass, which the engine does not use
     ids = run.tokens(TEXT)[0]
-    losses = torch.nn.functional.cross_entropy(run.model(TEXT, loops)[0, :-1], ids[1:], reduction="none")
+    losses = torch.nn.functional.cross_entropy(
+        run.model(TEXT, loops)[0, :-1], ids[1:], reduction="none"
+    )
     found = torch.tensor(exits[exits["group"] == "3"]["ce"].to_numpy())
     torch.testing.assert_close(found[:-1], losses.double(), rtol=1e-5, atol=1e-5)
     assert found[-1].isnan()
@@ -170,7 +206,9 @@ def test_rows_of_several_sequences_keep_their_tokens_and_counts(run):
     exits = twoscale.evaluate(run, [[1, 2, 3], [4, 5, 6]], AtToken(1.0))
     assert list(exits["sequence"]) == [0] * 6 + [1] * 6
     assert list(exits["position"]) == [0, 0, 1, 1, 2, 2] * 2
-    assert list(exits["token"]) == [run.tokenizer.decode([token]) for token in range(1, 7) for _ in "23"]
+    assert list(exits["token"]) == [
+        run.tokenizer.decode([token]) for token in range(1, 7) for _ in "23"
+    ]
     assert list(exits["evaluations"]) == [2, 3] * 6
 
 
@@ -201,27 +239,46 @@ def test_tables_with_a_file_per_checkpoint_are_one_frame(tmp_path):
     loss = tables.read("training", DEMO / "tables" / "training.parquet")
     for start in (0, 300):
         part = loss[loss["iteration"].between(start + 1, start + 300)]
-        tables.write("training", part, tmp_path / "training" / f"iteration_{start + 300:06d}.parquet")
+        tables.write(
+            "training", part, tmp_path / "training" / f"iteration_{start + 300:06d}.parquet"
+        )
     (tmp_path / "training" / "metrics.csv").write_text("")
     assert twoscale.read_table(tmp_path, "training").equals(loss)
     for iteration in (300, 301):  # a name of a file, and none
-        assert list(twoscale.read_table(tmp_path, "training", iteration)["iteration"]) == [iteration]
+        assert list(twoscale.read_table(tmp_path, "training", iteration)["iteration"]) == [
+            iteration
+        ]
 
 
 @pytest.mark.parametrize(
     ("folder", "table", "iteration", "message"),
     [
-        (DEMO, "metrics", None, r"found no table 'metrics', expected one of check_cost, claims, .*did you mean"),
+        (
+            DEMO,
+            "metrics",
+            None,
+            r"found no table 'metrics', expected one of check_cost, claims, .*did you mean",
+        ),
         (
             DEMO,
             "trajectories",
             None,
             r"found no table 'trajectories', expected one of .* \(the job for the table trajectories has not run\)",
         ),
-        ("nowhere", "claims", None, "nowhere: found no such folder, expected the folder of a run, such as "),
+        (
+            "nowhere",
+            "claims",
+            None,
+            "nowhere: found no such folder, expected the folder of a run, such as ",
+        ),
         (DEMO, "loop_metrics", 7, "found no rows of iteration 7, expected one of 0, .*600"),
         (DEMO, "training", 7000, "found no rows of iteration 7000, expected one from 1 to 600"),
-        (DEMO, "exit_quality", 7, "found no column `iteration`, expected a call without an iteration"),
+        (
+            DEMO,
+            "exit_quality",
+            7,
+            "found no column `iteration`, expected a call without an iteration",
+        ),
     ],
 )
 def test_a_table_that_is_not_there_is_refused_in_one_sentence(folder, table, iteration, message):
@@ -232,7 +289,10 @@ def test_a_table_that_is_not_there_is_refused_in_one_sentence(folder, table, ite
 def test_two_runs_are_one_frame_with_their_names(tmp_path):
     both = twoscale.compare(DEMO, FINEWEB, "loop_metrics")
     assert both.columns[0] == "run"
-    parts = [frame.drop(columns="run").reset_index(drop=True) for _, frame in both.groupby("run", sort=False)]
+    parts = [
+        frame.drop(columns="run").reset_index(drop=True)
+        for _, frame in both.groupby("run", sort=False)
+    ]
     for part, folder in zip(parts, (DEMO, FINEWEB), strict=True):
         assert part.equals(twoscale.read_table(folder, "loop_metrics").drop(columns="run"))
     assert list(both["run"].unique()) == ["demo", "overnight"]
@@ -245,5 +305,7 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths_and_one_run_is_refu
         str(DEMO),
         str(tmp_path / "demo"),
     ]
-    with pytest.raises(InputError, match="twice, expected two runs; within a run, the column `iteration`"):
+    with pytest.raises(
+        InputError, match="twice, expected two runs; within a run, the column `iteration`"
+    ):
         twoscale.compare(DEMO, DEMO / ".." / "demo", "claims")

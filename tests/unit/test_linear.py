@@ -39,7 +39,9 @@ def test_whole_batches_use_onednn_where_it_is_chosen(uses_onednn):
     x, weight = tensor(*BATCH, IN), tensor(OUT, IN)
     assert x.numel() * OUT >= MIN_MULTIPLICATIONS
     assert used_onednn(lambda: linear(x, weight)) == uses_onednn
-    assert not used_onednn(lambda: linear(x[:, 1:], weight))  # a number of rows that may not come again
+    assert not used_onednn(
+        lambda: linear(x[:, 1:], weight)
+    )  # a number of rows that may not come again
     assert not used_onednn(lambda: linear(x[:1, :2], weight))
     assert not used_onednn(lambda: linear(x.double(), weight.double()))
 
@@ -51,7 +53,9 @@ def test_result_and_gradients_are_those_of_torch(shapes):
     ours, theirs = linear(x, weight), F.linear(x, weight)
     torch.testing.assert_close(ours, theirs)
     expected = torch.autograd.grad(theirs, (x, weight), gradient)
-    for found, right in zip(torch.autograd.grad(ours, (x, weight), gradient), expected, strict=True):
+    for found, right in zip(
+        torch.autograd.grad(ours, (x, weight), gradient), expected, strict=True
+    ):
         torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)
         assert found.stride() == right.stride()
 
@@ -95,7 +99,9 @@ def test_a_layer_prepared_for_few_rows_gives_the_product_of_torch_for_any_number
 
 
 def loop_gradient(layer: Linear, inputs: list[float]) -> float:
-    """Gradient of the one weight of a layer that is applied to each of the inputs, under autocast: their sum."""
+    """Gradient of the one weight of a layer that is applied to each of the inputs, under autocast:
+    their sum.
+    """
     layer.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         outputs = [layer.forward(torch.full((1, 1), x)) for x in inputs]
@@ -104,7 +110,10 @@ def loop_gradient(layer: Linear, inputs: list[float]) -> float:
 
 
 def test_gradients_of_a_looped_layer_with_a_lowered_weight_are_summed_in_float32():
-    layer, inputs = Linear(1, 1), 256 * [2.0**-9] + [1.0]  # the last one comes first in the backward pass
+    layer, inputs = (
+        Linear(1, 1),
+        256 * [2.0**-9] + [1.0],
+    )  # the last one comes first in the backward pass
     with lowered_weights([layer], torch.bfloat16):
         assert loop_gradient(layer, inputs) == sum(inputs) == 1.5
     assert loop_gradient(layer, inputs) != 1.5  # autocast sums in bfloat16

@@ -14,19 +14,29 @@ VOCAB_SIZE, PADDED, CHANNELS = 37, 64, 8
 
 def operands(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(tokens)
-    hidden = torch.randn(tokens, CHANNELS, dtype=torch.float64, generator=generator, requires_grad=True)
-    weight = torch.randn(PADDED, CHANNELS, dtype=torch.float64, generator=generator, requires_grad=True)
+    hidden = torch.randn(
+        tokens, CHANNELS, dtype=torch.float64, generator=generator, requires_grad=True
+    )
+    weight = torch.randn(
+        PADDED, CHANNELS, dtype=torch.float64, generator=generator, requires_grad=True
+    )
     return hidden, weight, torch.randint(VOCAB_SIZE, (tokens,), generator=generator)
 
 
 @pytest.mark.parametrize("with_shares", [False, True])
 @pytest.mark.parametrize("tokens", [1, MULTIPLE, 2 * MULTIPLE + 5])
 def test_loss_and_gradients_are_those_of_whole_logits(tokens, with_shares, monkeypatch):
-    """Shares weigh the loss of each token, and have a gradient, too. Rows that pad the vocabulary have none."""
+    """Shares weigh the loss of each token, and have a gradient, too. Rows that pad the vocabulary
+    have none.
+    """
     monkeypatch.setitem(loss.CHUNK_LOGITS, "cpu", 1)  # the smallest chunks
     hidden, weight, targets = operands(tokens)
-    shares = torch.rand(tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    ours = 3 * linear_cross_entropy(hidden, weight, targets, VOCAB_SIZE, shares if with_shares else None)
+    shares = torch.rand(
+        tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True
+    )
+    ours = 3 * linear_cross_entropy(
+        hidden, weight, targets, VOCAB_SIZE, shares if with_shares else None
+    )
     of_tokens = F.cross_entropy(F.linear(hidden, weight)[:, :VOCAB_SIZE], targets, reduction="none")
     theirs = 3 * (shares * of_tokens if with_shares else of_tokens).mean()
     torch.testing.assert_close(ours, theirs)

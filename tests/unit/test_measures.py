@@ -37,7 +37,9 @@ def test_ratios_of_steps_as_short_as_the_smallest_number_are_finite_and_not_nega
     zero, short = torch.zeros(()), tiny / torch.finfo(torch.float32).eps
     assert vectors.over_both(tiny, tiny, zero).item() == 0.5
     assert vectors.over_norm(tiny, zero).item() == pytest.approx(1)
-    assert vectors.over_norm(short, zero).item() == pytest.approx(0.5 / torch.finfo(torch.float32).eps)
+    assert vectors.over_norm(short, zero).item() == pytest.approx(
+        0.5 / torch.finfo(torch.float32).eps
+    )
     for ratio in (vectors.over_both(zero, zero, zero), vectors.over_norm(zero, zero)):
         assert ratio == 0
         assert not ratio.signbit()
@@ -47,7 +49,10 @@ def test_ratios_of_steps_as_short_as_the_smallest_number_are_finite_and_not_nega
 @pytest.mark.parametrize(("units", "defined"), [(8, False), (16, False), (17, True)])
 def test_a_comparison_with_a_step_under_the_rounding_floor_is_undefined(dtype, units, defined):
     state = torch.tensor([10.0, 0.0], dtype=dtype)
-    long, short = (torch.tensor([0.0, length], dtype=dtype) for length in (1.0, units * 10 * torch.finfo(dtype).eps))
+    long, short = (
+        torch.tensor([0.0, length], dtype=dtype)
+        for length in (1.0, units * 10 * torch.finfo(dtype).eps)
+    )
     for row in (one_step(state, short, long), one_step(state, long, short)):
         for name in ("cosine", "acceleration", "acceleration_normalized", "acceleration_relative"):
             assert row[name].isfinite().item() is defined
@@ -60,7 +65,9 @@ def measured_path(path: Tensor) -> dict[str, Tensor]:
 
 
 def test_a_state_of_norm_zero_has_no_direction():
-    found = measured_path(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], dtype=torch.float64))
+    found = measured_path(
+        torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    )
     assert found["direction_step_norm"].isnan().tolist() == [True, False, False, True]
     assert found["direction_cosine"].isnan().tolist() == [True, True, False, True]
 
@@ -87,7 +94,9 @@ def test_fewer_than_two_steps_have_no_contraction_rate(steps):
 def test_the_contraction_rate_is_the_fit_of_least_squares_for_each_token():
     steps = torch.rand(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     above_floor = steps > 0.2
-    for row, above, rate in zip(steps, above_floor, measures.contraction_rate(steps, above_floor), strict=True):
+    for row, above, rate in zip(
+        steps, above_floor, measures.contraction_rate(steps, above_floor), strict=True
+    ):
         k = torch.arange(12, dtype=torch.float64)[above]
         design = torch.stack([k, torch.ones_like(k)], dim=1)
         slope = torch.linalg.lstsq(design, row[above].log()[:, None]).solution[0, 0]
@@ -109,7 +118,9 @@ def further_measures(monkeypatch):
     """One more measure of each registry, as a user registers it."""
     for registry in ("LOOP_MEASURES", "PATH_MEASURES"):
         monkeypatch.setattr(measures, registry, dict(getattr(measures, registry)))
-    measures.loop_measure("turn", unit="rad", needs_previous=True)(lambda step: torch.full_like(step.step_norm, 0.25))
+    measures.loop_measure("turn", unit="rad", needs_previous=True)(
+        lambda step: torch.full_like(step.step_norm, 0.25)
+    )
     measures.path_measure("length", unit="state")(lambda path: path.step_norms.sum(-1))
 
 
@@ -129,9 +140,13 @@ def write_tables(folder) -> dict[str, Path]:
     return paths
 
 
-@pytest.mark.parametrize(("table", "registry"), [("trajectories", "LOOP_MEASURES"), ("token_paths", "PATH_MEASURES")])
+@pytest.mark.parametrize(
+    ("table", "registry"), [("trajectories", "LOOP_MEASURES"), ("token_paths", "PATH_MEASURES")]
+)
 @pytest.mark.parametrize("further", [False, True])
-def test_every_registered_measure_has_a_column_and_a_unit(table, registry, further, request, tmp_path):
+def test_every_registered_measure_has_a_column_and_a_unit(
+    table, registry, further, request, tmp_path
+):
     if further:
         request.getfixturevalue("further_measures")
     registered = getattr(measures, registry)
@@ -155,7 +170,8 @@ def test_a_name_is_registered_once():
 def test_steps_of_direction_have_the_rounding_floor_of_the_dtype_of_the_states():
     turn = torch.tensor([[1.0, 0.0], [1.0, 0.05], [1.0, 0.1]], dtype=torch.float32)
     exact, rounded = (
-        measures.measure_steps(list(turn), vectors.norm(turn - turn[-1]), dtype) for dtype in (None, torch.bfloat16)
+        measures.measure_steps(list(turn), vectors.norm(turn - turn[-1]), dtype)
+        for dtype in (None, torch.bfloat16)
     )
     assert exact["direction_cosine"][1].isfinite()
     assert rounded["direction_cosine"].isnan().all()

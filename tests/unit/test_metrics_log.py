@@ -30,8 +30,12 @@ def state_after(iteration: int, log: tuple = ()) -> TrainingState:
     return TrainingState(None, None, iteration, 0, list(log))
 
 
-def show(folder: Path, rows: list[dict[str, Any]], iteration: int = 0, log: tuple = (), **changes: Any) -> None:
-    """The file after a process that resumes at `iteration`, with `log` before it, and trains `rows`."""
+def show(
+    folder: Path, rows: list[dict[str, Any]], iteration: int = 0, log: tuple = (), **changes: Any
+) -> None:
+    """The file after a process that resumes at `iteration`, with `log` before it, and trains
+    `rows`.
+    """
     with monitoring(config(**changes), "small", 20, state_after(iteration, log), folder) as record:
         for each in rows:
             record(each)
@@ -41,7 +45,9 @@ def iterations_in(folder: Path) -> list[int]:
     return pd.read_csv(folder / METRICS)["iteration"].tolist()
 
 
-def test_every_second_iteration_and_a_held_out_loss_have_a_line_and_an_earlier_training_none(tmp_path):
+def test_every_second_iteration_and_a_held_out_loss_have_a_line_and_an_earlier_training_none(
+    tmp_path,
+):
     (tmp_path / METRICS).write_text("of an earlier training\n1,2,3\n")
     show(tmp_path, [row(1), row(2), row(3, held_out_loss=0.5), row(4)])
     assert iterations_in(tmp_path) == [2, 3, 4]
@@ -49,7 +55,9 @@ def test_every_second_iteration_and_a_held_out_loss_have_a_line_and_an_earlier_t
 
 @pytest.mark.parametrize("resumed_at", range(9))
 def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
-    """From every cut and resume: each line once, in order, none beyond, and those of the segment complete."""
+    """From every cut and resume: each line once, in order, none beyond, and those of the segment
+    complete.
+    """
     everything = [row(iteration) for iteration in range(1, 9)]
     show(tmp_path, everything)
     whole = (tmp_path / METRICS).read_bytes()
@@ -57,8 +65,12 @@ def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
         (tmp_path / METRICS).write_bytes(whole[:cut])
         show(tmp_path, [], resumed_at, tuple(everything[4:resumed_at]))
         found = iterations_in(tmp_path)
-        earlier = [iteration for iteration in (2, 4) if iteration in found and iteration <= resumed_at]
-        assert found == earlier + [iteration for iteration in (6, 8) if iteration <= max(resumed_at, 4)]
+        earlier = [
+            iteration for iteration in (2, 4) if iteration in found and iteration <= resumed_at
+        ]
+        assert found == earlier + [
+            iteration for iteration in (6, 8) if iteration <= max(resumed_at, 4)
+        ]
 
 
 def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_successor(tmp_path):
@@ -82,8 +94,12 @@ def test_the_terminal_shows_how_far_the_run_is_not_the_segment(tmp_path, capfd):
 
 def test_a_line_is_printed_and_a_reader_that_is_gone_does_not_stop_training():
     lines = (
-        "import os; from twoscale.training.metrics_log import print_on_terminal; print_on_terminal('line\\n')",
-        "reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 1); print_on_terminal('lost\\n')",
+        "import os; from twoscale.training.metrics_log import print_on_terminal;"
+        " print_on_terminal('line\\n')",
+        "reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 1);"
+        " print_on_terminal('lost\\n')",
     )
-    done = subprocess.run([sys.executable, "-c", "; ".join(lines)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "; ".join(lines)], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "line\n", "")

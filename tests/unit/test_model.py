@@ -1,7 +1,7 @@
 """transformer: every method against its formula, written out in float64.
 
-The formulas below are the test's own: RMS norm, attention and MLP spelled out head by head, with the
-weights of the model as plain matrices.
+The formulas below are the test's own: RMS norm, attention and MLP spelled out head by head, with
+the weights of the model as plain matrices.
 """
 
 import itertools
@@ -34,7 +34,9 @@ def random_model(**changes) -> LoopedTransformer:
 def noise(group: int, k: int, like: Tensor) -> Tensor:
     """Fixed numbers per (group, k), another row for every position."""
     source = torch.Generator().manual_seed(100 * group + k)
-    return torch.randn(2, 8, 8, generator=source, dtype=torch.float64)[: like.shape[0], : like.shape[1]]
+    return torch.randn(2, 8, 8, generator=source, dtype=torch.float64)[
+        : like.shape[0], : like.shape[1]
+    ]
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -91,13 +93,20 @@ def logits_formula(model: LoopedTransformer, hidden: Tensor) -> Tensor:
     return rms_norm(hidden, model.final_norm.weight) @ head.T
 
 
-def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_depth: int | None = None) -> Tensor:
+def forward_formula(
+    model: LoopedTransformer, tokens: Tensor, loops, backprop_depth: int | None = None
+) -> Tensor:
     """Logits of a model of four layers whose groups are (2,) and (3,)."""
     sandwich = model.config.sandwich
     hidden = layer_formula(embedding_formula(model, tokens), model.unlooped["1"], sandwich)
     for group, steps in enumerate(loops):
         drawn = noise(group, 0, hidden)
-        starts = {"noise": drawn, "input": hidden, "input_plus_noise": hidden + drawn, "zero": 0 * hidden}
+        starts = {
+            "noise": drawn,
+            "input": hidden,
+            "input_plus_noise": hidden + drawn,
+            "zero": 0 * hidden,
+        }
         state = starts[model.config.state_init]
         for k in range(steps):
             if k:
@@ -153,7 +162,9 @@ def gradients(model: LoopedTransformer, logits: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("state_init", ["noise", "input"])
 @pytest.mark.parametrize("depth", [None, 1, 2, 5])
-def test_truncation_cuts_the_gradient_where_a_written_out_detach_does_and_recomputing_changes_none(depth, state_init):
+def test_truncation_cuts_the_gradient_where_a_written_out_detach_does_and_recomputing_changes_none(
+    depth, state_init
+):
     model = random_model(state_init=state_init, loop_noise=0.1)
     by_hand = gradients(model, forward_formula(model, TOKENS, [4, 2], backprop_depth=depth))
     for recompute in (False, True):
@@ -164,10 +175,15 @@ def test_truncation_cuts_the_gradient_where_a_written_out_detach_does_and_recomp
 def bytes_for_backward(model: LoopedTransformer, **options) -> list[int]:
     """Bytes that a forward pass of 4, 5, 8 and 16 loop steps holds for the backward pass."""
     groups = len(model.config.groups)
-    return [saved_bytes(model, lambda k=k: model(TOKENS, [k] * groups, noise, **options)) for k in (4, 5, 8, 16)]
+    return [
+        saved_bytes(model, lambda k=k: model(TOKENS, [k] * groups, noise, **options))
+        for k in (4, 5, 8, 16)
+    ]
 
 
-@pytest.mark.parametrize("variant", [{"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
+@pytest.mark.parametrize(
+    "variant", [{"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str
+)
 def test_a_recomputed_step_takes_the_memory_of_one_state_and_one_without_gradient_none(variant):
     model = random_model(**variant)
     state = TOKENS.numel() * 8 * 8 * len(model.config.groups)  # a float64 state of each group
@@ -180,7 +196,9 @@ def test_a_recomputed_step_takes_the_memory_of_one_state_and_one_without_gradien
 
 def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
     size, mean_loops = 128, 5
-    config = model_config(hidden_size=size, num_layers=3, mean_loops=mean_loops, groups=[[2]], vocab_size=500)
+    config = model_config(
+        hidden_size=size, num_layers=3, mean_loops=mean_loops, groups=[[2]], vocab_size=500
+    )
     depth = 2 + 1 * mean_loops  # two unlooped layers, one looped five times
     sigma = math.sqrt(2 / (5 * size))
     kept = math.sqrt(1 - 6 * math.exp(-4.5) / math.sqrt(2 * math.pi) / math.erf(3 / math.sqrt(2)))
@@ -197,7 +215,15 @@ def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
         assert parameter.std().item() == pytest.approx(kept * wanted, rel=error), name
         assert abs(parameter.mean().item()) < 5 * wanted / math.sqrt(parameter.numel()), name
         assert parameter.abs().max().item() <= 3 * wanted * (1 + 1e-6), name
-    assert {"token_embedding", "position_embedding", "adapter", "qkv", "attention_out", "mlp_in", "mlp_out"} <= seen
+    assert {
+        "token_embedding",
+        "position_embedding",
+        "adapter",
+        "qkv",
+        "attention_out",
+        "mlp_in",
+        "mlp_out",
+    } <= seen
 
 
 def test_a_gated_mlp_starts_with_a_small_value_half_and_biases_at_zero():
@@ -225,10 +251,17 @@ def test_a_share_starts_the_adapter_as_that_share_of_the_state_and_the_rest_of_t
 
 
 def test_the_blend_has_the_bits_that_it_had_before_it_had_a_share():
-    """Half the state, half the input, and 0.02 of the random weights, in this order of operations."""
+    """Half the state, half the input, and 0.02 of the random weights, in this order of
+    operations.
+    """
     random, blend = (initialise(model_config(adapter_init=init), 3) for init in ("random", "blend"))
     half = torch.eye(8) / 2
     for group in range(2):
-        before = random.groups[group].adapter.weight.detach().mul(0.02).add(torch.cat([half, half], dim=1))
+        before = (
+            random.groups[group]
+            .adapter.weight.detach()
+            .mul(0.02)
+            .add(torch.cat([half, half], dim=1))
+        )
         assert torch.equal(blend.groups[group].adapter.weight, before)
     assert torch.equal(blend.unlooped["1"].qkv.weight, random.unlooped["1"].qkv.weight)

@@ -1,4 +1,6 @@
-"""Near-duplicates: matches of n-grams against a set of tuples, and the documents that are dropped."""
+"""Near-duplicates: matches of n-grams against a set of tuples, and the documents that are
+dropped.
+"""
 
 import sysconfig
 
@@ -59,19 +61,27 @@ def share_inside(held_out, training, n):
 
 
 def naive_drop(held_out, training, n):
-    """The documents that remain, from sets of tuples; an n-gram counts for the document of its middle token."""
+    """The documents that remain, from sets of tuples; an n-gram counts for the document of its
+    middle token.
+    """
     known, documents = set(ngrams(training, n)), split(held_out)
     while True:
         kept = np.array([token for document in documents for token in document], dtype=np.uint16)
         owners = [number for number, document in enumerate(documents) for _ in document]
-        found = {owners[start + n // 2] for start, ngram in enumerate(ngrams(kept, n)) if ngram in known}
+        found = {
+            owners[start + n // 2] for start, ngram in enumerate(ngrams(kept, n)) if ngram in known
+        }
         if not found:
             return kept
         documents = [document for number, document in enumerate(documents) if number not in found]
 
 
 def test_a_collision_of_hashes_is_no_match(monkeypatch):
-    monkeypatch.setattr(near_duplicates, "ngram_hashes", lambda ids, n: np.zeros(max(len(ids) - n + 1, 0), np.uint64))
+    monkeypatch.setattr(
+        near_duplicates,
+        "ngram_hashes",
+        lambda ids, n: np.zeros(max(len(ids) - n + 1, 0), np.uint64),
+    )
     held_out, training = np.arange(10, dtype=np.uint16), np.arange(20, 40, dtype=np.uint16)
     assert not HeldOutNgrams(held_out, 4).found_in([training]).any()
 
@@ -98,7 +108,11 @@ def test_dropped_documents_and_shares_are_those_of_a_set_of_ngrams(seed):
     kept, counts = drop(held_out, training, n, size)
     expected = naive_drop(held_out, training, n)
     assert kept.tolist() == expected.tolist()
-    assert (counts.ngram_tokens, counts.documents, counts.tokens) == (n, len(split(held_out)), len(held_out))
+    assert (counts.ngram_tokens, counts.documents, counts.tokens) == (
+        n,
+        len(split(held_out)),
+        len(held_out),
+    )
     assert counts.dropped_documents == len(split(held_out)) - len(split(expected))
     assert counts.dropped_tokens == len(held_out) - len(expected)
     assert counts.share_before == pytest.approx(share_inside(held_out, training, n))
@@ -114,7 +128,9 @@ def test_no_held_out_page_of_the_running_pythons_documentation_stands_in_its_tra
         sides[held_out].append(tokenizer.encode_document(page.text))
     assert len(sides[True]) >= 16, sysconfig.get_path("stdlib")
     training, examined = np.concatenate(sides[False]), np.concatenate(sides[True])
-    kept, counts = drop_near_duplicates(examined, tokenizer.end_of_text, 150, chunks(training, 2**20))
+    kept, counts = drop_near_duplicates(
+        examined, tokenizer.end_of_text, 150, chunks(training, 2**20)
+    )
     assert counts.share_after == 0
     assert not HeldOutNgrams(kept, 150).found_in([training]).any()
     assert len(sides[True]) - counts.dropped_documents >= 8
@@ -127,4 +143,7 @@ def test_ids_above_65535_are_told_apart_from_those_that_share_their_lower_half()
     assert HeldOutNgrams(high, 5).found_in([high]).all()
     assert not HeldOutNgrams(high, 5).found_in([ids]).any()
     assert HeldOutNgrams(ids, 5).found_in([ids.astype(np.uint16)]).all()
-    assert len(np.unique(near_duplicates.ngram_hashes(np.arange(2**18, dtype=np.uint32), 2))) == 2**18 - 1
+    assert (
+        len(np.unique(near_duplicates.ngram_hashes(np.arange(2**18, dtype=np.uint32), 2)))
+        == 2**18 - 1
+    )

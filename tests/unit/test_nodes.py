@@ -1,4 +1,6 @@
-"""Training on several nodes: each is a launcher with its own processes, here all on this machine over gloo."""
+"""Training on several nodes: each is a launcher with its own processes, here all on this machine
+over gloo.
+"""
 
 import shutil
 import time
@@ -39,7 +41,9 @@ def test_a_lost_node_ends_the_job_and_the_next_attempt_resumes_from_the_last_sav
     with run.on_nodes(0, ITERATIONS, save_seconds=SAVE_SECONDS, **NODES) as nodes:
         end = time.monotonic() + TIMEOUT
         while iterations_on_disk(run) < KILLED or not partial.exists():
-            assert all(node.poll() is None for node in nodes), [node.communicate()[1] for node in nodes]
+            assert all(node.poll() is None for node in nodes), [
+                node.communicate()[1] for node in nodes
+            ]
             assert time.monotonic() < end, "no partial state"
             time.sleep(0.01)
         kill(nodes[1])
@@ -53,7 +57,9 @@ def test_a_lost_node_ends_the_job_and_the_next_attempt_resumes_from_the_last_sav
     repeated = lost[lost["iteration"] > saved.iteration]
     seconds = 4 * run.model.context_length / lost["tokens_per_s"]
     assert 0 < saved.iteration < ITERATIONS
-    assert seconds[repeated.index[:-1]].sum() <= SAVE_SECONDS  # it is saved at the end of an iteration
+    assert (
+        seconds[repeated.index[:-1]].sum() <= SAVE_SECONDS
+    )  # it is saved at the end of an iteration
     assert killed - partial.stat().st_mtime <= SAVE_SECONDS + seconds.max() + WRITING
 
     resumed = run.succeed_on_nodes(0, ITERATIONS, **NODES).log(ITERATIONS)
@@ -77,7 +83,9 @@ def test_two_nodes_train_the_bits_of_one_node_with_as_many_processes(shard, tmp_
 
 
 def test_nodes_that_see_different_files_are_one_sentence(tmp_path):
-    """As on a shared file system that shows the partial state on one node, and not yet on the other."""
+    """As on a shared file system that shows the partial state on one node, and not yet on the
+    other.
+    """
     run = run_in(tmp_path)
     run.pause(FEW)
     partial = shutil.move(run.partial(FEW), tmp_path / "seen")
@@ -85,8 +93,13 @@ def test_nodes_that_see_different_files_are_one_sentence(tmp_path):
     command = run.command(0, FEW, port, **NODES)
     place = command.index("--partial") + 1
     paths = [str(partial), str(tmp_path / "not yet")]
-    with launchers([[*command[:place], path, *command[place + 1 :]] for path in paths], port) as nodes:
+    with launchers(
+        [[*command[:place], path, *command[place + 1 :]] for path in paths], port
+    ) as nodes:
         said = [node.communicate(timeout=TIMEOUT)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [1, 1]
     for text, path in zip(said, paths, strict=True):
-        assert f"error: {path}: found states after iterations 0, 1 on the nodes, expected the same" in text
+        assert (
+            f"error: {path}: found states after iterations 0, 1 on the nodes, expected the same"
+            in text
+        )

@@ -15,7 +15,10 @@ BOUND = 3 * math.sqrt(2 / 5)
 
 
 def like(
-    sequences: int, length: int = CONTEXT_LENGTH, dtype: torch.dtype = torch.float64, hidden_size: int = HIDDEN_SIZE
+    sequences: int,
+    length: int = CONTEXT_LENGTH,
+    dtype: torch.dtype = torch.float64,
+    hidden_size: int = HIDDEN_SIZE,
 ) -> torch.Tensor:
     return torch.empty(sequences, length, hidden_size, dtype=dtype)
 
@@ -25,7 +28,9 @@ def evaluation(seed: int = 1, sequence: int = 3, group: int = 0, k: int = 0) -> 
     return EvaluationNoise(seed, [sequence], CONTEXT_LENGTH)(group, k, like(1))[0]
 
 
-def training(seed: int = 1, iteration: int = 5, sample: int = 2, group: int = 0, k: int = 0) -> torch.Tensor:
+def training(
+    seed: int = 1, iteration: int = 5, sample: int = 2, group: int = 0, k: int = 0
+) -> torch.Tensor:
     """The noise (T, C) of one sample of a training batch."""
     return training_noise(seed, iteration, sample)(group, k, like(1))[0]
 
@@ -43,7 +48,9 @@ def test_kept_noise_is_the_noise_and_is_drawn_once():
     for sequences in ([3, 4], [4, 5]):
         for group, k in ((0, 0), (1, 2)):
             noise = EvaluationNoise(1, sequences, CONTEXT_LENGTH, drawn=kept)(group, k, like(2))
-            assert torch.equal(noise, EvaluationNoise(1, sequences, CONTEXT_LENGTH)(group, k, like(2)))
+            assert torch.equal(
+                noise, EvaluationNoise(1, sequences, CONTEXT_LENGTH)(group, k, like(2))
+            )
     with patch.object(module, "truncated_normal", side_effect=AssertionError("drawn again")):
         for group, k in ((0, 0), (1, 2)):
             EvaluationNoise(1, [5, 3], CONTEXT_LENGTH, drawn=kept)(group, k, like(2))
@@ -65,7 +72,9 @@ CHANGES = [
 def test_noise_that_is_kept_for_one_purpose_is_not_that_of_another(change):
     kept = DrawnNoise()
 
-    def drawn(kept, seed=1, sequences=(3,), context_length=CONTEXT_LENGTH, std=1.0, group=0, k=0, **shape):
+    def drawn(
+        kept, seed=1, sequences=(3,), context_length=CONTEXT_LENGTH, std=1.0, group=0, k=0, **shape
+    ):
         noise = EvaluationNoise(seed, sequences, context_length, std, kept)
         return noise(group, k, like(1, context_length, **shape))
 
@@ -133,8 +142,12 @@ def test_training_on_cuda_draws_every_sample_on_the_device_under_its_own_key():
 
 def test_no_more_noise_is_kept_than_its_limit(monkeypatch):
     drawn = []
-    monkeypatch.setattr(module, "MOST_KEPT", 2 * CONTEXT_LENGTH * HIDDEN_SIZE * 8)  # bytes of two arrays
-    monkeypatch.setattr(module, "truncated_normal", lambda *key: (drawn.append(key), rng.truncated_normal(*key))[1])
+    monkeypatch.setattr(
+        module, "MOST_KEPT", 2 * CONTEXT_LENGTH * HIDDEN_SIZE * 8
+    )  # bytes of two arrays
+    monkeypatch.setattr(
+        module, "truncated_normal", lambda *key: (drawn.append(key), rng.truncated_normal(*key))[1]
+    )
     noise = EvaluationNoise(1, [0, 1, 2], CONTEXT_LENGTH, drawn=DrawnNoise())
     assert torch.equal(noise(0, 0, like(3)), noise(0, 0, like(3)))
     assert len(drawn) == 3 + 1

@@ -16,7 +16,9 @@ from packaging.version import Version
 import twoscale
 from twoscale.config import PROJECT
 
-ENTRY = re.compile(r"^([\w.-]+)==(\S+) \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
+ENTRY = re.compile(
+    r"^([\w.-]+)==(\S+) \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE
+)
 
 
 def read(name: str) -> str:
@@ -27,7 +29,13 @@ def test_citation_archive_codemeta_changelog_and_package_have_one_version_and_li
     citation = yaml.safe_load(read("CITATION.cff"))
     archive, meta = (json.loads(read(name)) for name in (".zenodo.json", "codemeta.json"))
     latest = re.search(r"^## (\S+), (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
-    versions = {citation["version"], archive["version"], meta["version"], twoscale.__version__, latest[1]}
+    versions = {
+        citation["version"],
+        archive["version"],
+        meta["version"],
+        twoscale.__version__,
+        latest[1],
+    }
     assert len(versions) == 1
     own = tomllib.loads(read("pyproject.toml"))["project"]["license"]
     assert {citation["license"], archive["license"], meta["license"].rpartition("/")[2]} == {own}
@@ -35,24 +43,38 @@ def test_citation_archive_codemeta_changelog_and_package_have_one_version_and_li
 
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_a_lock_pins_what_the_requirements_and_the_conda_environments_pin(name):
-    locked = {found: Version(version).public for found, version in ENTRY.findall(read(f"envs/{name}.lock.txt"))}
+    locked = {
+        found: Version(version).public
+        for found, version in ENTRY.findall(read(f"envs/{name}.lock.txt"))
+    }
     lines = (line.partition("#")[0].strip() for line in read("requirements.txt").splitlines())
     for requirement in map(Requirement, filter(None, lines)):
         version = locked[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{requirement}: locked at {version}, run make lock"
+        assert requirement.specifier.contains(version), (
+            f"{requirement}: locked at {version}, run make lock"
+        )
     for environment in ("analysis", "torch"):
         needed = yaml.safe_load(read(f"envs/{environment}.yaml"))["dependencies"]
         (listed,) = (entry["pip"] for entry in needed if isinstance(entry, dict))
         pins = dict(package.split("==") for package in listed)
-        assert {n: Version(v).public for n, v in pins.items()} == {n: locked[canonicalize_name(n)] for n in pins}
+        assert {n: Version(v).public for n, v in pins.items()} == {
+            n: locked[canonicalize_name(n)] for n in pins
+        }
 
 
 def test_requirements_pin_every_dependency_of_the_library_and_the_workflow():
-    """So that they are enough for `uv run --with-requirements`, and for `make env` with uv or pip."""
+    """So that they are enough for `uv run --with-requirements`, and for `make env` with uv or
+    pip.
+    """
     lines = (line.partition("#")[0].strip() for line in read("requirements.txt").splitlines())
-    pins = {canonicalize_name(found.name): found.specifier for found in map(Requirement, filter(None, lines))}
+    pins = {
+        canonicalize_name(found.name): found.specifier
+        for found in map(Requirement, filter(None, lines))
+    }
     own = tomllib.loads(read("pyproject.toml"))["project"]
-    for needed in map(Requirement, (*own["dependencies"], *own["optional-dependencies"]["workflow"])):
+    for needed in map(
+        Requirement, (*own["dependencies"], *own["optional-dependencies"]["workflow"])
+    ):
         (pin,) = pins[canonicalize_name(needed.name)]
         assert pin.operator == "=="
         assert needed.specifier.contains(pin.version)
@@ -69,7 +91,8 @@ def test_the_range_of_versions_is_tested_and_documented():
 def test_the_catalog_finds_what_its_standardized_usage_asks_for():
     assert "rule" not in read("workflow/Snakefile")  # all are in the Snakefile that it includes
     assert read("config/README.md").startswith("# Configuration\n")
-    # a file and no link, which a checkout on Windows turns into a text file; with the values of the checkout's config
+    # a file and no link, which a checkout on Windows turns into a text file; with the values of the
+    # checkout's config
     assert not (PROJECT / "config" / "config.yaml").is_symlink()
     assert yaml.safe_load(read("config/config.yaml")) == yaml.safe_load(read("config.yaml"))
     assert yaml.safe_load(read(".snakemake-workflow-catalog.yml"))["usage"]["report"]
@@ -85,7 +108,16 @@ def test_an_old_python_is_refused_before_anything_is_installed(tmp_path):
     run = "import sys; sys.version_info = (3, 9); exec(sys.argv[2])"
     old.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{run}' \"$@\"\n")
     old.chmod(0o755)
-    command = ["make", "--directory", str(PROJECT), "env", f"PYTHON={old}", f"VENV={tmp_path / 'environment'}"]
+    command = [
+        "make",
+        "--directory",
+        str(PROJECT),
+        "env",
+        f"PYTHON={old}",
+        f"VENV={tmp_path / 'environment'}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert f"{old}: found Python 3.9, expected 3.11 or newer: make PYTHON=python3.12\n" in done.stderr
+    assert (
+        f"{old}: found Python 3.9, expected 3.11 or newer: make PYTHON=python3.12\n" in done.stderr
+    )

@@ -1,4 +1,5 @@
-"""Pages of a run: each template with a snapshot of what it gives, escapes, and pages that need no network.
+"""Pages of a run: each template with a snapshot of what it gives, escapes, and pages that need no
+network.
 
 A page that is meant to change: `python -m tests.unit.test_pages` writes the snapshots again.
 """
@@ -25,7 +26,9 @@ SCALES = Scales(Scale(1, 100, 12.0, 30, hardware="CPU"), Scale(1000, 100, 12.0, 
 
 
 def drifting_rows():
-    """A settling group "4" and a drifting group "5-6", whose steps have the norm 2, in rows of "loop_sequences"."""
+    """A settling group "4" and a drifting group "5-6", whose steps have the norm 2, in rows of
+    "loop_sequences".
+    """
     settling = loop_rows(50, "4", floor=0.0)
     drifting = loop_rows(50, "5-6", rate=1.0, scale=2.0)
     is_norm = drifting["measure"] == "state_norm"
@@ -35,8 +38,17 @@ def drifting_rows():
     return pd.concat([settling, drifting, turns])
 
 
-def finding(claim, scope, quantity="", value=np.nan, interval=(np.nan, np.nan), bounds="", verdict="holds"):
-    row = {"claim": claim, "scope": scope, "quantity": quantity, "value": value, "bounds": bounds, "verdict": verdict}
+def finding(
+    claim, scope, quantity="", value=np.nan, interval=(np.nan, np.nan), bounds="", verdict="holds"
+):
+    row = {
+        "claim": claim,
+        "scope": scope,
+        "quantity": quantity,
+        "value": value,
+        "bounds": bounds,
+        "verdict": verdict,
+    }
     return row | {"low": interval[0], "high": interval[1], "scale": "small scale"}
 
 
@@ -67,11 +79,17 @@ def drawn(folder):
     """Name of a template -> a page from it."""
     evidence = synthetic(loops=drifting_rows(), drift=drift((50,)))
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
-    overview = pages.overview("a<b", "a text", pages.answers(JUDGED, STATE), [picture(folder)], SCALES)
+    overview = pages.overview(
+        "a<b", "a text", pages.answers(JUDGED, STATE), [picture(folder)], SCALES
+    )
     return {
-        "claims.md": claims_page.claims_markdown(verdicts, "trial_1", "text <img src=x>", evidence, SCALES),
+        "claims.md": claims_page.claims_markdown(
+            verdicts, "trial_1", "text <img src=x>", evidence, SCALES
+        ),
         "overview.html": re.sub(r"base64,[^\"]*", "base64,…", overview),
-        "page.html": pages.from_markdown("# Claims & *verdicts*\n\n| a | b |\n| --- | --- |\n| 1 | **holds** |\n"),
+        "page.html": pages.from_markdown(
+            "# Claims & *verdicts*\n\n| a | b |\n| --- | --- |\n| 1 | **holds** |\n"
+        ),
     }
 
 
@@ -80,13 +98,17 @@ def test_a_page_is_its_snapshot(tmp_path, name):
     assert drawn(tmp_path)[name] == (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
 
 
-# --- claims.md -----------------------------------------------------------------------------------------------------
+# --- claims.md ------------------------------------------------------------------------------------
 
 
 def test_every_row_of_the_claims_has_the_cells_of_its_header():
     page = claims_page.claims_markdown(usual_verdicts(), "trial", "text", synthetic())
-    assert {line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")} == {4, 8}
-    assert [int(number) for number in re.findall(r"^## (\d+)\.", page, re.MULTILINE)] == [*range(1, 16)]
+    assert {
+        line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")
+    } == {4, 8}
+    assert [int(number) for number in re.findall(r"^## (\d+)\.", page, re.MULTILINE)] == [
+        *range(1, 16)
+    ]
     assert "The state drifts" not in page
 
 
@@ -99,7 +121,9 @@ def test_the_claims_say_what_is_known_of_checkpoints_and_documents():
     assert "| scale |" not in published
 
 
-@pytest.mark.parametrize(("value", "text"), [(np.inf, "not reached"), (np.nan, ""), (4.0, "4"), (-0.12345, "-0.123")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(np.inf, "not reached"), (np.nan, ""), (4.0, "4"), (-0.12345, "-0.123")]
+)
 def test_numbers_are_printed_with_three_digits(value, text):
     assert render.number(value) == text
 
@@ -117,7 +141,7 @@ def test_a_value_has_the_digits_that_its_interval_allows(estimate, text):
     assert f"{render.estimated(estimate)} [{render.interval(estimate)}]" == text
 
 
-# --- the overview --------------------------------------------------------------------------------------------------
+# --- the overview ---------------------------------------------------------------------------------
 
 
 def test_a_claim_shows_the_values_that_decide_it_as_figures_name_them():
@@ -131,12 +155,16 @@ def test_a_claim_shows_the_values_that_decide_it_as_figures_name_them():
 
 
 def test_a_claim_is_a_sentence_for_the_captions_of_its_figures():
-    sentence = next(answer.sentence for answer in pages.answers(JUDGED, STATE) if answer.number == 6)
+    sentence = next(
+        answer.sentence for answer in pages.answers(JUDGED, STATE) if answer.number == 6
+    )
     title = "Claim 6, Jumps between groups are larger than loop steps"
     assert sentence.startswith(f"{title}: holds, small scale; DLR, last: ")
 
 
-@pytest.mark.parametrize("figure", [figure for figure in figures() if figure.sentence], ids=lambda figure: figure.name)
+@pytest.mark.parametrize(
+    "figure", [figure for figure in figures() if figure.sentence], ids=lambda figure: figure.name
+)
 def test_a_figure_with_a_sentence_has_a_function_for_it_and_a_table_of_its_name(figure):
     assert callable(command.function(figure.sentence))
     assert figure.inputs[figure.name] == f"tables/{figure.name}.parquet"

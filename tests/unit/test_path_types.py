@@ -20,7 +20,9 @@ def criteria(**changes) -> PathTypesConfig:
 
 
 def loop_path(path: Tensor, floor: float | None = None, **changes) -> LoopPath:
-    """A path (..., K + 1, C); the rounding floor is that of its states, or the same for all of them."""
+    """A path (..., K + 1, C); the rounding floor is that of its states, or the same for all of
+    them.
+    """
     norms = vectors.norm(path)
     floors = vectors.rounding_floor(norms) if floor is None else torch.full_like(norms, floor)
     step_norms = vectors.norm(path.diff(dim=-2))
@@ -33,10 +35,14 @@ def noise(scale: float, seed: int = 0) -> Tensor:
 
 
 def turning(angle: float, ratio: float = 1.0) -> Tensor:
-    """x^k at `angle` k and radius `ratio`^k in a tilted plane of the space, around a point far from the origin."""
+    """x^k at `angle` k and radius `ratio`^k in a tilted plane of the space, around a point far from
+    the origin.
+    """
     plane, _ = torch.linalg.qr(noise(1.0, seed=1)[:WIDTH, :2])
     k = torch.arange(STEPS + 1, dtype=torch.float64)
-    return 3 + (ratio**k)[:, None] * (torch.stack([(angle * k).cos(), (angle * k).sin()], dim=1) @ plane.T)
+    return 3 + (ratio**k)[:, None] * (
+        torch.stack([(angle * k).cos(), (angle * k).sin()], dim=1) @ plane.T
+    )
 
 
 def cycle(period: int) -> Tensor:
@@ -45,7 +51,9 @@ def cycle(period: int) -> Tensor:
 
 
 def drift(speed: float = 0.1) -> Tensor:
-    return torch.arange(STEPS + 1, dtype=torch.float64)[:, None] * torch.full((WIDTH,), speed, dtype=torch.float64)
+    return torch.arange(STEPS + 1, dtype=torch.float64)[:, None] * torch.full(
+        (WIDTH,), speed, dtype=torch.float64
+    )
 
 
 def walk(seed: int = 3) -> Tensor:
@@ -59,7 +67,11 @@ def type_of(path: Tensor, **changes) -> tuple[str, int]:
 
 
 PATHS = {
-    "straight approach": (drift()[-1] - drift() * 0.7 ** torch.arange(STEPS + 1.0)[:, None], "converging", 0),
+    "straight approach": (
+        drift()[-1] - drift() * 0.7 ** torch.arange(STEPS + 1.0)[:, None],
+        "converging",
+        0,
+    ),
     "spiral inwards": (turning(2.0, ratio=0.8), "converging", 0),
     "slow spiral inwards": (turning(2 * math.pi / 3, ratio=0.93), "converging", 0),
     "damped flip": (turning(math.pi, ratio=0.9), "converging", 0),
@@ -106,10 +118,16 @@ def test_the_last_step_decides_whether_a_path_has_arrived():
 def test_each_step_is_compared_with_the_floor_of_the_state_it_starts_from():
     steps = torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5], dtype=torch.float64)
     states = torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)])[:, None]
-    floors = torch.tensor([9.0, 0.0, 9.0, 0.0, 0.0, 9.0], dtype=torch.float64)  # only the step of length 2 is below
-    path = LoopPath(measures.path_distances(states), steps, floors, criteria(window=3, max_period=2))
+    floors = torch.tensor(
+        [9.0, 0.0, 9.0, 0.0, 0.0, 9.0], dtype=torch.float64
+    )  # only the step of length 2 is below
+    path = LoopPath(
+        measures.path_distances(states), steps, floors, criteria(window=3, max_period=2)
+    )
     above = torch.tensor([True, False, True, True])
-    assert measures.PATH_MEASURES["contraction_rate"].compute(path) == measures.contraction_rate(steps[1:], above)
+    assert measures.PATH_MEASURES["contraction_rate"].compute(path) == measures.contraction_rate(
+        steps[1:], above
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +145,9 @@ def test_a_path_meets_a_criterion_that_it_equals(path, measure, key, path_type):
 
 
 def test_each_token_is_judged_by_itself_with_the_numbers_that_decide():
-    path = loop_path(torch.stack([turning(2.0, ratio=0.8), cycle(3), drift(), noise(1.0)]), floor=1e-12)
+    path = loop_path(
+        torch.stack([turning(2.0, ratio=0.8), cycle(3), drift(), noise(1.0)]), floor=1e-12
+    )
     path_type, period = measures.classify(path)
     measured = measures.measure_path(path)
     assert [measures.PATH_TYPES[index] for index in path_type] == list(measures.PATH_TYPES)
@@ -145,7 +165,11 @@ def test_each_token_is_judged_by_itself_with_the_numbers_that_decide():
         (cycle(5), {"max_period": 4}, "undecided"),
         (cycle(3) + noise(0.05), {"return_tolerance": 0.01}, "undecided"),
         (turning(0.1), {"straightness": 0.99}, "undecided"),
-        (torch.cat([drift()[:15], drift()[14:15].expand(16, -1) + noise(1.0)[:16]]), {"window": 30}, "undecided"),
+        (
+            torch.cat([drift()[:15], drift()[14:15].expand(16, -1) + noise(1.0)[:16]]),
+            {"window": 30},
+            "undecided",
+        ),
     ],
     ids=["rate", "period", "tolerance", "straightness", "window"],
 )
@@ -154,5 +178,7 @@ def test_every_criterion_can_be_set(path, changes, path_type):
 
 
 def test_a_period_that_the_window_cannot_show_is_refused():
-    with pytest.raises(InputError, match=r"path_types\.max_period: found 9, .* path_types\.window = 8\.$"):
+    with pytest.raises(
+        InputError, match=r"path_types\.max_period: found 9, .* path_types\.window = 8\.$"
+    ):
         criteria(window=8, max_period=9)

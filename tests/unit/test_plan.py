@@ -1,4 +1,6 @@
-"""flops and plan: the cost of a run, against torch's own counter, the model's tensors and the files of a run."""
+"""flops and plan: the cost of a run, against torch's own counter, the model's tensors and the files
+of a run.
+"""
 
 import subprocess
 import sys
@@ -30,7 +32,12 @@ VARIANTS = {
     "default": ({}, (3, 2), None, False),
     "from the input and noise": ({"state_init": "input_plus_noise"}, (3, 2), None, False),
     "from the input, truncated": ({"state_init": "input"}, (3, 2), 2, False),
-    "from zero, branch, recomputed": ({"state_init": "zero", "sandwich": "branch"}, (3, 2), None, True),
+    "from zero, branch, recomputed": (
+        {"state_init": "zero", "sandwich": "branch"},
+        (3, 2),
+        None,
+        True,
+    ),
     "truncated and recomputed": ({}, (5, 1), 2, True),
     "one core": ({"groups": [[2, 3]]}, (4,), None, False),
     "loops at both ends": ({"groups": [[1], [3, 4]]}, (2, 3), 1, False),
@@ -41,12 +48,24 @@ VARIANTS = {
     ),
     "Parcae": (
         GROUPED
-        | {"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True, "input_norm": True, "qk_norm": "head"}
+        | {
+            "groups": [[2, 3]],
+            "injection": "diagonal",
+            "exit_projection": True,
+            "input_norm": True,
+            "qk_norm": "head",
+        }
         | {"looped_kv_heads": 4, "mlp_size": 12, "looped_mlp_size": 20, "value_embeddings": [1, 2]},
         *((3,), 2, False),
     ),
     "no injection": (
-        {"groups": [[3, 4]], "injection": "none", "state_init": "input", "loop_norm": True, "norms": "pre"},
+        {
+            "groups": [[3, 4]],
+            "injection": "none",
+            "state_init": "input",
+            "loop_norm": True,
+            "norms": "pre",
+        },
         *((3,), None, True),
     ),
 }
@@ -54,7 +73,13 @@ VARIANTS = {
 PARAMETERS = [
     {"groups": [[2, 3]], "vocab_multiple": 1, "injection": "boundary"},
     GROUPED | {"qk_norm": True, "qk_bias": True, "norms": "post"},
-    {"injection": "none", "state_init": "input", "tied_head": False, "exit_gate": True, "norms": "pre"},
+    {
+        "injection": "none",
+        "state_init": "input",
+        "tied_head": False,
+        "exit_gate": True,
+        "norms": "pre",
+    },
 ]
 
 
@@ -63,9 +88,13 @@ def counted(model: config.ModelConfig, loops, depth, recompute) -> tuple[float, 
     made = initialise(model, seed=1)
     tokens = torch.arange(BATCH * model.context_length).reshape(BATCH, -1) % model.vocab_size
     noise = EvaluationNoise(1, range(BATCH), model.context_length)
-    with sdpa_kernel(SDPBackend.MATH):  # its products are those that the counter knows on every device
+    with sdpa_kernel(
+        SDPBackend.MATH
+    ):  # its products are those that the counter knows on every device
         with FlopCounterMode(display=False) as forward:
-            loss = F.cross_entropy(made(tokens, loops, noise, depth, recompute).flatten(0, 1), tokens.flatten())
+            loss = F.cross_entropy(
+                made(tokens, loops, noise, depth, recompute).flatten(0, 1), tokens.flatten()
+            )
         with FlopCounterMode(display=False) as backward:
             loss.backward()
     return forward.get_total_flops() / tokens.numel(), backward.get_total_flops() / tokens.numel()
@@ -82,7 +111,9 @@ def test_flops_are_those_that_torch_counts(variant):
 def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
     model = model_config(hidden_size=16, context_length=12, groups=[])
     full, causal = (flops.flops_per_token(model, (), causal=causal) for causal in (False, True))
-    left_out = 4 * 16 * (12 * 12 - sum(range(1, 13))) * model.num_layers / 12  # scores and averages, per token
+    left_out = (
+        4 * 16 * (12 * 12 - sum(range(1, 13))) * model.num_layers / 12
+    )  # scores and averages, per token
     assert full.forward - causal.forward == pytest.approx(left_out)
     assert full.backward - causal.backward == pytest.approx(2 * left_out)
 
@@ -91,10 +122,14 @@ def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
     model, train = model_config(mean_loops=12), train_config()
     drawn = [flops.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]
     error = 4 * np.std(drawn) / np.sqrt(len(drawn))
-    assert flops.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
+    assert flops.mean_flops_per_token(model, train).total == pytest.approx(
+        np.mean(drawn), abs=error
+    )
 
 
-@pytest.mark.parametrize("changes", [*PARAMETERS, *(changes for changes, *_ in VARIANTS.values())], ids=str)
+@pytest.mark.parametrize(
+    "changes", [*PARAMETERS, *(changes for changes, *_ in VARIANTS.values())], ids=str
+)
 def test_parameters_are_those_of_the_model(changes):
     model = model_config(**changes)
     assert flops.parameters(model) == sum(p.numel() for p in LoopedTransformer(model).parameters())
@@ -125,20 +160,30 @@ def test_the_paper_takes_what_its_appendix_says():
     plan = printed("paper")
     assert (plan["iterations"], plan["tokens trained on"]) == ("60,000", "307.2 M")
     # every 5000, and 500, 1000, 2000; the untrained one
-    assert (plan["training jobs (one per checkpoint)"], plan["checkpoints to analyse"]) == ("15", "16")
+    assert (plan["training jobs (one per checkpoint)"], plan["checkpoints to analyse"]) == (
+        "15",
+        "16",
+    )
     assert plan["text to collect, tokens"] == "300,000,000"
     per_token = 1e9 * number(plan["FLOPs per token, causal attention"])
     total = number(plan["training FLOPs, causal attention"])
     assert total == pytest.approx(307_200_000 * per_token, rel=0.01)
-    # six FLOPs per parameter and token, each layer's as often as it is applied: 8 + 4 x 13 of 12 C², the head once
+    # six FLOPs per parameter and token, each layer's as often as it is applied: 8 + 4 x 13 of 12
+    # C², the head once
     applied = 60 * 12 * 768**2 + 3 * 13 * 768**2 + 768 * 50304
     assert per_token == pytest.approx(6 * applied, rel=0.06)  # attention is the rest
-    assert number(plan["checkpoints on disk"]) == pytest.approx(16 * 4 * number(plan["parameters"]) / 1e3, abs=0.01)
+    assert number(plan["checkpoints on disk"]) == pytest.approx(
+        16 * 4 * number(plan["parameters"]) / 1e3, abs=0.01
+    )
 
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
-    values = [value for label, value in printed(preset).items() if not label.startswith(("text", "sequences"))]
+    values = [
+        value
+        for label, value in printed(preset).items()
+        if not label.startswith(("text", "sequences"))
+    ]
     assert all(number(value) > 0 for value in values)
 
 
@@ -152,7 +197,9 @@ def test_every_preset_has_a_plan(preset):
         ("ouro-2.6b", 2_667_974_657),
     ],
 )
-def test_the_presets_of_published_models_have_as_many_weights_as_the_repositories(preset, published):
+def test_the_presets_of_published_models_have_as_many_weights_as_the_repositories(
+    preset, published
+):
     (run,) = config.runs({"preset": preset}).values()
     assert flops.parameters(run.model) == published
 
@@ -161,16 +208,22 @@ def test_the_plan_of_a_published_model_is_that_of_its_weights_and_loops():
     plan = printed("huginn-0125")
     assert plan["weights in memory, exit criteria"] == "14.260 GB"
     assert number(plan["weights on disk, in bf16"]) == pytest.approx(14.26 / 2, abs=0.001)
-    # two FLOPs per weight: four layers of eight 32 times, the adapter, the head; attention is the rest
+    # two FLOPs per weight: four layers of eight 32 times, the adapter, the head; attention is the
+    # rest
     layer = 2 * 5280 * 2 * 5280 + 3 * 5280 * 17_920
     applied = (4 + 4 * 32) * layer + 33 * 5280**2 + 5280 * 65_536
-    assert 1e9 * number(plan["FLOPs per token at all loops"]) == pytest.approx(2 * applied, rel=0.02)
+    assert 1e9 * number(plan["FLOPs per token at all loops"]) == pytest.approx(
+        2 * applied, rel=0.02
+    )
 
 
 def test_hours_follow_the_rate_and_are_those_of_training_and_of_the_analyses():
     (run,) = config.runs({"preset": "paper"}).values()
     fast, slow = (dict(plans.rows(run, tflops)) for tflops in (200, 100))
-    total, label = number(slow["training FLOPs, causal attention"]), "hours of training at {} TFLOP/s a process"
+    total, label = (
+        number(slow["training FLOPs, causal attention"]),
+        "hours of training at {} TFLOP/s a process",
+    )
     trained = [number(plan[label.format(rate)]) for plan, rate in ((fast, 200), (slow, 100))]
     assert trained == pytest.approx([total / 200e12 / 3600, total / 100e12 / 3600], rel=0.01)
     in_all = [number(plan["hours in all, at most"]) for plan in (fast, slow)]
@@ -179,49 +232,80 @@ def test_hours_follow_the_rate_and_are_those_of_training_and_of_the_analyses():
 
 
 def test_the_plan_is_that_of_the_users_config_or_a_sentence(tmp_path):
-    (tmp_path / "my.yaml").write_text("preset: tiny\nrun: mine\ntrain: {learning_rate: 2e-3}\nruns: {more: {}}\n")
-    command = [sys.executable, small.ROOT / "scripts" / "plan.py", "--configfile", tmp_path / "my.yaml"]
+    (tmp_path / "my.yaml").write_text(
+        "preset: tiny\nrun: mine\ntrain: {learning_rate: 2e-3}\nruns: {more: {}}\n"
+    )
+    command = [
+        sys.executable,
+        small.ROOT / "scripts" / "plan.py",
+        "--configfile",
+        tmp_path / "my.yaml",
+    ]
     command += ["--config", "train={iterations: 4e1}"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    said = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=120
+    ).stdout.splitlines()
     assert [line for line in said if line.startswith("run ")] == ["run mine", "run more"]
     assert [line.split()[-1] for line in said if "iterations" in line] == ["40", "40"]
 
 
 def test_analyses_are_counted_at_every_checkpoint():
-    once, twice = (plans.analyses(tiny(train=train)) for train in ({}, {"iterations": 40, "lr_decay_iterations": 40}))
+    once, twice = (
+        plans.analyses(tiny(train=train))
+        for train in ({}, {"iterations": 40, "lr_decay_iterations": 40})
+    )
     trajectories = 4 * 32 * flops.flops_per_token(tiny().model, [6, 6]).forward  # 128 tokens
     assert twice[0] - once[0] == pytest.approx(2 * trajectories)
     assert once[1] == twice[1]
 
 
-@pytest.mark.parametrize(("processes", "parts", "hours"), [(3, "2, 1, 1", 1 / 2), (4, "1, 1, 1, 1", 1 / 4)])
+@pytest.mark.parametrize(
+    ("processes", "parts", "hours"), [(3, "2, 1, 1", 1 / 2), (4, "1, 1, 1, 1", 1 / 4)]
+)
 def test_several_processes_share_the_sequences_and_wait_for_the_slowest(processes, parts, hours):
-    one, several = (dict(plans.rows(tiny(train={"processes": count}), 1e-9)) for count in (1, processes))
+    one, several = (
+        dict(plans.rows(tiny(train={"processes": count}), 1e-9)) for count in (1, processes)
+    )
     assert several["sequences of each process"] == parts
     label = "hours of training at 1e-09 TFLOP/s a process"
     assert float(several[label]) == pytest.approx(hours * float(one[label]), rel=0.02)
 
 
 def test_a_divided_model_is_loaded_whole_by_each_process_of_a_node():
-    run = tiny(train={"processes": 4, "nodes": 2, "shard": True}, model={"num_layers": 8, "groups": [[4], [5]]})
+    run = tiny(
+        train={"processes": 4, "nodes": 2, "shard": True},
+        model={"num_layers": 8, "groups": [[4], [5]]},
+    )
     fixed = "weights, gradients, moments on a process"
     whole, divided = (
-        dict(plans.memory_rows(run.model_copy(update={"train": run.train.model_copy(update={"shard": shard})})))
+        dict(
+            plans.memory_rows(
+                run.model_copy(update={"train": run.train.model_copy(update={"shard": shard})})
+            )
+        )
         for shard in (False, True)
     )
     assert number(divided[fixed]) == pytest.approx(number(whole[fixed]) / 4, rel=0.05)
-    assert memory.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(run.model)  # weights, two moments, the model
+    assert memory.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(
+        run.model
+    )  # weights, two moments, the model
 
 
 def claim_notes(**keys) -> dict[int, str]:
     """Number of a claim -> what the plan says of it after its title."""
     (run,) = config.runs(keys).values()
-    return {int(note.split()[1]): note.split(") ", 1)[1] for note in plans.notes(run) if note.startswith("claim")}
+    return {
+        int(note.split()[1]): note.split(") ", 1)[1]
+        for note in plans.notes(run)
+        if note.startswith("claim")
+    }
 
 
 def test_the_plan_names_the_claims_that_no_result_can_uphold_and_what_would_help():
     (note,) = claim_notes(preset="demo").values()
-    assert note.startswith("cannot be upheld from 16 held-out sequences: with the noise of the demo")
+    assert note.startswith(
+        "cannot be upheld from 16 held-out sequences: with the noise of the demo"
+    )
     assert note.endswith("from 32 documents on (trajectories.tokens: 4096 or more).")
     assert list(claim_notes(preset="demo", trajectories={"tokens": 128 * 11})) == [3, 4]
     assert claim_notes(preset="demo", trajectories={"tokens": 128 * 32}) == {}
@@ -229,28 +313,47 @@ def test_the_plan_names_the_claims_that_no_result_can_uphold_and_what_would_help
 
 def test_the_plan_names_the_claims_that_a_run_is_not_asked_and_trends_of_too_few_checkpoints():
     tiny_notes = claim_notes(preset="tiny")
-    assert tiny_notes[4] == "is not asked: the claim needs at least 30 loop steps, and trajectories.loops is 6."
+    assert (
+        tiny_notes[4]
+        == "is not asked: the claim needs at least 30 loop steps, and trajectories.loops is 6."
+    )
     assert tiny_notes[2] == tiny_notes[12]
-    assert tiny_notes[2].startswith("cannot be judged: 2 checkpoints after warm-up, but a trend needs 3 (train.check")
+    assert tiny_notes[2].startswith(
+        "cannot be judged: 2 checkpoints after warm-up, but a trend needs 3 (train.check"
+    )
     assert {2, 3, 5, 12} <= claim_notes(preset="huginn-0125").keys()
 
 
 @pytest.mark.parametrize(
     ("changes", "recompute"),
-    [({}, False), ({"mlp": "gated"}, False), ({"norms": "pre"}, False), ({"groups": [[2, 3]]}, False), ({}, True)],
+    [
+        ({}, False),
+        ({"mlp": "gated"}, False),
+        ({"norms": "pre"}, False),
+        ({"groups": [[2, 3]]}, False),
+        ({}, True),
+    ],
     ids=str,
 )
 def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(changes, recompute):
     model = model_config(hidden_size=256, context_length=32, num_heads=4, **changes)
     found = cache_bytes(model, 4, recompute) - cache_bytes(model, 3, recompute)
     run = tiny().model_copy(update={"model": model, "train": train_config(recompute=recompute)})
-    more = run.model_copy(update={"model": model.model_copy(update={"mean_loops": model.mean_loops + 1})})
-    assert memory.activation_bytes(more) - memory.activation_bytes(run) == pytest.approx(found, rel=0.05)
+    more = run.model_copy(
+        update={"model": model.model_copy(update={"mean_loops": model.mean_loops + 1})}
+    )
+    assert memory.activation_bytes(more) - memory.activation_bytes(run) == pytest.approx(
+        found, rel=0.05
+    )
 
 
 def cache_bytes(model, steps, recompute):
-    """Bytes that the forward pass of one sequence keeps for the backward pass, besides the parameters."""
+    """Bytes that the forward pass of one sequence keeps for the backward pass, besides the
+    parameters.
+    """
     made = initialise(model, seed=1)
     tokens = torch.arange(model.context_length)[None] % model.vocab_size
     noise = EvaluationNoise(1, [0], model.context_length)
-    return saved_bytes(made, lambda: made(tokens, [steps] * len(model.groups), noise, None, recompute))
+    return saved_bytes(
+        made, lambda: made(tokens, [steps] * len(model.groups), noise, None, recompute)
+    )

@@ -16,7 +16,9 @@ from twoscale.training import processes
 from twoscale.training.processes import World, connected, init_distributed
 
 ITERATIONS = 6
-NOISY = {"loop_noise": 0.1}  # noise at every loop step, which each process must draw for its samples
+NOISY = {
+    "loop_noise": 0.1
+}  # noise at every loop step, which each process must draw for its samples
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
@@ -26,12 +28,19 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 def assert_same_run(one: Run, other: Run) -> None:
     """The loss curve, the loop counts and the weights are equal, except for the order of sums."""
     ours, theirs = (run.log(ITERATIONS).set_index("iteration") for run in (one, other))
-    counts, other_counts = (run.loops(ITERATIONS).set_index(["iteration", "group"])["loops"] for run in (one, other))
+    counts, other_counts = (
+        run.loops(ITERATIONS).set_index(["iteration", "group"])["loops"] for run in (one, other)
+    )
     assert counts.loc[:, "2"].tolist() == other_counts.loc[:, "2"].loc[ours.index].tolist()
     for measure in ("loss", "gradient_norm", "learning_rate"):
-        assert ours[measure].tolist() == pytest.approx(theirs.loc[ours.index, measure].tolist(), rel=1e-4), measure
-    assert ours["held_out_loss"].iloc[-1] == pytest.approx(theirs["held_out_loss"].iloc[-1], rel=1e-4)
-    # AdamW divides a gradient near zero by its own size, so rounding may move a weight by part of a step (1e-2)
+        assert ours[measure].tolist() == pytest.approx(
+            theirs.loc[ours.index, measure].tolist(), rel=1e-4
+        ), measure
+    assert ours["held_out_loss"].iloc[-1] == pytest.approx(
+        theirs["held_out_loss"].iloc[-1], rel=1e-4
+    )
+    # AdamW divides a gradient near zero by its own size, so rounding may move a weight by part of a
+    # step (1e-2)
     for name, tensor in weights(one).items():
         torch.testing.assert_close(tensor, weights(other)[name], rtol=1e-4, atol=1e-3, msg=name)
 
@@ -43,7 +52,9 @@ def alone(tmp_path_factory) -> Run:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory) -> Run:
-    return Run(tmp_path_factory.mktemp("two"), NOISY).succeed(0, ITERATIONS, processes=2, log_every=1)
+    return Run(tmp_path_factory.mktemp("two"), NOISY).succeed(
+        0, ITERATIONS, processes=2, log_every=1
+    )
 
 
 def test_two_processes_train_the_model_of_one(alone, two):
@@ -87,12 +98,21 @@ def two_alike():
 def test_tensors_of_one_dtype_are_averaged_together(backend, two_alike, monkeypatch):
     sent = []
     monkeypatch.setattr(dist, "get_backend", lambda: backend)
-    monkeypatch.setattr(dist, "all_reduce", lambda values, op=dist.ReduceOp.SUM: sent.append((values.clone(), op)))
-    tensors = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0), torch.ones(2, dtype=torch.float64)]
+    monkeypatch.setattr(
+        dist, "all_reduce", lambda values, op=dist.ReduceOp.SUM: sent.append((values.clone(), op))
+    )
+    tensors = [
+        torch.arange(6.0).reshape(2, 3),
+        torch.tensor(7.0),
+        torch.ones(2, dtype=torch.float64),
+    ]
     tensors.append(torch.arange(8.0).reshape(2, 4).T)  # not contiguous
     before = [tensor.clone() for tensor in tensors]
     two_alike.average(tensors)
-    assert [(values.dtype, len(values)) for values, _ in sent] == [(torch.float32, 15), (torch.float64, 2)]
+    assert [(values.dtype, len(values)) for values, _ in sent] == [
+        (torch.float32, 15),
+        (torch.float64, 2),
+    ]
     assert {op for _, op in sent} == {dist.ReduceOp.AVG if backend == "nccl" else dist.ReduceOp.SUM}
     for tensor, old in zip(tensors, before, strict=True):
         assert torch.equal(tensor, old if backend == "nccl" else old / 2)
@@ -103,10 +123,18 @@ def test_a_process_whose_team_does_not_answer_ends_in_one_sentence(nodes, monkey
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if nodes == "one":
         address = {machine.STORE: str(tmp_path / "processes")}
-    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", **address}.items():
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "1",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        **address,
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(processes, "TIMEOUT", timedelta(seconds=1))
-    with pytest.raises(InputError, match=r"^training: lost the connection to another process"), connected(2):
+    with (
+        pytest.raises(InputError, match=r"^training: lost the connection to another process"),
+        connected(2),
+    ):
         init_distributed("cpu", 2)
 
 

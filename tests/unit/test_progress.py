@@ -9,7 +9,9 @@ from twoscale import base
 
 @pytest.fixture
 def log(capsys):
-    """Amount, total and text of the lines that the meter has printed; captured standard error is not a terminal."""
+    """Amount, total and text of the lines that the meter has printed; captured standard error is
+    not a terminal.
+    """
 
     def lines():
         found = [line for line in capsys.readouterr().err.splitlines() if line]
@@ -42,4 +44,6 @@ def test_work_without_a_total_is_counted_and_other_processes_print_nothing(capsy
     for visible in (True, False):
         with base.meter("documents", None, "documents", visible=visible) as bar:
             bar.update(5)
-    assert re.fullmatch(r"documents: 0\.0+ \[.*\n*documents: 5\.0+ \[.*\n*", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"documents: 0\.0+ \[.*\n*documents: 5\.0+ \[.*\n*", capsys.readouterr().err
+    )

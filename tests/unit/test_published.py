@@ -1,4 +1,6 @@
-"""Published models: the values of their own code, and one sentence for every folder that cannot be used."""
+"""Published models: the values of their own code, and one sentence for every folder that cannot be
+used.
+"""
 
 import json
 import re
@@ -22,9 +24,21 @@ from twoscale.model.published.folder import PublishedFolder, folder_layer
 from twoscale.model.published.weights import open_published
 
 GOLDEN = ROOT / "tests" / "golden" / "published"
-NAMES = ("huginn", "llama", "olmo", "ouro", "parcae", "parcae-linear", "parcae-add", "parcae-values", "ladder")
+NAMES = (
+    "huginn",
+    "llama",
+    "olmo",
+    "ouro",
+    "parcae",
+    "parcae-linear",
+    "parcae-add",
+    "parcae-values",
+    "ladder",
+)
 ROUNDED = {"rtol": 0, "atol": 1e-5}  # their code rounds to float32 within a pass
-TOLERANCES = {name: {"rtol": 0, "atol": 1e-9} for name in ("parcae-values", "ladder")}  # float64 throughout
+TOLERANCES = {
+    name: {"rtol": 0, "atol": 1e-9} for name in ("parcae-values", "ladder")
+}  # float64 throughout
 
 
 def golden(name):
@@ -32,7 +46,9 @@ def golden(name):
     folder = GOLDEN / name
     model = open_published(folder, PublishedFolder(folder).model_config(), torch.float64, "cpu")
     values = load_file(folder / "expected.safetensors")
-    return model, {key: value.double() if value.is_floating_point() else value for key, value in values.items()}
+    return model, {
+        key: value.double() if value.is_floating_point() else value for key, value in values.items()
+    }
 
 
 def given(values):
@@ -57,7 +73,9 @@ def test_every_state_and_logit_is_that_of_the_published_code(name):
 
 
 def exit_steps(model, states, threshold):
-    """Loop steps (B, T) after which the criterion exit_gate lets tokens with these states (K + 1, B, T, C) go."""
+    """Loop steps (B, T) after which the criterion exit_gate lets tokens with these states (K + 1,
+    B, T, C) go.
+    """
     rows = states.flatten(1, 2)
     criterion = make_criterion("exit_gate", threshold)
     memory, steps = criterion.start(rows[0]), torch.full(rows.shape[1:2], len(rows) - 1)
@@ -75,8 +93,11 @@ def test_gates_and_exits_are_those_of_ouro():
         chosen = values["logits"].gather(0, (steps - 1)[None, ..., None].expand(1, -1, -1, 40))[0]
         expected = values[f"logits_exit_threshold_{threshold}"]
         torch.testing.assert_close(chosen, expected, **ROUNDED)
-        # all loops of earlier tokens are seen by later ones there, so states are compared at the first token only
-        logits, counts = evaluate(model, values["tokens"], make_criterion("exit_gate", threshold), 4, given(values))
+        # all loops of earlier tokens are seen by later ones there, so states are compared at the
+        # first token only
+        logits, counts = evaluate(
+            model, values["tokens"], make_criterion("exit_gate", threshold), 4, given(values)
+        )
         assert torch.equal(counts.loop_steps[0, :, 0], steps[:, 0])
         torch.testing.assert_close(logits[:, 0], expected[:, 0], **ROUNDED)
 
@@ -121,10 +142,16 @@ ADAPTER = "transformer.adapter.weight"
 DAMAGES = {
     "No such file": lambda file: file.unlink(),
     "cannot be read (the file is cut": lambda file: file.write_bytes(file.read_bytes()[:-10]),
-    f"tensor {ADAPTER}: found the shape (16, 16), expected (16, 32)": {ADAPTER: torch.zeros(16, 16)},
-    "found the unknown tensor transformer.extra.weight": {"transformer.extra.weight": torch.zeros(2)},
+    f"tensor {ADAPTER}: found the shape (16, 16), expected (16, 32)": {
+        ADAPTER: torch.zeros(16, 16)
+    },
+    "found the unknown tensor transformer.extra.weight": {
+        "transformer.extra.weight": torch.zeros(2)
+    },
     f"found no tensor {ADAPTER}": {ADAPTER: None},
-    f"tensor {ADAPTER}: found the dtype torch.int32": {ADAPTER: torch.zeros(16, 32, dtype=torch.int32)},
+    f"tensor {ADAPTER}: found the dtype torch.int32": {
+        ADAPTER: torch.zeros(16, 32, dtype=torch.int32)
+    },
     f"tensor {ADAPTER}: found NaN": {ADAPTER: torch.full((16, 32), torch.nan)},
 }
 
@@ -136,7 +163,11 @@ def test_what_is_missing_damaged_or_unknown_is_named(folder, sentence):
     if callable(damage):
         damage(file)
     else:
-        kept = {name: tensor for name, tensor in (load_file(file) | damage).items() if tensor is not None}
+        kept = {
+            name: tensor
+            for name, tensor in (load_file(file) | damage).items()
+            if tensor is not None
+        }
         save_file(kept, file)
     with pytest.raises(InputError, match=re.escape(sentence)):
         opened(folder)
@@ -151,7 +182,9 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_read(fold
 def test_a_config_of_another_model_is_refused_with_the_key_that_differs(folder):
     with pytest.raises(InputError, match=r"config key model\.num_heads: found 2, expected 4"):
         opened(folder, num_heads=2, num_kv_heads=None)
-    with pytest.raises(InputError, match=r"config key model\.context_length: found 33, expected at most 32"):
+    with pytest.raises(
+        InputError, match=r"config key model\.context_length: found 33, expected at most 32"
+    ):
         opened(folder, context_length=33)
     opened(folder, num_kv_heads=None, embedding_scale=None, context_length=8)
 
@@ -212,36 +245,64 @@ def test_an_early_exit_step_of_ouro_is_the_published_number_of_loops(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("huginn", {"model_type": "gpt2"}, 'model_type = "gpt2", expected one of huginn_raven, ouro'),
+        (
+            "huginn",
+            {"model_type": "gpt2"},
+            'model_type = "gpt2", expected one of huginn_raven, ouro',
+        ),
         ("huginn", {"nonlin_name": "GELU"}, 'nonlin_name = "GELU", expected "SiLU"'),
         ("huginn", {"initial_state_mode": "skip-adapter"}, 'initial_state_mode = "skip-adapter"'),
         ("huginn", {"head_dim": 8}, "head_dim = 8, expected 4"),
         ("huginn", {"n_embd": None}, "n_embd = null, expected a whole number of at least 1"),
         ("huginn", {"num_key_value_heads": 2}, "num_key_value_heads = 2, expected 4"),
-        ("ouro", {"num_attention_heads": 3, "head_dim": None}, "config key model.num_heads: found 3"),
+        (
+            "ouro",
+            {"num_attention_heads": 3, "head_dim": None},
+            "config key model.num_heads: found 3",
+        ),
         ("ouro", {"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_scaling = "),
-        ("ouro", {"rope_parameters": {"full_attention": {"rope_theta": 700.0}}}, "rope_parameters = "),
-        ("ouro", {"rope_theta": 500.0, "rope_parameters": {"rope_theta": 700.0}}, "rope_theta = 500.0, expected 700"),
+        (
+            "ouro",
+            {"rope_parameters": {"full_attention": {"rope_theta": 700.0}}},
+            "rope_parameters = ",
+        ),
+        (
+            "ouro",
+            {"rope_theta": 500.0, "rope_parameters": {"rope_theta": 700.0}},
+            "rope_theta = 500.0, expected 700",
+        ),
         ("ouro", {"early_exit_step": "two"}, 'early_exit_step = "two", expected a whole number'),
         ("parcae-add", {"model_class_name": "GPT"}, 'model_class_name = "GPT", expected one of'),
         ("parcae-add", {"recurrent_num_heads": 2}, "recurrent_num_heads = 2, expected 4"),
         ("parcae-add", {"clip_qkv": 8}, "clip_qkv = 8, expected null"),
         ("parcae-add", {"recurrent_rope_dims": 4}, "recurrent_rope_dims = 4, expected 2"),
         ("ladder", {"depth_scale_mode": "none"}, 'depth_scale_mode = "none", expected one of'),
-        ("ladder", {"final_eval_active_core_repetitions": 1.5}, "final_eval_active_core_repetitions = 1.5, expected a"),
+        (
+            "ladder",
+            {"final_eval_active_core_repetitions": 1.5},
+            "final_eval_active_core_repetitions = 1.5, expected a",
+        ),
     ],
 )
 def test_an_option_that_is_not_supported_is_named(tmp_path, name, options, expected):
     folder = copied(name, tmp_path)
     edit(folder, **options)
-    with pytest.raises(InputError, match=re.escape(f"found {expected}" if "config key" not in expected else expected)):
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"found {expected}" if "config key" not in expected else expected),
+    ):
         PublishedFolder(folder).model_config()
 
 
 def test_tensors_that_have_no_effect_are_dropped(tmp_path):
-    """Tables of rotations, a head that is tied, and gates and tables of value embeddings without the other."""
+    """Tables of rotations, a head that is tied, and gates and tables of value embeddings without
+    the other.
+    """
     huginn, parcae = (copied(name, tmp_path) for name in ("huginn", "parcae"))
-    rewrite(huginn / "model-00001-of-00002.safetensors", lambda t: t.update({"lm_head.weight": torch.zeros(40, 16)}))
+    rewrite(
+        huginn / "model-00001-of-00002.safetensors",
+        lambda t: t.update({"lm_head.weight": torch.zeros(40, 16)}),
+    )
     for folder, name in ((huginn, "freqs_cis"), (parcae, "ve_gate")):
         assert any(name in tensor for tensor in PublishedFolder(folder).shapes)
         opened(folder)
@@ -253,17 +314,29 @@ def test_tensors_that_have_no_effect_are_dropped(tmp_path):
 def test_a_parcae_folder_needs_no_more_keys_than_the_tensors_leave_open(tmp_path):
     folder = copied("parcae-linear", tmp_path)
     expected = keys_of(folder)
-    (folder / "config.json").write_text('{"_class_name": "ParcaeConfig", "num_heads": 4, "mean_recurrence": 3}')
+    (folder / "config.json").write_text(
+        '{"_class_name": "ParcaeConfig", "num_heads": 4, "mean_recurrence": 3}'
+    )
     found = keys_of(folder)
     assert {key for key in found if found[key] != expected[key]} == {"embedding_scale", "state_std"}
-    assert (found["state_std"], PublishedFolder(folder).description.max_context_length) == (0.005, 1024)
+    assert (found["state_std"], PublishedFolder(folder).description.max_context_length) == (
+        0.005,
+        1024,
+    )
 
 
-def test_a_folder_without_a_preset_starts_from_neither_text_nor_sizes_nor_name_of_the_demo(tmp_path):
+def test_a_folder_without_a_preset_starts_from_neither_text_nor_sizes_nor_name_of_the_demo(
+    tmp_path,
+):
     folder = write_folder("ouro", tmp_path / "ouro")
     edit(folder, max_position_embeddings=4096)
-    user = {"preset": "demo", "model": {"source": "published", "folder": str(folder)}}  # config.yaml names the demo
-    with pytest.raises(InputError, match=r"config key data\.source: found nothing \(null\), expected "):
+    user = {
+        "preset": "demo",
+        "model": {"source": "published", "folder": str(folder)},
+    }  # config.yaml names the demo
+    with pytest.raises(
+        InputError, match=r"config key data\.source: found nothing \(null\), expected "
+    ):
         config.runs(user)
     ((name, run),) = config.runs(user | {"data": {"source": "fineweb"}}).items()
     assert (name, run.model.context_length, run.data.held_out_tokens) == ("published", 512, 131_072)
@@ -271,18 +344,38 @@ def test_a_folder_without_a_preset_starts_from_neither_text_nor_sizes_nor_name_o
     assert chosen.data == config.runs({"preset": "overnight"})["overnight"].data
 
 
-def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_and_no_longer_text(tmp_path):
+def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_and_no_longer_text(
+    tmp_path,
+):
     folder = write_folder("ouro", tmp_path / "ouro")
     edit(folder, total_ut_steps=5, max_position_embeddings=32)
-    user = {"model": {"source": "published", "folder": str(folder)}, "data": {"source": "python_docs"}}
+    user = {
+        "model": {"source": "published", "folder": str(folder)},
+        "data": {"source": "python_docs"},
+    }
     run = config.runs(user)["published"]
     assert run.scaling.loops == (1, 2, 3, 4, 5, 6, 8)
-    assert run.exits.criteria["exit_gate"].thresholds == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    assert run.exits.criteria["exit_gate"].thresholds == (
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.9,
+        1.0,
+    )
     assert run.model.context_length == run.exits.latency_tokens == 32
 
 
 def test_keys_of_a_folder_may_be_strings_as_in_the_options_of_snakemake(tmp_path):
-    model = {"source": "published", "folder": str(write_folder("ouro", tmp_path / "ouro")), "context_length": "32"}
+    model = {
+        "source": "published",
+        "folder": str(write_folder("ouro", tmp_path / "ouro")),
+        "context_length": "32",
+    }
     user = {"model": model, "data": {"source": "python_docs"}, "scaling": {"loops": ["1", "4"]}}
     run = config.runs(user | {"path_types": {"window": "3", "max_period": "2"}})["published"]
     assert (run.scaling.loops, run.path_types.window) == ((1, 4), 3)
@@ -303,7 +396,10 @@ def test_positions_of_a_float64_model_are_not_rounded_to_float32():
     rotary = next(module for module in model.modules() if hasattr(module, "cos"))
     frequency = 1000.0 ** -torch.tensor([0.0, 0.5], dtype=torch.float64)
     torch.testing.assert_close(
-        rotary.cos[:, 0], torch.outer(torch.arange(32.0).double(), frequency).cos(), rtol=0, atol=1e-15
+        rotary.cos[:, 0],
+        torch.outer(torch.arange(32.0).double(), frequency).cos(),
+        rtol=0,
+        atol=1e-15,
     )
 
 

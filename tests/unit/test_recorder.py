@@ -1,4 +1,6 @@
-"""The recorder: tables of modules with known loops, and of the project's own model against those of extraction."""
+"""The recorder: tables of modules with known loops, and of the project's own model against those of
+extraction.
+"""
 
 import re
 import subprocess
@@ -67,13 +69,17 @@ def model(*cells: Cell, **options) -> Model:
 
 
 def tokens(sequences: int = 2, length: int = 3) -> torch.Tensor:
-    return torch.randint(11, (sequences, length), generator=torch.Generator().manual_seed(sequences))
+    return torch.randint(
+        11, (sequences, length), generator=torch.Generator().manual_seed(sequences)
+    )
 
 
 CORE = {"core": Loop("cells.0", initial=Input("cells.0", "state"))}
 
 
-def record(folder: Path, module: nn.Module, loops=CORE, texts=None, **options) -> dict[str, pd.DataFrame]:
+def record(
+    folder: Path, module: nn.Module, loops=CORE, texts=None, **options
+) -> dict[str, pd.DataFrame]:
     with Recorder(module, loops, folder, iteration=3, **options):
         for text in [tokens()] if texts is None else texts:
             module(text)
@@ -81,7 +87,10 @@ def record(folder: Path, module: nn.Module, loops=CORE, texts=None, **options) -
 
 
 def read(folder: Path, iteration: int = 3) -> dict[str, pd.DataFrame]:
-    return {table: tables.read(table, table_path(folder, table, iteration)) for table in trajectories.TABLES}
+    return {
+        table: tables.read(table, table_path(folder, table, iteration))
+        for table in trajectories.TABLES
+    }
 
 
 def column(frames: dict[str, pd.DataFrame], measure: str, k: int) -> np.ndarray:
@@ -96,7 +105,9 @@ def test_the_tables_of_the_own_model_are_those_of_extraction(tmp_path):
     outputs = {table: tmp_path / "extracted" / f"{table}.parquet" for table in trajectories.TABLES}
     settings = TrajectoriesConfig(loops=LOOPS, tokens=32, batch_size=2, dtype="float64")
     text = held_out(texts, sequences=range(4))
-    trajectories.extract(checkpoint(own, 5, 3), text, settings, PathTypesConfig(window=4, max_period=3), outputs)
+    trajectories.extract(
+        checkpoint(own, 5, 3), text, settings, PathTypesConfig(window=4, max_period=3), outputs
+    )
 
     groups = {label: f"groups.{number}" for number, label in enumerate(config.group_labels)}
     criteria = PathTypesConfig(window=4, max_period=3)
@@ -112,7 +123,9 @@ def test_the_tables_of_the_own_model_are_those_of_extraction(tmp_path):
         pd.testing.assert_frame_equal(recorded[table], wanted, check_dtype=False, check_exact=True)
 
 
-def test_a_rotation_has_its_known_angle_and_its_orbit_is_found_in_a_loop_shorter_than_the_window(tmp_path):
+def test_a_rotation_has_its_known_angle_and_its_orbit_is_found_in_a_loop_shorter_than_the_window(
+    tmp_path,
+):
     class Rotation(nn.Module):
         def forward(self, x):
             return torch.stack([-x[..., 1], x[..., 0]], dim=-1)
@@ -131,10 +144,13 @@ def test_a_rotation_has_its_known_angle_and_its_orbit_is_found_in_a_loop_shorter
         module(torch.randn(5, 2, dtype=torch.float64))  # without an axis of tokens
     frames = read(tmp_path)
     np.testing.assert_allclose(column(frames, "cosine", 4), 0, atol=1e-7)
-    assert set(zip(frames["token_paths"]["path_type"], frames["token_paths"]["period"], strict=True)) == {
-        ("orbiting", 4)
-    }
-    assert (frames["token_paths"]["sequence"].tolist(), set(frames["token_paths"]["position"])) == ([*range(5)], {0})
+    assert set(
+        zip(frames["token_paths"]["path_type"], frames["token_paths"]["period"], strict=True)
+    ) == {("orbiting", 4)}
+    assert (frames["token_paths"]["sequence"].tolist(), set(frames["token_paths"]["position"])) == (
+        [*range(5)],
+        {0},
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,7 +214,10 @@ def test_masked_tokens_have_no_row_and_positions_count_the_others(tmp_path):
     np.testing.assert_array_equal(masked[names], whole[mask.flatten().bool().numpy()][names])
 
 
-TWO = {name: Loop(f"cells.{i}", Input(f"cells.{i}", "state")) for i, name in enumerate(("slow", "fast"))}
+TWO = {
+    name: Loop(f"cells.{i}", Input(f"cells.{i}", "state"))
+    for i, name in enumerate(("slow", "fast"))
+}
 
 
 def test_decoded_states_give_the_cross_entropy_of_as_many_loops(tmp_path):
@@ -209,7 +228,9 @@ def test_decoded_states_give_the_cross_entropy_of_as_many_loops(tmp_path):
     for loops, rows in quality.groupby("loops"):
         module.loops = loops
         logits = module(text)[:, :-1]
-        wanted = nn.functional.cross_entropy(logits.transpose(1, 2), text[:, 1:], reduction="none").mean(1)
+        wanted = nn.functional.cross_entropy(
+            logits.transpose(1, 2), text[:, 1:], reduction="none"
+        ).mean(1)
         np.testing.assert_allclose(rows["ce"], wanted, rtol=1e-12)
         assert set(rows["tokens"]) == {4}
 
@@ -219,7 +240,9 @@ def test_no_hook_is_left_and_the_model_computes_what_it_computed(tmp_path):
     before = module(tokens())
     with Recorder(module, CORE, tmp_path, iteration=3):
         assert torch.equal(module(tokens()), before)
-    hooks = [h for part in module.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
+    hooks = [
+        h for part in module.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)
+    ]
     assert hooks == []
 
 
@@ -229,7 +252,10 @@ def test_a_failure_leaves_the_old_files(tmp_path):
     again = {"iteration": 3, "replace": True}
     with pytest.raises(ZeroDivisionError), Recorder(model(), CORE, tmp_path, **again):
         raise ZeroDivisionError
-    with pytest.raises(InputError, match="found no forward pass"), Recorder(model(), CORE, tmp_path, **again):
+    with (
+        pytest.raises(InputError, match="found no forward pass"),
+        Recorder(model(), CORE, tmp_path, **again),
+    ):
         pass
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert len(before) == 7
@@ -241,9 +267,21 @@ def test_a_failure_leaves_the_old_files(tmp_path):
         ({}, {}, "found no looped group, expected at least one"),
         ({"core": "cells"}, {}, "group core: found no call of cells in a forward pass"),
         ({"core": Output("cells.0", lambda x: None)}, {}, "found the state NoneType"),
-        ({"core": Loop("cells.0", Output("embedding", lambda x: x[:1]))}, {}, r"found x\^0 of shape \(1, 3, 4\)"),
-        (CORE, {"mask": lambda tokens: tokens[:, 1:]}, r"mask of the model's call: found the shape \(2, 2\)"),
-        ({"core": Output("head", lambda logits: logits[..., :4])}, {}, "found 1 loop steps in a forward pass"),
+        (
+            {"core": Loop("cells.0", Output("embedding", lambda x: x[:1]))},
+            {},
+            r"found x\^0 of shape \(1, 3, 4\)",
+        ),
+        (
+            CORE,
+            {"mask": lambda tokens: tokens[:, 1:]},
+            r"mask of the model's call: found the shape \(2, 2\)",
+        ),
+        (
+            {"core": Output("head", lambda logits: logits[..., :4])},
+            {},
+            "found 1 loop steps in a forward pass",
+        ),
         (CORE, {"decode": lambda x: torch.zeros(2, 4, 5, 1)}, r"decode: found \(2, 4, 5, 1\)"),
     ],
 )
@@ -255,17 +293,29 @@ def test_wrong_input_is_one_sentence(loops, options, message, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loops": {"core": "cels.0"}}, r"^group core: found no module 'cels.0' in Model, .* such as cells\.0, cells"),
+        (
+            {"loops": {"core": "cels.0"}},
+            r"^group core: found no module 'cels.0' in Model, .* such as cells\.0, cells",
+        ),
         (
             {"loops": {"core": Loop("cells.0", Input("embed"))}},
             "no module 'embed' in Model, .* such as embedding",
         ),
-        ({"exits": {"step_norm": ["0.1"]}}, "^exits.step_norm: found '0.1', expected a number > 0.$"),
-        ({"exits": {"step_norm": "0.1"}}, "^exits.step_norm: found '0.1', expected a list of thresholds.$"),
+        (
+            {"exits": {"step_norm": ["0.1"]}},
+            "^exits.step_norm: found '0.1', expected a number > 0.$",
+        ),
+        (
+            {"exits": {"step_norm": "0.1"}},
+            "^exits.step_norm: found '0.1', expected a list of thresholds.$",
+        ),
         ({"exits": {"kl": 0.1}}, "^exits.kl: found 0.1, expected a list of thresholds.$"),
         ({"exits": {"kl": [float("nan")]}}, "^exits.kl: found nan, expected a number > 0.$"),
         ({"exits": {"argmax_stability": [0.5]}}, "found 0.5, expected a whole number"),
-        ({"exits": {Cell: [0.5]}}, "^exits: found the key .*Cell.*, expected the name or class of an exit criterion"),
+        (
+            {"exits": {Cell: [0.5]}},
+            "^exits: found the key .*Cell.*, expected the name or class of an exit criterion",
+        ),
         ({"iteration": "3"}, "found iteration = '3', expected a whole number"),
         ({"trained_loops": 0}, "found trained_loops = 0, expected a whole number, at least 1"),
     ],
@@ -288,9 +338,17 @@ def test_thresholds_may_be_numbers_of_numpy_and_torch(thresholds, tmp_path):
 @pytest.mark.parametrize(
     ("loops", "options", "message"),
     [
-        (CORE, {"mask": "attention_mask"}, "Model: found no argument 'attention_mask' in a call, expected one of tok"),
+        (
+            CORE,
+            {"mask": "attention_mask"},
+            "Model: found no argument 'attention_mask' in a call, expected one of tok",
+        ),
         (CORE, {"tokens": 1}, "Model: found no argument 1 in a call, expected one of 0"),
-        ({"core": Output("cells.0", "state")}, {}, "cells.0: found no 'state' in the Tensor that the module returns"),
+        (
+            {"core": Output("cells.0", "state")},
+            {},
+            "cells.0: found no 'state' in the Tensor that the module returns",
+        ),
     ],
 )
 def test_an_argument_or_entry_that_a_call_lacks_is_one_sentence(loops, options, message, tmp_path):
@@ -311,20 +369,27 @@ class Changing(Model):
 
 
 @pytest.mark.parametrize(("change", "found"), [(1, "more than 6"), (-1, "3")])
-def test_a_number_of_loop_steps_that_changes_is_refused_with_what_is_possible(change, found, tmp_path):
+def test_a_number_of_loop_steps_that_changes_is_refused_with_what_is_possible(
+    change, found, tmp_path
+):
     module, calls = Changing(change), []
     module.cells[0].register_forward_hook(lambda *_: calls.append(1))
     expected = (
-        f"found {found} loop steps in a forward pass, expected {5 + change} as in the first one; record each loop"
+        f"found {found} loop steps in a forward pass, expected {5 + change} as in the first one;"
+        f" record each loop"
     )
     with pytest.raises(InputError, match=f"group core: {expected} count into a folder of its own"):
         record(tmp_path, module, texts=[tokens()] * 3)
-    assert len(calls) == (6 + 7 if change > 0 else 4 + 3)  # further steps stop the pass; the rest does not run
+    assert len(calls) == (
+        6 + 7 if change > 0 else 4 + 3
+    )  # further steps stop the pass; the rest does not run
 
 
 def test_decode_may_call_the_looped_module(tmp_path):
     module = model()
-    record(tmp_path, module, texts=[tokens()] * 2, decode=lambda x: module.head(module.cells[0](x, x)))
+    record(
+        tmp_path, module, texts=[tokens()] * 2, decode=lambda x: module.head(module.cells[0](x, x))
+    )
     quality = tables.read("scaling_quality", table_path(tmp_path, "scaling_quality", 3))
     assert quality["loops"].max() == LOOPS
 
@@ -349,7 +414,10 @@ def test_the_first_state_that_is_not_finite_is_named(value, tmp_path):
     """The first text has two sequences and LOOPS loop steps."""
     place = LOOPS + 2, 1, 2, 0
     module = model(Failing(place, value))
-    where = f"^group core, loop step 2, sequence 3, position 2: found a state of norm {min(value, np.inf):g}, expected"
+    where = (
+        f"^group core, loop step 2, sequence 3, position 2: found a state of norm"
+        f" {min(value, np.inf):g}, expected"
+    )
     with pytest.raises(InputError, match=where.replace("1e+200", "inf")):
         record(tmp_path, module, texts=[tokens()] * 2, decode=module.head)
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
@@ -372,14 +440,17 @@ def test_the_first_loss_that_is_not_finite_is_named(tmp_path):
         return logits
 
     with pytest.raises(
-        InputError, match=r"^decode, loop step 1, sequence 1, position 0: found a loss of nan, expected"
+        InputError,
+        match=r"^decode, loop step 1, sequence 1, position 0: found a loss of nan, expected",
     ):
         record(tmp_path, module, decode=decode)
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("measure", [draw_run, write_card])
-def test_a_recording_of_an_older_version_with_such_states_is_refused_before_anything_is_drawn(measure, tmp_path):
+def test_a_recording_of_an_older_version_with_such_states_is_refused_before_anything_is_drawn(
+    measure, tmp_path
+):
     module = model()
     record(tmp_path, module, decode=module.head)
     path = table_path(tmp_path, "trajectories", 3)
@@ -387,18 +458,27 @@ def test_a_recording_of_an_older_version_with_such_states_is_refused_before_anyt
     norms = table["state_norm"].to_pylist()
     norms[7] = None
     place = table.schema.get_field_index("state_norm")
-    pq.write_table(table.set_column(place, table.schema.field(place), [pa.array(norms, pa.float32())]), path)
-    with pytest.raises(InputError, match=r"group core, k 1, .*measure state_norm, .*expected finite numbers"):
+    pq.write_table(
+        table.set_column(place, table.schema.field(place), [pa.array(norms, pa.float32())]), path
+    )
+    with pytest.raises(
+        InputError, match=r"group core, k 1, .*measure state_norm, .*expected finite numbers"
+    ):
         measure(tmp_path)
     assert not [*tmp_path.glob("*.svg"), *tmp_path.glob("*.pdf"), *tmp_path.glob("*.md")]
 
 
 def test_states_from_elsewhere_are_appended_with_their_documents_and_drift(tmp_path):
     states = torch.randn(3, 5, CHANNELS, generator=torch.Generator().manual_seed(0))
-    b, a = ([start * rate**k for k in range(LOOPS + 1)] for start, rate in ((states, 0.5), (states * 0.5**LOOPS, 0.8)))
+    b, a = (
+        [start * rate**k for k in range(LOOPS + 1)]
+        for start, rate in ((states, 0.5), (states * 0.5**LOOPS, 0.8))
+    )
     mask = torch.ones(3, 5).tril().bool()
     with StateTables(tmp_path, iteration=3) as recorded:
-        recorded.append(RecordedBatch({"b": b, "a": a}, frozenset({"a"}), mask=mask, documents=[7, 7, 9]))
+        recorded.append(
+            RecordedBatch({"b": b, "a": a}, frozenset({"a"}), mask=mask, documents=[7, 7, 9])
+        )
     found = read(tmp_path)
     rates = found["token_paths"].groupby("group")["contraction_rate"].median().to_dict()
     assert rates == pytest.approx({"a": 0.8, "b": 0.5}, rel=1e-5)
@@ -420,7 +500,9 @@ def test_a_recorded_run_has_the_figures_that_its_tables_allow(tmp_path):
     assert [path.name for path in draw_run(tmp_path / "two")] == drawn(
         "fig1", "fig2", "fig3", "fig5", "path_types", "scaling"
     )
-    assert [path.name for path in draw_run(tmp_path / "one")] == drawn("fig1", "fig3", "fig5", "path_types")
+    assert [path.name for path in draw_run(tmp_path / "one")] == drawn(
+        "fig1", "fig3", "fig5", "path_types"
+    )
     assert all(path.stat().st_size > 1000 for path in tmp_path.glob("*/*.pdf"))
 
 
@@ -462,7 +544,12 @@ def test_a_drifting_module_is_recorded_with_its_regime_and_figures_of_directions
 def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp_path):
     for in_turns in (False, True):
         folder = tmp_path / str(in_turns)
-        record(folder, model(Cell(0.9), Cell(0.5), in_turns=in_turns), TWO, word=lambda token: f"w{token}")
+        record(
+            folder,
+            model(Cell(0.9), Cell(0.5), in_turns=in_turns),
+            TWO,
+            word=lambda token: f"w{token}",
+        )
         states = read_states(folder / "states.safetensors")
         paths = fig1.paths_of(state_paths(states, "mine"))
         assert len(fig1.hand_offs(fig1.split(paths.sites))) == (not in_turns)
@@ -473,7 +560,10 @@ def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp
 def run_examples(folder, *names):
     """Run code blocks of the page one after another, as one script in a folder."""
     page = (ROOT / "docs" / "recorder.md").read_text()
-    code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}
+    code = {
+        block.partition("\n")[0]: block
+        for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    }
     script = folder / "example.py"
     script.write_text("".join(code[f"# {name}.py"] for name in names))
     subprocess.run([sys.executable, script.name], cwd=folder, check=True)
@@ -494,4 +584,6 @@ def test_the_examples_of_the_page_run_as_printed(tmp_path):
 def test_states_of_a_trace_of_nnsight_give_the_tables_of_the_recorder(tmp_path):
     pytest.importorskip("nnsight", reason="needs nnsight: pip install nnsight")
     run_examples(tmp_path, "record", "save", "traced")
-    assert [path.name for path in draw_run(tmp_path / "results/traced")] == drawn("fig1", "fig3", "fig5", "path_types")
+    assert [path.name for path in draw_run(tmp_path / "results/traced")] == drawn(
+        "fig1", "fig3", "fig5", "path_types"
+    )

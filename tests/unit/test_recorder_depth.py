@@ -1,4 +1,6 @@
-"""Recorded modules beyond their trained loops: spectrum, exits, predictions and the depth card, with known answers."""
+"""Recorded modules beyond their trained loops: spectrum, exits, predictions and the depth card,
+with known answers.
+"""
 
 import json
 import re
@@ -38,7 +40,9 @@ class Affine(nn.Module):
 
 
 class Looped(nn.Module):
-    """A module in a loop, whose result `take` picks; `between` is what the model does between two calls."""
+    """A module in a loop, whose result `take` picks; `between` is what the model does between two
+    calls.
+    """
 
     def __init__(self, step, loops=12, take=lambda found: found, between=lambda x, k: x):
         super().__init__()
@@ -51,12 +55,16 @@ class Looped(nn.Module):
 
 
 def states(sequences=2, length=3, size=SIZE):
-    return torch.randn(sequences, length, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return torch.randn(
+        sequences, length, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def spectrum(model, tmp_path, loops=None, given=None, **options):
     given = states() if given is None else given
-    frame = record_spectrum(model, loops or {"core": "step"}, tmp_path, 7, lambda: model(given), **options)
+    frame = record_spectrum(
+        model, loops or {"core": "step"}, tmp_path, 7, lambda: model(given), **options
+    )
     return frame.set_index(["reading", "sequence"])
 
 
@@ -64,7 +72,9 @@ NON_NORMAL = [[0.9, 5.0, 0, 0], [0, 0.5, 3.0, 0], [0, 0, 0.1, 1.0], [0, 0, 0, -0
 TURN = [[0.0, -0.8, 0, 0], [0.8, 0.0, 0, 0], [0, 0, 0.2, 0], [0, 0, 0, 0.1]]
 
 
-@pytest.mark.parametrize(("matrix", "radius", "angle"), [(NON_NORMAL, 0.9, 0.0), (TURN, 0.8, np.pi / 2)])
+@pytest.mark.parametrize(
+    ("matrix", "radius", "angle"), [(NON_NORMAL, 0.9, 0.0), (TURN, 0.8, np.pi / 2)]
+)
 def test_the_spectrum_of_an_affine_loop_is_that_of_its_matrix(matrix, radius, angle, tmp_path):
     found = spectrum(Looped(Affine(matrix, 1.0)), tmp_path).loc["state"]
     assert len(found) == 2
@@ -92,8 +102,12 @@ def test_the_state_may_be_a_part_of_what_the_module_returns(wrap, take, pick, tm
     np.testing.assert_allclose(found.loc["state"]["radius"], 0.8, rtol=1e-7)
 
 
-# the mean over tokens has the eigenvalue 1, the differences have 0: tokens that see one another are one operator
-BETWEEN = {0.3: lambda x, k: 0.3 * x + 1, 0.7: lambda x, k: 0.7 * x.mean(1, keepdim=True).expand_as(x)}
+# the mean over tokens has the eigenvalue 1, the differences have 0: tokens that see one another are
+# one operator
+BETWEEN = {
+    0.3: lambda x, k: 0.3 * x + 1,
+    0.7: lambda x, k: 0.7 * x.mean(1, keepdim=True).expand_as(x),
+}
 
 
 @pytest.mark.parametrize("radius", BETWEEN)
@@ -135,11 +149,24 @@ class Hidden(Affine):
         (
             Looped(Hidden(TURN)),
             None,
-            "group core: found Jacobian products that differ from finite differences by 1 of their length",
+            "group core: found Jacobian products that differ from finite differences by 1 of"
+            " their length",
         ),
-        (Looped(Affine(TURN, torch.nan)), None, "group core, loop step 11, sequence 0, position 0: found a state of"),
-        (Looped(Affine(TURN), loops=1), None, "found 1 loop steps in a forward pass, expected at least 2"),
-        (Looped(Affine(TURN)), {"core": Output("step", lambda x: x)}, "found a function that picks the state"),
+        (
+            Looped(Affine(TURN, torch.nan)),
+            None,
+            "group core, loop step 11, sequence 0, position 0: found a state of",
+        ),
+        (
+            Looped(Affine(TURN), loops=1),
+            None,
+            "found 1 loop steps in a forward pass, expected at least 2",
+        ),
+        (
+            Looped(Affine(TURN)),
+            {"core": Output("step", lambda x: x)},
+            "found a function that picks the state",
+        ),
     ],
 )
 def test_a_spectrum_that_cannot_be_had_is_one_sentence(model, loops, message, tmp_path):
@@ -149,13 +176,14 @@ def test_a_spectrum_that_cannot_be_had_is_one_sentence(model, loops, message, tm
     assert not any(tmp_path.rglob("*.parquet"))
 
 
-# --- predictions, exits, cards ----------------------------------------------------------------------------------
+# --- predictions, exits, cards --------------------------------------------------------------------
 
 TOKENS = torch.arange(24).reshape(4, 6) % 5  # each token is followed by its successor
 
 
 class Overthinking(nn.Module):
-    """A counter as state; decoded, the next token is most likely after `best` loop steps and less so before and after.
+    """A counter as state; decoded, the next token is most likely after `best` loop steps and less
+    so before and after.
 
     The first channel counts the loop steps, the others are the one-hot token.
     """
@@ -179,7 +207,9 @@ def record(folder, model=None, decode=None, loops=8 * TRAINED, **options):
     model = model or Overthinking()
     model.loops = loops
     further = {"trained_loops": TRAINED} | options
-    with Recorder(model, {"core": "step"}, folder, iteration=9, decode=decode or model.decode, **further):
+    with Recorder(
+        model, {"core": "step"}, folder, iteration=9, decode=decode or model.decode, **further
+    ):
         model(TOKENS[:2])
         model(TOKENS[2:])
 
@@ -198,8 +228,18 @@ def test_loops_beyond_training_are_recorded(tmp_path):
     found = quality(tmp_path)
     facts = json.loads((tmp_path / "recorded" / "iteration_000009.json").read_text())
     assert facts | {"text_sha256": ""} == {
-        **{"model": "Overthinking, 42 parameters", "modules": {"core": "step"}, "precision": "float64"},
-        **{"trained_loops": 3, "loops": {"core": 24}, "sequences": 4, "tokens": 24, "text_sha256": ""},
+        **{
+            "model": "Overthinking, 42 parameters",
+            "modules": {"core": "step"},
+            "precision": "float64",
+        },
+        **{
+            "trained_loops": 3,
+            "loops": {"core": 24},
+            "sequences": 4,
+            "tokens": 24,
+            "text_sha256": "",
+        },
     }
     assert sorted(found["loops"].unique()) == [1, 2, 3, 6, 9, 12, 15, 18, 21, 24]
     for loops, rows in found.groupby("loops"):
@@ -229,14 +269,21 @@ def test_wrong_options_are_one_sentence(options, message, tmp_path):
 def test_a_second_recording_replaces_the_first_only_if_it_is_told(tmp_path):
     record(tmp_path, exits={"step_norm": [2.0]})
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"iteration_000009\.parquet: found an earlier recording of iteration 9"):
+    with pytest.raises(
+        InputError, match=r"iteration_000009\.parquet: found an earlier recording of iteration 9"
+    ):
         record(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     model = Overthinking()
     with Recorder(model, {"core": "step"}, tmp_path, iteration=9, replace=True):
         model(TOKENS)
     left = {path.parent.name for path in tmp_path.rglob("iteration_*")}
-    assert left == {"trajectories", "paths", "drift", "recorded"}  # no predictions of the first recording
+    assert left == {
+        "trajectories",
+        "paths",
+        "drift",
+        "recorded",
+    }  # no predictions of the first recording
 
 
 def test_decode_gets_the_tokens_if_it_asks_for_them(tmp_path):
@@ -256,15 +303,29 @@ def test_decode_gets_the_tokens_if_it_asks_for_them(tmp_path):
 
 
 def test_a_model_that_continues_no_text_is_measured_on_its_targets(tmp_path):
-    """Every token has its successor as target, but 0 has none: four or five of the six in each sequence count."""
-    record(tmp_path, targets=lambda tokens: torch.where(tokens == 0, -1, (tokens + 1) % 5), exits={"kl": [1e-3]})
-    found, exits = quality(tmp_path), tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9))
+    """Every token has its successor as target, but 0 has none: four or five of the six in each
+    sequence count.
+    """
+    record(
+        tmp_path,
+        targets=lambda tokens: torch.where(tokens == 0, -1, (tokens + 1) % 5),
+        exits={"kl": [1e-3]},
+    )
+    found, exits = (
+        quality(tmp_path),
+        tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9)),
+    )
     counted = (TOKENS != 0).sum(1).tolist()
-    for rows in (found[found["loops"] == 2], exits[(exits["criterion"] == "fixed") & (exits["threshold"] == 2)]):
+    for rows in (
+        found[found["loops"] == 2],
+        exits[(exits["criterion"] == "fixed") & (exits["threshold"] == 2)],
+    ):
         assert rows["tokens"].tolist() == counted
         np.testing.assert_allclose(rows["ce"], ce_of(3.8))
     assert any(path.name == "depth-card.md" for path in write_card(tmp_path))
-    with pytest.raises(InputError, match=r"^decode: found the id 3 to predict from logits of 3 ids, expected `tar"):
+    with pytest.raises(
+        InputError, match=r"^decode: found the id 3 to predict from logits of 3 ids, expected `tar"
+    ):
         record(tmp_path / "few", decode=lambda x: Overthinking().decode(x)[..., :3])
 
 
@@ -284,7 +345,9 @@ def test_exits_have_the_loss_of_the_loop_step_at_which_the_criterion_says_so(tmp
         keeps, patience = "previous", 2
 
     exits = {"step_norm": [0.3, 1e-9], "argmax_stability": [2], "kl": [1e-2], Twice: [0.3]}
-    with Recorder(module, {"core": "step"}, tmp_path, iteration=9, decode=module.decode, exits=exits):
+    with Recorder(
+        module, {"core": "step"}, tmp_path, iteration=9, decode=module.decode, exits=exits
+    ):
         module(TOKENS)
     rows = tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9))
     losses = [ce_of(4 - 0.2 * 8 * 0.5**k) for k in range(11)]
@@ -300,13 +363,21 @@ def test_exits_have_the_loss_of_the_loop_step_at_which_the_criterion_says_so(tmp
         np.testing.assert_allclose(found["ce"], losses[steps])
         np.testing.assert_allclose(found["evaluations"], evaluations)
     probabilities = [np.exp(-loss) for loss in losses]
-    kl = [p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)) for q, p in pairwise(probabilities)]
+    kl = [
+        p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)) for q, p in pairwise(probabilities)
+    ]
     first = next(k for k, value in enumerate(kl, start=1) if value < 1e-2)
     assert set(rows[rows["criterion"] == "kl"]["evaluations"]) == {first}
     write_card(tmp_path)
-    gains = tables.read("recorded_gains", tmp_path / "tables" / "recorded_gains.parquet").set_index("criterion")
-    assert gains.loc["argmax_stability", "gain"] == pytest.approx(0)  # as fixed loops: all tokens leave at once
-    assert gains.loc["Twice", "gain"] == pytest.approx(losses[6] - losses[5])  # pays for a step that it discards
+    gains = tables.read("recorded_gains", tmp_path / "tables" / "recorded_gains.parquet").set_index(
+        "criterion"
+    )
+    assert gains.loc["argmax_stability", "gain"] == pytest.approx(
+        0
+    )  # as fixed loops: all tokens leave at once
+    assert gains.loc["Twice", "gain"] == pytest.approx(
+        losses[6] - losses[5]
+    )  # pays for a step that it discards
     assert "| Twice | 0.3 | 6.00 |" in (tmp_path / "depth-card.md").read_text()
 
 
@@ -320,7 +391,12 @@ def test_the_card_of_a_model_whose_loss_rises_beyond_its_loops_says_so(tmp_path)
     ]
     found = tables.read("depth_findings", tmp_path / "mine" / "tables" / "depth_findings.parquet")
     values = found[found["group"] == ""].set_index("quantity")["value"]
-    assert values[["trained_loops", "best_loops", "plateau_first", "plateau_last"]].tolist() == [3, 3, 2, 3]
+    assert values[["trained_loops", "best_loops", "plateau_first", "plateau_last"]].tolist() == [
+        3,
+        3,
+        2,
+        3,
+    ]
     card = tables.read("depth_card", tmp_path / "mine" / "tables" / "depth_card.parquet")
     losses = card[card["quantity"] == "ce"].set_index("loops")["value"]
     np.testing.assert_allclose(losses, [ce_of(4 - 0.2 * abs(loops - 3)) for loops in losses.index])
@@ -338,7 +414,9 @@ def test_the_card_compares_with_a_recording_without_loops(tmp_path):
     record(tmp_path / "plain", plain, loops=2, trained_loops=1)
     write_card(tmp_path / "mine", unlooped=tmp_path / "plain")
     found = tables.read("depth_findings", tmp_path / "mine" / "tables" / "depth_findings.parquet")
-    assert found.set_index("quantity").loc["loop_gain", "value"] == pytest.approx(ce_of(3.8) - ce_of(4))
+    assert found.set_index("quantity").loc["loop_gain", "value"] == pytest.approx(
+        ce_of(3.8) - ce_of(4)
+    )
     other = Overthinking()
     with Recorder(other, {"core": "step"}, tmp_path / "other", iteration=9, decode=other.decode):
         other(TOKENS.flip(0))
@@ -347,7 +425,9 @@ def test_the_card_compares_with_a_recording_without_loops(tmp_path):
 
 
 class Approaching(nn.Module):
-    """States approach 1 by the factor of their token; a token with the factor -1 jumps back and forth."""
+    """States approach 1 by the factor of their token; a token with the factor -1 jumps back and
+    forth.
+    """
 
     def __init__(self):
         super().__init__()
@@ -364,12 +444,16 @@ class Approaching(nn.Module):
         return self.state
 
 
-def test_the_card_and_the_claims_of_a_recording_say_the_same_of_its_loops_and_of_those_that_do_not_settle(tmp_path):
+def test_the_card_and_the_claims_of_a_recording_say_the_same_of_its_loops_and_of_those_that_do_not_settle(
+    tmp_path,
+):
     """In three of 16 sequences, one of the six tokens does not settle."""
     tokens = torch.arange(96).reshape(16, 6) % 4
     tokens[[2, 7, 8], 1] = 4
     module = Approaching()
-    with Recorder(module, {"core": "step"}, tmp_path, iteration=9, decode=lambda x: x, trained_loops=TRAINED):
+    with Recorder(
+        module, {"core": "step"}, tmp_path, iteration=9, decode=lambda x: x, trained_loops=TRAINED
+    ):
         module(tokens)
     draw_run(tmp_path)
     write_card(tmp_path)
@@ -379,7 +463,9 @@ def test_the_card_and_the_claims_of_a_recording_say_the_same_of_its_loops_and_of
     assert claims == card
     assert "; 3 of 16 sequences (19%) do not settle." in card
     assert all(regime.STATISTIC in page for page in pages)
-    by_step = tables.read("depth_card", tmp_path / "tables" / "depth_card.parquet").set_index(["quantity", "loops"])
+    by_step = tables.read("depth_card", tmp_path / "tables" / "depth_card.parquet").set_index(
+        ["quantity", "loops"]
+    )
     # after 21 loop steps only the three tokens move, each by 2, and they are at 0
     expected = 3 * 2 / 96
     assert by_step.loc[("step_norm", 21), "value"] == pytest.approx(expected, rel=1e-3)
@@ -393,9 +479,16 @@ def test_the_command_draws_a_recording_or_writes_its_card_or_one_sentence(tmp_pa
     record(tmp_path / "mine")
     command = [sys.executable, ROOT / "scripts" / "measure_recorded.py"]
     for options, written in ((["--card", "--text", "counts"], "depth-card.md"), ([], "fig1.pdf")):
-        done = subprocess.run([*command, tmp_path / "mine", *options], capture_output=True, text=True, cwd=ROOT)
+        done = subprocess.run(
+            [*command, tmp_path / "mine", *options], capture_output=True, text=True, cwd=ROOT
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[0] == str(tmp_path / "mine" / written)
-    empty = subprocess.run([*command, tmp_path / "none", "--card"], capture_output=True, text=True, cwd=ROOT)
+    empty = subprocess.run(
+        [*command, tmp_path / "none", "--card"], capture_output=True, text=True, cwd=ROOT
+    )
     assert empty.returncode == 1
-    assert "none: found no depth/iteration_*.parquet, expected a recording with decode." in empty.stderr
+    assert (
+        "none: found no depth/iteration_*.parquet, expected a recording with decode."
+        in empty.stderr
+    )

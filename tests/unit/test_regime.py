@@ -1,4 +1,6 @@
-"""The regime of loops whose path is known: linear maps, translations, rotations, logarithms, rounding."""
+"""The regime of loops whose path is known: linear maps, translations, rotations, logarithms,
+rounding.
+"""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +19,9 @@ def norms(states):
     """Norms of the steps, the states and the steps of the direction of a path (K + 1, C)."""
     states = np.asarray(states, dtype=float)
     length = np.linalg.norm(states, axis=1)
-    steps, turns = (np.linalg.norm(np.diff(path, axis=0), axis=1) for path in (states, states / length[:, None]))
+    steps, turns = (
+        np.linalg.norm(np.diff(path, axis=0), axis=1) for path in (states, states / length[:, None])
+    )
     return steps, length, turns
 
 
@@ -35,12 +39,20 @@ def rotation(angle, factor=1.0):
 
 PATHS = {
     "contraction to a point": (iterate(lambda x: 0.8 * x + 1), "settling", None),
-    "contraction to the rounding floor": (iterate(lambda x: np.float32(0.3) * np.float32(x) + 1), "settling", None),
+    "contraction to the rounding floor": (
+        iterate(lambda x: np.float32(0.3) * np.float32(x) + 1),
+        "settling",
+        None,
+    ),
     "spiral inwards to a point": (iterate(lambda x: rotation(0.7, 0.8) @ x + 1), "settling", None),
     "rotation": (iterate(lambda x: rotation(0.7) @ x), "marginal", None),
     "translation": (iterate(lambda x: x + np.array([0.0, 2.0])), "drifting", True),
     "steps that fall as 1/k": ([[20 + np.log1p(k), 0] for k in range(K + 1)], "marginal", None),
-    "growth of one direction": (iterate(lambda x: np.array([[1.3, 0], [0, 0.6]]) @ x), "drifting", True),
+    "growth of one direction": (
+        iterate(lambda x: np.array([[1.3, 0], [0, 0.6]]) @ x),
+        "drifting",
+        True,
+    ),
     "spiral outwards": (iterate(lambda x: rotation(0.7, 1.1) @ x), "drifting", False),
     "square root of k": ([[1 + np.sqrt(k), 1] for k in range(K + 1)], "drifting", True),
 }
@@ -60,9 +72,13 @@ def test_regime_of_known_path(name):
 @pytest.mark.parametrize("power", [-2.0, -0.5, 0.0, 0.5])
 def test_exponents_of_power_laws(power):
     k = np.arange(K + 1.0)
-    found = regime.regime((k[:-1] + 0.5) ** power, (k + 1e-9) ** (power + 1), (k[:-1] + 0.5) ** (power - 1))
+    found = regime.regime(
+        (k[:-1] + 0.5) ** power, (k + 1e-9) ** (power + 1), (k[:-1] + 0.5) ** (power - 1)
+    )
     exponents = (found.step_exponent, found.norm_exponent, found.direction_exponent)
-    assert [exponent.value for exponent in exponents] == pytest.approx([power, power + 1, power - 1])
+    assert [exponent.value for exponent in exponents] == pytest.approx(
+        [power, power + 1, power - 1]
+    )
     assert (found.first, found.last) == (K // 2, K - 1)
 
 
@@ -74,7 +90,10 @@ def test_interval_over_units_that_reaches_minus_one_shows_neither():
     assert both.name == "marginal"
     assert both.step_exponent.low < -1.3 < -0.5 < both.step_exponent.high
     below_in_the_mean = regime.regime(np.stack([k**-0.9, k**-1.5]), states)
-    assert (below_in_the_mean.name, below_in_the_mean.step_exponent.value) == ("marginal", pytest.approx(-1.2))
+    assert (below_in_the_mean.name, below_in_the_mean.step_exponent.value) == (
+        "marginal",
+        pytest.approx(-1.2),
+    )
 
 
 def test_steps_under_the_floor_are_left_out_of_the_fit():
@@ -107,7 +126,9 @@ def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
     rows = drifting_rows()
     found = regime.table(pd.concat([rows.assign(iteration=0), rows]))
     assert found[["iteration", "group", "regime"]].to_numpy().tolist() == [
-        [iteration, group, name] for iteration in (0, 50) for group, name in (("4", "settling"), ("5-6", "drifting"))
+        [iteration, group, name]
+        for iteration in (0, 50)
+        for group, name in (("4", "settling"), ("5-6", "drifting"))
     ]
     assert found["direction_limit"].tolist() == ["", "frozen"] * 2
     last = found.iloc[-1]
@@ -119,7 +140,9 @@ def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
 
 
 def test_sequences_of_a_document_count_by_their_tokens():
-    """Three quarters of a document with longer and longer steps, a quarter with shorter ones, their mean as before."""
+    """Three quarters of a document with longer and longer steps, a quarter with shorter ones, their
+    mean as before.
+    """
     rows = synthetic_run.loop_rows(50, "4", floor=0.03)
     longer = 1 + 0.3 * rows["k"] / rows["k"].max()
     most = rows.assign(mean=rows["mean"] * longer, count=3 * rows["count"])
@@ -129,7 +152,9 @@ def test_sequences_of_a_document_count_by_their_tokens():
 
 
 def test_sequences_that_do_not_settle_are_counted_one_by_one():
-    """Each document has a sequence that settles and, in two of eight, a second one whose steps do not fall."""
+    """Each document has a sequence that settles and, in two of eight, a second one whose steps do
+    not fall.
+    """
     rows = synthetic_run.loop_rows(50, "4", rate=0.6, floor=0.0)
     moving = rows[rows["sequence"] < 2].assign(sequence=rows["sequence"] + 1000)
     moving.loc[moving["measure"] == "step_norm", "mean"] = 0.01
@@ -148,7 +173,9 @@ def test_the_last_step_is_a_ratio_of_means():
 
 
 def test_steps_whose_angles_are_null_in_the_table_are_rounding():
-    """States in bfloat16: steps of 0.4 % of the state do not fall any further, and have no angle."""
+    """States in bfloat16: steps of 0.4 % of the state do not fall any further, and have no
+    angle.
+    """
     rows = synthetic_run.loop_rows(50, "4", floor=0.03)
     late = rows["k"].between(15, 29)
     assert regime.table(rows)["regime"].tolist() == ["marginal"]

@@ -1,4 +1,6 @@
-"""Released tables: snapshots and their manifest, what is read of a folder or an address, and what is refused."""
+"""Released tables: snapshots and their manifest, what is read of a folder or an address, and what
+is refused.
+"""
 
 import hashlib
 import json
@@ -38,7 +40,10 @@ def results(tmp_path):
     """The results of a run: two tables and a page."""
     folder = tmp_path / "results"
     loops = pd.DataFrame({"iteration": [1, 1], "group": ["2", "3"], "loops": [3, 4]})
-    training = {key: [1.0] for key in tables.columns("training")} | {"iteration": [1], "tokens_seen": [128]}
+    training = {key: [1.0] for key in tables.columns("training")} | {
+        "iteration": [1],
+        "tokens_seen": [128],
+    }
     tables.write("training_loops", loops, folder / LOOPS)
     tables.write("training", pd.DataFrame(training), folder / TRAINING)
     (folder / "claims.md").write_text("# Claims\n")
@@ -66,13 +71,16 @@ def runs(place, **config) -> Runs:
     return Runs({"preset": "demo", "release": str(place)} | config, ROOT / "scripts")
 
 
-# --- snapshots -----------------------------------------------------------------------------------------------------
+# --- snapshots ------------------------------------------------------------------------------------
 
 
 def test_files_keep_their_paths_and_the_manifest_has_their_digests(results, release, tmp_path):
     folder = release(config={})
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["files"]["claims.md"] == {"bytes": 9, "sha256": hashlib.sha256(b"# Claims\n").hexdigest()}
+    assert manifest["files"]["claims.md"] == {
+        "bytes": 9,
+        "sha256": hashlib.sha256(b"# Claims\n").hexdigest(),
+    }
     assert set(manifest["files"]) == {"claims.md", LOOPS, TRAINING}
     assert (folder / LOOPS).read_bytes() == (results / LOOPS).read_bytes()
     first = (folder / "manifest.json").read_bytes()
@@ -92,13 +100,19 @@ def test_the_commit_is_that_of_the_checkout_and_says_whether_files_were_changed(
     assert releases.checkout(tmp_path) == found | {"modified": True}
 
 
-def test_hours_of_training_are_those_of_its_iterations_and_environments_are_named_where_they_change(tmp_path):
-    log = pd.DataFrame({"iteration": [1, 2], "tokens_seen": [3600, 7200], "tokens_per_s": [1.0, 0.5]})
+def test_hours_of_training_are_those_of_its_iterations_and_environments_are_named_where_they_change(
+    tmp_path,
+):
+    log = pd.DataFrame(
+        {"iteration": [1, 2], "tokens_seen": [3600, 7200], "tokens_per_s": [1.0, 0.5]}
+    )
     first, second = {"first_iteration": 1, "threads": 2}, {"first_iteration": 9, "threads": 4}
     segments = []
     for number, environments in enumerate(([first], [first | {"first_iteration": 5}, second])):
         segments.append(tmp_path / f"{number}.parquet")
-        with tables.writing("training", segments[-1], metadata={machine.ENVIRONMENTS: json.dumps(environments)}):
+        with tables.writing(
+            "training", segments[-1], metadata={machine.ENVIRONMENTS: json.dumps(environments)}
+        ):
             pass
     expected = {"iterations": 2, "tokens": 7200, "hours": 3.0, "environments": [first, second]}
     assert releases.training_cost(log, segments) == expected
@@ -128,7 +142,7 @@ def test_jobs_of_a_rule_add_up_and_the_longest_rule_comes_first(tmp_path):
     assert list(releases.runtimes([]).columns) == list(found.columns)
 
 
-# --- reading a release ---------------------------------------------------------------------------------------------
+# --- reading a release ----------------------------------------------------------------------------
 
 
 def fetched(source, tmp_path, name=LOOPS) -> bytes:
@@ -137,7 +151,9 @@ def fetched(source, tmp_path, name=LOOPS) -> bytes:
     return (tmp_path / "here.parquet").read_bytes()
 
 
-def test_the_tables_of_a_release_are_read_from_a_folder_or_an_address(release, tmp_path, monkeypatch):
+def test_the_tables_of_a_release_are_read_from_a_folder_or_an_address(
+    release, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     folder = release()
     assert list(opened(folder).tables) == [TRAINING, LOOPS]
@@ -151,7 +167,9 @@ def test_the_tables_of_a_release_are_read_from_a_folder_or_an_address(release, t
             opened(server.address)
 
 
-@pytest.mark.parametrize("name", ["../a/tables/b.parquet", "/a/tables/b.parquet", "a/b/c/tables/d.parquet", "..\\b"])
+@pytest.mark.parametrize(
+    "name", ["../a/tables/b.parquet", "/a/tables/b.parquet", "a/b/c/tables/d.parquet", "..\\b"]
+)
 def test_a_name_that_leaves_the_release_is_no_table(release, name):
     folder = release()
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -166,7 +184,9 @@ def test_a_name_that_leaves_the_release_is_no_table(release, name):
 def test_a_table_that_is_not_the_manifests_is_refused(release, tmp_path, change):
     folder = release()
     (folder / LOOPS).write_bytes(change((folder / LOOPS).read_bytes()))
-    with pytest.raises(InputError, match=rf"{re.escape(LOOPS)}: found \d+ bytes with the SHA-256 .*, as manifest"):
+    with pytest.raises(
+        InputError, match=rf"{re.escape(LOOPS)}: found \d+ bytes with the SHA-256 .*, as manifest"
+    ):
         fetched(folder, tmp_path)
     assert not (tmp_path / "here.parquet").exists()
 
@@ -176,9 +196,18 @@ def test_a_table_that_is_not_the_manifests_is_refused(release, tmp_path, change)
     [
         (None, r"manifest\.json: cannot be read \(.*\), expected a file of released tables\.$"),
         ("{", r"manifest\.json: found no manifest of a release"),
-        ('{"run": "a/../b", "config": {}, "files": {}}', r"manifest\.json: found no manifest of a release \(run"),
-        ('{"run": "a", "config": {}, "files": {"x": 3}}', r"manifest\.json: found no manifest of a release \(files"),
-        ('{"run": "a", "config": {"seed": "one"}, "files": {}}', r"manifest\.json: config key seed: found 'one'"),
+        (
+            '{"run": "a/../b", "config": {}, "files": {}}',
+            r"manifest\.json: found no manifest of a release \(run",
+        ),
+        (
+            '{"run": "a", "config": {}, "files": {"x": 3}}',
+            r"manifest\.json: found no manifest of a release \(files",
+        ),
+        (
+            '{"run": "a", "config": {"seed": "one"}, "files": {}}',
+            r"manifest\.json: config key seed: found 'one'",
+        ),
     ],
 )
 def test_a_folder_without_a_manifest_is_refused(tmp_path, manifest, match):
@@ -190,7 +219,7 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path, manifest, match):
         Release.open(3, ONCE)
 
 
-# --- its runs ------------------------------------------------------------------------------------------------------
+# --- its runs -------------------------------------------------------------------------------------
 
 
 def test_the_config_is_that_of_the_manifest_with_the_users_figures(release):
@@ -204,8 +233,16 @@ def test_every_key_of_a_config_is_read_and_keys_that_are_gone_are_ignored(releas
     config = user_values(Config())
     config["exits"]["criteria"]["mine"] = {"thresholds": [0.1], "file": "gone.py", "class": "Mine"}
     old = config | {"gone": {"a": 1}, "train": config["train"] | {"gone": 3}}
-    assert opened(release(config=config)).runs({})["tiny"] == opened(release(config=old)).runs({})["tiny"]
-    assert user_values(opened(release(config=old)).runs({})["tiny"])["exits"]["criteria"]["mine"]["class"] == "Mine"
+    assert (
+        opened(release(config=config)).runs({})["tiny"]
+        == opened(release(config=old)).runs({})["tiny"]
+    )
+    assert (
+        user_values(opened(release(config=old)).runs({})["tiny"])["exits"]["criteria"]["mine"][
+            "class"
+        ]
+        == "Mine"
+    )
 
 
 def test_figures_read_released_tables_and_those_without_are_left_out(release):
@@ -215,17 +252,25 @@ def test_figures_read_released_tables_and_those_without_are_left_out(release):
         "training": [f"results/released/{TRAINING}"],
         "training_loops": [f"results/released/{LOOPS}"],
     }
-    assert (mine.figures.of_target("all"), mine.figures.claims, mine.figures.results({})) == ([], [], [])
+    assert (mine.figures.of_target("all"), mine.figures.claims, mine.figures.results({})) == (
+        [],
+        [],
+        [],
+    )
     with pytest.raises(InputError, match=r"has no tiny/tables/drift\.parquet"):
         mine.figures.inputs(by_name["fig2"])["drift"]({})
 
 
 def test_planning_a_release_imports_no_torch_and_no_pandas(release):
     code = (
-        "import sys; from twoscale.report.release import Release; from twoscale.config import DownloadConfig;"
-        "Release.open(sys.argv[1], DownloadConfig()).runs({}); sys.exit({'torch', 'pandas'} & {*sys.modules} != set())"
+        "import sys; from twoscale.report.release import Release; from twoscale.config import"
+        " DownloadConfig;"
+        "Release.open(sys.argv[1], DownloadConfig()).runs({}); sys.exit({'torch', 'pandas'} &"
+        " {*sys.modules} != set())"
     )
-    subprocess.run([sys.executable, "-c", code, str(release())], check=True, timeout=120, env=os.environ)
+    subprocess.run(
+        [sys.executable, "-c", code, str(release())], check=True, timeout=120, env=os.environ
+    )
 
 
 def test_the_release_of_the_demo_is_intact_and_small():

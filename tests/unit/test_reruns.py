@@ -1,4 +1,6 @@
-"""Which modules an expensive job stands on: none that it does not compute, and all that determine its numbers."""
+"""Which modules an expensive job stands on: none that it does not compute, and all that determine
+its numbers.
+"""
 
 import ast
 from pathlib import Path
@@ -12,19 +14,34 @@ from twoscale.jobs import fingerprint
 
 # Rule -> its script, and the dotted path of the function that the script calls, if any.
 JOBS = {name: call_of(rule) for name, rule in rules().items()}
-JOBS = {name: call for name, call in JOBS.items() if len(call) == 2 or name in ("init_model", "train_segment")}
-MODEL = "config.definitions rng data.batches data.shards model.checkpoints model.flops model.interface model.kernels"
+JOBS = {
+    name: call
+    for name, call in JOBS.items()
+    if len(call) == 2 or name in ("init_model", "train_segment")
+}
+MODEL = (
+    "config.definitions rng data.batches data.shards model.checkpoints model.flops"
+    " model.interface model.kernels"
+)
 MODEL += " model.layers model.loss model.noise model.registry model.transformer"
-FIXED_LOOPS = "dynamics.vectors exits.captured_loops exits.contract exits.criteria exits.decoder exits.evaluation"
+FIXED_LOOPS = (
+    "dynamics.vectors exits.captured_loops exits.contract exits.criteria exits.decoder"
+    " exits.evaluation"
+)
 FIXED_LOOPS += " exits.parallel exits.references"
 EXITS = f"{FIXED_LOOPS} exits.benchmark"
-DEPTH = "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria exits.references"
-# Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
-# only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
+DEPTH = (
+    "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria"
+    " exits.references"
+)
+# Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the
+# job: add a module only if the job computes with it, and never an importer, a log line, a page, a
+# study or a measure of another job.
 ALLOWED = {
     "init_model": MODEL,
     "train_segment": f"{MODEL} training.processes training.state training.trainer",
-    "extract_trajectories": f"{MODEL} dynamics.measures dynamics.states dynamics.trajectories dynamics.vectors",
+    "extract_trajectories": f"{MODEL} dynamics.measures dynamics.states dynamics.trajectories"
+    f" dynamics.vectors",
     "extract_states": f"{MODEL} data.tokenizer dynamics.state_paths dynamics.states",
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",
@@ -34,16 +51,18 @@ ALLOWED = {
     "measure_scaling": f"{MODEL} {FIXED_LOOPS}",
     "measure_depth": f"{MODEL} {DEPTH} studies.depth.measure",
     "measure_path_independence": f"{MODEL} dynamics.states dynamics.vectors studies.paths.measure",
-    "measure_spectrum": f"{MODEL} dynamics.arnoldi dynamics.states dynamics.vectors studies.spectrum.measure",
+    "measure_spectrum": f"{MODEL} dynamics.arnoldi dynamics.states dynamics.vectors"
+    f" studies.spectrum.measure",
     "measure_baseline": f"{MODEL} {FIXED_LOOPS}",
     # a few seconds
-    "judge_claims": "rng claims.bootstrap claims.evidence claims.exits claims.geometry claims.regime claims.scale "
+    "judge_claims": "rng claims.bootstrap claims.evidence claims.exits claims.geometry"
+    " claims.regime claims.scale "
     "claims.verdicts report.claims report.render model.flops",
 }
 
 
-# Modules without a fingerprint, because they determine no number: files, messages, processes, and the config and the
-# columns, whose values are params.
+# Modules without a fingerprint, because they determine no number: files, messages, processes, and
+# the config and the columns, whose values are params.
 FREE = ("base", "tables", "config", "jobs", "training.metrics_log")
 
 
@@ -54,31 +73,53 @@ def roots(job: str) -> list[Path]:
     return [ROOT / script, *(KNOWN[module] for module in modules)]
 
 
-@pytest.mark.parametrize("job", [job for job in ALLOWED if job in JOBS])  # a study may have been removed
+@pytest.mark.parametrize(
+    "job", [job for job in ALLOWED if job in JOBS]
+)  # a study may have been removed
 def test_a_job_stands_on_the_modules_of_its_list(job):
     names = {file: name for name, file in KNOWN.items() if file.name != "__init__.py"}
-    assert {names[file] for file in fingerprint.covered(roots(job)) if file in names} == set(ALLOWED[job].split())
+    assert {names[file] for file in fingerprint.covered(roots(job)) if file in names} == set(
+        ALLOWED[job].split()
+    )
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_number(job):
-    """The modules that no fingerprint covers, `twoscale.jobs.fingerprint.EXCLUDED`, must import none that counts.
+    """The modules that no fingerprint covers, `twoscale.jobs.fingerprint.EXCLUDED`, must import
+    none that counts.
 
     So does the module `study` of a study, if a measurement or a drawing imports a value from it.
     """
     covered = fingerprint.covered(roots(job))
-    reached = {target for name, file in KNOWN.items() if file in covered for target in CHECKOUT.arrows[name]}
-    through = {target for name in reached if KNOWN[name] not in covered for target in CHECKOUT.arrows[name]}
-    assert [name for name in reached | through if KNOWN[name] not in covered and not name.startswith(FREE)] == []
+    reached = {
+        target
+        for name, file in KNOWN.items()
+        if file in covered
+        for target in CHECKOUT.arrows[name]
+    }
+    through = {
+        target for name in reached if KNOWN[name] not in covered for target in CHECKOUT.arrows[name]
+    }
+    assert [
+        name
+        for name in reached | through
+        if KNOWN[name] not in covered and not name.startswith(FREE)
+    ] == []
 
 
 def test_an_edit_of_any_function_that_a_job_reaches_changes_its_fingerprint():
-    """Each function, method and inner function gets one more statement; its code is part of the fingerprint's text."""
+    """Each function, method and inner function gets one more statement; its code is part of the
+    fingerprint's text.
+    """
     (statement,) = ast.parse("edited = True").body
     unnoticed = []
     for file in set().union(*(fingerprint.covered(roots(job)) for job in JOBS)):
         text = fingerprint.normalised(file)
-        functions = [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.FunctionDef)]
+        functions = [
+            node
+            for node in ast.walk(ast.parse(file.read_bytes()))
+            if isinstance(node, ast.FunctionDef)
+        ]
         codes = [fingerprint._Code().dump(function) for function in functions]
         for function, code in zip(functions, codes, strict=True):
             function.body.append(statement)
@@ -91,5 +132,7 @@ def test_training_and_the_core_stand_on_few_lines():
     training = fingerprint.covered(roots("train_segment"))
     assert sum(len(file.read_text().splitlines()) for file in training) <= 3_500
     assert CHECKOUT.lines(CHECKOUT.closure(planning=False)) <= 14_000  # with the whole config
-    planning = CHECKOUT.closure(planning=True)  # what reads a folder of a published model is imported by name
+    planning = CHECKOUT.closure(
+        planning=True
+    )  # what reads a folder of a published model is imported by name
     assert [name for name in planning if name.startswith(("model.published", "studies"))] == []

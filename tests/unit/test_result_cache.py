@@ -18,7 +18,9 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 class Project:
-    """A job with one input and two outputs in a folder, and the number of times that it was computed."""
+    """A job with one input and two outputs in a folder, and the number of times that it was
+    computed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.computed = folder, 0
@@ -27,7 +29,9 @@ class Project:
 
     def job(self, version: str = "1") -> Job:
         outputs = list(map(str, self.outputs))
-        return Job(self.folder / ".result_cache" / "job", version, [str(self.input)], outputs, [], [])
+        return Job(
+            self.folder / ".result_cache" / "job", version, [str(self.input)], outputs, [], []
+        )
 
     def rerun(self, version: str = "1") -> list[str]:
         """Remove the outputs, as Snakemake does, and run the job; the content of the outputs."""
@@ -54,12 +58,22 @@ def test_a_rerun_restores_the_outputs_with_a_new_time_and_says_so(project, capsy
     assert project.rerun() == first
     assert project.computed == 1
     assert project.outputs[0].stat().st_mtime >= before - 1
-    assert f"restored the cached result; to compute it again, remove {project.job().folder}" in capsys.readouterr().err
+    assert (
+        f"restored the cached result; to compute it again, remove {project.job().folder}"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("nodes", "computed"), [(1, 1), (2, 2)])
-def test_several_nodes_compute_again_because_each_would_decide_alone(project, monkeypatch, nodes, computed):
-    team = {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": str(nodes)}
+def test_several_nodes_compute_again_because_each_would_decide_alone(
+    project, monkeypatch, nodes, computed
+):
+    team = {
+        "TORCHELASTIC_RUN_ID": "1",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": str(nodes),
+    }
     for name, value in team.items():
         monkeypatch.setenv(name, value)
     assert project.rerun() == project.rerun()
@@ -173,7 +187,9 @@ def test_after_a_kill_at_any_moment_a_result_is_whole_or_computed_again(project)
 
 
 class Chain:
-    """Segments of a training: each reads the weights before it, and leaves a temporary optimizer state but the last."""
+    """Segments of a training: each reads the weights before it, and leaves a temporary optimizer
+    state but the last.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.computed = folder, []

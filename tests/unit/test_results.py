@@ -1,4 +1,6 @@
-"""docs/results.md: generated from the tables in docs, with the paper's number, ours, its scale and a command."""
+"""docs/results.md: generated from the tables in docs, with the paper's number, ours, its scale and
+a command.
+"""
 
 import re
 import shlex
@@ -56,7 +58,11 @@ def test_the_commands_name_configs_that_can_be_planned(command):
     program, option, *entries = shlex.split(command)
     assert (program, option) == ("snakemake", "--config")
     (run,) = config.runs(config.user_config([], entries)).values()
-    changed = run.exits.latency_repeats == 30, run.exits.quality_tokens == 12_288, run.tokenizer.name == "gpt2"
+    changed = (
+        run.exits.latency_repeats == 30,
+        run.exits.quality_tokens == 12_288,
+        run.tokenizer.name == "gpt2",
+    )
     assert any(changed)
     assert max(run.exits.quality_tokens, run.trajectories.tokens) <= run.data.held_out_tokens
 
@@ -76,11 +82,15 @@ def test_a_number_is_compared_with_that_of_the_paper(reported, value, text):
 def test_every_judged_number_is_shown_with_its_mark_and_the_untrained_model(docs):
     """Numbers that disagree with the verdict of their claim were left out."""
     found = next(pages.columns(docs))
-    rows = [cells(line) for line in section(pages.results(docs), 4).splitlines() if line.startswith("|")][2:-1]
+    rows = [
+        cells(line) for line in section(pages.results(docs), 4).splitlines() if line.startswith("|")
+    ][2:-1]
     assert [row[0] for row in rows] == [group for group in ("4", "5–6", "7") for _ in range(2)]
     assert [bool(re.search("[✓✗?]", row[3])) for row in rows] == [True, False] * 3
     assert [scope for _, scope in found.keys(6)] == [
-        f"{boundary}, {found.reference_state}" for boundary in ("4->5-6", "5-6->7") for _ in range(2)
+        f"{boundary}, {found.reference_state}"
+        for boundary in ("4->5-6", "5-6->7")
+        for _ in range(2)
     ]
 
 
@@ -97,14 +107,24 @@ def test_a_run_that_was_judged_by_other_statements_says_so(docs):
 def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     one = tables.read("claims", DEMO)
     seeds = pd.concat([one.assign(seed=seed) for seed in ("1", "2", MEAN)], ignore_index=True)
-    seeds.loc[(seeds["seed"] == MEAN) & (seeds["claim"] == 4) & (seeds["bounds"] != ""), "value"] = 0.6
+    seeds.loc[
+        (seeds["seed"] == MEAN) & (seeds["claim"] == 4) & (seeds["bounds"] != ""), "value"
+    ] = 0.6
     of_times = (seeds["claim"] == 7) & (seeds["scope"] == claims.ALL)
     seeds.loc[of_times, "verdict"] = [HOLDS, HOLDS, PER_RUN]
     (docs / "seeds").mkdir()
     seeds.to_parquet(docs / "seeds" / "demo.parquet")
     page = pages.results(docs)
-    header, _, row, *_ = (cells(line) for line in section(page, 4).splitlines() if line.startswith("|"))
-    assert header == ["scope", "number", "the paper", "demo, small scale", "demo, 2 seeds, small scale"]
+    header, _, row, *_ = (
+        cells(line) for line in section(page, 4).splitlines() if line.startswith("|")
+    )
+    assert header == [
+        "scope",
+        "number",
+        "the paper",
+        "demo, small scale",
+        "demo, 2 seeds, small scale",
+    ]
     assert row[4].startswith(number(0.6))
     assert "in the paper's range" in row[4]
     assert cells(section(page, 7).splitlines()[-3])[-1] == "**holds: 2**"

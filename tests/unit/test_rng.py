@@ -17,7 +17,9 @@ from twoscale.model.transformer import initialise
 from twoscale.training.trainer import draw_loops
 
 
-@pytest.mark.parametrize("other", [(2, "loops", 3), (1, "batch", 3), (1, "loops", 4), (1, "loops"), (1, "loops", "3")])
+@pytest.mark.parametrize(
+    "other", [(2, "loops", 3), (1, "batch", 3), (1, "loops", 4), (1, "loops"), (1, "loops", "3")]
+)
 def test_every_part_of_the_name_selects_another_stream(other):
     assert not np.any(rng.stream(1, "loops", 3).random(5) == rng.stream(*other).random(5))
     assert rng.integer_key(1, "loops", 3) != rng.integer_key(*other)
@@ -78,15 +80,22 @@ IDS = np.arange(400, dtype="<u2")
 PURPOSES = {
     "integer key": lambda: [rng.integer_key(1, "loops", 3) % 2**53],
     "initial weights": lambda: next(initialise(model_config(), 1).parameters()).detach().numpy(),
-    "loops": lambda: [draw_loops(model_config(mean_loops=12), 1, iteration) for iteration in range(50)],
-    "permutation": lambda: [Batches(IDS, 8, 4, "permutation", 1).indices(iteration) for iteration in range(30)],
-    "offsets": lambda: [Batches(IDS, 8, 4, "offsets", 1).indices(iteration) for iteration in range(30)],
+    "loops": lambda: [
+        draw_loops(model_config(mean_loops=12), 1, iteration) for iteration in range(50)
+    ],
+    "permutation": lambda: [
+        Batches(IDS, 8, 4, "permutation", 1).indices(iteration) for iteration in range(30)
+    ],
+    "offsets": lambda: [
+        Batches(IDS, 8, 4, "offsets", 1).indices(iteration) for iteration in range(30)
+    ],
     "training": lambda: training_noise(1, 5, 2)(1, 2, STATES).numpy(),
     "evaluation": lambda: EvaluationNoise(1, [3, 4], 8)(1, 0, STATES).numpy(),
     "evaluation, later loop step": lambda: EvaluationNoise(1, [3, 4], 8)(1, 2, STATES).numpy(),
     "bootstrap": lambda: bootstrap.totals(np.arange(20.0), seed=1, repeats=50),
     "generation": lambda: [
-        Sampling(temperature=1.0, seed=1).choose(torch.zeros(1000), position) for position in range(20)
+        Sampling(temperature=1.0, seed=1).choose(torch.zeros(1000), position)
+        for position in range(20)
     ],
 }
 DIGESTS = {
@@ -105,6 +114,8 @@ DIGESTS = {
 
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_a_seed_gives_the_same_numbers_in_every_version(purpose):
-    """Digests of the draws to nine decimals. Whoever changes one changes the results of every seed: then say why."""
+    """Digests of the draws to nine decimals. Whoever changes one changes the results of every seed:
+    then say why.
+    """
     numbers = np.round(np.asarray(PURPOSES[purpose](), dtype=np.float64), 9) + 0.0
     assert hashlib.sha256(numbers.astype("<f8").tobytes()).hexdigest()[:16] == DIGESTS[purpose]

@@ -13,7 +13,9 @@ RULES = {name: rule for name, rule in rules().items() if rule.output}
 STUDIES = sorted((ROOT / "src" / "twoscale" / "studies").glob("*/rules.smk"))
 FILES = [ROOT / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk")), *STUDIES]
 TEXT = "\n".join(file.read_text(encoding="utf-8") for file in FILES)
-DERIVED = {name: base for base, name in re.findall(r"^use rule (\w+) as (\w+) with:", TEXT, re.MULTILINE)}
+DERIVED = {
+    name: base for base, name in re.findall(r"^use rule (\w+) as (\w+) with:", TEXT, re.MULTILINE)
+}
 FROM_A_LOOP = {f"plot_{figure.name}" for figure in figures() if figure.room}
 
 
@@ -36,11 +38,15 @@ def test_a_job_without_torch_runs_where_snakemake_runs(name):
     assert RULES[name].workflow.is_local(RULES[name])
 
 
-@pytest.mark.parametrize("name", [name for name, base in DERIVED.items() if base != "train_segment"])
+@pytest.mark.parametrize(
+    "name", [name for name, base in DERIVED.items() if base != "train_segment"]
+)
 def test_logs_and_benchmarks_have_the_name_of_their_rule_and_the_wildcards_of_its_outputs(name):
     rule = RULES[name]
     for file in filter(None, [*rule.log, rule.benchmark]):
-        assert Path(file).name.startswith(f"{name}.") or Path(file).name.startswith(f"{name}_{{"), file
+        assert Path(file).name.startswith(f"{name}.") or Path(file).name.startswith(f"{name}_{{"), (
+            file
+        )
         assert {*re.findall(r"\{(\w+)", file)} == rule.wildcard_names
 
 

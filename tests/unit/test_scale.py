@@ -1,4 +1,6 @@
-"""The scale of a run: the paper's follows from the defaults of the config, and verdicts of small runs are marked."""
+"""The scale of a run: the paper's follows from the defaults of the config, and verdicts of small
+runs are marked.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""The claims over seeds: means, spreads and verdicts of runs with known values, and how often an interval is wrong."""
+"""The claims over seeds: means, spreads and verdicts of runs with known values, and how often an
+interval is wrong.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -20,9 +22,13 @@ SEEDS = (1337, 1338, 1339)
 
 
 def runs(number, *changes):
-    """Seed -> the usual synthetic tables with these changes of `test_claims.loops`, for one claim after another."""
+    """Seed -> the usual synthetic tables with these changes of `test_claims.loops`, for one claim
+    after another.
+    """
     frames = [test_claims.loops(last=change) for change in changes]
-    return {seed: test_claims.synthetic(loops=frame) for seed, frame in zip(SEEDS, frames, strict=True)}
+    return {
+        seed: test_claims.synthetic(loops=frame) for seed, frame in zip(SEEDS, frames, strict=True)
+    }
 
 
 @cache
@@ -42,7 +48,9 @@ def test_the_mean_and_the_deviation_are_those_of_the_seeds_and_each_seed_has_its
     assert values == pytest.approx([0.55, 0.58, 0.61], abs=1e-3)
     assert group.mean.estimate.value == pytest.approx(0.58, abs=1e-3)
     assert group.deviation == pytest.approx(0.03, abs=1e-4)
-    single = claims.examine(CLAIMS[3], test_claims.synthetic(loops=test_claims.loops(last={"level": 0.58})))
+    single = claims.examine(
+        CLAIMS[3], test_claims.synthetic(loops=test_claims.loops(last={"level": 0.58}))
+    )
     assert group.of_seeds[1] == single.findings[0]
 
 
@@ -62,15 +70,20 @@ def test_equal_seeds_leave_the_interval_of_the_documents():
 
 def test_documents_without_a_spread_leave_the_interval_of_student():
     values = np.array([1.0, 2.0, 4.0])
-    mean = seeds.mean_over_seeds([Estimate(v, v, v, samples=np.full(9, v), units=5, effective=5) for v in values])
+    mean = seeds.mean_over_seeds(
+        [Estimate(v, v, v, samples=np.full(9, v), units=5, effective=5) for v in values]
+    )
     half = 4.302653 * values.std(ddof=1) / np.sqrt(3)
-    assert (mean.low, mean.high) == pytest.approx((values.mean() - half, values.mean() + half), rel=1e-4)
+    assert (mean.low, mean.high) == pytest.approx(
+        (values.mean() - half, values.mean() + half), rel=1e-4
+    )
 
 
 def test_the_mean_of_ratios_is_geometric_and_its_interval_that_of_the_logarithms():
     samples = np.log([0.9, 1.0, 1.1])
     ratios = [
-        Estimate(r, r, r, samples=np.log(r) + samples, units=5, effective=5, is_ratio=True) for r in (0.1, 1.0, 10.0)
+        Estimate(r, r, r, samples=np.log(r) + samples, units=5, effective=5, is_ratio=True)
+        for r in (0.1, 1.0, 10.0)
     ]
     mean = seeds.mean_over_seeds(ratios)
     assert mean.value == pytest.approx(1.0)
@@ -82,7 +95,9 @@ def test_a_widened_interval_widens_either_part_by_its_own_degrees_of_freedom():
     def mean(spread):
         values = 1.0 + spread * np.array([-1.0, 0.0, 1.0])
         samples = np.linspace(-0.1, 0.1, 101)
-        return seeds.mean_over_seeds([Estimate(v, samples=v + samples, units=9, effective=9) for v in values])
+        return seeds.mean_over_seeds(
+            [Estimate(v, samples=v + samples, units=9, effective=9) for v in values]
+        )
 
     of_seeds, of_documents = mean(100.0), mean(0.0)
     for estimate, freedom in ((of_seeds, 2), (of_documents, 8)):
@@ -101,13 +116,19 @@ def test_a_quantity_that_a_seed_lacks_has_no_mean_and_says_which_seed():
 
 def test_an_infinite_value_or_other_documents_give_no_mean():
     finite = Estimate(1.0, 1.0, 1.0, samples=np.ones(3), units=4, effective=4)
-    for other in (replace(finite, value=np.inf), replace(finite, units=5), replace(finite, samples=None)):
+    for other in (
+        replace(finite, value=np.inf),
+        replace(finite, units=5),
+        replace(finite, samples=None),
+    ):
         with pytest.raises(InconclusiveError):
             seeds.mean_over_seeds([finite, other])
 
 
 def test_the_samples_of_all_seeds_are_of_the_same_documents():
-    """Documents that shift every seed alike are no spread between seeds, and do not average out over them."""
+    """Documents that shift every seed alike are no spread between seeds, and do not average out
+    over them.
+    """
     shift = {"level": 0.58, "level_spread": 0.1}
     group = examine(4, shift, shift | {"level": 0.581}, shift | {"level": 0.579}).findings[0]
     assert group.deviation < 0.05 * group.document_error
@@ -123,7 +144,9 @@ def test_seeds_are_counted_by_verdict_and_a_mean_between_the_bounds_is_no_verdic
 
 def test_times_have_a_verdict_per_run_and_no_mean():
     for verdict in usual():
-        at_papers = [f.mean for f in verdict.findings if not f.mean.quantity.startswith(exits.EQUAL)]
+        at_papers = [
+            f.mean for f in verdict.findings if not f.mean.quantity.startswith(exits.EQUAL)
+        ]
         of_mean = [finding.estimate.value for finding in at_papers]
         if verdict.claim.timed:
             assert verdict.verdict == seeds.PER_RUN
@@ -144,11 +167,17 @@ BARE = evidence.Evidence(*[pd.DataFrame()] * 6, max_loops=30)
 
 
 def draw(generator, of_seeds, of_documents, of_both, count):
-    """The mean over seeds of a number whose truth is 0: effects of seeds, of documents, and of both, crossed."""
-    values = of_seeds * generator.normal(size=(count, 1)) + of_documents * generator.normal(size=DOCUMENTS)
+    """The mean over seeds of a number whose truth is 0: effects of seeds, of documents, and of
+    both, crossed.
+    """
+    values = of_seeds * generator.normal(size=(count, 1)) + of_documents * generator.normal(
+        size=DOCUMENTS
+    )
     values = values + of_both * generator.normal(size=values.shape)
     units = 100 * np.stack([values, np.ones_like(values)], axis=-1)
-    estimates = [BARE.estimate(lambda totals: totals[..., 0] / totals[..., 1], rows) for rows in units]
+    estimates = [
+        BARE.estimate(lambda totals: totals[..., 0] / totals[..., 1], rows) for rows in units
+    ]
     return estimates, seeds.mean_over_seeds(estimates)
 
 
@@ -161,7 +190,9 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 5))])
+@pytest.mark.parametrize(
+    "count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 5))]
+)
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_interval_covers_the_truth_in_95_percent(world, count):
     generator = np.random.default_rng([count, len(world)])
@@ -177,7 +208,9 @@ def test_the_table_has_a_row_for_each_seed_and_for_the_mean_and_the_verdicts_las
     assert (frame.groupby(["claim", "scope", "quantity"]).size() == 4).all()
     assert frame[frame["deviation"].notna()]["seed"].eq("mean").all()
     whole = frame[frame["scope"] == ALL]
-    assert whole[whole["seed"] == "mean"]["verdict"].tolist() == [verdict.verdict for verdict in usual()]
+    assert whole[whole["seed"] == "mean"]["verdict"].tolist() == [
+        verdict.verdict for verdict in usual()
+    ]
 
 
 def test_the_page_has_each_seed_its_spread_and_what_so_many_seeds_can_say():

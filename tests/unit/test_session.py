@@ -23,7 +23,17 @@ from twoscale.training.trainer import learning_rate
 from twoscale.training.trial import trial
 from twoscale.workflow import pack
 from twoscale.workflow import session as session_module
-from twoscale.workflow.session import CHECKPOINT, START, Session, choose, collect, plan, schedule, start, status
+from twoscale.workflow.session import (
+    CHECKPOINT,
+    START,
+    Session,
+    choose,
+    collect,
+    plan,
+    schedule,
+    start,
+    status,
+)
 
 RUN = Path("results/tiny")
 TEN_MINUTES, TINY = (config.checked(config.preset(name)) for name in ("ten-minutes", "tiny"))
@@ -35,7 +45,9 @@ def session(tmp_path, monkeypatch) -> Session:
     monkeypatch.chdir(tmp_path)
     Path("gpu-pack").mkdir()
     Path("gpu-pack", pack.CONFIG).write_text(yaml.safe_dump({"preset": "tiny", "run": "tiny"}))
-    Path("gpu-pack", pack.MANIFEST).write_text(json.dumps({"commit": "0" * 40, "code": pack.code_digest(ROOT)}))
+    Path("gpu-pack", pack.MANIFEST).write_text(
+        json.dumps({"commit": "0" * 40, "code": pack.code_digest(ROOT)})
+    )
     session = Session(Path("gpu-pack"))
     session.folder.mkdir(parents=True)
     session.log.touch()
@@ -47,7 +59,10 @@ def session(tmp_path, monkeypatch) -> Session:
     ("values", "sentence"),
     [
         ({"preset": "ouro-1.4b"}, "run ouro-1.4b: found a published model"),
-        ({"preset": "tiny", "run": "tiny", "train": {"processes": 2}}, "train.processes: found 2, expected 1"),
+        (
+            {"preset": "tiny", "run": "tiny", "train": {"processes": 2}},
+            "train.processes: found 2, expected 1",
+        ),
         ({"preset": "tiny", "run": "tiny"}, "found files that are no pack"),
     ],
 )
@@ -58,7 +73,9 @@ def test_what_cannot_be_packed_is_refused(tmp_path, values, sentence):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_unpacked_files_have_the_bytes_of_the_packed_ones_and_files_that_are_there_stay(tmp_path, monkeypatch):
+def test_unpacked_files_have_the_bytes_of_the_packed_ones_and_files_that_are_there_stay(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     for name in ("results/tiny/data/train.bin", "results/gpt2.tiktoken"):
         packed = Path("pack", pack.FILES, f"{name}.xz")
@@ -74,7 +91,9 @@ def test_unpacked_files_have_the_bytes_of_the_packed_ones_and_files_that_are_the
 
 def test_a_session_runs_until_its_last_process_is_killed_and_another_start_says_so(session):
     code = "import os, sys, time; os.write(1, b'x'); time.sleep(600)"
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, pass_fds=[lock := session.lock()])
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, pass_fds=[lock := session.lock()]
+    )
     os.close(lock)
     child.stdout.read(1)
     assert start(session, 24, None) == "results/tiny/gpu: a session is running already."
@@ -96,7 +115,9 @@ def test_the_status_has_the_choice_the_stages_the_iteration_the_jobs_and_the_las
     session.note(choice="eager, 4 sequences", iterations=20, training={"status": 0, "seconds": 9.5})
     session.note(latency={"status": 0, "seconds": 8}, check={"status": None, "seconds": 7})
     at = [f"tiny: iteration {n} of 20, loss 5.5, 01:30 left" for n in (10, 12)]
-    session.log.write_text("\n".join([*at, "1 of 26 steps (4%) done", "error: a", "RuntimeError: b", "error: a", "x"]))
+    session.log.write_text(
+        "\n".join([*at, "1 of 26 steps (4%) done", "error: a", "RuntimeError: b", "error: a", "x"])
+    )
     assert status(session).splitlines() == [
         "tiny on cpu: finished; minute 10.0 of 24",
         "training: eager, 4 sequences; 20 iterations",
@@ -125,7 +146,7 @@ def test_the_archive_has_results_so_far_but_nothing_large_or_of_an_earlier_run(s
     assert names - {"tiny/gpu/log.txt"} == shown | {f"tiny/{name}" for name in mine}
 
 
-# --- the trial: what it finds decides how the run is trained ---------------------------------------------------------
+# --- the trial: what it finds decides how the run is trained --------------------------------------
 
 
 def compiling(**train) -> config.Config:
@@ -151,11 +172,17 @@ def refused(module, **options):
     ],
     ids=["slower", "raises"],
 )
-def test_a_compilation_that_is_slower_or_raises_ends_in_eager_training(stand_in, reason, monkeypatch):
+def test_a_compilation_that_is_slower_or_raises_ends_in_eager_training(
+    stand_in, reason, monkeypatch
+):
     monkeypatch.setattr(torch.nn.Module, "compile", stand_in)
     run = compiling()
     best, sentence = choose(list(trial(run)), run)
-    assert (best["compile"], best["batch_size"], best["micro_batches"]) == (False, run.train.batch_size, 1)
+    assert (best["compile"], best["batch_size"], best["micro_batches"]) == (
+        False,
+        run.train.batch_size,
+        1,
+    )
     assert sentence.startswith("eager, 4 sequences (eager, 4 sequences: ")
     assert sentence.endswith(reason)
 
@@ -175,7 +202,9 @@ def test_a_compilation_that_hangs_is_ended_and_the_eager_row_decides(session, mo
     command = [sys.executable, "-c", HANGS, str(ROOT / "scripts/train_worker.py")]
     command += [str(session.address), str(session.config), "--trial", str(session.trial)]
     process = subprocess.Popen(command)
-    while not session.trial.exists() or not session.trial.read_text():  # libraries are loaded, the eager row is there
+    while (
+        not session.trial.exists() or not session.trial.read_text()
+    ):  # libraries are loaded, the eager row is there
         assert process.poll() is None
         time.sleep(0.1)
     assert session_module.outlasts_its_time(session, process)
@@ -189,7 +218,9 @@ def test_a_compilation_that_hangs_is_ended_and_the_eager_row_decides(session, mo
 def row(tokens_per_s: float | None, compile: bool, batch_size: int = 10) -> dict:
     setting = f"{'compiled' if compile else 'eager'}, {batch_size} sequences"
     keys = {"setting": setting, "batch_size": batch_size, "micro_batches": 1, "compile": compile}
-    return keys | ({"failed": "out of memory"} if tokens_per_s is None else {"tokens_per_s": tokens_per_s})
+    return keys | (
+        {"failed": "out of memory"} if tokens_per_s is None else {"tokens_per_s": tokens_per_s}
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,21 +241,28 @@ def test_the_fastest_setting_is_chosen(rows, setting):
 
 
 def test_a_trial_without_any_speed_is_an_error_that_says_why():
-    with pytest.raises(InputError, match=r"found no speed \(eager, 10 sequences: out of memory\), expected one"):
+    with pytest.raises(
+        InputError, match=r"found no speed \(eager, 10 sequences: out of memory\), expected one"
+    ):
         choose([row(None, False)], TEN_MINUTES)
 
 
-# --- the schedule ----------------------------------------------------------------------------------------------------
+# --- the schedule ---------------------------------------------------------------------------------
 
 
 @given(st.sampled_from([TEN_MINUTES, TINY]), st.floats(1e2, 1e7), st.floats(-100, 1e5))
-def test_a_schedule_fits_its_time_and_ends_with_a_checkpoint_at_the_end_of_the_cosine(run, speed, seconds):
+def test_a_schedule_fits_its_time_and_ends_with_a_checkpoint_at_the_end_of_the_cosine(
+    run, speed, seconds
+):
     keys = schedule(run, {"compile": True}, speed, seconds)
     chosen = config.checked(config.merge(config.user_values(run), {"train": keys})).train
     points = config.checkpoint_iterations(chosen)
     assert chosen.compile is True
     tokens = chosen.iterations * run.train.batch_size * run.model.context_length
-    assert tokens / speed + START + CHECKPOINT * len(points) <= max(seconds, 0) or chosen.iterations == 1
+    assert (
+        tokens / speed + START + CHECKPOINT * len(points) <= max(seconds, 0)
+        or chosen.iterations == 1
+    )
     assert points[-1] == chosen.iterations == chosen.lr_decay_iterations
     assert set(points[:-1]) <= set(config.checkpoint_iterations(run.train))
     assert learning_rate(chosen, chosen.iterations) == run.train.min_learning_rate
@@ -235,6 +273,11 @@ def test_the_plan_says_what_is_finished_after_some_minutes():
     first, *lines = plan(TEN_MINUTES, 12.5, 100_000)
     tokens = int(re.search(r"(\d+) iterations of 5120 tokens", first)[1]) * 5120
     assert 45e6 <= tokens <= 60e6  # the text twice
-    assert [line.partition(":")[0].strip() for line in lines] == ["minute 2", "minute 8", "minute 10", "minute 12.5"]
+    assert [line.partition(":")[0].strip() for line in lines] == [
+        "minute 2",
+        "minute 8",
+        "minute 10",
+        "minute 12.5",
+    ]
     assert "checkpoints 500, 2000, 5000" in lines[1]
     assert lines[-1].endswith("figures, claims and all tables")

@@ -1,4 +1,6 @@
-"""train.shard: a model divided over two processes has the losses and gradients of a whole one, and takes half of it."""
+"""train.shard: a model divided over two processes has the losses and gradients of a whole one, and
+takes half of it.
+"""
 
 import json
 import os
@@ -28,14 +30,22 @@ def test_a_divided_model_has_the_losses_and_the_gradient_of_a_whole_one_and_keep
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, *launch], env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        [sys.executable, *launch],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.keys() == VARIANTS.keys()
     for variant, shares in found.items():
         rounding = 2e-2 if variant == "bfloat16" else 1e-5
-        assert max(shares[name] for name in ("loss", "held out", "norm", "gradient")) < rounding, (variant, shares)
+        assert max(shares[name] for name in ("loss", "held out", "norm", "gradient")) < rounding, (
+            variant,
+            shares,
+        )
         assert shares["kept"] == pytest.approx(0.5, abs=0.01), variant
     assert "Warning" not in done.stderr, done.stderr
 
@@ -54,7 +64,9 @@ def norm_of(model, loops, divided=False) -> float:
     """Norm of the gradient of one batch."""
     tokens = torch.arange(16).reshape(2, 8)
     model.zero_grad()
-    hidden = model.hidden_states(tokens, [loops] * len(model.config.groups), training_noise(1, 0, 0))
+    hidden = model.hidden_states(
+        tokens, [loops] * len(model.config.groups), training_noise(1, 0, 0)
+    )
     model.loss(hidden, tokens).backward()
     if divided:
         reshard(model)
@@ -70,6 +82,10 @@ def test_the_blocks_of_a_divided_model_are_compiled_once_whatever_the_loop_count
     shard_model(divided, "cpu")
     graphs = []
     for loops in (4, 1, 2, 7):
-        assert norm_of(divided, loops, divided=True) == pytest.approx(norm_of(whole, loops), rel=1e-5)
+        assert norm_of(divided, loops, divided=True) == pytest.approx(
+            norm_of(whole, loops), rel=1e-5
+        )
         graphs.append(counter.frame_count)
-    assert 3 <= graphs[1] == graphs[-1] <= 3 * len(divided.config.groups) + 2  # groups and unlooped layers
+    assert (
+        3 <= graphs[1] == graphs[-1] <= 3 * len(divided.config.groups) + 2
+    )  # groups and unlooped layers

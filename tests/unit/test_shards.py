@@ -22,7 +22,9 @@ NGRAM = 32
 
 def distinct_text(number):
     """A text that shares no long run of bytes with that of another number."""
-    digits = "".join(f"{hashlib.sha256(f'{number} {part}'.encode()).hexdigest()[:20]} " for part in range(3))
+    digits = "".join(
+        f"{hashlib.sha256(f'{number} {part}'.encode()).hexdigest()[:20]} " for part in range(3)
+    )
     return f"{digits}{CORPUS[number % 5][:8]}"
 
 
@@ -59,7 +61,10 @@ def outputs(tmp_path):
 def tokenize_each(shards, tmp_path, tokenizer):
     """The token shard of each text shard."""
     folder = tmp_path / "separate"
-    separate = [TokenShard(*(folder / f"{shard.stem}{end}" for end in (".train", ".val", ".json"))) for shard in shards]
+    separate = [
+        TokenShard(*(folder / f"{shard.stem}{end}" for end in (".train", ".val", ".json")))
+        for shard in shards
+    ]
     for text_shard, token_shard in zip(shards, separate, strict=True):
         tokenize_text(text_shard, tokenizer, token_shard)
     return separate
@@ -73,12 +78,16 @@ def tokenize(shards, tmp_path, tokenizer=None, held_out_tokens=200):
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
-def test_training_shard_is_the_documents_in_order_each_with_an_end_of_text(shards, tmp_path, trained, name):
+def test_training_shard_is_the_documents_in_order_each_with_an_end_of_text(
+    shards, tmp_path, trained, name
+):
     tokenizer = load_tokenizer(name, trained)
     train, _, metadata = tokenize(shards, tmp_path, tokenizer)
     ids = open_shard(train, metadata)
     assert ids.dtype == np.uint16
-    assert ids.tolist() == [low + 256 * high for low, high in zip(*[iter(train.read_bytes())] * 2, strict=True)]
+    assert ids.tolist() == [
+        low + 256 * high for low, high in zip(*[iter(train.read_bytes())] * 2, strict=True)
+    ]
     expected = "".join(text + END_OF_TEXT for text in documents(shards, held_out=False))
     assert tokenizer.decode(ids.tolist()) == expected
     assert np.count_nonzero(ids == tokenizer.end_of_text) == 30
@@ -92,8 +101,10 @@ def test_held_out_text_that_is_too_short_is_refused_with_the_number_of_dropped_d
     with pytest.raises(InputError) as caught:
         tokenize(shards, tmp_path, held_out_tokens=tokens + 1)
     for part in (
-        f"val.bin: found {tokens} held-out tokens after 1 of 10 documents were dropped as near-duplicates",
-        f"expected data.held_out_tokens = {tokens + 1}; raise data.held_out_margin or data.held_out_fraction",
+        f"val.bin: found {tokens} held-out tokens after 1 of 10 documents were dropped as"
+        f" near-duplicates",
+        f"expected data.held_out_tokens = {tokens + 1}; raise data.held_out_margin or"
+        f" data.held_out_fraction",
     ):
         assert part in str(caught.value)
     assert list((tmp_path / "data").iterdir()) == []
@@ -118,7 +129,8 @@ def test_near_duplicates_are_dropped_and_counted_in_the_metadata(tmp_path):
         "tokens": examined,
         "dropped_documents": 2,
         "dropped_tokens": dropped,
-        "share_before": (1 + len(texts[8]) + 1 + NGRAM) / examined,  # the copy between two ends of text
+        "share_before": (1 + len(texts[8]) + 1 + NGRAM)
+        / examined,  # the copy between two ends of text
         "share_after": 0.0,
     }
 
@@ -168,8 +180,12 @@ def test_token_shards_of_different_tokenizers_are_refused(shards, tmp_path, trai
 
 
 def test_more_ids_than_uint16_holds_are_stored_in_uint32(shards, tmp_path):
-    many = {bytes([byte]): byte for byte in range(256)} | {f"~{n:06}".encode(): n for n in range(256, 2**16)}
-    encoding = tiktoken.Encoding("many", pat_str=r"\S+|\s+", mergeable_ranks=many, special_tokens={END_OF_TEXT: 2**16})
+    many = {bytes([byte]): byte for byte in range(256)} | {
+        f"~{n:06}".encode(): n for n in range(256, 2**16)
+    }
+    encoding = tiktoken.Encoding(
+        "many", pat_str=r"\S+|\s+", mergeable_ranks=many, special_tokens={END_OF_TEXT: 2**16}
+    )
     train, val, metadata = tokenize(shards, tmp_path, Tokenizer("many", encoding))
     assert json.loads(metadata.read_text())["dtype"] == "uint32"
     for path, held_out in ((train, False), (val, True)):
@@ -180,7 +196,12 @@ def test_more_ids_than_uint16_holds_are_stored_in_uint32(shards, tmp_path):
         assert ids.tolist()[: len(kept[0]) + 1] == [*kept[0], 2**16]
 
 
-GOOD = {"dtype": "uint16", "end_of_text": 1, "digest": "", "parts": {"train.bin": {"count": 1, "sha256": ""}}}
+GOOD = {
+    "dtype": "uint16",
+    "end_of_text": 1,
+    "digest": "",
+    "parts": {"train.bin": {"count": 1, "sha256": ""}},
+}
 NO_DESCRIPTION = r"tokens\.json: found no description of t"
 
 
@@ -189,7 +210,12 @@ def flipped(content):
 
 
 OTHER_IDS = r"train\.bin: found \d+ tokens, expected the \d+ tokens with the SHA-256 \w{12}…"
-WRONG_METADATA = ({"digest": None}, {"parts": {}}, {"dtype": "int64"}, {"parts": {"train.bin": {"count": 1.0}}})
+WRONG_METADATA = (
+    {"digest": None},
+    {"parts": {}},
+    {"dtype": "int64"},
+    {"parts": {"train.bin": {"count": 1.0}}},
+)
 # what is done to train.bin, what tokens.json then holds (None: as written), what is found
 WRONG = [
     (lambda content: content[:-2], None, OTHER_IDS),
@@ -201,7 +227,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "metadata", "found"), WRONG)
-def test_open_shard_refuses_files_that_do_not_fit_together(shards, tmp_path, change, metadata, found):
+def test_open_shard_refuses_files_that_do_not_fit_together(
+    shards, tmp_path, change, metadata, found
+):
     train, _, described = tokenize(shards, tmp_path)
     content = change(train.read_bytes())
     train.unlink() if content is None else train.write_bytes(content)
@@ -223,5 +251,7 @@ def test_open_shard_refuses_ids_that_the_vocabulary_or_the_model_lacks(shards, t
     assert len(open_shard(train, metadata, 257))
     for stated, known, least in ((257, 256, 256), (200, 257, 200)):
         metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"vocab_size": stated}))
-        with pytest.raises(InputError, match=rf"train\.bin: found the token id 256, expected ids below .* {least}"):
+        with pytest.raises(
+            InputError, match=rf"train\.bin: found the token id 256, expected ids below .* {least}"
+        ):
             open_shard(train, metadata, known)

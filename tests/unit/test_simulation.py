@@ -1,6 +1,8 @@
-"""A true claim is refuted, and a false one upheld, in about 5 % of runs or less at the sizes of the presets.
+"""A true claim is refuted, and a false one upheld, in about 5 % of runs or less at the sizes of the
+presets.
 
-The worlds are those of `tests.worlds`, at the bounds, where a verdict is wrong most often; far from them too.
+The worlds are those of `tests.worlds`, at the bounds, where a verdict is wrong most often; far from
+them too.
 """
 
 import math
@@ -20,7 +22,8 @@ from twoscale.claims.geometry import log_mean_step
 
 ALLOWED = 0.05
 RELEASE = Path(__file__).parents[2] / "docs" / "demo-release" / "demo" / "tables"
-# Claims, sizes and correlations of checkpoints; those with most wrong verdicts in docs/judging.md, then the others.
+# Claims, sizes and correlations of checkpoints; those with most wrong verdicts in docs/judging.md,
+# then the others.
 WORST = [
     *((number, "demo", 0.0) for number in WORLDS),
     *((number, "paper", 0.0) for number in (1, 9, 13)),
@@ -28,12 +31,19 @@ WORST = [
 ]
 OTHERS = [
     *((number, "paper", 0.0) for number in WORLDS),
-    *((number, size, rho) for number in simulation.TRENDS for size in SIZES for rho in simulation.CORRELATIONS[1:]),
+    *(
+        (number, size, rho)
+        for number in simulation.TRENDS
+        for size in SIZES
+        for rho in simulation.CORRELATIONS[1:]
+    ),
 ]
 
 
 def most_by_chance(draws: int) -> int:
-    """The number of wrong verdicts that a chance of `ALLOWED` exceeds in one of a thousand sets of draws."""
+    """The number of wrong verdicts that a chance of `ALLOWED` exceeds in one of a thousand sets of
+    draws.
+    """
     tail, number = 1.0, -1
     while tail > 1e-3:
         number += 1
@@ -43,7 +53,10 @@ def most_by_chance(draws: int) -> int:
 
 @pytest.mark.parametrize(
     ("number", "size", "correlation"),
-    [*WORST, *(pytest.param(*cell, marks=pytest.mark.long) for cell in OTHERS if cell not in WORST)],
+    [
+        *WORST,
+        *(pytest.param(*cell, marks=pytest.mark.long) for cell in OTHERS if cell not in WORST),
+    ],
 )
 def test_a_verdict_is_wrong_in_at_most_five_percent(number, size, correlation, monkeypatch):
     monkeypatch.setattr(bootstrap, "REPEATS", simulation.REPEATS)
@@ -55,7 +68,9 @@ def test_a_verdict_is_wrong_in_at_most_five_percent(number, size, correlation, m
 
 
 @pytest.mark.parametrize("number", WORLDS)
-def test_far_from_the_bounds_no_verdict_is_wrong_and_a_false_claim_is_mostly_refuted(number, monkeypatch):
+def test_far_from_the_bounds_no_verdict_is_wrong_and_a_false_claim_is_mostly_refuted(
+    number, monkeypatch
+):
     monkeypatch.setattr(bootstrap, "REPEATS", simulation.REPEATS)
     draws, paper = 6, SIZES["paper"]
     for world in WORLDS[number][TRUE]:
@@ -67,7 +82,9 @@ def test_far_from_the_bounds_no_verdict_is_wrong_and_a_false_claim_is_mostly_ref
 
 
 def race_with_known_ratio(size):
-    """A world in which three criteria lose 0.01 nats at different places of the grid, and the true ratios of times."""
+    """A world in which three criteria lose 0.01 nats at different places of the grid, and the true
+    ratios of times.
+    """
     grid = np.array([*worlds.HALF_DECADES, worlds.TOO_LARGE])
     places = np.arange(len(grid))
     lost = {"acceleration": (4.1, 0.45), "kl": (3.1, 0.35), "step_norm": (4.7, 0.6)}
@@ -75,11 +92,15 @@ def race_with_known_ratio(size):
     curves = {name: np.array(list(loss.values())) for name, loss in world.loss.items()}
     logs = {
         name: np.interp(
-            exits._crossings(curve[None], 0.01)[0], places, np.log([world.milliseconds[name][t] for t in grid])
+            exits._crossings(curve[None], 0.01)[0],
+            places,
+            np.log([world.milliseconds[name][t] for t in grid]),
         )
         for name, curve in curves.items()
     }
-    return world, {other: np.exp(logs["acceleration"] - logs[other]) for other in ("kl", "step_norm")}
+    return world, {
+        other: np.exp(logs["acceleration"] - logs[other]) for other in ("kl", "step_norm")
+    }
 
 
 @pytest.mark.parametrize("draws", [40, pytest.param(500, marks=pytest.mark.long)])
@@ -102,7 +123,9 @@ def test_every_claim_is_simulated():
     assert list(WORLDS) == list(worlds.FAMILIES) == [claim.number for claim in claims.CLAIMS]
 
 
-def test_the_number_that_a_claim_needs_is_beyond_its_bound_and_one_that_never_suffices_is_none(monkeypatch):
+def test_the_number_that_a_claim_needs_is_beyond_its_bound_and_one_that_never_suffices_is_none(
+    monkeypatch,
+):
     monkeypatch.setattr(bootstrap, "REPEATS", simulation.REPEATS)
     upheld, refuted = (simulation.needed(1, verdict, DEMO, draws=20) for verdict in (HOLDS, FAILS))
     assert 0.001 < upheld < 0.09
@@ -110,7 +133,7 @@ def test_the_number_that_a_claim_needs_is_beyond_its_bound_and_one_that_never_su
     assert simulation.needed(4, HOLDS, DEMO, draws=10) is None
 
 
-# --- the demo --------------------------------------------------------------------------------------------------
+# --- the demo -------------------------------------------------------------------------------------
 
 
 @cache
@@ -145,6 +168,8 @@ def test_the_scatter_of_checkpoints_is_of_the_size_in_the_released_tables(name, 
 
 
 def test_the_noise_of_quality_is_of_the_size_in_the_released_tables():
-    losses = release().quality.pivot_table(index="sequence", columns=["criterion", "threshold"], values="ce")
+    losses = release().quality.pivot_table(
+        index="sequence", columns=["criterion", "threshold"], values="ce"
+    )
     changes = losses[("kl", 1e-2)] - losses[("fixed", 30.0)]
     assert 0.5 < changes.std() / simulation.LOSS_SPREAD["kl"] < 2.5

@@ -11,12 +11,19 @@ from twoscale.claims.bootstrap import summarise_latency, summarise_quality
 
 
 def quality_tables(changes):
-    """Four sequences of unlike text and tokens at full depth and under `kl`, which changes each CE."""
+    """Four sequences of unlike text and tokens at full depth and under `kl`, which changes each
+    CE.
+    """
     full, tokens = np.array([2.0, 3.0, 4.0, 9.0]), np.array([100, 300, 100, 100])
     points = [("fixed", 6.0, full, 6.0), ("kl", 0.1, full + changes, 2.0)]
     quality, exit_loops = [], []
     for criterion, threshold, ce, loops in points:
-        keys = {"criterion": criterion, "threshold": threshold, "sequence": range(4), "document": [0, 1, 2, 1]}
+        keys = {
+            "criterion": criterion,
+            "threshold": threshold,
+            "sequence": range(4),
+            "document": [0, 1, 2, 1],
+        }
         quality.append(pd.DataFrame(keys | {"tokens": tokens, "ce": ce}))
         for group, evaluations in (("5-6", loops), ("4", loops + 1)):
             exit_loops.append(pd.DataFrame(keys | {"group": group, "evaluations": evaluations}))
@@ -26,7 +33,12 @@ def quality_tables(changes):
 def test_latency_is_the_median_of_repeats_with_its_bootstrap_interval():
     times = [10.0, 20.0, 30.0, 40.0, 100.0]
     latency = pd.DataFrame(
-        {"criterion": "kl", "threshold": 0.1, "latency_ms": times, "baseline_ms": np.array(times) - 1}
+        {
+            "criterion": "kl",
+            "threshold": 0.1,
+            "latency_ms": times,
+            "baseline_ms": np.array(times) - 1,
+        }
     )
     (row,) = summarise_latency(latency).to_dict("records")
     assert (row["latency_ms"], row["baseline_ms"]) == (30.0, 29.0)
@@ -44,13 +56,19 @@ def test_quality_weighs_sequences_by_their_tokens_and_loops_groups_alike():
 
 
 def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
-    """Sequences differ by nats, the criterion adds the same to each: there is nothing uncertain about the change."""
+    """Sequences differ by nats, the criterion adds the same to each: there is nothing uncertain
+    about the change.
+    """
     summary = summarise_quality(*quality_tables(0.25), 6).set_index("criterion")
     for criterion, change in (("fixed", 0.0), ("kl", 0.25)):
         bounds = summary.loc[criterion, ["low", "high"]].to_numpy(float)
         np.testing.assert_allclose(bounds, summary.loc["fixed", "ce"] + change, rtol=1e-12)
-    uneven = summarise_quality(*quality_tables(np.array([0.0, 0.3, 0.1, 0.2])), 6).set_index("criterion")
-    documents = np.array([[0.0, 100], [0.3 * 300 + 0.2 * 100, 400], [0.1 * 100, 100]])  # nats and tokens
+    uneven = summarise_quality(*quality_tables(np.array([0.0, 0.3, 0.1, 0.2])), 6).set_index(
+        "criterion"
+    )
+    documents = np.array(
+        [[0.0, 100], [0.3 * 300 + 0.2 * 100, 400], [0.1 * 100, 100]]
+    )  # nats and tokens
     expected = uneven.loc["fixed", "ce"] + np.array(
         bootstrap.interval(bootstrap.ratio_of_sums, documents, 0, documents[:, 1])
     )
@@ -70,8 +88,13 @@ def test_sequences_of_one_document_and_a_run_without_all_loop_steps_give_no_inte
 def test_repeating_each_sequence_in_its_document_leaves_the_interval():
     """The units are documents: twice the sequences are not twice the evidence."""
     quality, exit_loops = quality_tables(np.array([0.0, 0.3, 0.1, 0.2]))
-    twice = [pd.concat([table, table.assign(sequence=table["sequence"] + 4)]) for table in (quality, exit_loops)]
-    once, doubled = (summarise_quality(*pair, 6)[["low", "high"]] for pair in ((quality, exit_loops), twice))
+    twice = [
+        pd.concat([table, table.assign(sequence=table["sequence"] + 4)])
+        for table in (quality, exit_loops)
+    ]
+    once, doubled = (
+        summarise_quality(*pair, 6)[["low", "high"]] for pair in ((quality, exit_loops), twice)
+    )
     pd.testing.assert_frame_equal(once, doubled)
 
 

@@ -26,7 +26,9 @@ def training_rows(count: int = 3) -> dict:
 
 
 def frame_of(table: str) -> pd.DataFrame:
-    """Two rows with a value of the declared type in every column, and in two measures if the table has them."""
+    """Two rows with a value of the declared type in every column, and in two measures if the table
+    has them.
+    """
     values = {"string": ["a", "b"], "bool": [True, False]}
     return pd.DataFrame(
         {
@@ -37,7 +39,9 @@ def frame_of(table: str) -> pd.DataFrame:
 
 
 def columns_of(table: str) -> dict[str, str]:
-    return tables.columns(table) | (dict.fromkeys(UNITS, "float32") if table in tables.MEASURED else {})
+    return tables.columns(table) | (
+        dict.fromkeys(UNITS, "float32") if table in tables.MEASURED else {}
+    )
 
 
 @pytest.mark.parametrize("table", tables.declared())
@@ -47,7 +51,9 @@ def test_every_table_comes_back_as_it_was_written(table, tmp_path):
     tables.write(table, frame, path)
     read = tables.read(table, path)
     pd.testing.assert_frame_equal(read, frame, check_dtype=False)
-    stored = {field.name: str(field.type).replace("double", "float64") for field in pq.read_schema(path)}
+    stored = {
+        field.name: str(field.type).replace("double", "float64") for field in pq.read_schema(path)
+    }
     narrow = {"float": "float32"}
     assert {name: narrow.get(dtype, dtype) for name, dtype in stored.items()} == columns_of(table)
 
@@ -64,27 +70,38 @@ def test_nulls_and_nans_are_written_as_null_and_read_as_missing(tmp_path):
     assert pq.read_table(path)["gradient_norm"].null_count == 1
 
 
-@pytest.mark.parametrize("kept", [lambda frame: frame.assign(ce=np.inf), lambda frame: frame.assign(ce=np.nan)])
+@pytest.mark.parametrize(
+    "kept", [lambda frame: frame.assign(ce=np.inf), lambda frame: frame.assign(ce=np.nan)]
+)
 def test_a_loss_that_is_not_finite_is_neither_written_nor_read(kept, tmp_path):
     frame, path = frame_of("scaling_quality"), tmp_path / "quality.parquet"
     tables.write("scaling_quality", frame, path)
     with pytest.raises(
-        InputError, match=r"quality.parquet: found iteration \d, loops .*, ce (nan|inf), expected finite"
+        InputError,
+        match=r"quality.parquet: found iteration \d, loops .*, ce (nan|inf), expected finite",
     ):
         tables.write("scaling_quality", kept(frame), path)
-    kept(tables.read("scaling_quality", path)).to_parquet(path, index=False)  # as another program or version writes it
-    with pytest.raises(InputError, match=r"quality.parquet: found .*, ce (nan|inf), expected finite numbers"):
+    kept(tables.read("scaling_quality", path)).to_parquet(
+        path, index=False
+    )  # as another program or version writes it
+    with pytest.raises(
+        InputError, match=r"quality.parquet: found .*, ce (nan|inf), expected finite numbers"
+    ):
         tables.read("scaling_quality", path)
 
 
 def test_statistics_of_states_that_are_not_finite_are_not_read(tmp_path):
-    """A released table, say: nulls of other measures have a meaning, those of a state's norm have none."""
+    """A released table, say: nulls of other measures have a meaning, those of a state's norm have
+    none.
+    """
     frame, path = frame_of("loop_sequences"), tmp_path / "loop_sequences.parquet"
     frame = frame.assign(measure=["cosine", "state_norm"], nulls=[3, 0])
     tables.write("loop_sequences", frame, path)
     assert len(tables.read("loop_sequences", path)) == 2
     frame.assign(nulls=[3, 1]).to_parquet(path, index=False)
-    with pytest.raises(InputError, match=r"loop_sequences.parquet: found .*measure state_norm, .*nulls 1, mean"):
+    with pytest.raises(
+        InputError, match=r"loop_sequences.parquet: found .*measure state_norm, .*nulls 1, mean"
+    ):
         tables.read("loop_sequences", path)
 
 
@@ -121,9 +138,17 @@ def test_only_tables_with_measures_take_them_and_these_need_one(tmp_path):
 @pytest.mark.parametrize(
     ("table", "change", "words"),
     [
-        ("drift", lambda frame: frame.rename(columns={"boundary": "border"}), ("border", "boundary", "'drift'")),
+        (
+            "drift",
+            lambda frame: frame.rename(columns={"boundary": "border"}),
+            ("border", "boundary", "'drift'"),
+        ),
         ("token_paths", lambda frame: frame.drop(columns=list(UNITS)), ("and measures",)),
-        ("trajectories", lambda frame: frame.astype({"cosine": "float64"}), ("'cosine'", "double", "expected float32")),
+        (
+            "trajectories",
+            lambda frame: frame.astype({"cosine": "float64"}),
+            ("'cosine'", "double", "expected float32"),
+        ),
         ("trajectories", lambda frame: frame.assign(remark="x"), ("'remark'", "expected float32")),
         ("token_paths", lambda frame: frame.drop(columns="position"), ("position", "and measures")),
     ],
@@ -148,11 +173,15 @@ def test_a_missing_or_broken_file_is_refused_in_one_sentence(content, tmp_path):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("read", [tables.read, lambda *table: list(tables.batches(*table))], ids=["read", "batches"])
+@pytest.mark.parametrize(
+    "read", [tables.read, lambda *table: list(tables.batches(*table))], ids=["read", "batches"]
+)
 def test_rows_that_cannot_be_read_are_one_sentence(read, tmp_path):
     path = tmp_path / "drift.parquet"
     tables.write("drift", frame_of("drift"), path)
     content = path.read_bytes()
-    path.write_bytes(content[:4] + bytes([255]) * 100 + content[104:])  # a page, under a sound description
+    path.write_bytes(
+        content[:4] + bytes([255]) * 100 + content[104:]
+    )  # a page, under a sound description
     with pytest.raises(InputError, match=r"drift.parquet: cannot be read as a parquet table \("):
         read("drift", path)

@@ -1,4 +1,6 @@
-"""Documents of Python's documentation and of a user's files, long documents in pieces, and text shards."""
+"""Documents of Python's documentation and of a user's files, long documents in pieces, and text
+shards.
+"""
 
 import gzip
 import json
@@ -16,7 +18,9 @@ from twoscale.config import DataConfig
 from twoscale.data import text
 
 NOVEL = "".join(
-    f"Chapter {number}.\n\n" + f"It was evening {number}, and the lamp burned low. " * (number % 50) + "\n\n"
+    f"Chapter {number}.\n\n"
+    + f"It was evening {number}, and the lamp burned low. " * (number % 50)
+    + "\n\n"
     for number in range(200)
 )
 
@@ -27,7 +31,10 @@ def read(tmp_path):
 
     def documents(source, path, piece_characters=None):
         data = DataConfig(source=source, path=str(path), piece_characters=piece_characters)
-        return [(document.name, document.text) for document in text.local_documents(data, tmp_path / "cache")]
+        return [
+            (document.name, document.text)
+            for document in text.local_documents(data, tmp_path / "cache")
+        ]
 
     return documents
 
@@ -72,7 +79,9 @@ def fake_library(tmp_path, monkeypatch):
         for name, content in files.items():
             written(tmp_path / folder / name, content.encode())
         monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / folder))
-        return [document for document in text.python_docs() if not document.name.startswith("topic ")]
+        return [
+            document for document in text.python_docs() if not document.name.startswith("topic ")
+        ]
 
     return write
 
@@ -109,7 +118,9 @@ def test_python_docs_of_the_running_python_begin_with_the_help_topics_and_name_n
         ("parquet", ["a/1.parquet", "b.parquet"]),
     ],
 )
-def test_a_folder_is_read_in_the_order_of_paths_and_other_files_are_ignored(tmp_path, read, source, names):
+def test_a_folder_is_read_in_the_order_of_paths_and_other_files_are_ignored(
+    tmp_path, read, source, names
+):
     contents = {"txt": b"text", "jsonl": [{"text": "text"}], "parquet": {"text": ["text"]}}
     for name in (*reversed(names), "notes.md", "c.csv"):
         written(tmp_path / "in" / name, contents[source] if name in names else b"other")
@@ -119,7 +130,9 @@ def test_a_folder_is_read_in_the_order_of_paths_and_other_files_are_ignored(tmp_
 def test_a_file_name_is_no_pattern_may_be_hidden_and_needs_no_ending(tmp_path, read):
     written(tmp_path / "mine [1]/a1.txt", b"another")
     for name in (".a[1]*?.txt", "novel"):
-        assert read("txt", written(tmp_path / "mine [1]" / name, b"this one")) == [(name, "this one")]
+        assert read("txt", written(tmp_path / "mine [1]" / name, b"this one")) == [
+            (name, "this one")
+        ]
 
 
 @pytest.mark.parametrize("ending", ["txt", "txt.gz"])
@@ -151,20 +164,37 @@ def test_json_lines_are_documents_named_by_id_or_line(tmp_path, read, ending):
     ]
     file = written(tmp_path / f"a.{ending}", "\n".join(lines).encode())
     expected = [(f"{file.name}:{row + 1}", f"t{row}") for row in range(5000)]
-    assert read("jsonl", file) == [*expected, ("urn:1", "one"), (f"{file.name}:5004", "two\n\nlines\u2028")]
+    assert read("jsonl", file) == [
+        *expected,
+        ("urn:1", "one"),
+        (f"{file.name}:5004", "two\n\nlines\u2028"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"text": ["one", "two"], "id": ["urn:1", None], "url": ["u", "v"]}, [("urn:1", "one"), ("x:1", "two")]),
+        (
+            {"text": ["one", "two"], "id": ["urn:1", None], "url": ["u", "v"]},
+            [("urn:1", "one"), ("x:1", "two")],
+        ),
         ({"text": ["one"], "id": [7]}, [("7", "one")]),
-        ({"text": [None, "", "kept", None, "Ünï\u2028 \0 😀"]}, [("x:2", "kept"), ("x:4", "Ünï\u2028 \0 😀")]),
-        ({"text": [f"t{row}" for row in range(1000)]}, [(f"x:{row}", f"t{row}") for row in range(1000)]),
+        (
+            {"text": [None, "", "kept", None, "Ünï\u2028 \0 😀"]},
+            [("x:2", "kept"), ("x:4", "Ünï\u2028 \0 😀")],
+        ),
+        (
+            {"text": [f"t{row}" for row in range(1000)]},
+            [(f"x:{row}", f"t{row}") for row in range(1000)],
+        ),
         ({"text": pa.nulls(3)}, []),
         *(
             ({"text": pa.array(["one", None, "one"]).cast(dtype)}, [("x:0", "one"), ("x:2", "one")])
-            for dtype in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))
+            for dtype in (
+                pa.large_string(),
+                pa.string_view(),
+                pa.dictionary(pa.int32(), pa.string()),
+            )
         ),
     ],
 )
@@ -176,10 +206,14 @@ def test_reading_from_a_row_on_gives_the_rest_and_reads_no_row_group_before_it(t
     path = tmp_path / "x.parquet"
     draw = random.Random(1)
     values = [None if row % 5 == 0 else draw.randbytes(5000).hex() for row in range(400)]
-    pq.write_table(pa.table({"text": values}), path, row_group_size=7, compression="none", use_dictionary=False)
+    pq.write_table(
+        pa.table({"text": values}), path, row_group_size=7, compression="none", use_dictionary=False
+    )
     everything = list(text.rows(path, "x", "x"))
     for first in (0, 6, 7, 20, 398, 400):
-        assert list(text.rows(path, "x", "x", first)) == [found for found in everything if found.row >= first]
+        assert list(text.rows(path, "x", "x", first)) == [
+            found for found in everything if found.row >= first
+        ]
     with path.open("r+b") as file:  # the row groups of the first rows are damaged, and not read
         file.seek(4)
         file.write(bytes(path.stat().st_size // 2))
@@ -195,10 +229,18 @@ WRONG_FILES = {
     "cut gzip": ("a.txt.gz", BROKEN_GZIP, "cannot be read"),
     "null": ("a.jsonl", b'\n{"text": null}', "line 2: found no text"),
     "number": ("a.jsonl", b'{"text": 3}', "line 1: found int as text"),
-    "no json": ("a.jsonl", b'{"text": "fine"}\n\n{"text": "x"\n', "line 3: found Expecting ',' delimiter"),
+    "no json": (
+        "a.jsonl",
+        b'{"text": "fine"}\n\n{"text": "x"\n',
+        "line 3: found Expecting ',' delimiter",
+    ),
     "surrogate": ("a.jsonl", b'{"text": "\\ud800"}', "line 1: found 'utf-8' codec can't encode"),
     "no column": ("a.parquet", {"content": ["one"], "id": ["1"]}, "found the columns content, id"),
-    "binary": ("a.parquet", {"text": pa.array([b"one"], pa.binary())}, "found bytes in the column text"),
+    "binary": (
+        "a.parquet",
+        {"text": pa.array([b"one"], pa.binary())},
+        "found bytes in the column text",
+    ),
     "not UTF-8": (
         "a.parquet",
         {"text": pa.StringArray.from_buffers(1, *pa.array([b"\xff"]).buffers()[1:])},
@@ -209,7 +251,9 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize(("name", "content", "found"), WRONG_FILES.values(), ids=WRONG_FILES)
-def test_a_file_that_cannot_be_read_is_one_sentence_with_its_name(tmp_path, read, name, content, found):
+def test_a_file_that_cannot_be_read_is_one_sentence_with_its_name(
+    tmp_path, read, name, content, found
+):
     file = tmp_path / name
     file.write_bytes(content) if isinstance(content, bytes) else written(file, content)
     with pytest.raises(InputError) as caught:
@@ -243,9 +287,15 @@ def test_a_path_without_files_of_the_source_is_refused(tmp_path, read, source, n
 def test_pieces_are_the_document_and_do_not_depend_on_how_it_is_read():
     draw = random.Random(0)
     for _ in range(500):
-        document, size = "".join(draw.choices("abcd \n.é", k=draw.randrange(400))), draw.randint(1, 40)
+        document, size = (
+            "".join(draw.choices("abcd \n.é", k=draw.randrange(400))),
+            draw.randint(1, 40),
+        )
         cuts = sorted(draw.choices(range(len(document) + 1), k=draw.randrange(7)))
-        parts = [document[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(document)], strict=True)]
+        parts = [
+            document[begin:end]
+            for begin, end in zip([0, *cuts], [*cuts, len(document)], strict=True)
+        ]
         found = list(text.pieces(parts, size))
         assert "".join(piece for piece, _ in found) == document
         assert found == list(text.pieces([document], size))
@@ -277,16 +327,24 @@ def test_every_source_gives_the_same_pieces_of_a_long_document(tmp_path, read, s
 
 def test_held_out_documents_are_a_fraction_and_a_larger_fraction_only_adds_some():
     keys = [f"text {number}" for number in range(5000)]
-    held_out = [{key for key in keys if text.is_held_out(key, fraction)} for fraction in (0.0, 0.1, 0.3, 1.0)]
+    held_out = [
+        {key for key in keys if text.is_held_out(key, fraction)}
+        for fraction in (0.0, 0.1, 0.3, 1.0)
+    ]
     assert len(held_out[1]) / 5000 == pytest.approx(0.1, abs=0.02)
     assert held_out[0] == set() < held_out[1] < held_out[2] < held_out[3] == set(keys)
 
 
 def test_pages_of_python_docs_are_split_by_family_and_other_documents_by_their_text():
-    keys = {name: text.split_key("python_docs", name, "text") for name in ("json", "json.tool", "jsonx", "topic json")}
+    keys = {
+        name: text.split_key("python_docs", name, "text")
+        for name in ("json", "json.tool", "jsonx", "topic json")
+    }
     assert keys["json"] == keys["json.tool"]
     assert len(set(keys.values())) == 3
-    assert text.split_key("python_docs", "topic if", "a") == text.split_key("python_docs", "topic class", "b")
+    assert text.split_key("python_docs", "topic if", "a") == text.split_key(
+        "python_docs", "topic class", "b"
+    )
     assert text.split_key("parquet", "json.tool", "a text") == "a text"
 
 

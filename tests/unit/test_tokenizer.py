@@ -23,7 +23,9 @@ from twoscale.data.tokenizer import (
 
 
 def test_both_environments_can_import_the_modules():
-    """The environment of analysis has no torch, that of torch neither `datasets` nor `tokenizers`."""
+    """The environment of analysis has no torch, that of torch neither `datasets` nor
+    `tokenizers`.
+    """
     absent = {"torch", "datasets", "tokenizers"}
     code = f"import sys, twoscale.data.tokens; print(sorted({absent} & set(sys.modules)))"
     finished = subprocess.run(
@@ -68,7 +70,9 @@ def test_training_is_a_function_of_the_texts(trained):
 
 
 def test_too_few_pairs_for_the_vocab_size_is_refused():
-    with pytest.raises(InputError, match=r"tokenizer\.vocab_size: found 1000, expected at most 2\d\d"):
+    with pytest.raises(
+        InputError, match=r"tokenizer\.vocab_size: found 1000, expected at most 2\d\d"
+    ):
         train_bpe(["a text of few words, a text"], 1000)
 
 
@@ -81,7 +85,9 @@ def test_a_pair_is_merged_that_is_seen_twice_but_not_once():
 def test_counting_gives_the_length_in_a_shard(trained):
     tokenizer = load_bpe(trained)
     texts = ["", *CORPUS, *strange_texts(50), END_OF_TEXT]
-    assert count_tokens(tokenizer, texts) == [len(tokenizer.encode_document(text)) for text in texts]
+    assert count_tokens(tokenizer, texts) == [
+        len(tokenizer.encode_document(text)) for text in texts
+    ]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +110,9 @@ def test_a_file_that_is_no_trained_tokenizer_is_refused(tmp_path, trained, chang
 
 @pytest.mark.parametrize("name", ["bpe", "gpt2", "published"])
 def test_a_tokenizer_without_its_file_is_refused(name):
-    with pytest.raises(InputError, match=rf"--tokenizer: found nothing, expected the tokenizer file for .*: {name}"):
+    with pytest.raises(
+        InputError, match=rf"--tokenizer: found nothing, expected the tokenizer file for .*: {name}"
+    ):
         load_tokenizer(name)
 
 
@@ -112,9 +120,14 @@ def test_a_tokenizer_without_its_file_is_refused(name):
 
 
 def pieces_of_bytes(begin):
-    """A byte-level BPE with two special tokens; `begin`: whether its post-processor puts <|begin|> before a text."""
+    """A byte-level BPE with two special tokens; `begin`: whether its post-processor puts <|begin|>
+    before a text.
+    """
     made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
         CORPUS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
@@ -122,7 +135,9 @@ def pieces_of_bytes(begin):
     made.add_special_tokens([AddedToken(token, special=True) for token in ("<|begin|>", "<|end|>")])
     if begin:
         special = [("<|begin|>", made.token_to_id("<|begin|>"))]
-        made.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=special)
+        made.post_processor = processors.TemplateProcessing(
+            single="<|begin|> $A", special_tokens=special
+        )
     return made
 
 
@@ -130,12 +145,21 @@ def sentence_pieces():
     """Pieces as SentencePiece spells them, with a byte for what has no piece."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a"]
     made = tokenizers.Tokenizer(
-        models.BPE({p: i for i, p in enumerate(pieces)}, [("▁", "a")], unk_token="<unk>", byte_fallback=True)
+        models.BPE(
+            {p: i for i, p in enumerate(pieces)},
+            [("▁", "a")],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
     )
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     made.add_special_tokens(["<s>", "</s>"])
-    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
     return made
 
 
@@ -169,7 +193,13 @@ def test_sentence_pieces_have_their_bytes_and_what_is_put_behind_a_text_is_left_
     ("settings", "expected"),
     [
         ({"tokenizer_config": {"eos_token": "<|end|>"}, "config": {"eos_token_id": 3}}, "<|end|>"),
-        ({"tokenizer_config": {"eos_token": "<|no|>"}, "generation_config": {"eos_token_id": 300}}, "<|begin|>"),
+        (
+            {
+                "tokenizer_config": {"eos_token": "<|no|>"},
+                "generation_config": {"eos_token_id": 300},
+            },
+            "<|begin|>",
+        ),
     ],
 )
 def test_the_end_of_text_is_the_first_that_the_tokenizer_has(tmp_path, settings, expected):
@@ -199,12 +229,15 @@ def no_network(monkeypatch):
 def test_without_cache_and_network_the_error_names_both(no_network, tmp_path, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     with pytest.raises(
-        InputError, match=r"tokenizer\.name: gpt2 .* connect to the network once, or set TIKTOKEN_CACHE_DIR"
+        InputError,
+        match=r"tokenizer\.name: gpt2 .* connect to the network once, or set TIKTOKEN_CACHE_DIR",
     ):
         fetch_gpt2()
 
 
 def test_another_file_than_gpt2s_is_refused(tmp_path):
     (tmp_path / "gpt2.tiktoken").write_bytes(b"IQ== 0\n")
-    with pytest.raises(InputError, match=r"gpt2\.tiktoken: found another tokenizer, expected GPT-2"):
+    with pytest.raises(
+        InputError, match=r"gpt2\.tiktoken: found another tokenizer, expected GPT-2"
+    ):
         load_tokenizer("gpt2", tmp_path / "gpt2.tiktoken")

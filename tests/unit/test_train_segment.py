@@ -36,12 +36,20 @@ def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint_and_the_partial_st
     }
 
 
-NOBODY = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+NOBODY = {
+    "WORLD_SIZE": "2",
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "9",
+}
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory) -> tuple[Run, Run]:
-    """A run in a plain shell, and one whose second segment is trained in a shell with a launch and other kernels."""
+    """A run in a plain shell, and one whose second segment is trained in a shell with a launch and
+    other kernels.
+    """
     plain, changed = (Run(tmp_path_factory.mktemp(name)) for name in ("plain", "changed"))
     plain.succeed(0, 2)
     with pytest.MonkeyPatch.context() as patch:
@@ -67,12 +75,16 @@ def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(shell, tmp_p
     done = run.train(2, 4)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert f"error: {run.optimizer(2)}: found an empty file, the placeholder for the optimizer state" in done.stderr
+    assert (
+        f"error: {run.optimizer(2)}: found an empty file, the placeholder for the optimizer state"
+        in done.stderr
+    )
 
 
 def test_each_log_has_the_environment_of_its_segment(shell):
     first, second = (
-        machine.recorded_environments(shell[1].checkpoint(until).with_suffix(".parquet")) for until in (2, 4)
+        machine.recorded_environments(shell[1].checkpoint(until).with_suffix(".parquet"))
+        for until in (2, 4)
     )
     assert [entry["first_iteration"] for entry in (*first, *second)] == [1, 3]
     assert {"torch", "cpu_capability", "operations", "threads", "processes"} <= first[0].keys()
@@ -83,7 +95,8 @@ def test_each_log_has_the_environment_of_its_segment(shell):
 def test_a_segment_in_another_environment_says_what_differs_in_one_line(shell):
     said = [line for line in shell[1].said.splitlines() if line.startswith("warning: ")]
     assert said == [
-        "warning: training continues in another environment (MKL_CBWR: unset before, 'COMPATIBLE' now; "
+        "warning: training continues in another environment (MKL_CBWR: unset before, 'COMPATIBLE'"
+        " now; "
         r"OMP_THREAD_LIMIT: unset before, '1\x1b' now), so the weights may not be bit-identical to those "
         "of an uninterrupted run"
     ]
@@ -96,5 +109,8 @@ def test_a_team_of_another_size_than_the_config_says_is_one_sentence(tmp_path):
     launch[3] = "2"
     done = subprocess.run(launch, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode != 0
-    assert "error: config key train.processes: found 3, expected 2, the number of processes" in done.stderr
+    assert (
+        "error: config key train.processes: found 3, expected 2, the number of processes"
+        in done.stderr
+    )
     assert not run.checkpoint(2).exists()

@@ -36,7 +36,13 @@ def loaded(model: LoopedTransformer) -> LoadedCheckpoint:
 
 
 def trajectories_config(**changes) -> TrajectoriesConfig:
-    values = {"loops": LOOPS, "tokens": 40, "batch_size": 2, "dtype": "float64", "states_sequence": 1}
+    values = {
+        "loops": LOOPS,
+        "tokens": 40,
+        "batch_size": 2,
+        "dtype": "float64",
+        "states_sequence": 1,
+    }
     return TrajectoriesConfig(**(values | changes))
 
 
@@ -48,7 +54,10 @@ def states_of(model: LoopedTransformer, sequences: list[int]) -> dict[str, np.nd
     for stage in model.trace(TOKENS[sequences], [LOOPS] * len(labels), noise):
         if stage.stage is not None and stage.stage.is_group:
             label = labels[stage.stage.group]
-            arrays |= {label: np.stack([state.numpy() for state in stage.states]), f"into {label}": hidden.numpy()}
+            arrays |= {
+                label: np.stack([state.numpy() for state in stage.states]),
+                f"into {label}": hidden.numpy(),
+            }
         hidden = stage.output
     return arrays
 
@@ -73,7 +82,10 @@ def expected_measures(states: np.ndarray, k: int) -> dict[str, np.ndarray]:
         wanted["step_norm"] = length(updates[k])
         wanted["step_norm_relative"] = length(updates[k]) / length(states[k])
     if 0 < k < LOOPS:
-        norms, acceleration = (length(updates[k]), length(updates[k - 1])), length(updates[k] - updates[k - 1])
+        norms, acceleration = (
+            (length(updates[k]), length(updates[k - 1])),
+            length(updates[k] - updates[k - 1]),
+        )
         wanted["cosine"] = (updates[k] * updates[k - 1]).sum(-1) / norms[0] / norms[1]
         wanted["acceleration"] = acceleration
         wanted["acceleration_normalized"] = acceleration / (norms[0] + norms[1])
@@ -83,17 +95,23 @@ def expected_measures(states: np.ndarray, k: int) -> dict[str, np.ndarray]:
 
 def test_every_row_of_a_loop_is_what_the_states_of_the_trace_give():
     model, sequences = float64_model(), [3, 1]
-    frame = measured(model, sequences)["trajectories"].set_index(["group", "k", "sequence", "position"])
+    frame = measured(model, sequences)["trajectories"].set_index(
+        ["group", "k", "sequence", "position"]
+    )
     for label, states in states_of(model, sequences).items():
         if label.startswith("into"):
             continue
         for k in range(LOOPS + 1):
             rows, directions = frame.loc[(label, k)], states / length(states)[..., None]
-            of_directions = {f"direction_{name}": v for name, v in expected_measures(directions, k).items()}
+            of_directions = {
+                f"direction_{name}": v for name, v in expected_measures(directions, k).items()
+            }
             wanted = expected_measures(states, k) | of_directions
             for name in rows.columns.drop(["iteration", "document"]):
                 if name in wanted:
-                    np.testing.assert_allclose(rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}")
+                    np.testing.assert_allclose(
+                        rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}"
+                    )
                 else:
                     assert rows[name].isna().all(), f"{name} at {k}"
 
@@ -107,7 +125,10 @@ def test_every_row_of_a_path_is_what_the_states_of_the_trace_give():
             continue
         paths = torch.from_numpy(states).movedim(0, -2).flatten(0, 1)  # (tokens, K + 1, C)
         for (_, row), path in zip(frame.loc[label].iterrows(), paths, strict=True):
-            distances, floor = measures.path_distances(path), vectors.rounding_floor(vectors.norm(path[-1]))
+            distances, floor = (
+                measures.path_distances(path),
+                vectors.rounding_floor(vectors.norm(path[-1])),
+            )
             steps = vectors.norm(path.diff(dim=0))[1:]  # without the leap from x^0
             rate = measures.contraction_rate(steps, steps > floor)
             assert row["contraction_rate"] == pytest.approx(rate.item(), rel=1e-5)
@@ -126,9 +147,14 @@ def classified(path: torch.Tensor) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
-def test_every_reference_state_of_the_drift_is_the_jump_from_the_last_state_of_the_group_before(exit_norm):
-    # in this sandwich a state is not normalised already, so what leaves a group differs from its last state
-    config = model_config(num_layers=6, groups=[[2], [3, 4], [6]], exit_norm=exit_norm, sandwich="branch")
+def test_every_reference_state_of_the_drift_is_the_jump_from_the_last_state_of_the_group_before(
+    exit_norm,
+):
+    # in this sandwich a state is not normalised already, so what leaves a group differs from its
+    # last state
+    config = model_config(
+        num_layers=6, groups=[[2], [3, 4], [6]], exit_norm=exit_norm, sandwich="branch"
+    )
     model, sequences = float64_model(config), [0, 4]
     states = states_of(model, sequences)
     frame = (
@@ -147,17 +173,30 @@ def test_every_reference_state_of_the_drift_is_the_jump_from_the_last_state_of_t
         }
         loop_steps = length(np.diff(states[first], axis=0))  # (K, B, T)
         for reference, state in references.items():
-            rows, jump = frame.loc[(f"{first}->{second}", reference)], length(state - states[first][LOOPS])
-            wanted = {"jump": jump, "dlr": jump / loop_steps.mean(0), "jump_over_path": jump / loop_steps.sum(0)}
+            rows, jump = (
+                frame.loc[(f"{first}->{second}", reference)],
+                length(state - states[first][LOOPS]),
+            )
+            wanted = {
+                "jump": jump,
+                "dlr": jump / loop_steps.mean(0),
+                "jump_over_path": jump / loop_steps.sum(0),
+            }
             for name, value in wanted.items():
-                np.testing.assert_allclose(rows[name], value.ravel(), rtol=1e-5, err_msg=f"{reference} {name}")
+                np.testing.assert_allclose(
+                    rows[name], value.ravel(), rtol=1e-5, err_msg=f"{reference} {name}"
+                )
 
 
 @pytest.mark.parametrize("groups", [[[3, 4]], [[1, 2]], [[4, 5, 6]], [[1, 2, 3, 4, 5, 6]]], ids=str)
 @pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
-def test_the_drift_around_the_only_group_is_the_jump_from_the_layer_before_and_to_the_layers_after(groups, exit_norm):
+def test_the_drift_around_the_only_group_is_the_jump_from_the_layer_before_and_to_the_layers_after(
+    groups, exit_norm
+):
     """prelude -> core -> coda, both over the mean loop step of the core."""
-    model = float64_model(model_config(num_layers=6, groups=groups, exit_norm=exit_norm, sandwich="branch"))
+    model = float64_model(
+        model_config(num_layers=6, groups=groups, exit_norm=exit_norm, sandwich="branch")
+    )
     sequences, (label,) = [0, 4], model.config.group_labels
     tokens, noise = TOKENS[sequences], loaded(model).noise(sequences)
     stages = [stage for stage in model.trace(tokens, [LOOPS], noise) if stage.stage is not None]
@@ -177,7 +216,9 @@ def test_the_drift_around_the_only_group_is_the_jump_from_the_layer_before_and_t
             (f"{label}->coda", "final"): (core.states[-1], coda[-1]),
         }
     assert set(frame.index) == {*wanted, (f"{entry}->{label}", "projected")}
-    steps = torch.stack([vectors.norm(after - before) for before, after in pairwise(core.states)]).mean(0)
+    steps = torch.stack(
+        [vectors.norm(after - before) for before, after in pairwise(core.states)]
+    ).mean(0)
     for point, (before, after) in wanted.items():
         jump = vectors.norm(after - before)
         np.testing.assert_allclose(frame.loc[point]["jump"], jump.ravel(), rtol=1e-5)
@@ -191,7 +232,9 @@ def test_a_model_without_groups_has_no_rows():
 
 def extracted(folder, tokens=TOKENS, **changes) -> dict[str, pd.DataFrame]:
     paths = {table: folder / f"{table}.parquet" for table in TABLES}
-    extract(loaded(float64_model()), held_out(tokens), trajectories_config(**changes), CRITERIA, paths)
+    extract(
+        loaded(float64_model()), held_out(tokens), trajectories_config(**changes), CRITERIA, paths
+    )
     return {table: tables.read(table, path) for table, path in paths.items()}
 
 
@@ -202,37 +245,60 @@ def test_the_number_of_sequences_at_a_time_changes_no_value(batch_size, tmp_path
         wanted = tables_of_two[table]
         assert len(frame) == len(wanted)
         names = [
-            name for name in ("sequence", "group", "boundary", "k", "reference_state", "position") if name in frame
+            name
+            for name in ("sequence", "group", "boundary", "k", "reference_state", "position")
+            if name in frame
         ]
         sort = {"by": names, "ignore_index": True}
-        pd.testing.assert_frame_equal(frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6)
+        pd.testing.assert_frame_equal(
+            frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6
+        )
 
 
 def test_each_batch_is_written_before_the_next_is_run(tmp_path):
     extracted(tmp_path, batch_size=2)
-    assert pq.ParquetFile(tmp_path / "trajectories.parquet").num_row_groups == 3 * 3  # groups, batches of 2, 2 and 1
+    assert (
+        pq.ParquetFile(tmp_path / "trajectories.parquet").num_row_groups == 3 * 3
+    )  # groups, batches of 2, 2 and 1
     assert pq.ParquetFile(tmp_path / "token_drift.parquet").num_row_groups == 2 * 3
 
 
 def test_a_model_with_states_that_are_not_finite_is_refused_with_their_place(tmp_path):
     model = float64_model()
     next(model.groups[1].parameters()).data.fill_(torch.nan)
-    message = "^group 3-4, loop step 1, sequence {}, position 0: found a state of norm nan, expected finite numbers.$"
+    message = (
+        "^group 3-4, loop step 1, sequence {}, position 0: found a state of norm nan, expected"
+        " finite numbers.$"
+    )
     paths = {table: tmp_path / f"{table}.parquet" for table in TABLES}
     with pytest.raises(InputError, match=message.format(0)):
         extract(loaded(model), held_out(TOKENS), trajectories_config(), CRITERIA, paths)
     with pytest.raises(InputError, match=message.format(1)):
-        save_states(loaded(model), held_out(TOKENS[1:2], sequences=[1]), ["w"] * 8, LOOPS, tmp_path / "states")
+        save_states(
+            loaded(model),
+            held_out(TOKENS[1:2], sequences=[1]),
+            ["w"] * 8,
+            LOOPS,
+            tmp_path / "states",
+        )
     assert not any(tmp_path.iterdir())
 
 
 def test_the_states_of_one_sequence_can_be_read_back_with_metadata_of_each_entry(tmp_path):
-    path, model, words = tmp_path / "states.safetensors", float64_model(), [f"w{n}" for n in range(8)]
+    path, model, words = (
+        tmp_path / "states.safetensors",
+        float64_model(),
+        [f"w{n}" for n in range(8)],
+    )
     save_states(loaded(model), held_out(TOKENS[1:2], sequences=[1]), words, LOOPS, path)
     with safe_open(path, framework="np") as file:
         states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
     assert states.dtype == np.float32
-    assert states.shape == (1 + 2 + 3 * (LOOPS + 1), 8, 8)  # embedding, layers 1 and 5, three groups
+    assert states.shape == (
+        1 + 2 + 3 * (LOOPS + 1),
+        8,
+        8,
+    )  # embedding, layers 1 and 5, three groups
     assert (header["iteration"], header["sequence"], header["tokens"]) == (ITERATION, 1, words)
     states_by_group = states_of(model, [1])
     for label in ("2", "3-4", "6"):

@@ -1,4 +1,6 @@
-"""A Universal Transformer with adaptive computation time: the model, the loss and the exits are a user's."""
+"""A Universal Transformer with adaptive computation time: the model, the loss and the exits are a
+user's.
+"""
 
 import sys
 
@@ -31,7 +33,11 @@ def registered(monkeypatch):
 
 
 def model_config(**changes):
-    values = MODEL | CORE | {"architecture": "universal_transformer", "context_length": 12, "vocab_size": 37}
+    values = (
+        MODEL
+        | CORE
+        | {"architecture": "universal_transformer", "context_length": 12, "vocab_size": 37}
+    )
     return build(universal_transformer.Config, values | changes, "model")
 
 
@@ -74,7 +80,10 @@ def test_the_last_of_all_loop_steps_gets_what_is_left_of_the_weight(max_loops):
     model.gate.bias -= 3
     found, _ = evaluate(model, tokens, act.ACT(1e-9), max_loops, noise_of(0))
     assert_close(found, model(tokens, [max_loops], noise_of(0)))
-    assert_close(found[0], reference_engine.evaluate(model, tokens[0], "act", 1e-9, max_loops, noise_of(0))[0])
+    assert_close(
+        found[0],
+        reference_engine.evaluate(model, tokens[0], "act", 1e-9, max_loops, noise_of(0))[0],
+    )
 
 
 def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(monkeypatch):
@@ -82,8 +91,12 @@ def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(monkey
     model, tokens = halting_model(), text(1, 9)[0]
     for size in (1, 2, 10):
         options = DecoderOptions(replay=True, steps_per_graph=size)
-        decoded, taken = decode_text(Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, options), tokens)
-        expected, _, evaluations = reference_engine.evaluate(model, tokens, "act", EPSILON, MAX_LOOPS, noise_of(0))
+        decoded, taken = decode_text(
+            Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, options), tokens
+        )
+        expected, _, evaluations = reference_engine.evaluate(
+            model, tokens, "act", EPSILON, MAX_LOOPS, noise_of(0)
+        )
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)
 
@@ -91,7 +104,9 @@ def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(monkey
 def test_the_trial_of_criteria_gives_a_criterion_the_gate_that_it_needs():
     model = halting_model()
     criteria = {"act": {"thresholds": [EPSILON], "file": act.__file__, "class": "ACT"}}
-    try_criteria(checkpoint(model, SEED), text(1, 11)[0], config.ExitsConfig(max_loops=6, criteria=criteria))
+    try_criteria(
+        checkpoint(model, SEED), text(1, 11)[0], config.ExitsConfig(max_loops=6, criteria=criteria)
+    )
 
 
 def trained(iterations=40, **changes):
@@ -111,7 +126,9 @@ DATA = TrainingData(learnable_tokens(400), HELD_OUT)
 
 
 def mean_loops(model):
-    _, counts = evaluate(model, HELD_OUT.inputs, act.ACT(0.01), 8, EvaluationNoise(SEED, range(3), 8))
+    _, counts = evaluate(
+        model, HELD_OUT.inputs, act.ACT(0.01), 8, EvaluationNoise(SEED, range(3), 8)
+    )
     return counts.evaluations.double().mean().item()
 
 
@@ -120,6 +137,8 @@ def test_its_loss_falls_and_the_price_of_loop_steps_makes_it_halt_earlier():
     losses = [row["loss"] for row in cheap.log]
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     assert held_out_loss(cheap.model, HELD_OUT, 4, SEED, 2) < losses[0]
-    assert dear.log[0]["loss"] - losses[0] > 1.9  # a token takes a loop step at least, and its remainder
+    assert (
+        dear.log[0]["loss"] - losses[0] > 1.9
+    )  # a token takes a loop step at least, and its remainder
     assert mean_loops(dear.model) < mean_loops(cheap.model)
     assert dear.model.gate.bias > cheap.model.gate.bias

@@ -11,7 +11,10 @@ from tests.segment import TIMEOUT, Run
 from tests.small import ROOT
 from twoscale.jobs import worker
 
-SERVE = "import sys; from pathlib import Path; from twoscale.jobs import worker; worker.serve(Path(sys.argv[1]))"
+SERVE = (
+    "import sys; from pathlib import Path; from twoscale.jobs import worker;"
+    " worker.serve(Path(sys.argv[1]))"
+)
 FORWARD = [sys.executable, str(ROOT / "scripts/with_gpus.py"), "1", "python"]
 
 
@@ -30,7 +33,12 @@ def address(tmp_path):
 def forward(address, *command: str) -> subprocess.CompletedProcess:
     variables = os.environ | {worker.ADDRESS: str(address)}
     return subprocess.run(
-        [*FORWARD, *command], env=variables, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        [*FORWARD, *command],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
     )
 
 
@@ -54,7 +62,11 @@ def test_what_a_job_prints_and_its_exit_status_are_those_of_the_caller(address, 
     script = tmp_path / "job.py"
     script.write_text("import sys\nprint(sys.argv[1:])\nsys.exit('error: no file')\n")
     done = forward(address, str(script), "--a", "b c")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "['--a', 'b c']\n", "error: no file\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "['--a', 'b c']\n",
+        "error: no file\n",
+    )
     script.write_text("import os\nraise ValueError(os.getpid())\n")
     said = {forward(address, str(script)).stderr.splitlines()[-1] for _ in range(2)}
     assert len(said) == 1  # one process
@@ -64,4 +76,6 @@ def test_what_a_job_prints_and_its_exit_status_are_those_of_the_caller(address, 
 def test_a_worker_that_is_gone_is_one_sentence(tmp_path):
     done = forward(tmp_path / "worker", "job.py")
     assert done.returncode == 1
-    assert done.stderr == f"error: {tmp_path}/worker: the worker has ended; start the session again.\n"
+    assert (
+        done.stderr == f"error: {tmp_path}/worker: the worker has ended; start the session again.\n"
+    )

@@ -1,4 +1,6 @@
-"""workflow: the files, params and resources of jobs, and the check of a plan, without a call of Snakemake."""
+"""workflow: the files, params and resources of jobs, and the check of a plan, without a call of
+Snakemake.
+"""
 
 import json
 import os
@@ -31,7 +33,11 @@ def test_the_selected_run_comes_first_then_further_runs_then_studies():
     assert names[:2] == ["mine", "other"]
     studies = dict.fromkeys(name.partition("/")[0] for name in names[2:])
     for study in studies:
-        assert runs(run="mine").study(study) == [name for name in names if name.startswith(f"{study}/")] != []
+        assert (
+            runs(run="mine").study(study)
+            == [name for name in names if name.startswith(f"{study}/")]
+            != []
+        )
 
 
 def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
@@ -43,7 +49,11 @@ def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("gpt2", "resources/gpt2.tiktoken"), ("bpe", "results/tiny/data/tokenizer.json"), ("bytes", [])],
+    [
+        ("gpt2", "resources/gpt2.tiktoken"),
+        ("bpe", "results/tiny/data/tokenizer.json"),
+        ("bytes", []),
+    ],
 )
 def test_the_file_of_a_tokenizer_follows_its_name(name, file, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -58,7 +68,10 @@ def text_of(each, run):
 
 def test_runs_share_the_text_of_a_hub_where_the_keys_that_shape_it_are_equal(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    others = {"near": {"data": {"near_duplicate_tokens": 9}}, "more": {"data": {"train_characters": 900_000}}}
+    others = {
+        "near": {"data": {"near_duplicate_tokens": 9}},
+        "more": {"data": {"train_characters": 900_000}},
+    }
     several = runs(data={"source": "fineweb", "revision": "0123456789abcdef"}, runs=others)
     text = text_of(several, "tiny")
     assert re.fullmatch(
@@ -88,7 +101,8 @@ def test_downloads_of_earlier_versions_are_read_where_they_are(kept, monkeypatch
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
 def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
     with pytest.raises(
-        InputError, match=r"run tiny: found no checkpoint at iteration \d+, expected one of \[10, 20\]\."
+        InputError,
+        match=r"run tiny: found no checkpoint at iteration \d+, expected one of \[10, 20\]\.",
     ):
         runs().segment_start(of(iteration=iteration))
 
@@ -113,7 +127,9 @@ def test_an_edited_added_or_renamed_file_of_text_is_another_source_and_one_that_
     written = mine.params.record_source(of(), ["results/tiny/data/text/shard_000.parquet"])
     assert written == f" && echo {digests[0]} > results/tiny/data/source.digest"
     os.utime(folder / "a.txt", (1, 1))
-    assert (digest() == digests[0]) == (limit > 1)  # without its content, a file is known by its time
+    assert (digest() == digests[0]) == (
+        limit > 1
+    )  # without its content, a file is known by its time
     for edit in (
         lambda: (folder / "a.txt").write_text("One word"),
         lambda: (folder / "b.txt").write_text(""),
@@ -126,7 +142,9 @@ def test_an_edited_added_or_renamed_file_of_text_is_another_source_and_one_that_
     record.write_text("recorded\n")
     shutil.rmtree(folder)
     assert digest() == "recorded"
-    assert pack.record_of_text(mine) == ["results/tiny/data/source.digest"]  # a GPU machine has no text
+    assert pack.record_of_text(mine) == [
+        "results/tiny/data/source.digest"
+    ]  # a GPU machine has no text
 
 
 def test_text_without_files_of_a_user_has_no_digest_to_record():
@@ -146,8 +164,16 @@ PUBLISHED = {"model": REPOSITORY, "tokenizer": {"name": "published", "vocab_size
 
 def test_a_folder_sets_architecture_loops_criteria_and_thresholds_below_the_users_keys(ouro):
     config = runs(model=ouro, exits={"criteria": {"kl": None}}).config
-    assert (config.model.groups, config.model.exit_gate, config.tokenizer.name) == (((1, 2),), True, "published")
-    assert (config.trajectories.loops, config.exits.max_loops, config.path_types.window) == (4, 4, 4)
+    assert (config.model.groups, config.model.exit_gate, config.tokenizer.name) == (
+        ((1, 2),),
+        True,
+        "published",
+    )
+    assert (config.trajectories.loops, config.exits.max_loops, config.path_types.window) == (
+        4,
+        4,
+        4,
+    )
     assert config.scaling.loops == (1, 2, 4, 8)
     assert config.exits.criteria["fixed"].thresholds == (4,)
     assert config.exits.criteria["exit_gate"].thresholds[-1] == 1.0  # the published one
@@ -159,7 +185,11 @@ def test_a_folder_sets_architecture_loops_criteria_and_thresholds_below_the_user
 def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
     mine, folder = runs(model=ouro), ouro["folder"]
     assert mine.iterations("tiny") == [0]
-    assert mine.last_checkpoint(of()) == mine.checkpoint_file(of(iteration="000000")) == f"{folder}/config.json"
+    assert (
+        mine.last_checkpoint(of())
+        == mine.checkpoint_file(of(iteration="000000"))
+        == f"{folder}/config.json"
+    )
     assert mine.model_files(of()) == [f"{folder}/model.safetensors"]
     assert mine.tokenizer_file(of()) == f"{folder}/tokenizer.json"
     assert f"{folder}/tokenizer_config.json" in mine.tokenizer_settings(of())
@@ -168,7 +198,8 @@ def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
         assert not re.fullmatch(pattern, "tiny")
         assert not re.fullmatch(pattern, "")
     with pytest.raises(
-        InputError, match="found no checkpoint at iteration 10, expected iteration 0 of the published model"
+        InputError,
+        match="found no checkpoint at iteration 10, expected iteration 0 of the published model",
     ):
         mine.checkpoint_file(of(iteration="000010"))
 
@@ -178,16 +209,23 @@ def test_runs_of_one_repository_share_its_download(monkeypatch, tmp_path):
     two = runs(run="a", runs={"b": {"seed": 2}}, **PUBLISHED)
     (name,) = two.repositories
     assert name == "somebody--model--012345678901"
-    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"resources/models/{name}/config.json"
+    assert (
+        two.last_checkpoint(of("a"))
+        == two.last_checkpoint(of("b"))
+        == f"resources/models/{name}/config.json"
+    )
     assert two.model_files(of("b")) == [f"resources/models/{name}/published.json"]
     assert two.downloads.count(f"resources/models/{name}/published.json") == 1
     assert two.repositories[name]["revision"] == REPOSITORY["revision"]
 
 
 @pytest.mark.parametrize(
-    ("needs", "reason"), [("training", "has a published model"), ("noise", "has a model without noise")]
+    ("needs", "reason"),
+    [("training", "has a published model"), ("noise", "has a model without noise")],
 )
-def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(ouro, needs, reason):
+def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(
+    ouro, needs, reason
+):
     mine = runs(model=ouro)
     mine.figures.rows.append(Figure("mine", table("training"), **{needs: True}))
     assert "results/mine.pdf" not in mine.figures.of_target("supplementary")
@@ -197,7 +235,9 @@ def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentenc
 
 
 def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values():
-    param = runs().params.slice("run", "seed", "device", "scaling", exits=lambda config: config.exit_grids["exit"])
+    param = runs().params.slice(
+        "run", "seed", "device", "scaling", exits=lambda config: config.exit_grids["exit"]
+    )
     text = param(of())
     values = json.loads(text)
     assert text == params.canonical_json(values)
@@ -207,9 +247,14 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
     assert param(SimpleNamespace()) == text  # without a wildcard: the selected run
 
 
-def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights_of_a_published_model(monkeypatch):
+def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights_of_a_published_model(
+    monkeypatch,
+):
     asked = runs().params.torch_job("exits", cpus=4)
-    assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [4000, 12000]  # of a small model
+    assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [
+        4000,
+        12000,
+    ]  # of a small model
     assert asked["runtime"](of(), attempt=2) == 120
     assert runs().params.exit_threads(11)(of(grid="exit")) == 2  # four criteria share the cores
     of_published = runs(**PUBLISHED).params.torch_job("trajectories")["mem_mb"]
@@ -232,17 +277,24 @@ def test_a_job_of_one_criterion_depends_on_it_and_its_code_alone(tmp_path):
     plain, own = runs(), runs(exits=in_file(file))
     for grid, exits in plain.config.exit_grids.items():
         name = next(name for name in exits.criteria if name != "fixed")
-        before, after = (some.params.exit_slice()(of(grid=grid, criterion=name)) for some in (plain, own))
+        before, after = (
+            some.params.exit_slice()(of(grid=grid, criterion=name)) for some in (plain, own)
+        )
         assert before == after
         assert list(json.loads(after)["exits"]["criteria"]) == [name]
     assert plain.params.exit_slice("exit")(of()) != own.params.exit_slice("exit")(of())
 
 
-def test_the_code_of_a_job_has_the_modules_for_its_model_and_the_defaults_that_no_slice_has(monkeypatch, ouro):
+def test_the_code_of_a_job_has_the_modules_for_its_model_and_the_defaults_that_no_slice_has(
+    monkeypatch, ouro
+):
     script, codes = "fetch_gpt2", []  # imports no model
     for default in (1.0, 2.0):
         module = ModuleType("twoscale.model.kernels")
-        namespace = {"__annotations__": {"gain": float}, "gain": key(default, "Gain.", source="ours", optional=True)}
+        namespace = {
+            "__annotations__": {"gain": float},
+            "gain": key(default, "Gain.", source="ours", optional=True),
+        }
         module.Config = type("Config", (ModelConfig,), namespace)
         monkeypatch.setitem(sys.modules, "twoscale.model.kernels", module)
         mine = runs(model={"architecture": "kernels"})
@@ -258,9 +310,13 @@ def cached_job(iteration, code="c", slice_="{}", columns="{}"):
     """What a segment of the tiny run keeps, from its file options."""
     mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
     optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
-    param = mine.params.cache_files(lambda wildcards: code, lambda wildcards: slice_, columns, mine.later_checkpoints)
+    param = mine.params.cache_files(
+        lambda wildcards: code, lambda wildcards: slice_, columns, mine.later_checkpoints
+    )
     outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
-    options = shlex.split(param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs))
+    options = shlex.split(
+        param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs)
+    )
     assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
     return json.loads(options[options.index("--result-cache") + 1])
 
@@ -277,14 +333,22 @@ def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule():
     first, last = cached_job(10), cached_job(20)
     optimizer = "results/tiny/checkpoints/iteration_{}.optimizer.safetensors"
     assert first["temporary"] == [optimizer.format("000010")]
-    assert first["later"] == [last["folder"]] == ["results/tiny/.result_cache/checkpoints/iteration_000020"]
+    assert (
+        first["later"]
+        == [last["folder"]]
+        == ["results/tiny/.result_cache/checkpoints/iteration_000020"]
+    )
     assert optimizer.format("000020") in last["outputs"]
     assert (last["temporary"], last["later"], last["inputs"]) == ([], [], ["t.bin"])
 
 
 @pytest.mark.parametrize("change", [{"code": "d"}, {"slice_": "[]"}, {"columns": "[]"}], ids=str)
 def test_a_result_belongs_to_every_tracked_param(change):
-    assert cached_job(10)["version"] == cached_job(20)["version"] != cached_job(10, **change)["version"]
+    assert (
+        cached_job(10)["version"]
+        == cached_job(20)["version"]
+        != cached_job(10, **change)["version"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -292,8 +356,16 @@ def test_a_result_belongs_to_every_tracked_param(change):
     [
         ({}, "cpu", "python {0}/x.py"),
         ({}, "cuda", "python {0}/with_gpus.py 1 python {0}/x.py"),
-        ({"processes": 2}, "cuda", "python {0}/with_gpus.py 2 python {0}/with_nodes.py 1 2 8 2 {0}/x.py"),
-        ({"processes": 4, "nodes": 2, "cpu_threads": 3}, "cpu", "python {0}/with_nodes.py 2 2 6 0 {0}/x.py"),
+        (
+            {"processes": 2},
+            "cuda",
+            "python {0}/with_gpus.py 2 python {0}/with_nodes.py 1 2 8 2 {0}/x.py",
+        ),
+        (
+            {"processes": 4, "nodes": 2, "cpu_threads": 3},
+            "cpu",
+            "python {0}/with_nodes.py 2 2 6 0 {0}/x.py",
+        ),
     ],
 )
 def test_the_training_command_leases_gpus_and_starts_the_processes(train, device, command):
@@ -308,21 +380,30 @@ def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
     devices = {"cpu": {"cpus_per_task": 6, "gpu_slot": 0}}
     devices["cuda"] = {"gres": "gpu:2", "cpus_per_task": 8, "gpu_slot": 4}
     for device, own in devices.items():
-        job = runs(train={"processes": 4, "nodes": 2, "cpu_threads": 3}, compute={"device": device}).params
+        job = runs(
+            train={"processes": 4, "nodes": 2, "cpu_threads": 3}, compute={"device": device}
+        ).params
         assert job.training_threads(of()) == 6  # of a node
         asked = {name: value(of()) for name, value in job.training_job().items()}
         assert {name: value for name, value in asked.items() if value is not None} == several | own
 
 
 @pytest.mark.parametrize(("preset", "used"), [("tiny", 408), ("demo", 1572), ("overnight", 3661)])
-def test_a_training_job_on_the_cpu_asks_for_what_it_takes_and_not_for_three_times_as_much(preset, used):
-    """Peaks in MB that Snakemake measured; `overnight` has the model of the run on FineWeb. Below 500 it is torch."""
+def test_a_training_job_on_the_cpu_asks_for_what_it_takes_and_not_for_three_times_as_much(
+    preset, used
+):
+    """Peaks in MB that Snakemake measured; `overnight` has the model of the run on FineWeb. Below
+    500 it is torch.
+    """
     asked = runs(preset=preset).params.training_memory(of(run=preset), 1)
     assert used < asked < 1500 + 3 * used
 
 
 def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_for():
-    both = ["results/tiny/tables/loop_metrics.parquet", "results/tiny-seed7/tables/loop_metrics.parquet"]
+    both = [
+        "results/tiny/tables/loop_metrics.parquet",
+        "results/tiny-seed7/tables/loop_metrics.parquet",
+    ]
     for config, wanted in (
         ({"seeds": [7]}, both[:1]),
         ({"figures": {"seed_band": True}}, both[:1]),
@@ -333,7 +414,9 @@ def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_fo
         assert len(mine.figures.inputs(by_name["fig4"])["exit_quality"]) == 1
 
 
-@pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
+@pytest.mark.parametrize(
+    ("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])]
+)
 def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     mine = runs(model={"groups": groups})
     names = [Path(file).stem for file in mine.figures.of_target("all")]
@@ -345,13 +428,19 @@ def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
             mine.figures.results(of())
 
 
-def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tmp_path, monkeypatch):
-    """A table that a job of the same call writes does not count: inputs were chosen before, params are read after."""
+def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(
+    tmp_path, monkeypatch
+):
+    """A table that a job of the same call writes does not count: inputs were chosen before, params
+    are read after.
+    """
     monkeypatch.chdir(tmp_path)
     paper = [f"results/tiny/figures/fig{number}.svg" for number in range(1, 6)]
     before, after = runs(), runs()
     for mine in (before, after):
-        mine.figures.rows.append(Figure("mine", table("mine"), title="A figure", sentence="twoscale.mine.sentence"))
+        mine.figures.rows.append(
+            Figure("mine", table("mine"), title="A figure", sentence="twoscale.mine.sentence")
+        )
     assert before.figures.pictures(of()) == paper
     assert before.figures.reported_tables(of()) == []
     mine = tmp_path / "results/tiny/tables/mine.parquet"
@@ -359,13 +448,15 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     mine.touch()
     assert after.figures.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
     assert after.figures.reported_tables(of()) == ["results/tiny/tables/mine.parquet"]
-    shown = (json.loads(some.figures.overview_slice(of()))["report_figures"] for some in (before, after))
+    shown = (
+        json.loads(some.figures.overview_slice(of()))["report_figures"] for some in (before, after)
+    )
     titles = [[figure["title"] for figure in each] for each in shown]
     assert titles == [titles[0], [*titles[0], "A figure"]]
     assert titles[0][-1] == "Fig. 5, angles over all loop steps"
 
 
-# --- the check of a plan ---------------------------------------------------------------------------------------------
+# --- the check of a plan --------------------------------------------------------------------------
 
 
 def job(rule, uses_torch=False, **wildcards):
@@ -378,8 +469,18 @@ SEVERAL_NODES = {"train": {"nodes": 2, "processes": 2}}
 OTHERS = [job("plot_fig4"), job("join_tokens")]
 # config, jobs, where they run, and the refusal
 PLANS = {
-    "CUDA": (ON_CUDA, [TRAIN], {}, r"^config key compute.device: found cuda, expected cpu, because .*\.$"),
-    "CUDA in conda": (ON_CUDA, [TRAIN], {"installed": False}, r"because this machine has no CUDA device\.$"),
+    "CUDA": (
+        ON_CUDA,
+        [TRAIN],
+        {},
+        r"^config key compute.device: found cuda, expected cpu, because .*\.$",
+    ),
+    "CUDA in conda": (
+        ON_CUDA,
+        [TRAIN],
+        {"installed": False},
+        r"because this machine has no CUDA device\.$",
+    ),
     "nodes": (
         SEVERAL_NODES,
         [TRAIN],
@@ -389,12 +490,19 @@ PLANS = {
     "no job with torch": (ON_CUDA, OTHERS, {}, None),
     "on a cluster": (ON_CUDA, [TRAIN], {"here": False}, None),
     "nodes with srun": (SEVERAL_NODES, [TRAIN], {"here": False, "srun": True}, None),
-    "nodes without training": (SEVERAL_NODES, [*OTHERS, job("extract_trajectories", uses_torch=True)], {}, None),
+    "nodes without training": (
+        SEVERAL_NODES,
+        [*OTHERS, job("extract_trajectories", uses_torch=True)],
+        {},
+        None,
+    ),
 }
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_plan_that_this_machine_cannot_carry_out_is_refused_and_no_other(plan, tmp_path, monkeypatch):
+def test_a_plan_that_this_machine_cannot_carry_out_is_refused_and_no_other(
+    plan, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     config, jobs, where, sentence = PLANS[plan]
@@ -408,7 +516,10 @@ def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
     one, two = (snakefile.disk_bytes(mine, [TRAIN] * count) for count in (1, 2))
     assert two - one == weights
     assert one == (1 + 8) * weights
-    assert snakefile.disk_bytes(mine, [job("plot_fig4"), job("extract_trajectories", uses_torch=True)]) == 0
+    assert (
+        snakefile.disk_bytes(mine, [job("plot_fig4"), job("extract_trajectories", uses_torch=True)])
+        == 0
+    )
     hub_model = runs(**PUBLISHED)
     (model,) = hub_model.repositories
     fetch = snakefile.PlannedJob("fetch_model", SimpleNamespace(model=model), False)

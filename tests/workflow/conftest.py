@@ -17,7 +17,17 @@ from tests.workflow.forked import snakemake
 ROOT = Path(__file__).parents[2]
 # What Snakemake needs to plan and run, and what `export` reads.
 PARTS = (
-    *("Snakefile", "config.yaml", "workflow", "scripts", "src", "envs", "profiles", "config", "pyproject.toml"),
+    *(
+        "Snakefile",
+        "config.yaml",
+        "workflow",
+        "scripts",
+        "src",
+        "envs",
+        "profiles",
+        "config",
+        "pyproject.toml",
+    ),
     *("requirements.txt", "CITATION.cff", "LICENSE", "README.md", ".test"),
 )
 NOT_CODE = ("__pycache__", "*.egg-info", "*.sif")
@@ -35,7 +45,14 @@ TARGETS = {
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.
-SEGMENT = {"train": {"iterations": 160, "checkpoint_every": 160, "lr_decay_iterations": 160, "save_seconds": 0.1}}
+SEGMENT = {
+    "train": {
+        "iterations": 160,
+        "checkpoint_every": 160,
+        "lr_decay_iterations": 160,
+        "save_seconds": 0.1,
+    }
+}
 TARGET = "results/tiny/checkpoints/iteration_000160.safetensors"
 PARTIAL = "results/tiny/checkpoints/iteration_000160.partial.safetensors"
 
@@ -58,7 +75,12 @@ class Project:
         log = (self.root / "snakemake.log").open("a")
         command = [sys.executable, "-m", "snakemake", *self.options(*arguments)]
         return subprocess.Popen(
-            command, cwd=self.root, stdout=log, stderr=log, env=environment(), start_new_session=True
+            command,
+            cwd=self.root,
+            stdout=log,
+            stderr=log,
+            env=environment(),
+            start_new_session=True,
         )
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
@@ -85,7 +107,9 @@ class Project:
         return Project(root)
 
     def refused(self, sentence: str, *arguments: str) -> None:
-        """A call fails without a traceback; its last line, or one of six after a failed job, has this sentence."""
+        """A call fails without a traceback; its last line, or one of six after a failed job, has
+        this sentence.
+        """
         done = self.run(*arguments)
         said = done.stdout + done.stderr
         assert done.returncode != 0
@@ -97,7 +121,9 @@ class Project:
         """Python with the library of this project."""
         shell = environment() | {"PYTHONPATH": "src"}
         command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=self.root, env=shell, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=self.root, env=shell, capture_output=True, text=True, check=False
+        )
 
     def edit(self, path: str, old: str, new: str) -> None:
         file = self.root / path
@@ -126,16 +152,29 @@ def checkout(root: Path) -> Project:
 
 
 def publish(project, hub: Path) -> dict[str, str]:
-    """Commit a checkout, tag it v1, and return variables with which Git reads https://github.com/ from the folder hub.
+    """Commit a checkout, tag it v1, and return variables with which Git reads https://github.com/
+    from the folder hub.
 
-    The repository is someone/twoscale. Snakemake's cache, to which it clones, is in the same folder.
+    The repository is someone/twoscale. Snakemake's cache, to which it clones, is in the same
+    folder.
     """
     repository = hub / "someone" / "twoscale"
     project.copy(repository)
-    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    git = [
+        "git",
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     for command in (["init"], ["add", "."], ["commit", "--message", "Release"], ["tag", "v1"]):
         subprocess.run([*git, *command], cwd=repository, check=True, capture_output=True)
-    rewrite = {"GIT_CONFIG_KEY_0": f"url.{hub.as_uri()}/.insteadOf", "GIT_CONFIG_VALUE_0": "https://github.com/"}
+    rewrite = {
+        "GIT_CONFIG_KEY_0": f"url.{hub.as_uri()}/.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/",
+    }
     return rewrite | {"GIT_CONFIG_COUNT": "1", "XDG_CACHE_HOME": str(hub / "cache")}
 
 
@@ -147,7 +186,9 @@ def fresh(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The tiny workflow after a full run; tests only look at it. All workers of pytest-xdist share one."""
+    """The tiny workflow after a full run; tests only look at it. All workers of pytest-xdist share
+    one.
+    """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with (shared / "finished.lock").open("w") as lock:

@@ -1,4 +1,5 @@
-"""Calls of Snakemake in processes that are forked from one that has imported it: the import takes seconds.
+"""Calls of Snakemake in processes that are forked from one that has imported it: the import takes
+seconds.
 
 No other module is imported here, because a call imports `twoscale` from the project that it runs.
 """
@@ -15,17 +16,23 @@ FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["snakemake.cli"])
 
 
-def snakemake(arguments: Sequence[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess:
+def snakemake(
+    arguments: Sequence[str], folder: Path, variables: dict[str, str]
+) -> subprocess.CompletedProcess:
     """`snakemake` with `arguments`, in `folder` and under these environment variables."""
     with tempfile.TemporaryDirectory() as outputs:
         files = [Path(outputs, name) for name in ("stdout", "stderr")]
         process = FORKED.Process(target=_main, args=(arguments, folder, variables, files))
         process.start()
         process.join()
-        return subprocess.CompletedProcess(arguments, process.exitcode, *(file.read_text() for file in files))
+        return subprocess.CompletedProcess(
+            arguments, process.exitcode, *(file.read_text() for file in files)
+        )
 
 
-def _main(arguments: Sequence[str], folder: Path, variables: dict[str, str], files: list[Path]) -> None:
+def _main(
+    arguments: Sequence[str], folder: Path, variables: dict[str, str], files: list[Path]
+) -> None:
     from snakemake.cli import main
 
     for file, stream in zip(files, (sys.stdout, sys.stderr), strict=True):

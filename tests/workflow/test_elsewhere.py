@@ -1,4 +1,6 @@
-"""The workflow from another folder, and as a module of another workflow, from a folder or from a Git repository."""
+"""The workflow from another folder, and as a module of another workflow, from a folder or from a
+Git repository.
+"""
 
 import pytest
 
@@ -42,7 +44,9 @@ def imported_plan(project):
 def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
     fresh, planned, elsewhere, tmp_path_factory, monkeypatch
 ):
-    fresh.configure(preset="paper")  # the config of the importing workflow replaces that of the checkout
+    fresh.configure(
+        preset="paper"
+    )  # the config of the importing workflow replaces that of the checkout
     for name, value in publish(fresh, tmp_path_factory.mktemp("hub")).items():
         monkeypatch.setenv(name, value)
     import_as_module(elsewhere, 'github("someone/twoscale", path="workflow/Snakefile", tag="v1")')
@@ -53,7 +57,9 @@ def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
     assert (clone / "src/twoscale/__init__.py").exists()
 
 
-def test_another_folder_and_the_snakefile_of_the_catalog_plan_the_same_jobs(fresh, planned, elsewhere):
+def test_another_folder_and_the_snakefile_of_the_catalog_plan_the_same_jobs(
+    fresh, planned, elsewhere
+):
     snakefile = ("-s", str(fresh.root / "Snakefile"))
     assert elsewhere.plan(*FIGURES_AND_MORE, *snakefile) == planned
     elsewhere.succeed(TOKENS, *snakefile)

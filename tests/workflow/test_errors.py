@@ -1,4 +1,6 @@
-"""Wrong config, wrong input, failed jobs and full disks: one sentence, before or instead of a result."""
+"""Wrong config, wrong input, failed jobs and full disks: one sentence, before or instead of a
+result.
+"""
 
 import os
 import signal
@@ -11,22 +13,46 @@ import pytest
 from tests.small import ROOT
 from tests.workflow.conftest import environment
 
-# Arguments of a dry run -> the end of what it says; other mistakes are in tests/unit/test_config_loading.py.
+# Arguments of a dry run -> the end of what it says; other mistakes are in
+# tests/unit/test_config_loading.py.
 PLANNED = {
-    ("--config", "runs={a: {model: {widht: 32}}}"): "run a (runs.a): config key model: unknown key widht",
-    ("--config", "model={groups: []}"): "run tiny: found no looped groups (model.groups: []), expected at least",
-    ("--config", "data={source: txt, path: /nowhere}"): "config key data.path: found nothing at /nowhere, expected a",
-    ("snapshot", "--config", "preset=ouro-1.4b"): "results/snapshot: run ouro-1.4b has a published model, expected one",
-    ("--software-deployment-method", "apptainer"): "envs/twoscale.sif: found no image, expected that of",
+    (
+        "--config",
+        "runs={a: {model: {widht: 32}}}",
+    ): "run a (runs.a): config key model: unknown key widht",
+    (
+        "--config",
+        "model={groups: []}",
+    ): "run tiny: found no looped groups (model.groups: []), expected at least",
+    (
+        "--config",
+        "data={source: txt, path: /nowhere}",
+    ): "config key data.path: found nothing at /nowhere, expected a",
+    (
+        "snapshot",
+        "--config",
+        "preset=ouro-1.4b",
+    ): "results/snapshot: run ouro-1.4b has a published model, expected one",
+    (
+        "--software-deployment-method",
+        "apptainer",
+    ): "envs/twoscale.sif: found no image, expected that of",
 }
 
 
 @pytest.mark.parametrize("arguments", PLANNED, ids=" ".join)
 def test_a_mistake_of_a_user_is_one_sentence_in_a_dry_run(fresh, arguments):
-    """Snakemake's own message has its place in the Snakefiles, and the last line is the sentence alone."""
+    """Snakemake's own message has its place in the Snakefiles, and the last line is the sentence
+    alone.
+    """
     done = fresh.run("-n", *arguments)
     assert done.returncode != 0
-    assert done.stderr.strip().splitlines()[-1].removeprefix(f"{fresh.root}/").startswith(PLANNED[arguments])
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .removeprefix(f"{fresh.root}/")
+        .startswith(PLANNED[arguments])
+    )
 
 
 def test_the_line_of_broken_yaml_is_named(fresh):
@@ -38,18 +64,23 @@ def test_a_plan_that_cannot_succeed_here_is_one_sentence_before_the_first_job(fr
     """tests/unit/test_workflow.py has the other plans that are refused."""
     fresh.configure(train={"nodes": 2, "processes": 2})
     checkpoint = "results/tiny/checkpoints/iteration_000010.safetensors"
-    fresh.refused("config key train.nodes: found 2, expected 1 for jobs that do not run on SLURM", checkpoint)
+    fresh.refused(
+        "config key train.nodes: found 2, expected 1 for jobs that do not run on SLURM", checkpoint
+    )
     assert not list((fresh.root / "results").rglob("*.parquet"))
     assert "prepare_text" in fresh.plan("text")
 
 
 @pytest.mark.parametrize(
-    ("option", "sentence"), [("ro", "results: is not writable."), ("size=200k", "'No space left on device'")]
+    ("option", "sentence"),
+    [("ro", "results: is not writable."), ("size=200k", "'No space left on device'")],
 )
 def test_a_disk_that_is_full_or_read_only_is_a_sentence_at_the_end(fresh, option, sentence):
     results = fresh.root / "results"
     results.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", results], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", option, "tmpfs", results], capture_output=True
+    ).returncode:
         pytest.skip("file systems cannot be mounted here (needs root)")
     try:
         done = fresh.run("results/tiny/data/text/shard_000.parquet")
@@ -61,7 +92,7 @@ def test_a_disk_that_is_full_or_read_only_is_a_sentence_at_the_end(fresh, option
     assert "Traceback" not in done.stderr
 
 
-# --- the last lines of a call with failed jobs -----------------------------------------------------------------------
+# --- the last lines of a call with failed jobs ----------------------------------------------------
 
 SNAKEFILE = """
 from twoscale.workflow.snakefile import say_causes
@@ -94,8 +125,13 @@ def start(folder, *arguments):
     variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--keep-going", *arguments]
     # a background job of a shell ignores SIGINT, and its children inherit that
-    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler), "start_new_session": True}
-    return subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True, **heed)
+    heed = {
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        "start_new_session": True,
+    }
+    return subprocess.Popen(
+        command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True, **heed
+    )
 
 
 def test_the_last_lines_say_why_each_job_failed(tmp_path):
@@ -120,7 +156,18 @@ def test_an_interrupted_run_blames_no_job(tmp_path):
 
 def test_a_locale_of_ascii_breaks_no_text(finished):
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": "src"}
-    command = [sys.executable, "scripts/generate.py", "--run", "tiny", "--prompt", "löp", "--tokens", "2"]
-    done = subprocess.run(command, cwd=finished.root, env=environment() | ascii_only, capture_output=True, check=False)
+    command = [
+        sys.executable,
+        "scripts/generate.py",
+        "--run",
+        "tiny",
+        "--prompt",
+        "löp",
+        "--tokens",
+        "2",
+    ]
+    done = subprocess.run(
+        command, cwd=finished.root, env=environment() | ascii_only, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"l?p")

@@ -1,4 +1,6 @@
-"""docs/extending.md: every recipe, applied as printed to a copy of the project, works and touches few files."""
+"""docs/extending.md: every recipe, applied as printed to a copy of the project, works and touches
+few files.
+"""
 
 import re
 import shutil
@@ -40,7 +42,11 @@ class Block:
         else:
             name = self.place.removeprefix("in ")
             text, count = re.subn(
-                rf"^{name}\b.*\n", lambda line: line[0] + self.code, file.read_text(), count=1, flags=re.MULTILINE
+                rf"^{name}\b.*\n",
+                lambda line: line[0] + self.code,
+                file.read_text(),
+                count=1,
+                flags=re.MULTILINE,
             )
             assert count == 1, f"{self.path} has no line that begins with {name}"
             file.write_text(text)
@@ -48,7 +54,9 @@ class Block:
 
 def recipe(heading: str) -> list[Block]:
     """The code blocks of one section of the page."""
-    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    section = re.search(
+        rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     return [block(code) for code in BLOCK.findall(section[1])]
 
 
@@ -61,7 +69,11 @@ def block(code: str) -> Block:
 def apply(heading: str, project: Project) -> None:
     """Apply a recipe; it touches few files, apart from the configuration and the tests."""
     blocks = recipe(heading)
-    touched = {part.path for part in blocks if part.path != "config.yaml" and not part.path.startswith("tests/")}
+    touched = {
+        part.path
+        for part in blocks
+        if part.path != "config.yaml" and not part.path.startswith("tests/")
+    }
     assert 1 <= len(touched) <= RECIPES[heading]
     for part in blocks:
         part.apply(project)
@@ -71,8 +83,12 @@ def table(project: Project, path: str) -> pd.DataFrame:
     return pd.read_parquet(project.root / "results" / path)
 
 
-def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics_and_has_a_test_that_passes(editable):
-    shutil.copytree(ROOT / "tests", editable.root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics_and_has_a_test_that_passes(
+    editable,
+):
+    shutil.copytree(
+        ROOT / "tests", editable.root / "tests", ignore=shutil.ignore_patterns("__pycache__")
+    )
     apply("A measure per loop step", editable)
     editable.succeed("results/tiny/tables/loop_metrics.parquet")
     steps = table(editable, "tiny/trajectories/iteration_000020.parquet")
@@ -81,23 +97,33 @@ def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics_and_has
     metrics = table(editable, "tiny/tables/loop_metrics.parquet")
     assert set(metrics.loc[metrics["measure"] == "step_ratio", "group"]) == {"2", "3"}
     tests = ("-k", "step_ratio", "tests/unit/test_measures.py")
-    assert "1 passed" in editable.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests).stdout
+    assert (
+        "1 passed" in editable.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests).stdout
+    )
 
 
 def test_a_criterion_is_measured(editable):
     apply("An exit criterion", editable)
     editable.succeed("results/tiny/exits/exit/halving.quality.parquet")
-    assert set(table(editable, "tiny/exits/exit/halving.quality.parquet")["threshold"]) == {0.1, 0.5}
+    assert set(table(editable, "tiny/exits/exit/halving.quality.parquet")["threshold"]) == {
+        0.1,
+        0.5,
+    }
 
 
 def test_a_model_trains_a_segment_and_gives_trajectories(editable):
     apply("A model", editable)
     tiny = yaml.safe_load(TINY.read_text())
     one_segment = {"iterations": 10, "checkpoint_every": 10, "lr_decay_iterations": 10}
-    editable.configure(**tiny | {"preset": "loop_embedding", "run": "tiny", "train": tiny["train"] | one_segment})
+    editable.configure(
+        **tiny | {"preset": "loop_embedding", "run": "tiny", "train": tiny["train"] | one_segment}
+    )
     editable.succeed("results/tiny/trajectories/iteration_000010.parquet")
     assert table(editable, "tiny/trajectories/iteration_000010.parquet")["step_norm"].notna().any()
-    assert "train 0 -> 10" in (editable.root / "results/tiny/logs/train_segment_000010.log").read_text()
+    assert (
+        "train 0 -> 10"
+        in (editable.root / "results/tiny/logs/train_segment_000010.log").read_text()
+    )
 
 
 def test_a_study_draws_its_figure_and_belongs_to_the_supplement_until_it_is_removed(editable):

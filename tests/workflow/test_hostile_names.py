@@ -17,13 +17,16 @@ pytestmark = pytest.mark.runs
 RUN = "demo_"  # a reference in reStructuredText
 COMMANDS = "it's $(touch PWN2) `touch PWN3`; touch PWN4"
 MARKUP = (
-    "\u202e|x| {y} $\\z$ --> `c <javascript:alert(1)>`_\n\n.. raw:: html\n\n   <img src=x onerror=alert(1)>\n\ncorpus_"
+    "\u202e|x| {y} $\\z$ --> `c <javascript:alert(1)>`_\n\n.. raw:: html\n\n   <img src=x"
+    " onerror=alert(1)>\n\ncorpus_"
 )
 FOLDER = f"{COMMANDS} {MARKUP}"
 
 
 class Tags(HTMLParser):
-    """The values of all attributes of a page, as a browser reads them, and its text outside scripts."""
+    """The values of all attributes of a page, as a browser reads them, and its text outside
+    scripts.
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -64,7 +67,10 @@ def test_names_are_text_and_nothing_else_from_the_shell_to_the_report(report):
     assert list(report.root.rglob("PWN*")) == []
     content = (report.root / "report.html").read_text()
     entries = embedded(content, "results")
-    files = [base64.b64decode(entry["data_uri"].partition("base64,")[2]).decode() for entry in entries.values()]
+    files = [
+        base64.b64decode(entry["data_uri"].partition("base64,")[2]).decode()
+        for entry in entries.values()
+    ]
     captions = [entry["caption"] for entry in entries.values()]
     for page in (content, embedded(content, "workflow-desc"), *captions, *files):
         assert "\u202e" not in page
@@ -88,6 +94,9 @@ def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions
         "Claim 6, Jumps between groups are larger than loop steps"
         in results[f"results/{RUN}/figures/fig2.svg"]["caption"]
     )
-    assert all("caption=(see the description)" in entry["job_properties"]["params"] for entry in figures.values())
+    assert all(
+        "caption=(see the description)" in entry["job_properties"]["params"]
+        for entry in figures.values()
+    )
     assert {entry["mime_type"] for entry in results.values()} == {"text/html", "image/svg+xml"}
     assert report.plan("report_pages") == {}

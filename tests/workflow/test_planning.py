@@ -12,7 +12,13 @@ from tests.workflow.conftest import environment
 from twoscale.config import PROJECT
 
 FIGURES = {f"plot_fig{number}": 1 for number in range(1, 6)}
-EXITS = {"measure_exit_quality": 4, "join_exit_quality": 1, "benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}
+EXITS = {
+    "measure_exit_quality": 4,
+    "join_exit_quality": 1,
+    "benchmark_exits": 1,
+    "judge_claims": 1,
+    "plot_fig4": 1,
+}
 ONE_CRITERION = EXITS | {"measure_exit_quality": 1}
 FROM_TRAINING_ON = {
     **{"init_model": 1, "train_segment": 1, "train_segment_last": 1},
@@ -22,17 +28,33 @@ FROM_TRAINING_ON = {
 }
 PRESETS = "src/twoscale/studies/*/presets.yaml"
 SOURCES = (
-    *("Snakefile", "config.yaml", "scripts/**/*.py", "src/**/*.py", "src/**/*.smk", "workflow/**/*.*", PRESETS),
+    *(
+        "Snakefile",
+        "config.yaml",
+        "scripts/**/*.py",
+        "src/**/*.py",
+        "src/**/*.smk",
+        "workflow/**/*.*",
+        PRESETS,
+    ),
     *("profiles/**/*.yaml", "envs/*"),
 )
 
 
 def reversed_keys(value):
-    return {key: reversed_keys(inner) for key, inner in reversed(value.items())} if isinstance(value, dict) else value
+    return (
+        {key: reversed_keys(inner) for key, inner in reversed(value.items())}
+        if isinstance(value, dict)
+        else value
+    )
 
 
-def test_touched_sources_comments_docstrings_the_order_of_keys_and_what_changes_no_number_plan_nothing(editable):
-    for path in {path for pattern in SOURCES for path in editable.root.glob(pattern) if path.is_file()}:
+def test_touched_sources_comments_docstrings_the_order_of_keys_and_what_changes_no_number_plan_nothing(
+    editable,
+):
+    for path in {
+        path for pattern in SOURCES for path in editable.root.glob(pattern) if path.is_file()
+    }:
         path.touch()
         text = path.read_text()
         if path.suffix == ".py":
@@ -43,9 +65,13 @@ def test_touched_sources_comments_docstrings_the_order_of_keys_and_what_changes_
         if path.suffix in {".py", ".smk", ".yaml"} or path.name == "Snakefile":
             path.write_text(text + "\n# a comment at the end\n")
     editable.edit("src/twoscale/workflow/params.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000")
-    editable.edit("src/twoscale/jobs/result_cache.py", "import json\n", "import json\n\nEDITED = True\n")
+    editable.edit(
+        "src/twoscale/jobs/result_cache.py", "import json\n", "import json\n\nEDITED = True\n"
+    )
     editable.edit("workflow/report/fig2.rst", "{% endif %}", "{% endif %}One more sentence. ")
-    editable.configure(train={"save_seconds": 5}, download={"retries": 1, "timeout": 3.0}, seeds=[1337, 7])
+    editable.configure(
+        train={"save_seconds": 5}, download={"retries": 1, "timeout": 3.0}, seeds=[1337, 7]
+    )
     assert editable.plan() == {}
 
 
@@ -68,7 +94,8 @@ def edited(project, path, old, new):
         file.write_text(text)
 
 
-# File -> what is replaced, the new text, and the jobs that are planned. A statement at the end could change a result.
+# File -> what is replaced, the new text, and the jobs that are planned. A statement at the end
+# could change a result.
 STATEMENT = ("", "EDITED = True")
 EDITS = {
     "src/twoscale/figures/fig2.py": (STATEMENT, {"plot_fig2": 1}),
@@ -116,11 +143,18 @@ def test_a_key_of_the_config_repeats_what_it_shapes(shared, config):
 
 @pytest.mark.parametrize(
     ("config", "found"),
-    [({"preset": "demo", "run": "tiny"}, "model.num_layers was 4 there and is 8 now"), ({"seed": 7}, "seed was 1337")],
+    [
+        ({"preset": "demo", "run": "tiny"}, "model.num_layers was 4 there and is 8 now"),
+        ({"seed": 7}, "seed was 1337"),
+    ],
 )
-def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line(shared, config, found):
+def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line(
+    shared, config, found
+):
     shared.configure(**config)
-    said = shared.python("-m", "snakemake", "-n", "results/tiny/checkpoints/iteration_000000.safetensors").stderr
+    said = shared.python(
+        "-m", "snakemake", "-n", "results/tiny/checkpoints/iteration_000000.safetensors"
+    ).stderr
     sentence = f"run tiny: replaces results of another config in results/tiny: {found}"
     assert said.strip().splitlines()[-1].startswith(sentence)
 
@@ -143,14 +177,19 @@ def test_a_fresh_run_plans_one_figure_alone_and_names_with_braces(fresh):
     criterion = {"thresholds": [0.1], "file": "crit{a}.py", "class": "Mine"}
     (fresh.root / "text{b}").mkdir()
     (fresh.root / "text{b}" / "a.txt").touch()
-    fresh.configure(data={"source": "txt", "path": "text{b}"}, exits={"criteria": {"mine": criterion}})
+    fresh.configure(
+        data={"source": "txt", "path": "text{b}"}, exits={"criteria": {"mine": criterion}}
+    )
     assert "measure_exit_quality" in fresh.plan("all", "supplementary", "report_pages")
 
 
 @pytest.mark.runs
 def test_more_iterations_only_add_segments(editable):
     editable.configure(train={"iterations": 40})
-    measured = {name: FROM_TRAINING_ON[name] for name in ("extract_states", "project_states", "aggregate_metrics")}
+    measured = {
+        name: FROM_TRAINING_ON[name]
+        for name in ("extract_states", "project_states", "aggregate_metrics")
+    }
     added = {"train_segment": 1, "train_segment_last": 1, "extract_trajectories": 2}
     assert editable.plan() == added | measured | EXITS | FIGURES
     last, kept = (f"results/tiny/checkpoints/iteration_0000{end}.safetensors" for end in (40, 20))
@@ -192,13 +231,23 @@ main(sys.argv[1:])
     ],
 )
 def test_planning_and_linting_import_nothing_that_computes(fresh, arguments):
-    """Snakemake, pydantic, PyYAML and jinja2 are enough, as in the catalog: the imports of the others are refused."""
+    """Snakemake, pydantic, PyYAML and jinja2 are enough, as in the catalog: the imports of the
+    others are refused.
+    """
     command = [sys.executable, "-c", WITHOUT, "--quiet", *arguments.split()]
     done = subprocess.run(
-        command, cwd=fresh.root, env=environment(), capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=fresh.root,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_picture_of_the_rules_is_that_of_the_workflow():
-    assert (PROJECT / "docs/rules.svg").read_text(encoding="utf-8") == rules.drawn(), "run make generated"
+    assert (PROJECT / "docs/rules.svg").read_text(encoding="utf-8") == rules.drawn(), (
+        "run make generated"
+    )

@@ -1,4 +1,6 @@
-"""Published models through the whole workflow: tiny Huginn from a hub that fails, tiny Ouro from a local folder."""
+"""Published models through the whole workflow: tiny Huginn from a hub that fails, tiny Ouro from a
+local folder.
+"""
 
 import json
 
@@ -21,7 +23,9 @@ SMALL = {"data": {"text_shards": 1, "held_out_tokens": 2048}}
 
 @pytest.fixture(scope="session")
 def huginn(tmp_path_factory) -> Project:
-    """Tiny Huginn after a full run: downloaded, with the keys of the model in the config as in a preset."""
+    """Tiny Huginn after a full run: downloaded, with the keys of the model in the config as in a
+    preset.
+    """
     folder = write_folder("huginn", tmp_path_factory.mktemp("hub") / "repository")
     (folder / "modeling.py").write_text("raise SystemExit('remote code ran')")
     (folder / "pytorch_model.bin").write_bytes(b"pickled")
@@ -38,7 +42,8 @@ def huginn(tmp_path_factory) -> Project:
         exits={
             "max_loops": loops,
             "readout": "remaining_layers",
-            "criteria": UNUSED | {"fixed": {"thresholds": [loops]}, "argmax_stability": {"thresholds": [2]}},
+            "criteria": UNUSED
+            | {"fixed": {"thresholds": [loops]}, "argmax_stability": {"thresholds": [2]}},
         },
         scaling={"loops": [1, 2, 4]},
         download={"delay": 0.0},
@@ -56,7 +61,9 @@ def huginn(tmp_path_factory) -> Project:
 
 @pytest.fixture(scope="session")
 def ouro(tmp_path_factory) -> Project:
-    """Tiny Ouro, some of whose tables are made from a folder in the project, selected by a file of the user."""
+    """Tiny Ouro, some of whose tables are made from a folder in the project, selected by a file of
+    the user.
+    """
     project = checkout(tmp_path_factory.mktemp("ouro"))
     write_folder("ouro", project.root / "models" / "ouro")
     model = {"source": "published", "folder": "models/ouro"}
@@ -87,11 +94,16 @@ def test_a_repository_gives_all_figures_and_claims_without_training(huginn):
     files = {path.name: path.stat().st_size for path in manifest.parent.iterdir() if path.is_file()}
     assert fetched["files"] == {name: size for name, size in files.items() if name != manifest.name}
     assert not files.keys() & {"modeling.py", "pytorch_model.bin"}
-    assert list(tables(huginn, "huginn", "drift")["boundary"].unique()) == ["prelude->2-3", "2-3->coda"]
+    assert list(tables(huginn, "huginn", "drift")["boundary"].unique()) == [
+        "prelude->2-3",
+        "2-3->coda",
+    ]
     assert huginn.plan() == {}
 
 
-def test_a_folder_is_measured_with_its_gate_and_changed_weights_repeat_that_and_not_the_text(ouro, tmp_path):
+def test_a_folder_is_measured_with_its_gate_and_changed_weights_repeat_that_and_not_the_text(
+    ouro, tmp_path
+):
     quality = tables(ouro, "ouro", "exit_quality")
     assert set(quality["criterion"]) == {"fixed", "exit_gate"}
     assert quality.query("criterion == 'exit_gate'")["threshold"].nunique() == 10
@@ -104,4 +116,10 @@ def test_a_folder_is_measured_with_its_gate_and_changed_weights_repeat_that_and_
     planned = copy.plan("--configfile", "my.yaml")
     assert planned["measure_exit_quality"] == 2
     assert {"extract_trajectories", "extract_states", "benchmark_exits"} <= set(planned)
-    assert not {"prepare_text", "tokenize_text", "join_tokens", "init_model", "train_segment"} & set(planned)
+    assert not {
+        "prepare_text",
+        "tokenize_text",
+        "join_tokens",
+        "init_model",
+        "train_segment",
+    } & set(planned)

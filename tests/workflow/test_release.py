@@ -1,4 +1,6 @@
-"""What leaves a run: a snapshot, which is drawn and compared elsewhere as a release, and the exported model."""
+"""What leaves a run: a snapshot, which is drawn and compared elsewhere as a release, and the
+exported model.
+"""
 
 import hashlib
 import json
@@ -10,7 +12,11 @@ from tests import web
 from twoscale.figures.catalogue import figures
 
 PICTURES = [f"fig{number}.svg" for number in range(1, 6)]
-DRAWN = {"fetch_release": 1, "judge_claims": 1, **{f"plot_fig{number}": 1 for number in range(1, 6)}}
+DRAWN = {
+    "fetch_release": 1,
+    "judge_claims": 1,
+    **{f"plot_fig{number}": 1 for number in range(1, 6)},
+}
 
 
 pytestmark = pytest.mark.runs
@@ -18,7 +24,9 @@ pytestmark = pytest.mark.runs
 
 @pytest.fixture(scope="module")
 def snapshot(finished, tmp_path_factory):
-    """The finished project with a snapshot of its run in the folder `release`; tests only look at it."""
+    """The finished project with a snapshot of its run in the folder `release`; tests only look at
+    it.
+    """
     project = finished.copy(tmp_path_factory.mktemp("snapshot"))
     project.succeed("snapshot")
     shutil.copytree(project.root / "results/snapshot", project.root / "release")
@@ -34,7 +42,9 @@ def released(snapshot, tmp_path):
 def test_a_snapshot_has_every_figure_its_tables_the_claims_and_digests_of_all(snapshot):
     folder = snapshot.root / "results/snapshot"
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    assert {*PICTURES, "training.svg", "claims.md", "tiny/tables/exit_quality.parquet"} <= manifest["files"].keys()
+    assert {*PICTURES, "training.svg", "claims.md", "tiny/tables/exit_quality.parquet"} <= manifest[
+        "files"
+    ].keys()
     for name, facts in manifest["files"].items():
         content = (folder / name).read_bytes()
         assert facts == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -48,11 +58,22 @@ def test_an_export_has_every_checkpoint_code_tokenizer_and_a_card_of_the_run(rel
     released.succeed("export")
     folder = released.root / "results/tiny/export"
     names = {path.name for path in folder.iterdir()}
-    assert {"model.safetensors", "modeling_twoscale.py", "tokenizer.json", "README.md", "LICENSE"} <= names
+    assert {
+        "model.safetensors",
+        "modeling_twoscale.py",
+        "tokenizer.json",
+        "README.md",
+        "LICENSE",
+    } <= names
     checkpoints = {f"iteration_0000{number}" for number in ("00", "10", "20")}
     assert {name for name in names if name.startswith("iteration")} == checkpoints
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert (config["run"], config["iteration"], config["max_loops"], config["noise_seed"]) == ("tiny", 20, 6, 1337)
+    assert (config["run"], config["iteration"], config["max_loops"], config["noise_seed"]) == (
+        "tiny",
+        20,
+        6,
+        1337,
+    )
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "## The claims of the paper on this model" in card
     assert "| `iteration_000020` | 2,560 |" in card
@@ -61,7 +82,10 @@ def test_an_export_has_every_checkpoint_code_tokenizer_and_a_card_of_the_run(rel
     released.edit("src/twoscale/model/kernels.py", "# the norm reads x once", "# it reads x once")
     assert released.plan("export") == {"export_model": 1}
     done = released.run("-n", "export", "--config", "preset=ouro-1.4b", "run=ouro-1.4b")
-    assert "results/ouro-1.4b/export: found a published model, expected one that is trained here." in done.stdout
+    assert (
+        "results/ouro-1.4b/export: found a published model, expected one that is trained here."
+        in done.stdout
+    )
 
 
 def test_figures_and_verdicts_are_drawn_again_from_a_released_folder_without_training(released):
@@ -75,11 +99,15 @@ def test_figures_and_verdicts_are_drawn_again_from_a_released_folder_without_tra
     assert project.plan(*option) == DRAWN
     project.succeed(*option)
     for name in [*PICTURES, "claims.md"]:
-        assert (project.root / "results" / name).read_bytes() == (project.root / "release" / name).read_bytes(), name
+        assert (project.root / "results" / name).read_bytes() == (
+            project.root / "release" / name
+        ).read_bytes(), name
     assert mine.read_bytes() == before
     assert project.plan(*option) == {}
     released_figures = {"training"} & {figure.name for figure in figures()}
-    assert project.plan("supplementary", *option) == {f"plot_{name}": 1 for name in released_figures}
+    assert project.plan("supplementary", *option) == {
+        f"plot_{name}": 1 for name in released_figures
+    }
     # nothing that computes, or that mixes the tables with a run on this machine, can be asked for
     for target in ("text", "snapshot", "report_pages"):
         done = project.run("-n", target, *option)
@@ -95,7 +123,9 @@ def test_a_figure_is_drawn_from_an_address_and_a_changed_table_there_is_one_sent
         option = ("--config", f"release={server.address}")
         released.succeed(fig2, *option, "--forcerun", "plot_fig2")
         picture = "fig2.svg"
-        assert (released.root / "results" / picture).read_bytes() == (released.root / "release" / picture).read_bytes()
+        assert (released.root / "results" / picture).read_bytes() == (
+            released.root / "release" / picture
+        ).read_bytes()
         assert "/manifest.json" in server.requests
         assert not any(request.endswith((".svg", ".md")) for request in server.requests)
         table = released.root / "release/tiny/tables/drift.parquet"
@@ -104,14 +134,18 @@ def test_a_figure_is_drawn_from_an_address_and_a_changed_table_there_is_one_sent
         released.refused(changed, fig2, *option, "--forcerun", "fetch_release")
 
 
-def test_a_run_agrees_with_its_own_release_and_the_one_to_keep_is_that_of_a_checkout_without_changes(released):
+def test_a_run_agrees_with_its_own_release_and_the_one_to_keep_is_that_of_a_checkout_without_changes(
+    released,
+):
     """Figures of the supplement stay behind; the demo's release is made in this way."""
     done = released.python("scripts/check_release.py", "release")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("arithmetic: as in the release")
 
     keep, kept = ("scripts/keep_release.py", "results/snapshot", "kept"), released.root / "kept"
-    assert "found modified: null, expected false" in released.python(*keep).stderr  # the copy is no checkout
+    assert (
+        "found modified: null, expected false" in released.python(*keep).stderr
+    )  # the copy is no checkout
     manifest = released.root / "results/snapshot/manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"modified": False}))
     assert released.python(*keep).returncode == 0

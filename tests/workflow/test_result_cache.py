@@ -1,4 +1,6 @@
-"""What a copy, a touch, a fault or a forced rerun costs: no training, and nothing that is still valid."""
+"""What a copy, a touch, a fault or a forced rerun costs: no training, and nothing that is still
+valid.
+"""
 
 import os
 import shutil
@@ -15,7 +17,12 @@ TRAINING = ("init_model", "train_segment", "train_segment_last")
 def files(project, *folders):
     """Path -> content of the results in these folders of the run, which do not depend on time."""
     root = project.root / "results/tiny"
-    return {path: path.read_bytes() for folder in folders for path in (root / folder).rglob("*") if path.is_file()}
+    return {
+        path: path.read_bytes()
+        for folder in folders
+        for path in (root / folder).rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_copy_without_times_and_touched_or_identical_new_files_plan_nothing(finished, tmp_path):
@@ -24,10 +31,15 @@ def test_a_copy_without_times_and_touched_or_identical_new_files_plan_nothing(fi
     newest_first = sorted((tmp_path / "results").rglob("*"), reverse=True)
     for number, path in enumerate(path for path in newest_first if path.is_file()):
         os.utime(path, (1.7e9 + number, 1.7e9 + number))
-    # with checksums of no file, as for files that are larger than Snakemake's limit, the times decide
+    # with checksums of no file, as for files that are larger than Snakemake's limit, the times
+    # decide
     assert "train_segment" in copy.plan("--max-checksum-file-size", "1")
     assert copy.plan() == {}
-    for name in (TRAIN, f"{CHECKPOINTS}/iteration_000000.safetensors", "results/tiny/tables/exit_quality.parquet"):
+    for name in (
+        TRAIN,
+        f"{CHECKPOINTS}/iteration_000000.safetensors",
+        "results/tiny/tables/exit_quality.parquet",
+    ):
         (tmp_path / name).touch()
     shard = tmp_path / "results/tiny/data/text/shard_000.parquet"
     content = shard.read_bytes()
@@ -50,7 +62,9 @@ def test_a_changed_byte_of_the_tokens_is_one_sentence_and_the_checkpoints_come_b
     assert editable.plan() == {}
 
 
-def test_a_forced_training_is_restored_with_all_that_depends_on_it_and_removing_it_trains_again(editable):
+def test_a_forced_training_is_restored_with_all_that_depends_on_it_and_removing_it_trains_again(
+    editable,
+):
     before = files(editable, "checkpoints", "training", "trajectories", "exits", "tables")
     editable.succeed("--forcerun", *TRAINING)
     assert files(editable, "checkpoints", "training", "trajectories", "exits", "tables") == before

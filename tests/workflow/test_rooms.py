@@ -1,4 +1,6 @@
-"""A study is a room: without its folder and its name the project plans, passes its lint and its tests."""
+"""A study is a room: without its folder and its name the project plans, passes its lint and its
+tests.
+"""
 
 import re
 import shutil
@@ -9,7 +11,8 @@ from tests.workflow.conftest import ROOT, Project, checkout
 from twoscale.base import study_parts
 from twoscale.figures.catalogue import figures
 
-# One with a measurement and a figure, one with a grid of exit criteria and two figures, one with runs and a target.
+# One with a measurement and a figure, one with a grid of exit criteria and two figures, one with
+# runs and a target.
 ROOMS = sorted({"depth", "arena", "sweeps"} & study_parts().keys())
 # Of the tests, those of the modules that ask for parts of studies.
 CORE = "test_config or test_imports or test_tables or test_workflow"
@@ -32,8 +35,12 @@ def project_without(rooms, folder) -> Project:
 def test_a_project_without_a_study_plans_everything_else(room, tmp_path):
     planned = project_without([room], tmp_path).plan("all", "supplementary")
     targets = ("all", "supplementary")
-    drawn = {figure.name for figure in figures() if figure.target in targets and figure.room != room}
-    assert {rule for rule in planned if rule.startswith("plot_")} <= {f"plot_{name}" for name in drawn}
+    drawn = {
+        figure.name for figure in figures() if figure.target in targets and figure.room != room
+    }
+    assert {rule for rule in planned if rule.startswith("plot_")} <= {
+        f"plot_{name}" for name in drawn
+    }
     assert {f"plot_fig{number}" for number in range(1, 6)} <= planned.keys()
     written = (ROOT / "src" / "twoscale" / "studies" / room / "rules.smk").read_text()
     jobs = {*re.findall(r"^use rule \w+ as (\w+) with:", written, re.MULTILINE)}
@@ -42,7 +49,9 @@ def test_a_project_without_a_study_plans_everything_else(room, tmp_path):
 
 
 @pytest.mark.runs
-def test_a_project_without_studies_passes_ruff_collects_all_tests_and_passes_those_of_its_core(tmp_path):
+def test_a_project_without_studies_passes_ruff_collects_all_tests_and_passes_those_of_its_core(
+    tmp_path,
+):
     project = project_without(ROOMS, tmp_path)
     tests = ("pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
     for command in (("ruff", "check", "--no-cache", "."), tests):

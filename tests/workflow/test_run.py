@@ -20,7 +20,9 @@ def test_one_call_draws_five_figures_and_judges_the_claims_from_tables_of_everyt
     folder = finished.root / "results/tiny/tables"
     for name in FIGURES:
         assert (finished.root / f"results/{name}.pdf").read_bytes().startswith(b"%PDF")
-    loops, quality = (pd.read_parquet(folder / f"{name}.parquet") for name in ("loop_metrics", "exit_quality"))
+    loops, quality = (
+        pd.read_parquet(folder / f"{name}.parquet") for name in ("loop_metrics", "exit_quality")
+    )
     assert sorted(loops["iteration"].unique()) == [0, 10, 20]
     assert set(loops["group"]) == {"2", "3"}
     assert set(quality["criterion"]) == {"fixed", "step_norm", "kl", "acceleration"}
@@ -63,7 +65,9 @@ def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again
     editable.configure(run="other")
     assert editable.plan(hidden={"all"}) == copies
     editable.succeed()
-    assert {(results / name).read_bytes() for name in ("fig1.pdf", "fig1.svg", "claims.md")} == {b"of the other run"}
+    assert {(results / name).read_bytes() for name in ("fig1.pdf", "fig1.svg", "claims.md")} == {
+        b"of the other run"
+    }
     assert (results / "tiny/figures/fig1.pdf").read_bytes() == mine
     editable.configure()
     assert editable.plan(hidden={"all"}) == copies
@@ -71,7 +75,9 @@ def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again
 
 def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
     told = (finished.root.parent / "finished.done").read_text()
-    counts = re.search(r"run tiny, small scale: of the paper's 15 claims (.*) \(results/claims\.md\)", told)
+    counts = re.search(
+        r"run tiny, small scale: of the paper's 15 claims (.*) \(results/claims\.md\)", told
+    )
     assert sum(map(int, re.findall(r"\d+", counts[1]))) == 15
     assert not re.search(r"([02-9]|1\d) (holds|does)", counts[1])
     assert f"figures: {', '.join(f'results/{name}.pdf' for name in FIGURES)}\n" in told
@@ -80,16 +86,24 @@ def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
 
 def test_loss_and_time_left_are_shown_at_the_end_of_each_segment_however_short(finished):
     told = (finished.root.parent / "finished.done").read_text()
-    assert re.findall(r"^tiny: iteration (\d+) of 20, loss \d\.\d{3}, [\d:]+ left$", told, re.M) == ["10", "20"]
+    assert re.findall(
+        r"^tiny: iteration (\d+) of 20, loss \d\.\d{3}, [\d:]+ left$", told, re.M
+    ) == ["10", "20"]
 
 
 def test_every_rule_says_what_it_makes_and_every_figure_has_a_module_and_a_caption(finished):
     lines = finished.succeed("--list-rules").stdout.splitlines()
-    assert [line for line in lines if not re.fullmatch(r"\w+ \((Target|Figure|Job|Base): .+\)", line)] == []
+    assert [
+        line for line in lines if not re.fullmatch(r"\w+ \((Target|Figure|Job|Base): .+\)", line)
+    ] == []
     assert {line.split()[0] for line in lines if " (Target: " in line} == TARGETS - COPIES
     rules = {line.split()[0] for line in lines}
-    assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in figures()}
-    assert {*release.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]} <= rules
+    assert {rule for rule in rules if rule.startswith("plot_")} == {
+        f"plot_{figure.name}" for figure in figures()
+    }
+    assert {
+        *release.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]
+    } <= rules
     for figure in figures():
         assert (ROOT / "src" / f"{figure.module.replace('.', '/')}.py").exists()
         assert (ROOT / figure.caption_file).exists()
@@ -97,4 +111,6 @@ def test_every_rule_says_what_it_makes_and_every_figure_has_a_module_and_a_capti
 
 def embedded(page: str, name: str):
     """The value in the script with this id of Snakemake's report."""
-    return json.loads(re.search(rf'<script id="{name}">\s*var \w+ = (.*);\s*</script>', page).group(1))
+    return json.loads(
+        re.search(rf'<script id="{name}">\s*var \w+ = (.*);\s*</script>', page).group(1)
+    )

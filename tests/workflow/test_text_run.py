@@ -1,4 +1,6 @@
-"""Text from the network first, everything else without it; and the same tokens on any number of cores."""
+"""Text from the network first, everything else without it; and the same tokens on any number of
+cores.
+"""
 
 import shutil
 
@@ -10,7 +12,12 @@ from tests import hub as loopback
 
 pytestmark = pytest.mark.runs
 
-FINEWEB = {"source": "fineweb", "repository": loopback.REPOSITORY, "subset": "sample", "revision": "main"}
+FINEWEB = {
+    "source": "fineweb",
+    "repository": loopback.REPOSITORY,
+    "subset": "sample",
+    "revision": "main",
+}
 TOKENS = "results/tiny/data/tokens.json"
 NOWHERE = dict.fromkeys(("HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
 
@@ -23,7 +30,9 @@ def fineweb(fresh, tmp_path):
     for number in range(2):
         texts = [f"file {number}, document {row}: " + "word " * (row % 9) for row in range(400)]
         pq.write_table(pa.table({"text": texts}), repository / f"{number}.parquet")
-    (repository / "README.md").write_text("---\nconfigs:\n- config_name: sample\n  data_files: '*.parquet'\n---\n")
+    (repository / "README.md").write_text(
+        "---\nconfigs:\n- config_name: sample\n  data_files: '*.parquet'\n---\n"
+    )
     fresh.configure(data=FINEWEB | {"held_out_tokens": 1000, "text_shards": 1})
     with loopback.serving(repository) as hub:
         yield hub.environment(tmp_path / "home")
@@ -38,7 +47,9 @@ def test_after_the_target_text_nothing_needs_the_network(fresh, fineweb):
     shutil.rmtree(fresh.root / "results")
     assert "rule download_text" not in fresh.succeed(TOKENS, **NOWHERE).stderr
     assert (fresh.root / TOKENS).read_bytes() == tokens
-    assert "download_text" not in fresh.plan(TOKENS.replace("tiny", "other"), "--config", "run=other")
+    assert "download_text" not in fresh.plan(
+        TOKENS.replace("tiny", "other"), "--config", "run=other"
+    )
 
 
 def test_a_text_that_an_earlier_version_downloaded_is_not_downloaded_again(fresh, fineweb):

@@ -1,4 +1,6 @@
-"""An exit criterion in a user's file: from the config to the tables, what an edit of it reruns, what a fault costs."""
+"""An exit criterion in a user's file: from the config to the tables, what an edit of it reruns,
+what a fault costs.
+"""
 
 import pandas as pd
 import pytest
@@ -15,21 +17,38 @@ class Patience(ExitCriterion):
         remaining = state["remaining"] - 1
         return remaining <= 0, {"remaining": remaining}
 '''
-CONFIG = {"exits": {"criteria": {"patience": {"thresholds": [2.0], "file": "patience.py", "class": "Patience"}}}}
+CONFIG = {
+    "exits": {
+        "criteria": {"patience": {"thresholds": [2.0], "file": "patience.py", "class": "Patience"}}
+    }
+}
 DECISION, OF_THE_BATCH = "return remaining <= 0,", "return remaining + (len(x_new) > 1) <= 0,"
-MINE = {"measure_exit_quality": 1, "join_exit_quality": 1, "benchmark_exits": 1, "plot_fig4": 1}  # jobs up to Fig. 4
+MINE = {
+    "measure_exit_quality": 1,
+    "join_exit_quality": 1,
+    "benchmark_exits": 1,
+    "plot_fig4": 1,
+}  # jobs up to Fig. 4
 
 
 def tables(project):
-    return {path.name: path.read_bytes() for path in (project.root / "results/tiny/tables").glob("*.parquet")}
+    return {
+        path.name: path.read_bytes()
+        for path in (project.root / "results/tiny/tables").glob("*.parquet")
+    }
 
 
 @pytest.mark.runs
-def test_a_criterion_is_in_the_tables_an_edit_of_its_code_measures_it_again_and_a_fault_costs_nothing(editable):
+def test_a_criterion_is_in_the_tables_an_edit_of_its_code_measures_it_again_and_a_fault_costs_nothing(
+    editable,
+):
     before, file = tables(editable), editable.root / "patience.py"
     editable.configure(**CONFIG)
     file.write_text(CRITERION.replace(DECISION, OF_THE_BATCH))
-    fault = "error: exit criterion 'patience' of the file patience.py at 2: found 3 evaluations of token 0"
+    fault = (
+        "error: exit criterion 'patience' of the file patience.py at 2: found 3 evaluations of"
+        " token 0"
+    )
     editable.refused(fault, "results/fig4.pdf")
     assert tables(editable) == before
     editable.configure()  # without the criterion
@@ -52,4 +71,6 @@ def test_a_criterion_is_in_the_tables_an_edit_of_its_code_measures_it_again_and_
     assert editable.plan("results/fig4.pdf") == MINE
     for source in (None, "def broken(:"):
         file.unlink() if source is None else file.write_text(source)
-        editable.refused("exit criterion file patience.py: cannot be read", "-n", "results/fig4.pdf")
+        editable.refused(
+            "exit criterion file patience.py: cannot be read", "-n", "results/fig4.pdf"
+        )

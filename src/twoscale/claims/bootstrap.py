@@ -1,12 +1,14 @@
 """Intervals from resampled units: whole documents or whole prompts, never tokens or sequences.
 
-Tokens of a document and timings of a prompt depend on one another; the units do not. All measurements of one unit are
-drawn together, so the difference of two checkpoints or operating points is a paired one.
+Tokens of a document and timings of a prompt depend on one another; the units do not. All
+measurements of one unit are drawn together, so the difference of two checkpoints or operating
+points is a paired one.
 
-Percentiles of resamples are too narrow where units are few: a resample of n units varies by (n - 1) / n of their
-variance, and its tails are normal. `interval_about` widens them by sqrt(n / (n - 1)) and by the ratio of the quantiles
-of Student's t with n - 1 degrees of freedom and of the normal distribution (Hesterberg 2015, "What Teachers Should Know
-About the Bootstrap", section 4). If units weigh differently, n is their effective number, which is smaller.
+Percentiles of resamples are too narrow where units are few: a resample of n units varies by (n - 1)
+/ n of their variance, and its tails are normal. `interval_about` widens them by sqrt(n / (n - 1))
+and by the ratio of the quantiles of Student's t with n - 1 degrees of freedom and of the normal
+distribution (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4). If units
+weigh differently, n is their effective number, which is smaller.
 """
 
 from collections.abc import Callable
@@ -40,10 +42,13 @@ def _multiplicities(number: int, seed: int, repeats: int) -> np.ndarray:
     return np.stack([np.bincount(sample, minlength=number) for sample in draws]).astype(np.float64)
 
 
-def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarray:
+def replicates(
+    statistic: Statistic, units: np.ndarray, seed: int, repeats: int | None = None
+) -> np.ndarray:
     """`statistic` of samples of the units (units, ...), drawn with replacement: (R, ...).
 
-    The draws are a function of the seed, the number of units and the number of samples, `REPEATS` by default.
+    The draws are a function of the seed, the number of units and the number of samples, `REPEATS`
+    by default.
     """
     draws = _draws(len(units), seed, repeats or REPEATS)
     chunks = np.array_split(draws, np.ceil(len(draws) * units.size / _MAX_VALUES))
@@ -58,21 +63,36 @@ def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarr
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t distribution with `freedom` >= 1 degrees of freedom, to a relative 1e-5."""
+    """Quantile of Student's t distribution with `freedom` >= 1 degrees of freedom, to a relative
+    1e-5.
+    """
     angles, cumulative = _t_distribution(freedom)
     tail = 2 * abs(probability - 0.5) * cumulative[-1]
-    return float(np.copysign(np.sqrt(freedom) * np.tan(np.interp(tail, cumulative, angles)), probability - 0.5))
+    return float(
+        np.copysign(
+            np.sqrt(freedom) * np.tan(np.interp(tail, cumulative, angles)), probability - 0.5
+        )
+    )
 
 
 def t_tail(statistic: float, freedom: float) -> float:
-    """Probability of a value above `statistic` >= 0 under Student's t with `freedom` >= 1 degrees of freedom."""
+    """Probability of a value above `statistic` >= 0 under Student's t with `freedom` >= 1 degrees
+    of freedom.
+    """
     angles, cumulative = _t_distribution(freedom)
-    return 0.5 - 0.5 * float(np.interp(np.arctan(statistic / np.sqrt(freedom)), angles, cumulative)) / cumulative[-1]
+    return (
+        0.5
+        - 0.5
+        * float(np.interp(np.arctan(statistic / np.sqrt(freedom)), angles, cumulative))
+        / cumulative[-1]
+    )
 
 
 @lru_cache(maxsize=64)
 def _t_distribution(freedom: float) -> tuple[np.ndarray, np.ndarray]:
-    """Angles and the integral of the density up to them, not normalised; t = sqrt(freedom) tan(angle) >= 0."""
+    """Angles and the integral of the density up to them, not normalised; t = sqrt(freedom)
+    tan(angle) >= 0.
+    """
     # the density is proportional to cos(angle) ** (freedom - 1)
     angles = np.linspace(0, np.pi / 2, 100_001)
     density = np.cos(angles) ** (freedom - 1)
@@ -80,16 +100,22 @@ def _t_distribution(freedom: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def holm(tails: np.ndarray, level: float = 1 - LEVEL) -> np.ndarray:
-    """Which of the tests with these two-sided p-values (n,) reject, at a familywise error of `level` (Holm 1979)."""
+    """Which of the tests with these two-sided p-values (n,) reject, at a familywise error of
+    `level` (Holm 1979).
+    """
     order = np.argsort(tails, kind="stable")
     rejected = np.zeros(len(tails), dtype=bool)
-    rejected[order] = np.logical_and.accumulate(tails[order] <= level / np.arange(len(tails), 0, -1))
+    rejected[order] = np.logical_and.accumulate(
+        tails[order] <= level / np.arange(len(tails), 0, -1)
+    )
     return rejected
 
 
 @lru_cache(maxsize=16)
 def deviation_factors(number: int) -> tuple[float, float]:
-    """Both ends of the 95 % interval of a standard deviation, in units of the one of `number` >= 2 normal values."""
+    """Both ends of the 95 % interval of a standard deviation, in units of the one of `number` >= 2
+    normal values.
+    """
     freedom = number - 1
     chi = np.linspace(0, np.sqrt(freedom) + 8, 100_001)
     density = chi ** (freedom - 1) * np.exp(-(chi**2) / 2)
@@ -100,21 +126,28 @@ def deviation_factors(number: int) -> tuple[float, float]:
 
 
 def effective_number(weights: np.ndarray) -> float:
-    """Number of equal units whose mean is as noisy as the mean with these weights (units,): (Σw)² / Σw², 2 at least.
+    """Number of equal units whose mean is as noisy as the mean with these weights (units,): (Σw)² /
+    Σw², 2 at least.
 
-    Kish, "Survey Sampling", 1965. Degrees of freedom of units that weigh differently: Carter, Schnepel and Steigerwald,
-    "Asymptotic Behavior of a t-Test Robust to Cluster Heterogeneity", Review of Economics and Statistics 99, 2017.
+    Kish, "Survey Sampling", 1965. Degrees of freedom of units that weigh differently: Carter,
+    Schnepel and Steigerwald, "Asymptotic Behavior of a t-Test Robust to Cluster Heterogeneity",
+    Review of Economics and Statistics 99, 2017.
     """
     return max(2.0, float(weights.sum() ** 2 / (weights @ weights)))
 
 
 def interval_about(
-    value: float, samples: np.ndarray, units: float, scatter: float = 0.0, freedom: float | None = None
+    value: float,
+    samples: np.ndarray,
+    units: float,
+    scatter: float = 0.0,
+    freedom: float | None = None,
 ) -> tuple[float, float]:
-    """95 % interval of a statistic with this value and replicates (R,); NaN if a replicate is not finite.
+    """95 % interval of a statistic with this value and replicates (R,); NaN if a replicate is not
+    finite.
 
-    `units` is their effective number, `scatter` a standard error from another source than the choice of units, and
-    `freedom` the degrees of freedom of the t quantile, by default `units` - 1.
+    `units` is their effective number, `scatter` a standard error from another source than the
+    choice of units, and `freedom` the degrees of freedom of the t quantile, by default `units` - 1.
     """
     upper = (1 + LEVEL) / 2
     normal = NormalDist().inv_cdf(upper)
@@ -122,71 +155,92 @@ def interval_about(
     # distances from the mean of the replicates and not from the value: resampling adds another bias
     centre, noise = samples.mean(), normal * scatter
     widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal
-    below, above = (widening * np.hypot(distance, noise) for distance in (centre - low, high - centre))
+    below, above = (
+        widening * np.hypot(distance, noise) for distance in (centre - low, high - centre)
+    )
     return float(value - below), float(value + above)
 
 
 def interval(
     statistic: Statistic, units: np.ndarray, seed: int, weights: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """95 % interval of `statistic` over units (units, ...) of these `weights` (units,); NaN for a single unit."""
+    """95 % interval of `statistic` over units (units, ...) of these `weights` (units,); NaN for a
+    single unit.
+    """
     if len(units) < 2:
         return np.nan, np.nan
     number = len(units) if weights is None else effective_number(weights)
-    return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), number)
+    return interval_about(
+        float(statistic(units[None])[0]), replicates(statistic, units, seed), number
+    )
 
 
 def t_interval(values: np.ndarray) -> tuple[float, float]:
     """95 % interval of the mean of independent values (n,), by Student's t; NaN for one value."""
     if len(values) < 2:
         return np.nan, np.nan
-    half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * float(np.std(values, ddof=1)) / np.sqrt(len(values))
+    half = (
+        t_quantile((1 + LEVEL) / 2, len(values) - 1)
+        * float(np.std(values, ddof=1))
+        / np.sqrt(len(values))
+    )
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
 def joined(value: Numbers, *intervals: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
     """Interval of a value with independent sources of error, from its interval under each alone.
 
-    Distances are added as the root of their sum of squares (Zou and Donner, Statistics in Medicine 27, 2008).
+    Distances are added as the root of their sum of squares (Zou and Donner, Statistics in Medicine
+    27, 2008).
     """
     lows, highs = zip(*intervals, strict=True)
-    below, above = reduce(np.hypot, (value - low for low in lows)), reduce(np.hypot, (high - value for high in highs))
+    below, above = (
+        reduce(np.hypot, (value - low for low in lows)),
+        reduce(np.hypot, (high - value for high in highs)),
+    )
     return value - below, value + above
 
 
 def ratio_of_sums(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the sum of the units' first entries over the sum of their second entries: (R, units, 2) -> (R,)."""
+    """Statistic: the sum of the units' first entries over the sum of their second entries: (R,
+    units, 2) -> (R,).
+    """
     sums = samples.sum(axis=1)
     return sums[..., 0] / sums[..., 1]
 
 
-# --- tables of exits: one row per operating point, an exit criterion with a threshold ----------------------------
+# --- tables of exits: one row per operating point, an exit criterion with a threshold -------------
 
 OPERATING_POINT = ["criterion", "threshold"]
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
-    """Columns criterion, threshold, latency_ms, baseline_ms, low, high from the table "exit_latency", in its order.
+    """Columns criterion, threshold, latency_ms, baseline_ms, low, high from the table
+    "exit_latency", in its order.
 
     Times are medians over repeats; the interval is that of the first over prompts.
     """
     by_point = latency.groupby(OPERATING_POINT, sort=False)
     medians = by_point[["latency_ms", "baseline_ms"]].median()
     intervals = _intervals(
-        by_point, lambda rows: interval(partial(np.median, axis=1), rows["latency_ms"].to_numpy(), 0)
+        by_point,
+        lambda rows: interval(partial(np.median, axis=1), rows["latency_ms"].to_numpy(), 0),
     )
     return medians.join(intervals).reset_index()
 
 
-def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
+def summarise_quality(
+    quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None
+) -> pd.DataFrame:
     """Cross-entropy per operating point, each sequence weighted by its tokens, and mean loops.
 
-    The bounds `low` and `high` of the cross-entropy are its value at full depth, the criterion `fixed` at
-    `max_loops`, plus the interval of the difference from it on the same documents. So they show the change by
-    the criterion, not the variation of the text. Without `fixed` in the table they are NaN.
+    The bounds `low` and `high` of the cross-entropy are its value at full depth, the criterion
+    `fixed` at `max_loops`, plus the interval of the difference from it on the same documents. So
+    they show the change by the criterion, not the variation of the text. Without `fixed` in the
+    table they are NaN.
 
-    Columns criterion, threshold, ce, loops (mean evaluations over groups), low, high, ppl = exp(ce), in the order of
-    the table "exit_quality".
+    Columns criterion, threshold, ce, loops (mean evaluations over groups), low, high, ppl =
+    exp(ce), in the order of the table "exit_quality".
     """
     keys = [*OPERATING_POINT, "sequence"]
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
@@ -194,14 +248,22 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
     loops = weighted(measured.groupby(OPERATING_POINT, sort=False), "loops")
     bounds = pd.DataFrame(with_bounds(measured, OPERATING_POINT, "ce", "change"))
-    summary = bounds.rename(columns={"ce_low": "low", "ce_high": "high"}).assign(loops=loops, ppl=np.exp(bounds["ce"]))
+    summary = bounds.rename(columns={"ce_low": "low", "ce_high": "high"}).assign(
+        loops=loops, ppl=np.exp(bounds["ce"])
+    )
     return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
 
 
 def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
-    """Columns criterion, threshold, evaluations, ce of random exits: means over all draws, tokens and groups."""
+    """Columns criterion, threshold, evaluations, ce of random exits: means over all draws, tokens
+    and groups.
+    """
     random = cost_matched[cost_matched["reference"] == "random"]
-    parts = random[["evaluations", "ce"]].mul(random["tokens"], axis="index").assign(tokens=random["tokens"])
+    parts = (
+        random[["evaluations", "ce"]]
+        .mul(random["tokens"], axis="index")
+        .assign(tokens=random["tokens"])
+    )
     sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
     return sums[["evaluations", "ce"]].div(sums["tokens"], axis="index").reset_index()
 
@@ -209,23 +271,34 @@ def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
 def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     """Mean over groups of `evaluations`, as the series "loops" with the index `keys`."""
     by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
-    # sums of floats depend on their order: the order of the groups in the model, not of their labels
+    # sums of floats depend on their order: the order of the groups in the model, not of their
+    # labels
     return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
 
 
-def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0) -> dict[str, pd.Series]:
-    """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and _high.
+def with_bounds(
+    rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0
+) -> dict[str, pd.Series]:
+    """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and
+    _high.
 
-    The bounds are computed for the mean of the column `varied`, and moved to the mean of the other one.
+    The bounds are computed for the mean of the column `varied`, and moved to the mean of the other
+    one.
     """
 
     def over_documents(rows: pd.DataFrame) -> tuple[float, float]:
-        sums = rows.assign(sum=rows[varied] * rows["tokens"]).groupby("document")[["sum", "tokens"]].sum()
+        sums = (
+            rows.assign(sum=rows[varied] * rows["tokens"])
+            .groupby("document")[["sum", "tokens"]]
+            .sum()
+        )
         return interval(ratio_of_sums, sums.to_numpy(np.float64), seed, sums["tokens"].to_numpy())
 
     by_point = rows.groupby(keys, sort=False)
     mean = weighted(by_point, name)
-    bounds = _intervals(by_point, over_documents).add(mean - weighted(by_point, varied), axis="index")
+    bounds = _intervals(by_point, over_documents).add(
+        mean - weighted(by_point, varied), axis="index"
+    )
     return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
 
 

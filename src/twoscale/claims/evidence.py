@@ -1,12 +1,14 @@
-"""The tables of one run as arrays of units to resample, and the estimates that the claims are judged on.
+"""The tables of one run as arrays of units to resample, and the estimates that the claims are
+judged on.
 
-The first axis of each array is the unit: whole documents for geometry and quality, whole prompts for latency.
-Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
+The first axis of each array is the unit: whole documents for geometry and quality, whole prompts
+for latency. Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
 
-A claim names its quantities before any of them is measured, so the number of those that count is known when they are
-judged. A finding *holds* if its whole 95 % interval is within the bounds. It *does not hold* if its whole interval is
-outside, after the interval was widened for the number of findings: a claim with many findings would otherwise be
-refuted by chance. Between the two it *cannot be judged*.
+A claim names its quantities before any of them is measured, so the number of those that count is
+known when they are judged. A finding *holds* if its whole 95 % interval is within the bounds. It
+*does not hold* if its whole interval is outside, after the interval was widened for the number of
+findings: a claim with many findings would otherwise be refuted by chance. Between the two it
+*cannot be judged*.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +27,8 @@ MOST_UNDER_FLOOR = 0.1  # share of values
 UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
-CORRELATION = 0.6  # assumed of the scatter of successive checkpoints about their line (docs/judging.md)
+# assumed of the scatter of successive checkpoints about their line (docs/judging.md)
+CORRELATION = 0.6
 
 # An exit criterion and a threshold.
 OperatingPoint = tuple[str, float]
@@ -60,15 +63,23 @@ class Estimate:
         return self
 
     def widened(self, findings: int) -> "Estimate":
-        """The estimate with the interval that misses its number in 5 % over `findings` times (Bonferroni)."""
+        """The estimate with the interval that misses its number in 5 % over `findings` times
+        (Bonferroni).
+        """
         if not np.isfinite(self.value) or self.value == self.low == self.high:
             return self
         outside = (1 - bootstrap.LEVEL) / 2
-        one, each = (bootstrap.t_quantile(1 - outside / number, self.freedom) for number in (1, findings))
+        one, each = (
+            bootstrap.t_quantile(1 - outside / number, self.freedom) for number in (1, findings)
+        )
         if self.is_ratio:
-            low, high = (self.value * (end / self.value) ** (each / one) for end in (self.low, self.high))
+            low, high = (
+                self.value * (end / self.value) ** (each / one) for end in (self.low, self.high)
+            )
         else:
-            low, high = (self.value + each / one * (end - self.value) for end in (self.low, self.high))
+            low, high = (
+                self.value + each / one * (end - self.value) for end in (self.low, self.high)
+            )
         return replace(self, low=low, high=high)
 
     def exponential(self) -> Self:
@@ -77,7 +88,7 @@ class Estimate:
         return replace(self, value=value, low=low, high=high, is_ratio=True)
 
 
-# --- the tables of a run ---------------------------------------------------------------------------------------
+# --- the tables of a run --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity
@@ -93,12 +104,20 @@ class Evidence:
     max_loops: int  # of a token under an exit criterion
     warmup: int = 0  # iterations
     seed: int = 0  # of the bootstraps
-    published: bool = False  # such a model has one checkpoint, with iteration 0, and no course of training
+    # such a model has one checkpoint, with iteration 0, and no course of training
+    published: bool = False
 
     @classmethod
     def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
-        """The evidence in the files of `tables.CLAIM_TABLES`, and in the other attributes. Raises InputError."""
-        return cls(**{name: tables.read(table, files[name]) for name, table in tables.CLAIM_TABLES.items()}, **values)
+        """The evidence in the files of `tables.CLAIM_TABLES`, and in the other attributes. Raises
+        InputError.
+        """
+        return cls(
+            **{
+                name: tables.read(table, files[name]) for name, table in tables.CLAIM_TABLES.items()
+            },
+            **values,
+        )
 
     @property
     def groups(self) -> list[str]:
@@ -113,7 +132,11 @@ class Evidence:
     def jumps(self) -> list[tuple[str, str]]:
         """Boundaries with a reference state, state by state."""
         drift = self.drift
-        return [(place, state) for state in drift["reference_state"].unique() for place in drift["boundary"].unique()]
+        return [
+            (place, state)
+            for state in drift["reference_state"].unique()
+            for place in drift["boundary"].unique()
+        ]
 
     @property
     def iterations(self) -> list[int]:
@@ -126,7 +149,9 @@ class Evidence:
         return [iteration for iteration in self.iterations if iteration > 0 or self.published]
 
     def thresholds(self, criterion: str) -> list[float]:
-        found = sorted(self.quality.loc[self.quality["criterion"] == criterion, "threshold"].unique())
+        found = sorted(
+            self.quality.loc[self.quality["criterion"] == criterion, "threshold"].unique()
+        )
         if not found:
             raise InconclusiveError(f"rows missing: {criterion}")
         return found
@@ -146,11 +171,16 @@ class Evidence:
         """Iterations of the checkpoints after warm-up, `fewest` at least."""
         iterations = [iteration for iteration in self.trained if iteration > self.warmup]
         if len(iterations) < fewest:
-            raise InconclusiveError(f"fewer than {fewest} checkpoints after warm-up (found {len(iterations)})")
+            raise InconclusiveError(
+                f"fewer than {fewest} checkpoints after warm-up (found {len(iterations)})"
+            )
         return iterations
 
-    def curves(self, measure: str, group: str, iterations: Sequence[int], until: int = 0) -> np.ndarray:
-        """Units (documents, iterations, K, 2): sum and count of a measure per loop step at k = 0 … K - 1.
+    def curves(
+        self, measure: str, group: str, iterations: Sequence[int], until: int = 0
+    ) -> np.ndarray:
+        """Units (documents, iterations, K, 2): sum and count of a measure per loop step at k = 0 …
+        K - 1.
 
         Raises InconclusiveError if rows are missing, or loop steps up to k = `until`.
         """
@@ -160,8 +190,12 @@ class Evidence:
             raise InconclusiveError(f"rows missing: loop steps up to k = {until}, found k ≤ {last}")
         return _sums(rows, iteration=iterations, k=range(last + 1))
 
-    def ratios(self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr") -> np.ndarray:
-        """Units (documents, 2): sum and count of the drift-to-loop ratio, or another measure of the jump."""
+    def ratios(
+        self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr"
+    ) -> np.ndarray:
+        """Units (documents, 2): sum and count of the drift-to-loop ratio, or another measure of the
+        jump.
+        """
         drift = self.drift[self.drift["iteration"] == iteration]
         same_point = (drift["boundary"] == boundary) & (drift["reference_state"] == reference_state)
         rows = drift[same_point & (drift["measure"] == measure)]
@@ -169,11 +203,17 @@ class Evidence:
         _check_floor(rows)
         return units
 
-    def check_angles(self, group: str, iterations: Sequence[int], loop_steps: Iterable[int]) -> None:
-        """Raise InconclusiveError if too many of these loop steps are so short that rounding decides their angle."""
+    def check_angles(
+        self, group: str, iterations: Sequence[int], loop_steps: Iterable[int]
+    ) -> None:
+        """Raise InconclusiveError if too many of these loop steps are so short that rounding
+        decides their angle.
+        """
         rows = self.loops
         cosines = (rows["group"] == group) & (rows["measure"] == "cosine")
-        _check_floor(rows[cosines & rows["iteration"].isin(iterations) & rows["k"].isin(list(loop_steps))])
+        _check_floor(
+            rows[cosines & rows["iteration"].isin(iterations) & rows["k"].isin(list(loop_steps))]
+        )
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
@@ -182,10 +222,18 @@ class Evidence:
         return _per_document(rows, units)
 
     def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
-        """Units (documents, points, 2): evaluations of a token, the mean over groups, summed, and sequences."""
+        """Units (documents, points, 2): evaluations of a token, the mean over groups, summed, and
+        sequences.
+        """
         keys = ["criterion", "threshold", "sequence"]
-        means = self.exit_loops.groupby([*keys, "document"], sort=False)["evaluations"].mean().reset_index()
-        units = _by_point(means.assign(sequences=1.0), points, "sequence", ["evaluations", "sequences"])
+        means = (
+            self.exit_loops.groupby([*keys, "document"], sort=False)["evaluations"]
+            .mean()
+            .reset_index()
+        )
+        units = _by_point(
+            means.assign(sequences=1.0), points, "sequence", ["evaluations", "sequences"]
+        )
         return _per_document(means, units)
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
@@ -193,12 +241,16 @@ class Evidence:
         return _enough("prompts", _by_point(self.latency, points, "repeat", ["latency_ms"])[..., 0])
 
     def check_times(self) -> np.ndarray:
-        """Units (repeats, 2): milliseconds of a KL check and of a loop step, each summed over groups."""
+        """Units (repeats, 2): milliseconds of a KL check and of a loop step, each summed over
+        groups.
+        """
         times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum()
         return _enough("prompts", times.to_numpy())
 
     def load(self) -> str:
-        """In which repeats of the timing the machine had more to do than cores; empty if in none."""
+        """In which repeats of the timing the machine had more to do than cores; empty if in
+        none.
+        """
         peaks = self.latency.groupby("repeat")[["load_average", "cpus"]].max()
         loaded = peaks[peaks["load_average"] > peaks["cpus"]]
         if loaded.empty:
@@ -207,26 +259,33 @@ class Evidence:
         load = f"load average up to {peak:.1f} on {cores} core{'s' if cores > 1 else ''}"
         return f"{load} during {len(loaded)} of {len(peaks)} repeats"
 
-    def estimate(self, statistic: Statistic, units: np.ndarray, remark: str = "", unbias: bool = False) -> Estimate:
-        """`statistic` (R, ..., 2) -> (R,) of the totals of all units (units, ..., 2), with its interval.
+    def estimate(
+        self, statistic: Statistic, units: np.ndarray, remark: str = "", unbias: bool = False
+    ) -> Estimate:
+        """`statistic` (R, ..., 2) -> (R,) of the totals of all units (units, ..., 2), with its
+        interval.
 
-        With `unbias` the bias that resampling adds is subtracted, for a statistic that noise makes larger.
+        With `unbias` the bias that resampling adds is subtracted, for a statistic that noise makes
+        larger.
         """
         value, samples = self._resampled(statistic, units)
         value = value - unbias * (samples.mean() - value)
         return _estimate(value, samples, units, effective_number(units), remark)
 
     def ratio(self, statistic: Statistic, units: np.ndarray, remark: str = "") -> Estimate:
-        """As `estimate`, for a statistic that is a positive ratio; its interval is computed for the logarithm."""
+        """As `estimate`, for a statistic that is a positive ratio; its interval is computed for the
+        logarithm.
+        """
         return self.estimate(lambda totals: np.log(statistic(totals)), units, remark).exponential()
 
     def trend(self, statistic: Statistic, units: np.ndarray, unbias: bool = False) -> Estimate:
         """Change of a statistic over training, on a line fitted over the checkpoints after warm-up.
 
-        The line is a least-squares fit over log iteration, and the change that from the first to the last checkpoint.
-        Its interval has the spread over documents, and the scatter of the checkpoints about the line (`trend_error`).
-        `statistic` maps totals (R, iterations, ..., 2) to (R, iterations); the units (documents, iterations, ..., 2)
-        are those of `after_warmup(FEWEST_FOR_TREND)`.
+        The line is a least-squares fit over log iteration, and the change that from the first to
+        the last checkpoint. Its interval has the spread over documents, and the scatter of the
+        checkpoints about the line (`trend_error`). `statistic` maps totals (R, iterations, ..., 2)
+        to (R, iterations); the units (documents, iterations, ..., 2) are those of
+        `after_warmup(FEWEST_FOR_TREND)`.
         """
         iterations = self.after_warmup(FEWEST_FOR_TREND)
         values, samples = self._resampled(statistic, units)
@@ -236,7 +295,9 @@ class Evidence:
         scatter, of_line = trend_error(values, iterations)
         remark = f"{values[0]:.3g} → {values[-1]:.3g} over {len(iterations)} checkpoints"
         effective = effective_number(units)
-        return _estimate(change, changes, units, effective, remark, scatter, min(effective - 1, of_line))
+        return _estimate(
+            change, changes, units, effective, remark, scatter, min(effective - 1, of_line)
+        )
 
     def ratio_of_medians(self, units: np.ndarray, remark: str = "") -> Estimate:
         """Ratio of the medians over prompts of the two columns: (prompts, 2)."""
@@ -246,7 +307,9 @@ class Evidence:
             return medians[..., 0] - medians[..., 1]
 
         samples = bootstrap.replicates(log_ratio, units, self.seed)
-        return _estimate(log_ratio(units[None])[0], samples, units, len(units), remark).exponential()
+        return _estimate(
+            log_ratio(units[None])[0], samples, units, len(units), remark
+        ).exponential()
 
     def _resampled(self, statistic: Statistic, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
@@ -263,7 +326,9 @@ def _estimate(
 ) -> Estimate:
     freedom = effective - 1 if freedom is None else freedom
     bounds = bootstrap.interval_about(value, samples, effective, scatter, freedom)
-    return Estimate(float(value), *bounds, remark, freedom, False, samples, len(units), effective).checked()
+    return Estimate(
+        float(value), *bounds, remark, freedom, False, samples, len(units), effective
+    ).checked()
 
 
 def _check_floor(rows: pd.DataFrame) -> None:
@@ -281,13 +346,17 @@ def _sums(rows: pd.DataFrame, **axes: Iterable[int]) -> np.ndarray:
     absent = cells["count"].isna()
     if absent.any():
         first = zip(index.names, cells.index[absent][0], strict=True)
-        raise InconclusiveError("rows missing: " + ", ".join(f"{name} {value}" for name, value in first))
+        raise InconclusiveError(
+            "rows missing: " + ", ".join(f"{name} {value}" for name, value in first)
+        )
     sums = np.stack([cells["mean"].fillna(0) * cells["count"], cells["count"]], axis=-1)
     return _per_document(rows, sums.reshape(*(len(level) for level in index.levels), 2))
 
 
 def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
-    """Sums over the sequences of each document: (sequences, ...) -> (documents, ...), sequences as sorted."""
+    """Sums over the sequences of each document: (sequences, ...) -> (documents, ...), sequences as
+    sorted.
+    """
     of_sequence = rows.drop_duplicates("sequence").sort_values("sequence")["document"]
     documents, numbers = np.unique(of_sequence, return_inverse=True)
     sums = _enough("documents", np.zeros((len(documents), *units.shape[1:])))
@@ -295,12 +364,18 @@ def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _by_point(rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, values: list[str]) -> np.ndarray:
-    """Columns `values` of an exit table at each operating point: (units, points, values), units sorted."""
+def _by_point(
+    rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, values: list[str]
+) -> np.ndarray:
+    """Columns `values` of an exit table at each operating point: (units, points, values), units
+    sorted.
+    """
     units = sorted(rows[unit].unique())
     columns = []
     for criterion, threshold in points:
-        same = (rows["criterion"] == criterion) & np.isclose(rows["threshold"], threshold, rtol=SAME_THRESHOLD, atol=0)
+        same = (rows["criterion"] == criterion) & np.isclose(
+            rows["threshold"], threshold, rtol=SAME_THRESHOLD, atol=0
+        )
         column = rows[same].set_index(unit)[values].reindex(units)
         if column.empty or column.isna().any(axis=None):
             raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
@@ -315,11 +390,13 @@ def _enough(name: str, units: np.ndarray) -> np.ndarray:
     return units
 
 
-# --- statistics of totals (R, …, 2) ----------------------------------------------------------------------------
+# --- statistics of totals (R, …, 2) ---------------------------------------------------------------
 
 
 def effective_number(units: np.ndarray) -> float:
-    """Effective number of documents, weighted by their counts: sums and counts (documents, …, 2)."""
+    """Effective number of documents, weighted by their counts: sums and counts (documents, …,
+    2).
+    """
     return bootstrap.effective_number(units[..., 1].reshape(len(units), -1).sum(axis=1))
 
 
@@ -330,19 +407,22 @@ def mean(totals: np.ndarray) -> np.ndarray:
 
 
 def trend_weights(iterations: Sequence[int]) -> np.ndarray:
-    """Weights of values at `iterations` (n,) whose sum is the change along their line over log iteration."""
+    """Weights of values at `iterations` (n,) whose sum is the change along their line over log
+    iteration.
+    """
     position = np.log(iterations)
     offset = position - position.mean()
     return offset / (offset @ offset) * (position[-1] - position[0])
 
 
 def trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, float]:
-    """Standard error of the change of values (n,) along their line over log iteration, and its degrees of freedom.
+    """Standard error of the change of values (n,) along their line over log iteration, and its
+    degrees of freedom.
 
-    The values scatter about the line as an autoregression with `CORRELATION` from each checkpoint to the next. Scatter
-    that is correlated moves the line more, and residuals show less of it. The degrees of freedom are those of
-    Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics 2, 1946; for scatter
-    without correlation they are n - 2.
+    The values scatter about the line as an autoregression with `CORRELATION` from each checkpoint
+    to the next. Scatter that is correlated moves the line more, and residuals show less of it. The
+    degrees of freedom are those of Satterthwaite, "An approximate distribution of estimates of
+    variance components", Biometrics 2, 1946; for scatter without correlation they are n - 2.
     """
     number, weights = np.arange(len(values)), trend_weights(iterations)
     line = np.stack([np.ones(len(values)), np.log(iterations)], axis=1)
@@ -371,16 +451,30 @@ class Bounds:
     smallest: float = -np.inf
 
     def too_narrow_for(self, estimate: Estimate) -> str:
-        """Why an interval as wide as the estimate's is within the bounds for no value; empty if for some."""
+        """Why an interval as wide as the estimate's is within the bounds for no value; empty if for
+        some.
+        """
         part, width, room = "interval", estimate.high - estimate.low, self.most - self.least
         if self.least < self.smallest:
-            # the number is `smallest` at least, so only the upper part of its interval has to be within the bounds
-            part, width, room = "upper part of the interval", estimate.high - estimate.value, self.most - self.smallest
+            # the number is `smallest` at least, so only the upper part of its interval has to be
+            # within the bounds
+            part, width, room = (
+                "upper part of the interval",
+                estimate.high - estimate.value,
+                self.most - self.smallest,
+            )
         elif estimate.is_ratio and self.least > 0:
-            part, width, room = "interval as a factor", estimate.high / estimate.low, self.most / self.least
+            part, width, room = (
+                "interval as a factor",
+                estimate.high / estimate.low,
+                self.most / self.least,
+            )
         if not width > room:
             return ""
-        return f"no value could be upheld: the {part} ({width:.2g}) is wider than the bounds ({room:.2g})"
+        return (
+            f"no value could be upheld: the {part} ({width:.2g}) is wider than the bounds"
+            f" ({room:.2g})"
+        )
 
 
 def at_most(bound: float, smallest: float = -np.inf) -> Bounds:
@@ -437,13 +531,20 @@ def marked(verdict: str, mark: str) -> str:
 
 
 def judged(
-    scope: str, name: str, bounds: Bounds, measure: Callable[..., Estimate], *arguments: object, counts: bool = True
+    scope: str,
+    name: str,
+    bounds: Bounds,
+    measure: Callable[..., Estimate],
+    *arguments: object,
+    counts: bool = True,
 ) -> Quantity:
     """The quantity `measure(*arguments)` with bounds."""
     return Quantity(scope, name, lambda: measure(*arguments), bounds, counts)
 
 
-def reference(scope: str, name: str, measure: Callable[..., Estimate], *arguments: object) -> Quantity:
+def reference(
+    scope: str, name: str, measure: Callable[..., Estimate], *arguments: object
+) -> Quantity:
     """The quantity `measure(*arguments)` for comparison, without bounds."""
     return Quantity(scope, name, lambda: measure(*arguments), None, counts=False)
 
@@ -476,7 +577,9 @@ def find(quantity: Quantity, findings: int) -> Finding:
 
 
 def combine(findings: Iterable[Finding]) -> tuple[str, str]:
-    """Verdict and reason of several findings: one that does not hold decides, then one that cannot be judged."""
+    """Verdict and reason of several findings: one that does not hold decides, then one that cannot
+    be judged.
+    """
     counted = [finding for finding in findings if finding.counts]
     for verdict in (FAILS, OPEN):
         reasons = [f"{f.scope}, {f.quantity}: {f.reason}" for f in counted if f.verdict == verdict]

@@ -1,17 +1,19 @@
-"""The regime of a loop: whether its path settles, drifts or does neither, from local exponents of its norms.
+"""The regime of a loop: whether its path settles, drifts or does neither, from local exponents of
+its norms.
 
-Over the last half of the loop steps the norms are fitted by powers of the loop step: steps ||x^{k+1} - x^k|| ~ k^p,
-states ||x^k|| ~ k^q, steps of the direction x / ||x|| ~ k^r. A loop is
+Over the last half of the loop steps the norms are fitted by powers of the loop step: steps
+||x^{k+1} - x^k|| ~ k^p, states ||x^k|| ~ k^q, steps of the direction x / ||x|| ~ k^r. A loop is
 
-- settling, if p < -1: the steps have a finite sum, so the path ends at a fixed point. Steps at the rounding floor
-  count as settled;
-- drifting, if p > -1 and the norm of the state grows, q > 0.1. If r < -1, the direction has a limit all the same, and
-  a readout that begins with a norm sees only the direction;
-- marginal, if neither is shown: a rotation, a limit cycle, steps that fall as 1/k, or too few sequences to tell.
+- settling, if p < -1: the steps have a finite sum, so the path ends at a fixed point. Steps at the
+  rounding floor count as settled;
+- drifting, if p > -1 and the norm of the state grows, q > 0.1. If r < -1, the direction has a limit
+  all the same, and a readout that begins with a norm sees only the direction;
+- marginal, if neither is shown: a rotation, a limit cycle, steps that fall as 1/k, or too few
+  sequences to tell.
 
-An exponent p or q counts if its whole 95 % interval over documents does. The regime describes the loop steps that were
-measured: a contraction by a factor near 1 looks like a drift until about 1 / (1 - factor) steps. `STATISTIC` says how
-tokens, sequences and documents are combined.
+An exponent p or q counts if its whole 95 % interval over documents does. The regime describes the
+loop steps that were measured: a contraction by a factor near 1 looks like a drift until about 1 /
+(1 - factor) steps. `STATISTIC` says how tokens, sequences and documents are combined.
 """
 
 from dataclasses import dataclass, replace
@@ -29,8 +31,10 @@ FLOOR = 16 * float(np.finfo(np.float32).eps)  # as in `twoscale.dynamics.vectors
 SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
 FEWEST = 3  # values of a fit
 STATISTIC = (  # of every page that shows a regime
-    "Norms are means over the tokens of a document. Each exponent is the mean over documents of one fit per document. "
-    "The last step is the mean norm of the last step over the mean norm of its state. A sequence settles if the norms "
+    "Norms are means over the tokens of a document. Each exponent is the mean over documents of"
+    " one fit per document. "
+    "The last step is the mean norm of the last step over the mean norm of its state. A sequence"
+    " settles if the norms "
     "of its own tokens do; the regime of the whole does not show the sequences that do not."
 )
 
@@ -75,12 +79,16 @@ class Regime:
     name: str  # `UNDETERMINED` for too few loop steps, or states that are not finite
     first: int  # loop step of the fits
     last: int
-    step_exponent: Exponent  # p; NaN, like the others, if fewer than `FEWEST` steps exceed the rounding floor
+    step_exponent: (
+        Exponent  # p; NaN, like the others, if fewer than `FEWEST` steps exceed the rounding floor
+    )
     norm_exponent: Exponent  # q
     direction_exponent: Exponent  # r; NaN also if no directions were given
     last_step: float  # mean norm of the last step over the mean norm of its state
-    at_floor: bool = False  # whether the last step is at the rounding floor in at least half of the documents
-    freezes: bool | None = None  # whether the steps of the direction have a finite sum, or are rounding
+    # whether the last step is at the rounding floor in at least half of the documents
+    at_floor: bool = False
+    # whether the steps of the direction have a finite sum, or are rounding
+    freezes: bool | None = None
     sequences: int = 0
     unsettled: int = 0  # sequences that are not settling by themselves
 
@@ -90,7 +98,11 @@ class Regime:
             value, low, high = getattr(self, f"{name}_exponent")
             row |= {name: value, f"{name}_low": low, f"{name}_high": high}
         direction = {None: "", True: "frozen", False: "turning"}[self.freezes]
-        row |= {"last_step": self.last_step, "at_floor": self.at_floor, "direction_limit": direction}
+        row |= {
+            "last_step": self.last_step,
+            "at_floor": self.at_floor,
+            "direction_limit": direction,
+        }
         return row | {"unsettled": self.unsettled_share}
 
     @property
@@ -100,7 +112,9 @@ class Regime:
     @property
     def sentence(self) -> str:
         if self.name == UNDETERMINED:
-            return f"undetermined: a regime needs finite states and {2 * FEWEST} loop steps or more."
+            return (
+                f"undetermined: a regime needs finite states and {2 * FEWEST} loop steps or more."
+            )
         steps = f"goes as {self.step_exponent}"
         if self.at_floor:
             steps = "reaches the rounding floor in at least half of the documents"
@@ -109,8 +123,10 @@ class Regime:
             freezes = "freezes" if self.freezes else "does not freeze"
             direction = f"; the direction {freezes}, its steps go as {self.direction_exponent}"
         return (
-            f"{self.name}: over loop steps {self.first} to {self.last} the step norm {steps}, the state norm goes as "
-            f"{self.norm_exponent}; the last step is {self.last_step:.1g} of the state{direction}; {self.unsettled} of "
+            f"{self.name}: over loop steps {self.first} to {self.last} the step norm {steps}, the"
+            f" state norm goes as "
+            f"{self.norm_exponent}; the last step is {self.last_step:.1g} of the"
+            f" state{direction}; {self.unsettled} of "
             f"{self.sequences} sequences ({self.unsettled_share:.0%}) do not settle."
         )
 
@@ -121,17 +137,21 @@ def regime(
     direction_step_norms: np.ndarray | None = None,
     rounding: np.ndarray | None = None,
 ) -> Regime:
-    """The regime of one looped group, from ||x^{k+1} - x^k|| for k = 0 … K - 1 and ||x^k|| for k = 0 … K.
+    """The regime of one looped group, from ||x^{k+1} - x^k|| for k = 0 … K - 1 and ||x^k|| for k =
+    0 … K.
 
-    Norms are (K,), or (units, K) with one row per unit, the mean over the tokens of a sequence or document, which gives
-    the intervals; `state_norms` may be without the last. `direction_step_norms` are those of x / ||x||, and `rounding`
-    says which steps are known to be rounding. A step below 16 units of rounding of float32 counts as settled in float64
-    too. Each unit counts as one of the `sequences`.
+    Norms are (K,), or (units, K) with one row per unit, the mean over the tokens of a sequence or
+    document, which gives the intervals; `state_norms` may be without the last.
+    `direction_step_norms` are those of x / ||x||, and `rounding` says which steps are known to be
+    rounding. A step below 16 units of rounding of float32 counts as settled in float64 too. Each
+    unit counts as one of the `sequences`.
     """
     steps, norms = np.atleast_2d(step_norms).astype(float), np.atleast_2d(state_norms).astype(float)
     number = steps.shape[1]
     first, unknown = (number + 1) // 2, Exponent(np.nan, np.nan, np.nan)
-    if number < 2 * FEWEST or not (np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()):
+    if number < 2 * FEWEST or not (
+        np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()
+    ):
         return Regime(UNDETERMINED, first, number - 1, unknown, unknown, unknown, np.nan)
     measured = np.ones_like(steps, dtype=bool) if rounding is None else ~np.atleast_2d(rounding)
     step_slopes, at_floor = _steps(steps, measured & (steps > FLOOR * norms[:, :number]))
@@ -162,14 +182,20 @@ def table(sequences: pd.DataFrame) -> pd.DataFrame:
     """The table "regime" from the table "loop_sequences", in its order."""
     keys = ["run", "iteration", "group"]
     by_key = sequences.groupby(keys, sort=False)
-    rows = [dict(zip(keys, labels, strict=True)) | of_sequences(part).row() for labels, part in by_key]
+    rows = [
+        dict(zip(keys, labels, strict=True)) | of_sequences(part).row() for labels, part in by_key
+    ]
     return pd.DataFrame(rows, columns=list(tables.columns("regime")))
 
 
 def of_sequences(rows: pd.DataFrame) -> Regime:
-    """The regime of one group at one checkpoint, from its rows of the table "loop_sequences"; units are documents."""
+    """The regime of one group at one checkpoint, from its rows of the table "loop_sequences"; units
+    are documents.
+    """
     of_each = _of_units(rows, "sequence")
-    return replace(_of_units(rows, "document"), sequences=of_each.sequences, unsettled=of_each.unsettled)
+    return replace(
+        _of_units(rows, "document"), sequences=of_each.sequences, unsettled=of_each.unsettled
+    )
 
 
 def _of_units(rows: pd.DataFrame, unit: str) -> Regime:
@@ -177,12 +203,17 @@ def _of_units(rows: pd.DataFrame, unit: str) -> Regime:
 
     def sums(measure: str) -> pd.DataFrame:
         of = rows[rows["measure"] == measure]
-        return of.assign(sum=of["mean"] * of["count"]).groupby([unit, "k"])[["sum", "count", "nulls"]].sum()
+        return (
+            of.assign(sum=of["mean"] * of["count"])
+            .groupby([unit, "k"])[["sum", "count", "nulls"]]
+            .sum()
+        )
 
     def means(measure: str) -> np.ndarray:
         return (sums(measure)["sum"] / sums(measure)["count"]).unstack("k").to_numpy()
 
-    # a cosine is null where rounding of the states' own dtype, which the table does not name, decides it
+    # a cosine is null where rounding of the states' own dtype, which the table does not name,
+    # decides it
     cosines = sums("cosine")
     rounding = (cosines["nulls"] > cosines["count"]).unstack("k").to_numpy()[:, :-1]
     has_directions = (rows["measure"] == "direction_step_norm").any()
@@ -199,14 +230,24 @@ def _name(p: Exponent, q: Exponent, at_floor: bool) -> str:
 
 
 def _steps(norms: np.ndarray, above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes (units,) of step norms (units, K) in the last half, without rounding, and whether the last is rounding."""
+    """Slopes (units,) of step norms (units, K) in the last half, without rounding, and whether the
+    last is rounding.
+    """
     first = (norms.shape[1] + 1) // 2
-    middle = np.arange(first, norms.shape[1]) + 0.5  # of each step: log(k + 1) - log k = 1 / (k + 1/2) to second order
+    middle = (
+        np.arange(first, norms.shape[1]) + 0.5
+    )  # of each step: log(k + 1) - log k = 1 / (k + 1/2) to second order
     late = np.where(above, norms, np.nan)[:, first:]
     return slopes(late, middle), ~above[:, -1]
 
 
 def _exponent(found: np.ndarray) -> Exponent:
-    """Mean over units of slopes (units,), with its interval; units without one, NaN, are left out."""
+    """Mean over units of slopes (units,), with its interval; units without one, NaN, are left
+    out.
+    """
     known = found[~np.isnan(found)]
-    return Exponent(float(known.mean()), *bootstrap.t_interval(known)) if known.size else Exponent(*[np.nan] * 3)
+    return (
+        Exponent(float(known.mean()), *bootstrap.t_interval(known))
+        if known.size
+        else Exponent(*[np.nan] * 3)
+    )

@@ -1,4 +1,6 @@
-"""The scale of a run and of the paper. A verdict from a run that is much smaller is marked "small scale"."""
+"""The scale of a run and of the paper. A verdict from a run that is much smaller is marked "small
+scale".
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +20,10 @@ LABELS = {
     "seeds": "seeds",
     "hardware": "hardware",
 }
-MEANING = f"""\
-A verdict is marked *{SMALL_SCALE}* where the model has less than half of the paper's parameters or was trained on less
-than half of its tokens."""
+MEANING = (
+    f"A verdict is marked *{SMALL_SCALE}* where the model has less than half of the paper's"
+    " parameters or was trained on less\nthan half of its tokens."
+)
 
 
 @dataclass(frozen=True)
@@ -58,21 +61,33 @@ class Scales:
     def mark(self) -> str:
         """The column `scale` of the table "claims": `SMALL_SCALE` or nothing."""
         tokens, ours, paper = self.run.tokens, self.run, self.paper
-        few_tokens = tokens is not None and paper.tokens is not None and tokens < LEAST_SHARE * paper.tokens
+        few_tokens = (
+            tokens is not None and paper.tokens is not None and tokens < LEAST_SHARE * paper.tokens
+        )
         return SMALL_SCALE if few_tokens or ours.parameters < LEAST_SHARE * paper.parameters else ""
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Rows of a table with the `HEADER`."""
-        pairs = [(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
+        pairs = [
+            (label, getattr(self.run, name), getattr(self.paper, name))
+            for name, label in LABELS.items()
+        ]
         return [
-            (label, text(ours), text(theirs), f"{ours / theirs:.2g}" if {type(ours), type(theirs)} == {int} else "")
+            (
+                label,
+                text(ours),
+                text(theirs),
+                f"{ours / theirs:.2g}" if {type(ours), type(theirs)} == {int} else "",
+            )
             for label, ours, theirs in pairs
         ]
 
 
 def scales(run: "config.Config") -> Scales:
-    """The scale of a run, with the kind of its device as hardware, and the paper's, the defaults of the config."""
+    """The scale of a run, with the kind of its device as hardware, and the paper's, the defaults of
+    the config.
+    """
     return Scales(_scale(run), replace(_scale(config.Config()), hardware="not stated"))
 
 

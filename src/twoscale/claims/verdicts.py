@@ -1,12 +1,14 @@
 """The claims of the paper, measured on one run, with a verdict on each.
 
-A claim is judged on findings, see `twoscale.claims.evidence`: numbers with intervals, judged against bounds, each
-for one scope: a group, a boundary, a reference state, an exit criterion. A claim does not hold if one of its findings
-does not; else it cannot be judged if one of them cannot; else it holds. Bounds do not depend on a run.
-tests/simulation.py counts how often a verdict is wrong. A claim that is about another kind of run, such as
-one about training where the model was published, is not asked.
+A claim is judged on findings, see `twoscale.claims.evidence`: numbers with intervals, judged
+against bounds, each for one scope: a group, a boundary, a reference state, an exit criterion. A
+claim does not hold if one of its findings does not; else it cannot be judged if one of them cannot;
+else it holds. Bounds do not depend on a run. tests/simulation.py counts how often a verdict is
+wrong. A claim that is about another kind of run, such as one about training where the model was
+published, is not asked.
 
-Intervals are bootstraps over held-out documents (geometry, quality) or over timed prompts (latency).
+Intervals are bootstraps over held-out documents (geometry, quality) or over timed prompts
+(latency).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,15 +34,29 @@ class Needs:
     max_loops: int | None = None  # of a token under an exit criterion, exactly; None for any
 
     def lacking(self, groups: int, loop_steps: int, max_loops: int, published: bool) -> str | None:
-        """Missing requirement of a run of which these are known, as half a sentence; `None` if there is none."""
+        """Missing requirement of a run of which these are known, as half a sentence; `None` if
+        there is none.
+        """
         if self.training and published:
-            return "the claim is about the course of training, and a published model has one checkpoint"
+            return (
+                "the claim is about the course of training, and a published model has one"
+                " checkpoint"
+            )
         if groups < self.groups:
-            return f"the claim is about at least {self.groups} looped groups, and the model has {groups}"
+            return (
+                f"the claim is about at least {self.groups} looped groups, and the model has"
+                f" {groups}"
+            )
         if loop_steps < self.loops:
-            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {loop_steps}"
+            return (
+                f"the claim needs at least {self.loops} loop steps, and trajectories.loops is"
+                f" {loop_steps}"
+            )
         if self.max_loops not in (None, max_loops):
-            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {max_loops}"
+            return (
+                f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is"
+                f" {max_loops}"
+            )
         return None
 
 
@@ -55,9 +71,11 @@ class Claim:
     quantities: Callable[[Evidence], Iterator[Quantity]]
     needs: Needs = Needs()
     timed: bool = False  # whether it rests on times, which other work on the machine changes
-    # held-out documents of equal length below which it is never upheld in simulations of the demo (docs/judging.md)
+    # held-out documents of equal length below which it is never upheld in simulations of the demo
+    # (docs/judging.md)
     documents: int = 2
-    presumes_fixed_point: bool = False  # whether it is about step norms near one, which a drifting loop does not have
+    # whether it is about step norms near one, which a drifting loop does not have
+    presumes_fixed_point: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +90,8 @@ CLAIMS = (
     Claim(
         1,
         "Steps shrink within ten",
-        "Inside a loop the steps shrink quickly: at k = 10 their mean norm is at most a tenth of that at k = 1.",
+        "Inside a loop the steps shrink quickly: at k = 10 their mean norm is at most a tenth of"
+        " that at k = 1.",
         "§1, §3 (i), Fig. 3 (a): decay within 5–10 loop steps",
         geometry.decay_is_fast,
         Needs(loops=geometry.FASTEST_DECAY + 1),
@@ -81,7 +100,8 @@ CLAIMS = (
     Claim(
         2,
         "Training makes them shrink faster",
-        "The rate at which step norms fall to a tenth rises over training, measured as the slope of a line through the "
+        "The rate at which step norms fall to a tenth rises over training, measured as the slope"
+        " of a line through the "
         "checkpoints after warm-up.",
         "§3 (iii), Fig. 3 (a): faster norm decay in later checkpoints",
         geometry.decay_gets_faster,
@@ -91,10 +111,14 @@ CLAIMS = (
     Claim(
         3,
         "Angles rise and settle",
-        "The cosine between successive steps starts low and is then stable over k = 10 … 29: at the last checkpoint "
-        "it deviates by at most 0.05 from its mean. It does not become less stable over training: the line of its "
-        "variance over the checkpoints after warm-up rises by no more than 0.025², a quarter of the variance allowed.",
-        "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later checkpoints",
+        "The cosine between successive steps starts low and is then stable over k = 10 … 29: at"
+        " the last checkpoint "
+        "it deviates by at most 0.05 from its mean. It does not become less stable over training:"
+        " the line of its "
+        "variance over the checkpoints after warm-up rises by no more than 0.025², a quarter of"
+        " the variance allowed.",
+        "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later"
+        " checkpoints",
         geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
         documents=12,
@@ -102,7 +126,8 @@ CLAIMS = (
     Claim(
         4,
         "Angles settle at 0.5–0.65",
-        "At the last checkpoint the late cosine is in the paper's range, with a margin of 0.05 on either side.",
+        "At the last checkpoint the late cosine is in the paper's range, with a margin of 0.05 on"
+        " either side.",
         "§3 (ii): ≈ 0.5–0.65 in later checkpoints",
         geometry.angles_match,
         Needs(loops=LATE_LOOPS),
@@ -111,8 +136,10 @@ CLAIMS = (
     Claim(
         5,
         "Training turns steps orthogonal",
-        "The late cosine comes closer to zero over training: the line of its modulus over the checkpoints after "
-        "warm-up falls by 0.05 or more. At the last checkpoint it is not below −0.1, where steps are anti-parallel; "
+        "The late cosine comes closer to zero over training: the line of its modulus over the"
+        " checkpoints after "
+        "warm-up falls by 0.05 or more. At the last checkpoint it is not below −0.1, where steps"
+        " are anti-parallel; "
         "between −0.1 and 0.1, angles of 84° to 96°, they are orthogonal.",
         "Abstract, §1, §3 (ii): increasingly orthogonal steps over training",
         geometry.steps_turn_orthogonal,
@@ -121,10 +148,14 @@ CLAIMS = (
     Claim(
         6,
         "Jumps between groups are larger than loop steps",
-        "The jump from one group to the next exceeds the mean loop step at every trained checkpoint, and at the last "
-        "one by a factor of five. Eq. 2 leaves open which state counts as the start of the next group; all but "
-        "`initial`, which measures the noise that a group starts from, have to agree. The mean loop step contains the "
-        "leap from the noise, and falls with the number of loop steps: the jump over the whole path does not.",
+        "The jump from one group to the next exceeds the mean loop step at every trained"
+        " checkpoint, and at the last "
+        "one by a factor of five. Eq. 2 leaves open which state counts as the start of the next"
+        " group; all but "
+        "`initial`, which measures the noise that a group starts from, have to agree. The mean"
+        " loop step contains the "
+        "leap from the noise, and falls with the number of loop steps: the jump over the whole"
+        " path does not.",
         "§3.1, Eq. 2, Fig. 2: DLR ≫ 1",
         geometry.drift_is_larger,
         Needs(groups=2),
@@ -132,7 +163,8 @@ CLAIMS = (
     Claim(
         7,
         "Acceleration saves time as τ grows",
-        "Under the acceleration criterion a token at τ = 1e-2 takes at most three quarters of its time at 1e-5.",
+        "Under the acceleration criterion a token at τ = 1e-2 takes at most three quarters of its"
+        " time at 1e-5.",
         "§4 (i), Fig. 4 (i): about 580 → 360 ms per token, a ratio of 0.62",
         exits.acceleration_saves_time,
         Needs(max_loops=exits.PAPER_MAX_LOOPS),
@@ -141,15 +173,18 @@ CLAIMS = (
     Claim(
         8,
         "Acceleration and KL keep quality",
-        "At each of the paper's larger thresholds the cross-entropy under either criterion is within 0.01 nats of that "
+        "At each of the paper's larger thresholds the cross-entropy under either criterion is"
+        " within 0.01 nats of that "
         "at 1e-5.",
-        "§4 (ii–iii), Fig. 4 (ii, iii): perplexity and cross-entropy essentially flat across thresholds",
+        "§4 (ii–iii), Fig. 4 (ii, iii): perplexity and cross-entropy essentially flat across"
+        " thresholds",
         exits.quality_is_flat,
     ),
     Claim(
         9,
         "Step norm loses quality abruptly",
-        "Under the step-norm criterion cross-entropy is flat up to τ = 1e-3 and at least 0.05 nats worse at 1e-2.",
+        "Under the step-norm criterion cross-entropy is flat up to τ = 1e-3 and at least 0.05"
+        " nats worse at 1e-2.",
         "§4 (ii–iii), Fig. 4 (ii, iii): loses quality beyond 1e-3, and sharply at 1e-2",
         exits.step_norm_loses_quality,
         presumes_fixed_point=True,
@@ -157,10 +192,13 @@ CLAIMS = (
     Claim(
         10,
         "At equal quality acceleration is fastest",
-        "Each criterion runs at the threshold, interpolated on its grid, at which its cross-entropy becomes 0.01 nats "
-        "worse than at full depth. There acceleration is faster than KL and than step norm. This cannot be judged if "
+        "Each criterion runs at the threshold, interpolated on its grid, at which its"
+        " cross-entropy becomes 0.01 nats "
+        "worse than at full depth. There acceleration is faster than KL and than step norm. This"
+        " cannot be judged if "
         "a criterion may still be better at its last threshold.",
-        "Abstract, §4, §5: at the same quality faster than KL, and without the quality loss of the step norm",
+        "Abstract, §4, §5: at the same quality faster than KL, and without the quality loss of"
+        " the step norm",
         exits.acceleration_is_fastest,
         timed=True,
     ),
@@ -175,7 +213,8 @@ CLAIMS = (
     Claim(
         12,
         "Training makes loop steps smaller",
-        "The mean norm of the loop steps after the leap from x⁰ becomes smaller over training, measured as the slope "
+        "The mean norm of the loop steps after the leap from x⁰ becomes smaller over training,"
+        " measured as the slope "
         "of a line through the checkpoints after warm-up.",
         "Abstract, §1: loop steps become smaller across training",
         geometry.steps_become_smaller,
@@ -185,11 +224,16 @@ CLAIMS = (
     Claim(
         13,
         "Loops become spirals of constant speed and curvature",
-        "At the last checkpoint step norms plateau: over k = 20 … 29 they are at least half of those over "
-        "k = 10 … 19, both above the rounding floor. The curvature, read as the turn per loop step, changes by no more "
-        "than a factor of two between the two ranges. Curvature per length, acceleration over the squared step norm, "
-        "is given for comparison: where the turn is constant, it repeats the finding about step norms.",
-        "§4: a spiral with nearly constant curvature; norms plateau at a small nonzero value due to rotation",
+        "At the last checkpoint step norms plateau: over k = 20 … 29 they are at least half of"
+        " those over "
+        "k = 10 … 19, both above the rounding floor. The curvature, read as the turn per loop"
+        " step, changes by no more "
+        "than a factor of two between the two ranges. Curvature per length, acceleration over the"
+        " squared step norm, "
+        "is given for comparison: where the turn is constant, it repeats the finding about step"
+        " norms.",
+        "§4: a spiral with nearly constant curvature; norms plateau at a small nonzero value due"
+        " to rotation",
         geometry.loops_are_spirals,
         Needs(loops=geometry.LATE.stop),
         presumes_fixed_point=True,
@@ -197,7 +241,8 @@ CLAIMS = (
     Claim(
         14,
         "KL responds later",
-        "A token takes more evaluations under KL than under acceleration, at each of the four thresholds of Fig. 4. "
+        "A token takes more evaluations under KL than under acceleration, at each of the four"
+        " thresholds of Fig. 4. "
         "The same number is nats for KL, and a distance between states for acceleration.",
         "§4: KL responds later; reacts later when small latent rotations still change logits",
         exits.kl_responds_later,
@@ -205,7 +250,8 @@ CLAIMS = (
     Claim(
         15,
         "Acceleration and KL are more robust to τ",
-        "From the smallest threshold of the paper to the largest, step norm loses more cross-entropy than acceleration "
+        "From the smallest threshold of the paper to the largest, step norm loses more"
+        " cross-entropy than acceleration "
         "and more than KL, by more than 0.01 nats.",
         "§4: stable across a wide τ range (KL); more robust to threshold variation (acceleration)",
         exits.acceleration_and_kl_are_robust,
@@ -217,18 +263,24 @@ CLAIMS = (
 GEOMETRY = tuple(claim for claim in CLAIMS if claim.number in (1, 2, 3, 4, 5, 6, 12, 13))
 
 
-# --- verdicts --------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdict:
-    """The verdict on one claim; without `references` its numbers for comparison are not measured."""
+    """The verdict on one claim; without `references` its numbers for comparison are not
+    measured.
+    """
     facts = len(evidence.groups), evidence.loop_steps, evidence.max_loops, evidence.published
     if (lacking := claim.needs.lacking(*facts)) is not None:
         return Verdict(claim, (), NOT_ASKED, lacking)
-    quantities = [quantity for quantity in claim.quantities(evidence) if references or quantity.counts]
+    quantities = [
+        quantity for quantity in claim.quantities(evidence) if references or quantity.counts
+    ]
     findings = tuple(find(quantity, sum(q.counts for q in quantities)) for quantity in quantities)
     verdict, reason = combine(findings)
-    at_equal_quality = [replace(f, counts=True) for f in findings if f.quantity.startswith(exits.EQUAL)]
+    at_equal_quality = [
+        replace(f, counts=True) for f in findings if f.quantity.startswith(exits.EQUAL)
+    ]
     if at_equal_quality and (other := combine(at_equal_quality)[0]) != verdict:
         reason = f"{exits.AT_PAPERS}; {exits.EQUAL} {other}; {reason}"
     load = evidence.load() if claim.timed else ""
@@ -240,7 +292,9 @@ def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdi
 
 
 def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
-    """The table "claims": one row per finding, then the verdict with the scope "all"; `mark` of the run's scale."""
+    """The table "claims": one row per finding, then the verdict with the scope "all"; `mark` of the
+    run's scale.
+    """
     rows = []
     for verdict in judged:
         rows += [row(verdict.claim, finding) for finding in (*verdict.findings, whole(verdict))]
@@ -248,7 +302,9 @@ def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
 
 
 def whole(verdict: Verdict) -> Finding:
-    """The verdict on a claim as the last of its findings. A verdict over seeds may take the place of one."""
+    """The verdict on a claim as the last of its findings. A verdict over seeds may take the place
+    of one.
+    """
     return Finding(ALL, "", Estimate(), "", verdict.verdict, verdict.reason)
 
 

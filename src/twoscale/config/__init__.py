@@ -1,7 +1,7 @@
 """The config: sections and their checks, layers and runs, and the identities derived from them.
 
-Values of the config reach jobs in their params; only the formulas of `twoscale.config.definitions` are covered by the
-fingerprints of the code.
+Values of the config reach jobs in their params; only the formulas of `twoscale.config.definitions`
+are covered by the fingerprints of the code.
 """
 
 from twoscale.config.data import (

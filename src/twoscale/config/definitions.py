@@ -1,8 +1,9 @@
-"""Values that jobs compute from a config: sizes of a model, names of groups, types of thresholds, loop counts.
+"""Values that jobs compute from a config: sizes of a model, names of groups, types of thresholds,
+loop counts.
 
-The fingerprint of the code covers this module for every job with a model. Everything else that a job needs of the
-config reaches it as a value in its params. Nothing here needs pydantic, so a released model contains this module as it
-is (`twoscale.export`).
+The fingerprint of the code covers this module for every job with a model. Everything else that a
+job needs of the config reaches it as a value in its params. Nothing here needs pydantic, so a
+released model contains this module as it is (`twoscale.export`).
 """
 
 import math
@@ -26,12 +27,16 @@ def whole_sequences(tokens: int, context_length: int) -> int:
 
 
 def init_name(adapter_init: str, adapter_share: float) -> str:
-    """Name of an adapter initialisation in tables and names of runs: "random", or the share of the state, "0.25"."""
+    """Name of an adapter initialisation in tables and names of runs: "random", or the share of the
+    state, "0.25".
+    """
     return adapter_init if adapter_init == "random" else str(adapter_share).removesuffix(".0")
 
 
 class ModelSizes:
-    """Sizes of a model that follow from the keys of its config, which a subclass has as attributes."""
+    """Sizes of a model that follow from the keys of its config, which a subclass has as
+    attributes.
+    """
 
     if TYPE_CHECKING:  # annotations outside this block would be fields of the config
         num_layers: int
@@ -96,14 +101,16 @@ class ModelSizes:
     @property
     def group_labels(self) -> tuple[str, ...]:
         """Names of the groups in tables: "4", "5-6", "7"."""
-        return tuple(str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in self.groups)
+        return tuple(
+            str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in self.groups
+        )
 
     @property
     def boundary_labels(self) -> tuple[str, ...]:
         """Names of the boundaries in tables: between successive groups "4->5-6", "5-6->7".
 
-        Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers before it), and
-        "3-6->coda" where unlooped layers follow.
+        Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers
+        before it), and "3-6->coda" where unlooped layers follow.
         """
         if len(self.groups) != 1:
             return tuple(boundary_label(left, right) for left, right in pairwise(self.group_labels))
@@ -118,29 +125,53 @@ class ModelSizes:
 
     @property
     def effective_depth(self) -> float:
-        """Layers applied per token at the mean loop count: a looped layer counts `mean_loops` times."""
+        """Layers applied per token at the mean loop count: a looped layer counts `mean_loops`
+        times.
+        """
         looped = sum(len(group) for group in self.groups)
         return self.num_layers - looped + looped * self.mean_loops
 
 
-# Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
+# Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive
+# numbers.
 THRESHOLD_TYPES: dict[str, type] = {
     name: int if name in ("fixed", "argmax_stability") else float
     for name in (
-        *("fixed", "step_norm", "step_norm_relative", "kl", "acceleration", "acceleration_normalized"),
-        *("acceleration_relative", "entropy_diff", "argmax_stability", "cosine", "minp_kl", "confidence", "margin"),
+        *(
+            "fixed",
+            "step_norm",
+            "step_norm_relative",
+            "kl",
+            "acceleration",
+            "acceleration_normalized",
+        ),
+        *(
+            "acceleration_relative",
+            "entropy_diff",
+            "argmax_stability",
+            "cosine",
+            "minp_kl",
+            "confidence",
+            "margin",
+        ),
         *("entropy", "exit_gate"),
     )
 }
 
 
-def check_threshold(criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str) -> None:
-    """Refuse a threshold that is not a positive finite number of the criterion's type, or `fixed` above `max_loops`.
+def check_threshold(
+    criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str
+) -> None:
+    """Refuse a threshold that is not a positive finite number of the criterion's type, or `fixed`
+    above `max_loops`.
 
-    The sentence begins with `where`, such as the key of the threshold, and calls `max_loops` by its key `loops_key`.
+    The sentence begins with `where`, such as the key of the threshold, and calls `max_loops` by its
+    key `loops_key`.
     """
     whole = THRESHOLD_TYPES.get(criterion, float) is int
-    good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(threshold, bool)
+    good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(
+        threshold, bool
+    )
     if not good_type or not math.isfinite(threshold) or threshold <= 0:
         expected = "a whole number of loops" if whole else "a number"
         raise InputError(f"{where}: found {threshold!r}, expected {expected} > 0.")
@@ -152,7 +183,11 @@ def check_threshold(criterion: str, threshold: Any, max_loops: int | None, where
 MULTIPLES = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 
 
-def loop_counts(trained: float, multiples: Iterable[float] = MULTIPLES, most: int | None = None) -> tuple[int, ...]:
-    """Whole loop counts next to the multiples of `trained`, which is one of them, at least 1 and at most `most`."""
+def loop_counts(
+    trained: float, multiples: Iterable[float] = MULTIPLES, most: int | None = None
+) -> tuple[int, ...]:
+    """Whole loop counts next to the multiples of `trained`, which is one of them, at least 1 and at
+    most `most`.
+    """
     counts = {max(1, round(multiple * trained)) for multiple in (1.0, *multiples)}
     return tuple(sorted(count for count in counts if most is None or count <= most))

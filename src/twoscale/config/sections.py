@@ -1,8 +1,9 @@
 """Config of exits, trajectories and figures, and the sections of the reproduction together.
 
-Type, range, default, meaning and source of a key are defined only in the class of its section. Defaults are the values
-of the paper (arXiv 2509.23314). Sources: "§" is a section of the paper, "App." its appendix, "[G]" Geiping et al. 2025
-(arXiv 2502.05171), to which the paper defers; "ours" is a choice where both are silent.
+Type, range, default, meaning and source of a key are defined only in the class of its section.
+Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a section of the paper,
+"App." its appendix, "[G]" Geiping et al. 2025 (arXiv 2502.05171), to which the paper defers; "ours"
+is a choice where both are silent.
 """
 
 import math
@@ -14,7 +15,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from twoscale.base import InputError, did_you_mean
-from twoscale.config.data import ComputeConfig, DataConfig, DownloadConfig, TokenizerConfig, TrainConfig
+from twoscale.config.data import (
+    ComputeConfig,
+    DataConfig,
+    DownloadConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
 from twoscale.config.definitions import THRESHOLD_TYPES, check_threshold, whole_sequences
 from twoscale.config.model import ModelConfig
 from twoscale.config.types import (
@@ -40,16 +47,23 @@ _absent: Any = partial(Field, default=None, min_length=1, exclude_if=lambda valu
 
 
 class CriterionConfig(Section):
-    """Thresholds of one exit criterion. Criteria that are not built in also need a Python file and class."""
+    """Thresholds of one exit criterion. Criteria that are not built in also need a Python file and
+    class.
+    """
 
-    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(description="Values of tau to evaluate.")
+    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(
+        description="Values of tau to evaluate."
+    )
     file: str | None = _absent(description="Python file of the criterion.")
     class_name: str | None = _absent(alias="class", description="Class in that file.")
 
 
 def typed_criteria(criteria: Mapping[str, CriterionConfig]) -> dict[str, CriterionConfig]:
     """The criteria with thresholds in the criterion's type, where that loses nothing."""
-    return {name: entry.model_copy(update={"thresholds": _typed(name, entry)}) for name, entry in criteria.items()}
+    return {
+        name: entry.model_copy(update={"thresholds": _typed(name, entry)})
+        for name, entry in criteria.items()
+    }
 
 
 def _typed(name: str, entry: CriterionConfig) -> tuple[int | float, ...]:
@@ -59,7 +73,9 @@ def _typed(name: str, entry: CriterionConfig) -> tuple[int | float, ...]:
 
 
 Ascending = AfterValidator(lambda loops: tuple(sorted(set(loops))))
-Criteria = Annotated[dict[str, CriterionConfig], Field(min_length=1), AfterValidator(typed_criteria)]
+Criteria = Annotated[
+    dict[str, CriterionConfig], Field(min_length=1), AfterValidator(typed_criteria)
+]
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
@@ -73,13 +89,19 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
     other = "another name for a criterion from a file: this one is built in"
     require(not builtin or entry.file is None, f"{key}.file", repr(entry.file), other)
     if not builtin and entry.file is None:
-        expected = f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a class{did_you_mean(name, THRESHOLD_TYPES)}"
+        expected = (
+            f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a"
+            f" class{did_you_mean(name, THRESHOLD_TYPES)}"
+        )
         raise InputError(f"config key {key}: unknown criterion, expected {expected}.")
 
 
 def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
     """The default of a key `criteria`."""
-    criteria = {name: CriterionConfig.model_validate({"thresholds": values}) for name, values in thresholds.items()}
+    criteria = {
+        name: CriterionConfig.model_validate({"thresholds": values})
+        for name, values in thresholds.items()
+    }
     return typed_criteria(criteria)
 
 
@@ -107,19 +129,24 @@ DENSE_GRIDS: dict[str, list[float]] = {
 
 
 def half_decades(largest: float) -> list[float]:
-    """Thresholds from 1e-5, the smallest of App. D, to `largest`, two in a decade: 1e-5, 3.16e-5, 1e-4 …"""
+    """Thresholds from 1e-5, the smallest of App. D, to `largest`, two in a decade: 1e-5, 3.16e-5,
+    1e-4 …
+    """
     exponents = range(-10, round(2 * math.log10(largest)) + 1)
     return [float(f"{10 ** (exponent / 2):.3g}") for exponent in exponents]
 
 
-# In the criterion's unit. State norms are about the root of the hidden size, so every token exits at once at 31.6.
+# In the criterion's unit. State norms are about the root of the hidden size, so every token exits
+# at once at 31.6.
 LARGEST_STEP, LARGEST_KL = 31.6, 1.0
 
 
 class ExitsConfig(Section):
     """Quality and latency of exit criteria at the last checkpoint."""
 
-    max_loops: Count = key(30, "Maximum number of loop steps per token and group.", source="Fig. 5, App. D")
+    max_loops: Count = key(
+        30, "Maximum number of loop steps per token and group.", source="Fig. 5, App. D"
+    )
     criteria: Criteria = key(
         grids(
             fixed=[30],
@@ -127,48 +154,63 @@ class ExitsConfig(Section):
             kl=half_decades(LARGEST_KL),
             acceleration=half_decades(LARGEST_STEP),
         ),
-        "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10 compares criteria at "
-        "equal quality and requires finer grids that extend to a loss of quality (ours). null removes a criterion "
+        "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10"
+        " compares criteria at "
+        "equal quality and requires finer grids that extend to a loss of quality (ours). null"
+        " removes a criterion "
         "that the defaults or the preset include.",
         source="App. D",
     )
     readout: Literal["head", "remaining_layers"] = key(
         "head",
-        "How to predict from a state inside a group: head applies the final norm and the head (§4, \"the model's "
-        'decoder head"); remaining_layers [G] first applies the layers after the last group, and criteria that '
+        "How to predict from a state inside a group: head applies the final norm and the head"
+        " (§4, \"the model's "
+        'decoder head"); remaining_layers [G] first applies the layers after the last group, and'
+        " criteria that "
         "use predictions then process text position by position.",
         source="§4",
     )
     kv_slots: Count | None = key(
         None,
-        "KV cache slots per token, shared by the loop steps as in [G]; text is then processed position by "
+        "KV cache slots per token, shared by the loop steps as in [G]; text is then processed"
+        " position by "
         "position. null: one slot per loop step.",
     )
     cuda_graphs: Flag = key(
         True,
-        "Decode by replaying captured CUDA graphs. With one slot per loop step, several loop steps run at once, "
+        "Decode by replaying captured CUDA graphs. With one slot per loop step, several loop"
+        " steps run at once, "
         "ahead of the exit decisions. CUDA only.",
     )
     compile: Flag = key(
         True,
-        "Compile loop steps before capturing them (cuda_graphs). If this is impossible, for example without "
+        "Compile loop steps before capturing them (cuda_graphs). If this is impossible, for"
+        " example without "
         "Triton, eager steps are captured. CUDA only.",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = key(
         "float32",
-        "Precision of weights, states and decisions. bfloat16 halves the memory traffic, but rounds steps below "
+        "Precision of weights, states and decisions. bfloat16 halves the memory traffic, but"
+        " rounds steps below "
         "about 1/256 of the state, which distorts criteria on steps.",
     )
-    quality_tokens: Count = key(16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
+    quality_tokens: Count = key(
+        16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences."
+    )
     quality_batch_size: Count = key(4, "Sequences per batch.")
     random_draws: Count = key(
         3,
-        "Number of draws of random exits of equal cost, with which every criterion is compared. Each draw evaluates "
+        "Number of draws of random exits of equal cost, with which every criterion is compared."
+        " Each draw evaluates "
         "the text once more; fixed loops with the same mean need one more pass.",
     )
-    latency_tokens: Count = key(64, "Timed tokens per repeat, spread over the context; at most model.context_length.")
+    latency_tokens: Count = key(
+        64, "Timed tokens per repeat, spread over the context; at most model.context_length."
+    )
     latency_segments: Count = key(
-        4, "Number of positions in the context at which latency_tokens are timed. The preceding text is read untimed."
+        4,
+        "Number of positions in the context at which latency_tokens are timed. The preceding text"
+        " is read untimed.",
     )
     latency_repeats: Count = key(5, "Timed repeats.")
 
@@ -181,7 +223,12 @@ class ExitsConfig(Section):
 
 def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
     most = config.model.context_length
-    require(tokens <= most, f"{section}.latency_tokens", tokens, f"at most model.context_length = {most}")
+    require(
+        tokens <= most,
+        f"{section}.latency_tokens",
+        tokens,
+        f"at most model.context_length = {most}",
+    )
 
 
 class ScalingConfig(InBatches):
@@ -189,7 +236,8 @@ class ScalingConfig(InBatches):
 
     loops: Annotated[tuple[Count, ...], Field(min_length=1), Ascending] = key(
         (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
-        "Loop counts, the same in every group. Counts up to exits.max_loops also appear in pareto.pdf as fixed loops.",
+        "Loop counts, the same in every group. Counts up to exits.max_loops also appear in"
+        " pareto.pdf as fixed loops.",
     )
     tokens: Count = key(16_384, "Held-out tokens per checkpoint, in whole sequences.")
 
@@ -201,7 +249,9 @@ class TrajectoriesConfig(InBatches):
     tokens: Count = key(8192, "Held-out tokens per checkpoint, in whole sequences.")
     batch_size: Count = key(2, "Sequences per batch; determines the memory use.")
     dtype: Dtype = key(
-        "float64", "Precision. In float32, steps stop shrinking near 1e-5 and their angles are rounding errors."
+        "float64",
+        "Precision. In float32, steps stop shrinking near 1e-5 and their angles are rounding"
+        " errors.",
     )
     states_sequence: Natural = key(
         0, "Index of the measured sequence whose states are saved for Fig. 1.", source="Fig. 1"
@@ -210,18 +260,26 @@ class TrajectoriesConfig(InBatches):
     def check(self, config: "CoreConfig") -> None:
         most = config.trajectory_sequences
         expected = f"less than {most}, the number of sequences in trajectories.tokens"
-        require(self.states_sequence < most, "trajectories.states_sequence", self.states_sequence, expected)
+        require(
+            self.states_sequence < most,
+            "trajectories.states_sequence",
+            self.states_sequence,
+            expected,
+        )
 
 
 class PathTypesConfig(Section):
-    """Criteria for the path type of a token: converging, orbiting or sliding, tested in this order, otherwise
-    undecided. [G] names the types but gives no criteria.
+    """Criteria for the path type of a token: converging, orbiting or sliding, tested in this order,
+    otherwise undecided. [G] names the types but gives no criteria.
     """
 
-    window: AtLeastTwo = key(16, "Number of loop steps at the end of a trajectory that determine the type.")
+    window: AtLeastTwo = key(
+        16, "Number of loop steps at the end of a trajectory that determine the type."
+    )
     converging_rate: Fraction = key(
         0.95,
-        "Converging: the fitted ratio of successive step norms is at most this value, or the last step is below "
+        "Converging: the fitted ratio of successive step norms is at most this value, or the last"
+        " step is below "
         "the rounding floor.",
     )
     max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.")
@@ -229,7 +287,9 @@ class PathTypesConfig(Section):
         0.25, "Orbiting: maximum mean distance of a return, as a fraction of the mean step norm."
     )
     straightness: Fraction = key(
-        0.5, "Sliding: minimum distance between the ends of the window, as a fraction of the window's path length."
+        0.5,
+        "Sliding: minimum distance between the ends of the window, as a fraction of the window's"
+        " path length.",
     )
 
     def check_keys(self) -> None:
@@ -238,7 +298,12 @@ class PathTypesConfig(Section):
 
     def check(self, config: "CoreConfig") -> None:
         loops = config.trajectories.loops
-        require(self.window <= loops, "path_types.window", self.window, f"at most trajectories.loops = {loops}")
+        require(
+            self.window <= loops,
+            "path_types.window",
+            self.window,
+            f"at most trajectories.loops = {loops}",
+        )
 
 
 class FiguresConfig(Section):
@@ -247,16 +312,20 @@ class FiguresConfig(Section):
     fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.")
     dlr_reference_state: Literal["first_state", "projected", "final", "initial"] = key(
         "first_state",
-        'State that Fig. 2 uses as "x^0 of the next group" in the drift-to-loop ratio: after the first loop step,'
+        'State that Fig. 2 uses as "x^0 of the next group" in the drift-to-loop ratio: after the'
+        " first loop step,"
         " after the input projection, after the last loop step, or the initial state.",
     )
     reading: Literal["state", "direction"] = key(
         "state",
-        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of the direction x / "
+        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of"
+        " the direction x / "
         "||x||, which alone determines the output of a readout that begins with a norm.",
     )
     seed_band: bool = key(
-        False, "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of all seeds."
+        False,
+        "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of"
+        " all seeds.",
     )
 
     def check(self, config: "CoreConfig") -> None:
@@ -268,7 +337,9 @@ class FiguresConfig(Section):
 class CoreConfig(Section):
     """The sections of the reproduction, and the checks of one section against the others."""
 
-    seed: Seed = key(1337, "Seed of batches, loop counts and noise, which are functions of seed and iteration.")
+    seed: Seed = key(
+        1337, "Seed of batches, loop counts and noise, which are functions of seed and iteration."
+    )
     seeds: Annotated[tuple[Seed, ...], *Unique] = key(
         (), "Additional seeds for training and analysing the run and every run of a study."
     )
@@ -308,24 +379,37 @@ class CoreConfig(Section):
     @property
     def loop_grid(self) -> tuple[int, ...]:
         """The loop counts of scaling.loops below exits.max_loops, and exits.max_loops."""
-        return (*(loops for loops in self.scaling.loops if loops < self.exits.max_loops), self.exits.max_loops)
+        return (
+            *(loops for loops in self.scaling.loops if loops < self.exits.max_loops),
+            self.exits.max_loops,
+        )
 
     @property
     def sections(self) -> dict[str, Section]:
-        return {name: getattr(self, name) for name in type(self).model_fields if name not in ("seed", "seeds")}
+        return {
+            name: getattr(self, name)
+            for name in type(self).model_fields
+            if name not in ("seed", "seeds")
+        }
 
     @property
     def exit_grids(self) -> dict[str, ExitsConfig]:
-        """Name of a grid of thresholds -> its exits: "exit" is the one of Fig. 4, the others belong to studies."""
+        """Name of a grid of thresholds -> its exits: "exit" is the one of Fig. 4, the others belong
+        to studies.
+        """
         further = {name: section.exit_grid(self) for name, section in self.sections.items()}
-        return {"exit": self.exits} | {name: exits for name, exits in further.items() if exits is not None}
+        return {"exit": self.exits} | {
+            name: exits for name, exits in further.items() if exits is not None
+        }
 
     def check_keys(self) -> None:
         model = self.model.model_copy(update={"vocab_size": self.tokenizer.num_ids})
         object.__setattr__(self, "model", model)  # the class is frozen for everyone else
         name = "published" if model.source == "published" else "another tokenizer"
         fits = (model.source == "published") == (self.tokenizer.name == "published")
-        require(fits, "tokenizer.name", self.tokenizer.name, f"{name} for model.source: {model.source}")
+        require(
+            fits, "tokenizer.name", self.tokenizer.name, f"{name} for model.source: {model.source}"
+        )
         for name, section in self.sections.items():
             self._check_criteria(f"{name}.criteria", getattr(section, "criteria", {}))
         self._check_held_out_tokens()
@@ -350,13 +434,20 @@ class CoreConfig(Section):
         most = max(needed, key=needed.__getitem__)
         least = needed[most] * self.model.context_length + 1
         found = self.data.held_out_tokens
-        require(found >= least, "data.held_out_tokens", found, f"at least {least} tokens, which {most} requires")
+        require(
+            found >= least,
+            "data.held_out_tokens",
+            found,
+            f"at least {least} tokens, which {most} requires",
+        )
 
 
-# Keys of `train` that control how far a run goes and how it is cut, monitored and distributed, but not what it
-# computes. No checkpoint identity contains them, so a longer run, or one on more processes, continues another.
+# Keys of `train` that control how far a run goes and how it is cut, monitored and distributed, but
+# not what it computes. No checkpoint identity contains them, so a longer run, or one on more
+# processes, continues another.
 RUNTIME_KEYS = frozenset(
-    "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds micro_batches processes nodes "
+    "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds"
+    " micro_batches processes nodes "
     "shard recompute prefetch peak_tflops".split()
 )
 
@@ -369,7 +460,11 @@ def training_identity(config: CoreConfig) -> dict[str, Any]:
         "seed": config.seed,
         "device": device,
         "model": plain(config.model),
-        "train": train | {"compile": config.train.compiles(device), "precision": config.train.precision_on(device)},
+        "train": train
+        | {
+            "compile": config.train.compiles(device),
+            "precision": config.train.precision_on(device),
+        },
     }
 
 

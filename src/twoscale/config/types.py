@@ -1,4 +1,6 @@
-"""Types of config values, the base of all sections, their error messages, and the reading of JSON files."""
+"""Types of config values, the base of all sections, their error messages, and the reading of JSON
+files.
+"""
 
 import os
 import re
@@ -32,7 +34,9 @@ FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 def parse_number(value: Any) -> Any:
-    """Convert a string to the number in it, because YAML 1.1 reads 1e-4 as a string. Refuse booleans."""
+    """Convert a string to the number in it, because YAML 1.1 reads 1e-4 as a string. Refuse
+    booleans.
+    """
     if isinstance(value, bool):
         raise ValueError("Input should be a number")
     if not isinstance(value, str):
@@ -44,8 +48,14 @@ def parse_number(value: Any) -> Any:
 
 
 def parse_flag(value: Any) -> Any:
-    """Convert true and false as a string, because Snakemake's --config reads nested values as strings."""
-    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+    """Convert true and false as a string, because Snakemake's --config reads nested values as
+    strings.
+    """
+    return (
+        {"true": True, "false": False}.get(value.lower(), value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 def check_distinct(values: tuple) -> tuple:
@@ -55,7 +65,9 @@ def check_distinct(values: tuple) -> tuple:
 
 
 Number = BeforeValidator(parse_number)
-HomePath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell does not expand ~ inside a YAML file
+HomePath = Annotated[
+    str, AfterValidator(os.path.expanduser)
+]  # a shell does not expand ~ inside a YAML file
 Flag = Annotated[StrictBool, BeforeValidator(parse_flag)]
 Natural = Annotated[int, Field(ge=0), Number]
 Seed = Annotated[int, Field(ge=0, lt=2**63), Number]
@@ -76,14 +88,23 @@ AdapterInit = Literal["random", "blend"]
 StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
 
 
-def key(default: Any, description: str, *, source: str = "ours", derived: bool = False, optional: bool = False) -> Any:
+def key(
+    default: Any,
+    description: str,
+    *,
+    source: str = "ours",
+    derived: bool = False,
+    optional: bool = False,
+) -> Any:
     """A key of a section; `source` says where its default is from.
 
-    `derived` marks a value that the user cannot set. `optional` marks a key that `plain` leaves out at its default, so
-    that runs from before the key keep their identity.
+    `derived` marks a value that the user cannot set. `optional` marks a key that `plain` leaves out
+    at its default, so that runs from before the key keep their identity.
     """
     marks = {"derived": derived, "optional": optional}
-    extra: dict[str, Any] = {"source": source} | {name: True for name, marked in marks.items() if marked}
+    extra: dict[str, Any] = {"source": source} | {
+        name: True for name, marked in marks.items() if marked
+    }
     return Field(default, description=description, json_schema_extra=extra)
 
 
@@ -91,9 +112,13 @@ option = partial(key, optional=True)
 
 
 class Section(BaseModel):
-    """Base of all sections: immutable, unknown keys refused. A section says itself what it needs of the others."""
+    """Base of all sections: immutable, unknown keys refused. A section says itself what it needs of
+    the others.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -109,7 +134,9 @@ class Section(BaseModel):
         """Raise InputError if the section does not fit the rest of the config."""
 
     def needed_sequences(self, config: Any) -> dict[str, int]:
-        """Held-out sequences that the section needs, by the key of the section that determines their number."""
+        """Held-out sequences that the section needs, by the key of the section that determines
+        their number.
+        """
         return {}
 
     def exit_grid(self, config: Any) -> Any:
@@ -142,7 +169,9 @@ def require(holds: Any, key: str, found: object, expected: str) -> None:
 
 
 def complete(section: BaseModel) -> dict[str, Any]:
-    """A section as a JSON-able dict with every key: tuples become lists, nested sections become dicts."""
+    """A section as a JSON-able dict with every key: tuples become lists, nested sections become
+    dicts.
+    """
     return section.model_dump(mode="json", by_alias=True, serialize_as_any=True)
 
 
@@ -160,11 +189,15 @@ def plain(section: BaseModel) -> dict[str, Any]:
 
 def absent_values(*sections: BaseModel) -> list[dict[str, Any]]:
     """Keys that `plain` leaves out of each section: the optional ones, with their defaults."""
-    return [{k: v.default for k, v in type(s).model_fields.items() if is_optional(v)} for s in sections]
+    return [
+        {k: v.default for k, v in type(s).model_fields.items() if is_optional(v)} for s in sections
+    ]
 
 
 def is_optional(field: "FieldInfo") -> bool:
-    """Whether the key may be absent from a section of a slice or an identity, and then has its default."""
+    """Whether the key may be absent from a section of a slice or an identity, and then has its
+    default.
+    """
     return _marked(field, "optional")
 
 
@@ -179,11 +212,15 @@ S = TypeVar("S", bound=BaseModel)
 LONGEST_VALUE = 80
 # our words for errors of pydantic that name classes
 WORDS = {"model_type": "Input should be a section of keys", "missing": "Input should be a value"}
-UNION_TAG = re.compile(r"(int|float|bool|str)$|.*\[")  # the end of the path of a key with several types
+UNION_TAG = re.compile(
+    r"(int|float|bool|str)$|.*\["
+)  # the end of the path of a key with several types
 
 
 def build(section: type[S], values: Any, name: str = "") -> S:
-    """An instance of a section class; the first invalid key is an InputError. `name`: section of a nested class."""
+    """An instance of a section class; the first invalid key is an InputError. `name`: section of a
+    nested class.
+    """
     try:
         return section.model_validate(values)
     except ValidationError as error:
@@ -191,14 +228,20 @@ def build(section: type[S], values: Any, name: str = "") -> S:
 
 
 def _sentence(section: type[BaseModel], error: ValidationError, name: str) -> str:
-    """One sentence on the most telling of pydantic's errors: unknown keys first, then the order of the keys."""
+    """One sentence on the most telling of pydantic's errors: unknown keys first, then the order of
+    the keys.
+    """
     errors = error.errors(include_url=False)
     first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
     place = first["loc"][:-1]
     path = [part for part in first["loc"] if isinstance(part, str) and not UNION_TAG.match(part)]
     prefix = [name] if name else []
     if first["type"] == "extra_forbidden":
-        unknown = [str(e["loc"][-1]) for e in errors if e["type"] == first["type"] and e["loc"][:-1] == place]
+        unknown = [
+            str(e["loc"][-1])
+            for e in errors
+            if e["type"] == first["type"] and e["loc"][:-1] == place
+        ]
         fields = _section_at(section, path[:-1]).model_fields.items()
         known = [field.alias or name for name, field in fields if not _marked(field, "derived")]
         return unknown_key(".".join([*prefix, *path[:-1]]), sorted(unknown), known)
@@ -206,12 +249,22 @@ def _sentence(section: type[BaseModel], error: ValidationError, name: str) -> st
     if indices := ", ".join(str(part) for part in first["loc"] if isinstance(part, int)):
         found += f" at index {indices}"
     # a key with several types has an error for each
-    options = [e for e in errors if e["loc"][:-1] == place] if UNION_TAG.match(str(first["loc"][-1])) else [first]
-    texts = dict.fromkeys(WORDS.get(e["type"], e["msg"].removeprefix("Value error, ")) for e in options)
+    options = (
+        [e for e in errors if e["loc"][:-1] == place]
+        if UNION_TAG.match(str(first["loc"][-1]))
+        else [first]
+    )
+    texts = dict.fromkeys(
+        WORDS.get(e["type"], e["msg"].removeprefix("Value error, ")) for e in options
+    )
     expected = " or ".join(text.removeprefix("Input should be ") for text in texts)
     for word, ours in (("tuple", "list"), ("Tuple", "a list"), ("Dictionary", "a mapping")):
         expected = expected.replace(word, ours)
-    verb = "expected " if next(iter(texts)).startswith("Input should be ") else "expected another value: "
+    verb = (
+        "expected "
+        if next(iter(texts)).startswith("Input should be ")
+        else "expected another value: "
+    )
     # gpu is nearer to cpu than to cuda
     suggestion = did_you_mean(first["input"], re.findall(r"'([^']+)'", expected), cutoff=0.75)
     return f"config key {'.'.join([*prefix, *path])}: found {found}, {verb}{expected}{suggestion}."
@@ -240,7 +293,13 @@ def shown(value: Any) -> str:
     """A value as YAML has it, cut where it is long."""
     if value is None:
         return "nothing (null)"
-    text = str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, date) else repr(value)
+    text = (
+        str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+        if isinstance(value, date)
+        else repr(value)
+    )
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
@@ -251,7 +310,8 @@ JsonCount = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def parse_json(content: str | bytes, form: type[T]) -> T:
-    """JSON as a value of the type `form`, such as a dataclass. Nothing is converted: 1.0 is no whole number.
+    """JSON as a value of the type `form`, such as a dataclass. Nothing is converted: 1.0 is no
+    whole number.
 
     Raises ValueError with one line for what is no JSON or of another form, or is nested too deeply.
     """

@@ -1,9 +1,10 @@
 """Collects documents from a source in parts, and writes them as text shards.
 
-A part is a file of consecutive documents of one source file, so an interruption loses at most one part. The quota
-selects documents only when the shards are written, in one pass over the parts in order. So the shards are a function of
-the source, the quota and the held-out fraction, wherever collecting was interrupted. Parts of a data set on the Hub are
-kept, and another quota continues from them; parts of local files are removed.
+A part is a file of consecutive documents of one source file, so an interruption loses at most one
+part. The quota selects documents only when the shards are written, in one pass over the parts in
+order. So the shards are a function of the source, the quota and the held-out fraction, wherever
+collecting was interrupted. Parts of a data set on the Hub are kept, and another quota continues
+from them; parts of local files are removed.
 """
 
 import json
@@ -43,11 +44,13 @@ def prepare_text(
     download: DownloadConfig,
     measure: Measure = count_characters,
 ) -> None:
-    """Collect documents until the quota is full or the source ends, and write them as shards of the table `text`.
+    """Collect documents until the quota is full or the source ends, and write them as shards of the
+    table `text`.
 
-    The shards contain the documents in the order of the source: first shard 0, then shard 1, …, about equally
-    many characters in each. All shards appear together. `folder` is for the parts; `measure` gives the sizes of
-    documents in the unit of the quota. Raises InputError if there is no training or no held-out document.
+    The shards contain the documents in the order of the source: first shard 0, then shard 1, …,
+    about equally many characters in each. All shards appear together. `folder` is for the parts;
+    `measure` gives the sizes of documents in the unit of the quota. Raises InputError if there is
+    no training or no held-out document.
     """
     is_local = data.source != "fineweb"
     keys = ("source", "path") if is_local else ("source", "repository", "subset", "revision")
@@ -65,8 +68,10 @@ def prepare_text(
             if not tally.documents[held_out] and tally.limits[held_out] != 0:
                 raise InputError(
                     f"config key data.held_out_fraction: found no {side} document among "
-                    f"{sum(tally.documents.values())} of data.source: {data.source} with the fraction "
-                    f"{data.held_out_fraction}, expected at least one; use more text, another fraction or smaller "
+                    f"{sum(tally.documents.values())} of data.source: {data.source} with the"
+                    f" fraction "
+                    f"{data.held_out_fraction}, expected at least one; use more text, another"
+                    f" fraction or smaller "
                     "data.piece_characters."
                 )
         _write_shards(parts, Tally(quota, data), tally.characters, shards)
@@ -74,7 +79,9 @@ def prepare_text(
         if is_local:
             raise
         said = str(error).removesuffix(".")
-        raise InputError(f"{said}; {len(parts.parts)} complete parts remain in {folder}.") from error
+        raise InputError(
+            f"{said}; {len(parts.parts)} complete parts remain in {folder}."
+        ) from error
     finally:
         if is_local:
             parts.clear()
@@ -86,10 +93,16 @@ def prepare_text(
 
 
 class Tally:
-    """Counts the documents that the quota takes: training or held-out ones, until that side is full."""
+    """Counts the documents that the quota takes: training or held-out ones, until that side is
+    full.
+    """
 
     def __init__(self, quota: TextQuota, data: DataConfig) -> None:
-        self.source, self.held_out_fraction, self.unit = data.source, data.held_out_fraction, quota.unit
+        self.source, self.held_out_fraction, self.unit = (
+            data.source,
+            data.held_out_fraction,
+            quota.unit,
+        )
         # the keys are whether documents are held out; sizes are in `unit`
         self.limits = {False: quota.training, True: quota.held_out}
         self.sizes = {False: 0, True: 0}
@@ -126,7 +139,9 @@ class Tally:
 
 @dataclass(frozen=True)
 class DownloadPart:
-    """An entry of the manifest: a part that contains the rows `first` to `end - 1` of a file, except empty ones."""
+    """An entry of the manifest: a part that contains the rows `first` to `end - 1` of a file,
+    except empty ones.
+    """
 
     name: str
     file: str
@@ -145,8 +160,8 @@ class Manifest:
 class Parts:
     """A folder of parts and their manifest, which lists only complete parts.
 
-    Parts in the folder are used up to the first one that is missing or damaged. If their identity, the source and the
-    unit of sizes, differs, the folder is emptied.
+    Parts in the folder are used up to the first one that is missing or damaged. If their identity,
+    the source and the unit of sizes, differs, the folder is emptied.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
@@ -160,7 +175,8 @@ class Parts:
             saved = None
         except ValueError as error:
             raise InputError(
-                f"{folder / MANIFEST}: cannot be read ({first_line(error)}), expected the list of parts; remove the "
+                f"{folder / MANIFEST}: cannot be read ({first_line(error)}), expected the list of"
+                f" parts; remove the "
                 "folder to start again."
             ) from error
         if saved is None or saved.identity != identity:
@@ -178,10 +194,22 @@ class Parts:
         name = f"part_{len(self.parts):05d}.parquet"
         texts = [document.text for document in documents]
         with tables.writing("text_part", self.folder / name) as append:
-            append({"document": [document.name for document in documents], "text": texts, "size": sizes})
+            append(
+                {
+                    "document": [document.name for document in documents],
+                    "text": texts,
+                    "size": sizes,
+                }
+            )
         first = self.parts[-1].end if self.parts and self.parts[-1].file == file else 0
-        self.parts.append(DownloadPart(name, file, first, documents[-1].row + 1, sha256(self.folder / name)))
-        saved = {"identity": self.identity, "commit": self.commit, "parts": [asdict(part) for part in self.parts]}
+        self.parts.append(
+            DownloadPart(name, file, first, documents[-1].row + 1, sha256(self.folder / name))
+        )
+        saved = {
+            "identity": self.identity,
+            "commit": self.commit,
+            "parts": [asdict(part) for part in self.parts],
+        }
         with replacing(self.folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
@@ -192,7 +220,9 @@ class Parts:
                 yield from zip(*columns, strict=True)
 
     def clear(self) -> None:
-        """Remove the parts, the manifest and what a killed job has left of them, and nothing else."""
+        """Remove the parts, the manifest and what a killed job has left of them, and nothing
+        else.
+        """
         (self.folder / MANIFEST).unlink(missing_ok=True)
         for pattern in ("part_*.parquet", ".part_*.tmp", f".{MANIFEST}.*.tmp"):
             for path in self.folder.glob(pattern):
@@ -204,19 +234,29 @@ class Parts:
 
 
 def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:
-    """The files of a data set on the Hub, from the end of the last part on. Lazy: no request until first iterated."""
+    """The files of a data set on the Hub, from the end of the last part on. Lazy: no request until
+    first iterated.
+    """
     from twoscale.data import hub
 
-    # A branch may have moved since the first part, so later runs continue at the commit of that part.
+    # A branch may have moved since the first part, so later runs continue at the commit of that
+    # part.
     subset = hub.resolve(data.repository, data.subset, parts.commit or data.revision, download)
     parts.commit = subset.commit
     last = parts.parts[-1] if parts.parts else None
     for name in subset.files[subset.files.index(last.file) if last else 0 :]:
-        yield name, hub.documents(subset, name, last.end if last and last.file == name else 0, download)
+        yield (
+            name,
+            hub.documents(subset, name, last.end if last and last.file == name else 0, download),
+        )
 
 
-def _collect(parts: Parts, files: SourceFiles, tally: Tally, measure: Measure, part_characters: int) -> None:
-    """Append parts until the quota is full or the source ends, and count the documents of all parts in `tally`."""
+def _collect(
+    parts: Parts, files: SourceFiles, tally: Tally, measure: Measure, part_characters: int
+) -> None:
+    """Append parts until the quota is full or the source ends, and count the documents of all parts
+    in `tally`.
+    """
     for name, text, size in parts.documents():  # parts of an earlier run
         tally.take(name, text, size)
     unit = {"tokens": "tok", "characters": "char"}[tally.unit]
@@ -239,7 +279,9 @@ def _collect(parts: Parts, files: SourceFiles, tally: Tally, measure: Measure, p
 
 
 def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, list[Document]]]:
-    """Documents in groups of at least `part_characters` characters; the last group of a file may be smaller."""
+    """Documents in groups of at least `part_characters` characters; the last group of a file may be
+    smaller.
+    """
     for file, documents in files:
         with closing(documents):  # type: ignore[type-var]
             group: list[Document] = []
@@ -257,8 +299,12 @@ def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, lis
 # --- from the parts to the shards
 
 
-def _write_shards(parts: Parts, tally: Tally, total_characters: int, shards: Sequence[Path]) -> None:
-    """Write the documents that the quota, whose `tally` is empty, takes of all parts to the shards."""
+def _write_shards(
+    parts: Parts, tally: Tally, total_characters: int, shards: Sequence[Path]
+) -> None:
+    """Write the documents that the quota, whose `tally` is empty, takes of all parts to the
+    shards.
+    """
     with ExitStack() as stack:
         appends = [stack.enter_context(tables.writing("text", path)) for path in shards]
         group: list[tuple[str, bool, str]] = []  # a row group of the shard `current`
@@ -266,11 +312,14 @@ def _write_shards(parts: Parts, tally: Tally, total_characters: int, shards: Seq
 
         def flush() -> None:
             if group:
-                appends[current](dict(zip(tables.columns("text"), zip(*group, strict=True), strict=True)))
+                appends[current](
+                    dict(zip(tables.columns("text"), zip(*group, strict=True), strict=True))
+                )
                 group.clear()
 
         for name, text, size in parts.documents():
-            # The characters before a document select its shard, so all shards get about equally many.
+            # The characters before a document select its shard, so all shards get about equally
+            # many.
             shard = tally.characters * len(shards) // total_characters
             held_out = tally.take(name, text, size)
             if held_out is None:

@@ -1,7 +1,8 @@
 """Token shards: the ids of a text, as training reads them.
 
-A token shard is three files. Two hold little-endian ids and nothing else, uint16 or, where a vocabulary needs it,
-uint32: of the training documents and of the held-out documents. The third, the metadata, is JSON.
+A token shard is three files. Two hold little-endian ids and nothing else, uint16 or, where a
+vocabulary needs it, uint32: of the training documents and of the held-out documents. The third, the
+metadata, is JSON.
 """
 
 from dataclasses import dataclass
@@ -60,24 +61,28 @@ def read_metadata(path: Path, form: type[T]) -> T:
         return parse_json(path.read_bytes(), form)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path}: found no description of tokens ({first_line(error)}), expected metadata written by join_tokens."
+            f"{path}: found no description of tokens ({first_line(error)}), expected metadata"
+            f" written by join_tokens."
         ) from error
 
 
 def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -> np.ndarray:
     """Open a file of ids as a read-only memory map: uint16 or uint32 (tokens,).
 
-    Raises InputError if the file is not the one that the metadata describes, or an id is not below `vocab_size`, the
-    number of ids that the reader knows, and that in the metadata.
+    Raises InputError if the file is not the one that the metadata describes, or an id is not below
+    `vocab_size`, the number of ids that the reader knows, and that in the metadata.
     """
     metadata = read_metadata(metadata_path, TokenMetadata)
     if path.name not in metadata.parts:
-        raise InputError(f"{metadata_path}: found no description of {path.name}, expected that of join_tokens.")
+        raise InputError(
+            f"{metadata_path}: found no description of {path.name}, expected that of join_tokens."
+        )
     dtype, expected = DTYPES[metadata.dtype], metadata.parts[path.name]
     if not path.is_file() or sha256(path) != expected.sha256:
         found = f"{path.stat().st_size / dtype.itemsize:g} tokens" if path.is_file() else "no file"
         raise InputError(
-            f"{path}: found {found}, expected the {expected.count} tokens with the SHA-256 {expected.sha256[:12]}…, as "
+            f"{path}: found {found}, expected the {expected.count} tokens with the SHA-256"
+            f" {expected.sha256[:12]}…, as "
             f"{metadata_path.name} says; remove the file and run `snakemake {path}`."
         )
     if not expected.count:  # an empty file cannot be mapped
@@ -86,5 +91,8 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     # the file was just read for its SHA-256, so the highest id costs little
     known = [limit for limit in (vocab_size, metadata.vocab_size) if limit is not None]
     if known and (highest := int(shard.max())) >= min(known):
-        raise InputError(f"{path}: found the token id {highest}, expected ids below the vocabulary size {min(known)}.")
+        raise InputError(
+            f"{path}: found the token id {highest}, expected ids below the vocabulary size"
+            f" {min(known)}."
+        )
     return shard

@@ -1,12 +1,15 @@
-"""Documents of Python's documentation and of a user's files, and the text shards that all later steps read.
+"""Documents of Python's documentation and of a user's files, and the text shards that all later
+steps read.
 
-Whether a document is held out is a function of its text alone, so copies of a document are all held out or all used
-for training. For Python's documentation it is a function of the family of pages, because pages of a family quote one
-another. Near-duplicates are dropped later, see `twoscale.data.tokens`.
+Whether a document is held out is a function of its text alone, so copies of a document are all held
+out or all used for training. For Python's documentation it is a function of the family of pages,
+because pages of a family quote one another. Near-duplicates are dropped later, see
+`twoscale.data.tokens`.
 
-Lines are read with `datasets`, as a stream. Parquet files are read with pyarrow, because in `datasets` a stream of
-parquet that is not read to its end can abort the interpreter (huggingface/datasets#7566, apache/arrow#45214). Planning
-imports this module for `find_files` and `digest_files`, so libraries are imported where they are used.
+Lines are read with `datasets`, as a stream. Parquet files are read with pyarrow, because in
+`datasets` a stream of parquet that is not read to its end can abort the interpreter
+(huggingface/datasets#7566, apache/arrow#45214). Planning imports this module for `find_files` and
+`digest_files`, so libraries are imported where they are used.
 """
 
 import ast
@@ -37,7 +40,8 @@ ROWS = 256  # of a parquet file at a time
 BUFFER = 2**20  # bytes of a parquet column at a time
 LINES = 4096  # taken from `datasets` at a time
 
-LONG = 10  # a document is cut into pieces if it has more than LONG * data.piece_characters characters
+# a document is cut into pieces if it has more than LONG * data.piece_characters characters
+LONG = 10
 BOUNDARIES = ("\n\n", "\n", ". ", " ")  # where a document may be cut, best first
 
 
@@ -50,57 +54,97 @@ class Document(NamedTuple):
 def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
     """Documents of Python's documentation or of all files of `data.path`, in order; none is empty.
 
-    `cache` is a folder for what `datasets` writes, one empty lock file per file; the caller removes it.
+    `cache` is a folder for what `datasets` writes, one empty lock file per file; the caller removes
+    it.
     """
     if data.source == "python_docs":
         yield from python_docs()
         return
     assert data.path is not None
     for file, name in find_files(Path(data.path), data.source):
-        documents: Iterable[tuple[Document, Iterable[str]]]  # each with consecutive parts of its text
+        documents: Iterable[
+            tuple[Document, Iterable[str]]
+        ]  # each with consecutive parts of its text
         if data.source == "txt":
             documents = [(Document(name, ""), lines(file, cache))]
         else:
-            read = rows(file, str(file), name) if data.source == "parquet" else json_lines(file, name, cache)
+            read = (
+                rows(file, str(file), name)
+                if data.source == "parquet"
+                else json_lines(file, name, cache)
+            )
             documents = ((document, [document.text]) for document in read)
         try:
             for document, parts in documents:
                 for number, (piece, is_whole) in enumerate(pieces(parts, data.piece_characters)):
                     if piece.strip():
-                        yield Document(document.name if is_whole else f"{document.name}/{number}", piece, document.row)
+                        yield Document(
+                            document.name if is_whole else f"{document.name}/{number}",
+                            piece,
+                            document.row,
+                        )
         except UnicodeDecodeError as error:
             found = f"a byte that is not UTF-8 ({error.reason})"
-            raise InputError(f"{file}: found {found}, expected text in UTF-8, as iconv converts it.") from error
-        except (OSError, ValueError, EOFError, zlib.error) as error:  # pyarrow's errors are among these
-            raise InputError(f"{file}: cannot be read ({first_line(error)}), expected {data.source}.") from error
+            raise InputError(
+                f"{file}: found {found}, expected text in UTF-8, as iconv converts it."
+            ) from error
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            zlib.error,
+        ) as error:  # pyarrow's errors are among these
+            raise InputError(
+                f"{file}: cannot be read ({first_line(error)}), expected {data.source}."
+            ) from error
 
 
 # --- the files of data.path
 
 
 def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
-    """The file, or the files under a folder that have an ending of the source; each with its name in the folder."""
+    """The file, or the files under a folder that have an ending of the source; each with its name
+    in the folder.
+    """
     endings = ENDINGS[source]
     if path.is_file():
-        other = [key for key in FILE_SOURCES if key != source and path.name.lower().endswith(ENDINGS[key])]
+        other = [
+            key
+            for key in FILE_SOURCES
+            if key != source and path.name.lower().endswith(ENDINGS[key])
+        ]
         if other:
-            raise InputError(f"config key data.source: found {source} for {path}, expected {other[0]} for such a file.")
+            raise InputError(
+                f"config key data.source: found {source} for {path}, expected {other[0]} for such"
+                f" a file."
+            )
         return [(path, path.name)]
-    files = sorted(file for file in path.rglob("*") if file.name.lower().endswith(endings) and file.is_file())
+    files = sorted(
+        file for file in path.rglob("*") if file.name.lower().endswith(endings) and file.is_file()
+    )
     if not files:
-        found = f"no {' or '.join(f'*{ending}' for ending in endings)} file under" if path.is_dir() else "nothing at"
+        found = (
+            f"no {' or '.join(f'*{ending}' for ending in endings)} file under"
+            if path.is_dir()
+            else "nothing at"
+        )
         raise InputError(
-            f"config key data.path: found {found} {path}, expected a file or a folder of files for data.source = "
+            f"config key data.path: found {found} {path}, expected a file or a folder of files"
+            f" for data.source = "
             f"{source!r}; a single file may have any suffix."
         )
     return [(file, file.relative_to(path).as_posix()) for file in files]
 
 
 def digest_files(path: Path, source: str) -> str:
-    """Digest of the names and contents of the files; above DIGESTED bytes, of sizes and times of modification."""
+    """Digest of the names and contents of the files; above DIGESTED bytes, of sizes and times of
+    modification.
+    """
     files = [(name, file, file.stat()) for file, name in find_files(path, source)]
     is_read = sum(status.st_size for _, _, status in files) <= DIGESTED
-    known = [(name, sha256(file) if is_read else (s.st_size, s.st_mtime_ns)) for name, file, s in files]
+    known = [
+        (name, sha256(file) if is_read else (s.st_size, s.st_mtime_ns)) for name, file, s in files
+    ]
     return json_digest(known)
 
 
@@ -108,17 +152,20 @@ def digest_files(path: Path, source: str) -> str:
 
 
 def python_docs() -> Iterator[Document]:
-    """The documentation of the running Python: its help topics, then one document of docstrings per module.
+    """The documentation of the running Python: its help topics, then one document of docstrings per
+    module.
 
-    The sources are parsed, never imported. The text depends on the version of Python and on the modules that it was
-    built with, not on its folder.
+    The sources are parsed, never imported. The text depends on the version of Python and on the
+    modules that it was built with, not on its folder.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise InputError(
-            f"config key data.source: found python_docs, but this Python ({sys.prefix}) has no help topics (module "
-            "pydoc_data.topics), expected an installation with its documentation, or another source."
+            f"config key data.source: found python_docs, but this Python ({sys.prefix}) has no"
+            f" help topics (module "
+            "pydoc_data.topics), expected an installation with its documentation, or another"
+            " source."
         ) from error
     for topic in sorted(topics):
         yield Document(f"{TOPIC}{topic}", topics[topic])
@@ -126,21 +173,30 @@ def python_docs() -> Iterator[Document]:
     for path in root.rglob("*.py"):
         *folders, name = path.relative_to(root).with_suffix("").parts
         # skips site-packages, lib-dynload and config-3.x, which are no identifiers
-        if all(part.isidentifier() for part in (*folders, name)) and SKIPPED_PACKAGES.isdisjoint(folders):
+        if all(part.isidentifier() for part in (*folders, name)) and SKIPPED_PACKAGES.isdisjoint(
+            folders
+        ):
             modules.append((".".join((*folders, name)).removesuffix(".__init__"), path))
     for module, path in sorted(modules):
-        sections = [f"{name}\n\n{docstring}" for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)]
+        sections = [
+            f"{name}\n\n{docstring}"
+            for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)
+        ]
         if sections:
             yield Document(module, "\n\n\n".join(sections))
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Qualified name and docstring of a module, class or function and of all definitions in it, in source order."""
+    """Qualified name and docstring of a module, class or function and of all definitions in it, in
+    source order.
+    """
     if isinstance(node, (ast.Module, *DEFINITIONS)) and (docstring := ast.get_docstring(node)):
         yield name, docstring
     for child in ast.iter_child_nodes(node):
         if isinstance(child, BLOCKS):
-            yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name)
+            yield from _docstrings(
+                child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name
+            )
 
 
 # --- parquet
@@ -149,8 +205,8 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
 def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
     """Documents of a parquet file: its rows from `first` on whose `text` is neither null nor empty.
 
-    A row without an `id` is called "short_name:row". Row groups before `first` are not read, and the others in batches.
-    Raises OSError or ValueError if the file is damaged or text is not UTF-8.
+    A row without an `id` is called "short_name:row". Row groups before `first` are not read, and
+    the others in batches. Raises OSError or ValueError if the file is damaged or text is not UTF-8.
     """
     import pyarrow.parquet as pq
 
@@ -169,9 +225,14 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
             for batch in table.iter_batches(ROWS, row_groups=[group], columns=columns):
                 texts = batch["text"].to_pylist()
                 identifiers = batch["id"].to_pylist() if "id" in columns else [None] * len(texts)
-                for number, (identifier, text) in enumerate(zip(identifiers, texts, strict=True), start=row):
+                for number, (identifier, text) in enumerate(
+                    zip(identifiers, texts, strict=True), start=row
+                ):
                     if not isinstance(text, str | None):
-                        raise InputError(f"{file}: found {type(text).__name__} in the column text, expected strings.")
+                        raise InputError(
+                            f"{file}: found {type(text).__name__} in the column text, expected"
+                            f" strings."
+                        )
                     if text and number >= first:
                         name = f"{short_name}:{number}" if identifier is None else str(identifier)
                         yield Document(name, text, number)
@@ -202,7 +263,8 @@ def lines(file: Path, cache: Path) -> Iterator[str]:
 
 
 def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
-    """Documents of a JSON Lines file: the field `text` of the object in each line that is not blank.
+    """Documents of a JSON Lines file: the field `text` of the object in each line that is not
+    blank.
 
     An object without an `id` is called "name:line".
     """
@@ -217,10 +279,14 @@ def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
             text.encode()  # refuses an unpaired surrogate
         except (ValueError, TypeError, RecursionError) as error:
             expected = "a JSON object with a string in the field text"
-            raise InputError(f"{file}, line {number}: found {first_line(error)}, expected {expected}.") from error
+            raise InputError(
+                f"{file}, line {number}: found {first_line(error)}, expected {expected}."
+            ) from error
         if text:
             identifier = entry.get("id")
-            yield Document(f"{name}:{number}" if identifier is None else str(identifier), text, number)
+            yield Document(
+                f"{name}:{number}" if identifier is None else str(identifier), text, number
+            )
 
 
 # --- long documents
@@ -229,10 +295,10 @@ def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
 def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]:
     """Cut a document of more than LONG * size characters into pieces of at most `size`.
 
-    Pieces end at the last blank line in the second half of `size`, else at a line end, a sentence, a space, else
-    anywhere. They depend on the document alone, not on how it is divided into `parts`. Memory grows with `size` and
-    the longest part, not with the document. Yields each piece, and whether it is the whole document, as all are where
-    `size` is None.
+    Pieces end at the last blank line in the second half of `size`, else at a line end, a sentence,
+    a space, else anywhere. They depend on the document alone, not on how it is divided into
+    `parts`. Memory grows with `size` and the longest part, not with the document. Yields each
+    piece, and whether it is the whole document, as all are where `size` is None.
     """
     if size is None:
         yield "".join(parts), True
@@ -244,7 +310,9 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
             limit, begin = size, 0
             while len(pending) - begin > size:
                 half, whole = begin + size // 2, begin + size
-                found = ((pending.rfind(boundary, half, whole), boundary) for boundary in BOUNDARIES)
+                found = (
+                    (pending.rfind(boundary, half, whole), boundary) for boundary in BOUNDARIES
+                )
                 end = next((at + len(boundary) for at, boundary in found if at >= 0), whole)
                 yield pending[begin:end], False
                 begin = end
@@ -257,7 +325,8 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
 
 
 def split_key(source: str, name: str, text: str) -> str:
-    """Key that decides whether a document of `source` is held out: its text, or the family of a page of python_docs.
+    """Key that decides whether a document of `source` is held out: its text, or the family of a
+    page of python_docs.
 
     The help topics are a family, and so are the modules of each top-level package.
     """
@@ -272,7 +341,9 @@ def is_held_out(key: str, fraction: float) -> bool:
 
 
 def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
-    """Flags (whether each document is held out) and texts of consecutive documents of text shards."""
+    """Flags (whether each document is held out) and texts of consecutive documents of text
+    shards.
+    """
     for shard in shards:
         for _, held_out, texts in tables.batches("text", shard):
             yield held_out, texts

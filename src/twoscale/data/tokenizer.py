@@ -1,7 +1,9 @@
-"""Tokenizers: GPT-2's, a byte-level BPE trained on the run's text, bytes, and that of a published model.
+"""Tokenizers: GPT-2's, a byte-level BPE trained on the run's text, bytes, and that of a published
+model.
 
-tiktoken's engine runs the first three, the library `tokenizers` the last. Both are imported where they are used:
-training opens token shards without a tokenizer, and the environment of torch does not have `tokenizers`.
+tiktoken's engine runs the first three, the library `tokenizers` the last. Both are imported where
+they are used: training opens token shards without a tokenizer, and the environment of torch does
+not have `tokenizers`.
 """
 
 from __future__ import annotations
@@ -32,14 +34,17 @@ COUNTING_THREADS = 4
 # SHA-256 of the file that `fetch_gpt2` makes; tiktoken checks the two files from which it is made.
 GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 
-# GPT-2's text form of bytes: a printable byte is its Latin-1 character, the others are characters from U+0100 on.
+# GPT-2's text form of bytes: a printable byte is its Latin-1 character, the others are characters
+# from U+0100 on.
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 CHARACTER_TO_BYTE = {chr(byte): byte for byte in PRINTABLE} | {
-    chr(0x100 + number): byte for number, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
+    chr(0x100 + number): byte
+    for number, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
 }
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's form of a space
 
-# Files next to tokenizer.json that may name the end of text, each with the key of its name or its id.
+# Files next to tokenizer.json that may name the end of text, each with the key of its name or its
+# id.
 SETTINGS = (
     ("tokenizer_config.json", "eos_token"),
     ("generation_config.json", "eos_token_id"),
@@ -49,7 +54,9 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Converts text to ids and back. A special token that is spelled out in a text is encoded as ordinary text."""
+    """Converts text to ids and back. A special token that is spelled out in a text is encoded as
+    ordinary text.
+    """
 
     name: str
     encoding: tiktoken.Encoding
@@ -74,8 +81,11 @@ class Tokenizer:
         return self.encoding.decode_single_token_bytes(token)
 
     def encode_document(self, text: str) -> np.ndarray:
-        """Ids of a document and its end of text, as stored in a token shard: uint16 or uint32 (tokens,)."""
-        # encode_to_numpy is the only call of tiktoken that builds no Python list; it releases the interpreter lock.
+        """Ids of a document and its end of text, as stored in a token shard: uint16 or uint32
+        (tokens,).
+        """
+        # encode_to_numpy is the only call of tiktoken that builds no Python list; it releases the
+        # interpreter lock.
         ids = self.encoding.encode_to_numpy(text, disallowed_special=())
         return np.append(ids, np.uint32(self.end_of_text)).astype(id_dtype(self.vocab_size))
 
@@ -84,8 +94,8 @@ class Tokenizer:
 class PublishedTokenizer:
     """The tokenizer of a published model, with the interface of `Tokenizer`.
 
-    A text gets what the post-processor of tokenizer.json puts before it, such as a begin of text, and not what it puts
-    after it.
+    A text gets what the post-processor of tokenizer.json puts before it, such as a begin of text,
+    and not what it puts after it.
     """
 
     engine: tokenizers.Tokenizer
@@ -120,7 +130,9 @@ class PublishedTokenizer:
         return piece.replace(SPACE, " ").encode()
 
     def encode_document(self, text: str) -> np.ndarray:
-        """Ids of a document, with the prefix before and the end of text after it: uint16 or uint32 (tokens,)."""
+        """Ids of a document, with the prefix before and the end of text after it: uint16 or uint32
+        (tokens,).
+        """
         return np.array([*self.encode(text), self.end_of_text], dtype=id_dtype(self.vocab_size))
 
 
@@ -128,45 +140,63 @@ class PublishedTokenizer:
 
 
 def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
-    """Load the tokenizer called `name` in the config key tokenizer.name from its file; "bytes" needs none.
+    """Load the tokenizer called `name` in the config key tokenizer.name from its file; "bytes"
+    needs none.
 
     For "published" it is a PublishedTokenizer, which has the same methods.
     """
     if name == "bytes":
         return byte_level()
     if path is None:
-        raise InputError(f"option --tokenizer: found nothing, expected the tokenizer file for tokenizer.name: {name}.")
+        raise InputError(
+            f"option --tokenizer: found nothing, expected the tokenizer file for tokenizer.name:"
+            f" {name}."
+        )
     load: Any = {"gpt2": load_gpt2, "bpe": load_bpe, "published": load_published}[name]
     return load(path)
 
 
 def byte_level() -> Tokenizer:
     """One id per byte, and one for the end of text."""
-    return Tokenizer("bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(BYTES_VOCAB_SIZE - 1)}))
+    return Tokenizer(
+        "bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(BYTES_VOCAB_SIZE - 1)})
+    )
 
 
 def load_gpt2(path: Path) -> Tokenizer:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != GPT2_SHA256:
-        raise InputError(f"{path}: found another tokenizer, expected GPT-2's as written by fetch_gpt2.")
+        raise InputError(
+            f"{path}: found another tokenizer, expected GPT-2's as written by fetch_gpt2."
+        )
     pairs = (line.split() for line in content.splitlines())
-    return Tokenizer("gpt2", _encoding("gpt2", {base64.b64decode(token): int(rank) for token, rank in pairs}))
+    return Tokenizer(
+        "gpt2", _encoding("gpt2", {base64.b64decode(token): int(rank) for token, rank in pairs})
+    )
 
 
 def load_bpe(path: Path) -> Tokenizer:
-    """Load a byte-level BPE that `train_bpe` trained, from a file in the format of the `tokenizers` library."""
+    """Load a byte-level BPE that `train_bpe` trained, from a file in the format of the `tokenizers`
+    library.
+    """
     try:
         saved = parse_json(path.read_bytes(), dict[str, Any])
         (end,) = saved["added_tokens"]
-        # tiktoken merges by rank, `tokenizers` by a list of merges. The two agree if ranks are ids: the bytes first,
-        # then the merges in the order of training, then the end of text.
+        # tiktoken merges by rank, `tokenizers` by a list of merges. The two agree if ranks are ids:
+        # the bytes first, then the merges in the order of training, then the end of text.
         vocabulary = saved["model"]["vocab"].items()
-        ranks = {bytes(map(CHARACTER_TO_BYTE.__getitem__, token)): rank for token, rank in vocabulary}
-        if (end["content"], end["id"]) != (END_OF_TEXT, len(ranks)) or set(ranks.values()) != set(range(len(ranks))):
+        ranks = {
+            bytes(map(CHARACTER_TO_BYTE.__getitem__, token)): rank for token, rank in vocabulary
+        }
+        if (end["content"], end["id"]) != (END_OF_TEXT, len(ranks)) or set(ranks.values()) != set(
+            range(len(ranks))
+        ):
             raise ValueError(f"{END_OF_TEXT} is not the last of consecutive ids")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         found = f"{type(error).__name__}: {error}"
-        raise InputError(f"{path}: cannot be used ({found}), expected a BPE as written by train_tokenizer.") from error
+        raise InputError(
+            f"{path}: cannot be used ({found}), expected a BPE as written by train_tokenizer."
+        ) from error
     return Tokenizer("bpe", _encoding("bpe", ranks))
 
 
@@ -186,13 +216,17 @@ def load_published(path: Path) -> PublishedTokenizer:
     try:
         engine = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises nothing more specific
-        raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a tokenizer.json.") from error
+        raise InputError(
+            f"{path}: cannot be read ({first_line(error)}), expected a tokenizer.json."
+        ) from error
     engine.encode_special_tokens = True
     engine.no_truncation()
     engine.no_padding()
     plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
     starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
-    prefix = tuple(whole[: starts[-1]]) if starts else ()  # what the post-processor puts before a text
+    prefix = (
+        tuple(whole[: starts[-1]]) if starts else ()
+    )  # what the post-processor puts before a text
     return PublishedTokenizer(engine, prefix, _end_of_text(engine, path.parent))
 
 
@@ -210,7 +244,10 @@ def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
         if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
     names = ", ".join(name for name, _ in SETTINGS)
-    raise InputError(f"{folder}: found no end-of-text token in {names}, expected one of the tokens in tokenizer.json.")
+    raise InputError(
+        f"{folder}: found no end-of-text token in {names}, expected one of the tokens in"
+        f" tokenizer.json."
+    )
 
 
 # --- GPT-2's file, training, counting
@@ -225,20 +262,29 @@ def fetch_gpt2() -> bytes:
 
     try:
         ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
-    except (OSError, ValueError) as error:  # also of the network, and for other hashes than those in tiktoken's code
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # also of the network, and for other hashes than those in tiktoken's code
         raise InputError(
-            f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be downloaded "
-            f"({first_line(error)}); connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder with it."
+            f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be"
+            f" downloaded "
+            f"({first_line(error)}); connect to the network once, or set TIKTOKEN_CACHE_DIR to a"
+            f" folder with it."
         ) from error
-    lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in sorted(ranks.items(), key=itemgetter(1)))
+    lines = (
+        base64.b64encode(token) + b" %d\n" % rank
+        for token, rank in sorted(ranks.items(), key=itemgetter(1))
+    )
     return b"".join(lines)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     """Train a byte-level BPE on texts that are split as GPT-2 splits them.
 
-    The merges are a function of the texts. Memory grows with the number of distinct words, not with the text. The end
-    of text is the last of the `vocab_size` ids. Returns the tokenizer in the JSON format of the `tokenizers` library.
+    The merges are a function of the texts. Memory grows with the number of distinct words, not with
+    the text. The end of text is the last of the `vocab_size` ids. Returns the tokenizer in the JSON
+    format of the `tokenizers` library.
     """
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainee
@@ -253,11 +299,13 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
         show_progress=False,
     )
     trainee.train_from_iterator(texts, trainer)
-    # added after training, so that the end of text has the last id and the rank of a merge is its id
+    # added after training, so that the end of text has the last id and the rank of a merge is its
+    # id
     trainee.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     if trainee.get_vocab_size() != vocab_size:
         raise InputError(
-            f"config key tokenizer.vocab_size: found {vocab_size}, expected at most {trainee.get_vocab_size()}, "
+            f"config key tokenizer.vocab_size: found {vocab_size}, expected at most"
+            f" {trainee.get_vocab_size()}, "
             "the number of ids found in the training text; use more text or a smaller vocabulary."
         )
     return trainee.to_str(pretty=True)
@@ -265,4 +313,9 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
 
 def count_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
     """Number of ids of each document in a token shard, including its end of text."""
-    return [len(ids) + 1 for ids in tokenizer.encoding.encode_ordinary_batch(list(texts), num_threads=COUNTING_THREADS)]
+    return [
+        len(ids) + 1
+        for ids in tokenizer.encoding.encode_ordinary_batch(
+            list(texts), num_threads=COUNTING_THREADS
+        )
+    ]

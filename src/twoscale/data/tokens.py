@@ -1,8 +1,9 @@
 """From text to tokens: the ids of each text shard, and all of them joined without near-duplicates.
 
-Held-out near-duplicates of the training text are found by their n-grams of tokens. The hashes of all held-out n-grams
-are in memory; the training tokens are read in chunks. Every match is verified token by token. A match is missed only if
-two different held-out n-grams have the same 64-bit hash: below 1e-7 for 1.5 million n-grams.
+Held-out near-duplicates of the training text are found by their n-grams of tokens. The hashes of
+all held-out n-grams are in memory; the training tokens are read in chunks. Every match is verified
+token by token. A match is missed only if two different held-out n-grams have the same 64-bit hash:
+below 1e-7 for 1.5 million n-grams.
 """
 
 import hashlib
@@ -78,29 +79,39 @@ def join_tokens(
 ) -> DroppedDocuments:
     """Concatenate the token shards of all text shards, in order, without held-out near-duplicates.
 
-    A held-out document in which `near_duplicate_tokens` tokens in a row occur in the training tokens is dropped; the
-    first `held_out_tokens` ids that remain are written. `context_length` is None where nothing is trained and there may
-    be no training tokens. The held-out ids are in memory, the training ids are not. The files appear together.
+    A held-out document in which `near_duplicate_tokens` tokens in a row occur in the training
+    tokens is dropped; the first `held_out_tokens` ids that remain are written. `context_length` is
+    None where nothing is trained and there may be no training tokens. The held-out ids are in
+    memory, the training ids are not. The files appear together.
 
-    Raises InputError if there are too few training ids or held-out ids, or the shards are from different tokenizers.
+    Raises InputError if there are too few training ids or held-out ids, or the shards are from
+    different tokenizers.
     """
     kinds = {read_metadata(shard.metadata, IdMetadata) for shard in shards}
     if len(kinds) != 1:
-        raise InputError(f"token shards: found ids of {len(kinds)} tokenizers, expected those of one.")
+        raise InputError(
+            f"token shards: found ids of {len(kinds)} tokenizers, expected those of one."
+        )
     id_metadata = asdict(kinds.pop())
     end_of_text, dtype = id_metadata["end_of_text"], DTYPES[id_metadata["dtype"]]
     training = [shard.train for shard in shards]
     held_out = np.concatenate([np.fromfile(shard.val, dtype) for shard in shards])
     # contexts exit in reverse order, so the metadata appears last
-    with replacing(joined.metadata) as metadata, replacing(joined.train) as train, replacing(joined.val) as val:
+    with (
+        replacing(joined.metadata) as metadata,
+        replacing(joined.train) as train,
+        replacing(joined.val) as val,
+    ):
         with train.open("wb") as file:
             for ids in token_chunks(training, dtype):
                 file.write(ids.data)
         parts = {joined.train.name: _described(train, dtype, end_of_text)}
         if context_length is not None and parts[joined.train.name]["count"] < context_length + 1:
             raise InputError(
-                f"{joined.train.name}: found {parts[joined.train.name]['count']} tokens, expected at least "
-                f"{context_length + 1}, model.context_length tokens and a target; raise data.train_tokens or "
+                f"{joined.train.name}: found {parts[joined.train.name]['count']} tokens, expected"
+                f" at least "
+                f"{context_length + 1}, model.context_length tokens and a target; raise"
+                f" data.train_tokens or "
                 "data.train_characters, or use more text."
             )
         kept, dropped = drop_near_duplicates(
@@ -108,15 +119,23 @@ def join_tokens(
         )
         if len(kept) < held_out_tokens:
             raise InputError(
-                f"{joined.val.name}: found {len(kept)} held-out tokens after {dropped.dropped_documents} of "
-                f"{dropped.documents} documents were dropped as near-duplicates of the training text, expected "
-                f"data.held_out_tokens = {held_out_tokens}; raise data.held_out_margin or data.held_out_fraction."
+                f"{joined.val.name}: found {len(kept)} held-out tokens after"
+                f" {dropped.dropped_documents} of "
+                f"{dropped.documents} documents were dropped as near-duplicates of the training"
+                f" text, expected "
+                f"data.held_out_tokens = {held_out_tokens}; raise data.held_out_margin or"
+                f" data.held_out_fraction."
             )
         kept[:held_out_tokens].tofile(val)
-        parts[joined.val.name] = _described(val, dtype, end_of_text) | {"near_duplicates": asdict(dropped)}
-        # Identifies the training data of a checkpoint. Here `vocab_size` is "vocabulary", as in the first version
-        # of the file, so that digests of existing runs hold.
-        hashed = {"vocabulary" if key == "vocab_size" else key: value for key, value in id_metadata.items()}
+        parts[joined.val.name] = _described(val, dtype, end_of_text) | {
+            "near_duplicates": asdict(dropped)
+        }
+        # Identifies the training data of a checkpoint. Here `vocab_size` is "vocabulary", as in the
+        # first version of the file, so that digests of existing runs hold.
+        hashed = {
+            "vocabulary" if key == "vocab_size" else key: value
+            for key, value in id_metadata.items()
+        }
         content = canonical_json([hashed, parts[joined.train.name]["sha256"]])
         digest = hashlib.sha256(content.encode()).hexdigest()
         described = id_metadata | {"parts": parts, "digest": digest}
@@ -150,20 +169,23 @@ def drop_near_duplicates(
 ) -> tuple[np.ndarray, DroppedDocuments]:
     """Drop every held-out document with an n-gram that occurs in the training tokens.
 
-    N-grams run across the ends of documents on both sides, as the sequences do that a model reads; one that is in
-    several documents counts for the document of its middle token. Dropping documents creates new neighbours, so the
-    search is repeated until no n-gram is found; the last search gives `share_after`.
+    N-grams run across the ends of documents on both sides, as the sequences do that a model reads;
+    one that is in several documents counts for the document of its middle token. Dropping documents
+    creates new neighbours, so the search is repeated until no n-gram is found; the last search
+    gives `share_after`.
 
-    `held_out` has the ids of the held-out documents, each with its end of text: uint16 (tokens,). `n` is at least 2.
-    `training` returns an iterator over the training ids, once per search. Returns the ids of the documents that remain,
-    in order, and the counts.
+    `held_out` has the ids of the held-out documents, each with its end of text: uint16 (tokens,).
+    `n` is at least 2. `training` returns an iterator over the training ids, once per search.
+    Returns the ids of the documents that remain, in order, and the counts.
     """
     kept = held_out
     shares = []
     while True:
         found = HeldOutNgrams(kept, n).found_in(training())
         begins = np.flatnonzero(found)
-        changes = np.zeros(len(kept) + 1, dtype=np.int64)  # of the number of found n-grams that a token is in
+        changes = np.zeros(
+            len(kept) + 1, dtype=np.int64
+        )  # of the number of found n-grams that a token is in
         changes[begins] += 1
         changes[begins + n] -= 1
         shares.append(np.count_nonzero(changes[:-1].cumsum()) / max(len(kept), 1))
@@ -179,19 +201,26 @@ def drop_near_duplicates(
 
 
 class HeldOutNgrams:
-    """The n-grams of the held-out tokens, uint16 (tokens,), prepared for the search in other tokens."""
+    """The n-grams of the held-out tokens, uint16 (tokens,), prepared for the search in other
+    tokens.
+    """
 
     def __init__(self, ids: np.ndarray, n: int) -> None:
         self.ids, self.n = ids, n
-        # distinct hashes ascending, the first position of each, and the index of the hash at each position
-        self.hashes, self.first, self.index = np.unique(ngram_hashes(ids, n), return_index=True, return_inverse=True)
+        # distinct hashes ascending, the first position of each, and the index of the hash at each
+        # position
+        self.hashes, self.first, self.index = np.unique(
+            ngram_hashes(ids, n), return_index=True, return_inverse=True
+        )
         bits = min(MAX_BITMAP, BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
         self.shift = np.uint64(64 - bits)
         self.bitmap = np.zeros(2**bits, dtype=bool)
         self.bitmap[self._prefix(self.hashes)] = True
 
     def found_in(self, chunks: Chunks) -> np.ndarray:
-        """Whether the n-gram that begins at each position occurs in the ids of the chunks: bool (tokens - n + 1,)."""
+        """Whether the n-gram that begins at each position occurs in the ids of the chunks: bool
+        (tokens - n + 1,).
+        """
         found, before = np.zeros(len(self.hashes), dtype=bool), self.ids[:0]
         for chunk in chunks if len(self.hashes) else ():
             ids = np.concatenate([before, chunk])  # with the last n - 1 ids before it
@@ -209,7 +238,11 @@ class HeldOutNgrams:
         equal = self.hashes[index] == wanted
         index, rows = np.unique(index[equal], return_index=True)
         positions = positions[equal][rows]
-        return index[(self._windows(ids)[positions] == self._windows(self.ids)[self.first[index]]).all(axis=1)]
+        return index[
+            (self._windows(ids)[positions] == self._windows(self.ids)[self.first[index]]).all(
+                axis=1
+            )
+        ]
 
     def _prefix(self, hashes: np.ndarray) -> np.ndarray:  # the highest bits
         return (hashes >> self.shift).view(np.int64)
@@ -226,15 +259,18 @@ _ID_HASHES = stream("n-grams").integers(2**64, size=2**16, dtype=np.uint64)
 
 
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
-    """Polynomial hash of every n-gram of ids, uint16 or uint32 (tokens,), modulo 2**64: uint64 (tokens - n + 1,).
+    """Polynomial hash of every n-gram of ids, uint16 or uint32 (tokens,), modulo 2**64: uint64
+    (tokens - n + 1,).
 
-    The hash of a longer n-gram is the hash of its first part times BASE to the length of the second, plus the hash of
-    the second part. So log2(n) additions suffice.
+    The hash of a longer n-gram is the hash of its first part times BASE to the length of the
+    second, plus the hash of the second part. So log2(n) additions suffice.
     """
     if ids.dtype.itemsize <= 2:
         single = _ID_HASHES[ids]
     else:  # both halves of an id above 65535 are in its hash
-        single = _ID_HASHES[ids & 0xFFFF] ^ ((_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1))
+        single = _ID_HASHES[ids & 0xFFFF] ^ (
+            (_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1)
+        )
     hashes, length = single, 1
     for bit in f"{n:b}"[1:]:
         hashes = _joined(hashes, hashes, length, length)
@@ -245,8 +281,12 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     return hashes
 
 
-def _joined(first: np.ndarray, second: np.ndarray, first_length: int, second_length: int) -> np.ndarray:
-    """Hashes of n-grams of both lengths together, from the hashes of the parts at every position."""
+def _joined(
+    first: np.ndarray, second: np.ndarray, first_length: int, second_length: int
+) -> np.ndarray:
+    """Hashes of n-grams of both lengths together, from the hashes of the parts at every
+    position.
+    """
     hashes = first[:-second_length] * np.uint64(pow(BASE, second_length, 2**64))
     hashes += second[first_length:]
     return hashes

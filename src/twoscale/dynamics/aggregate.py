@@ -1,7 +1,7 @@
 """From one row per token to one row per statistic: the tables that figures and claims read.
 
-Checkpoint files are read one at a time and column by column, so memory is bounded by a few columns of the
-largest file (10 million rows: well under 1 GB), however many checkpoints there are.
+Checkpoint files are read one at a time and column by column, so memory is bounded by a few columns
+of the largest file (10 million rows: well under 1 GB), however many checkpoints there are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,19 +16,34 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.jobs.table_job import StudyJob, job_files
 
-# Table of statistics -> table with one row per token, keys of a cell, measures (None: all). With "sequence" as a key
-# the statistics are the means for which claims need an interval; each row then names the document of its sequence,
-# because the tokens of one document are not independent.
+# Table of statistics -> table with one row per token, keys of a cell, measures (None: all). With
+# "sequence" as a key the statistics are the means for which claims need an interval; each row then
+# names the document of its sequence, because the tokens of one document are not independent.
 Source = tuple[str, tuple[str, ...], tuple[str, ...] | None]
 TABLES: dict[str, Source] = {
     "loop_metrics": ("trajectories", ("group", "k"), None),
-    "drift": ("token_drift", ("boundary", "reference_state"), None),  # Equation 2 of the paper is the measure `dlr`
+    "drift": (
+        "token_drift",
+        ("boundary", "reference_state"),
+        None,
+    ),  # Equation 2 of the paper is the measure `dlr`
     "loop_sequences": (
         "trajectories",
         ("group", "k", "sequence"),
-        ("state_norm", "step_norm", "cosine", "acceleration", "direction_step_norm", "direction_cosine"),
+        (
+            "state_norm",
+            "step_norm",
+            "cosine",
+            "acceleration",
+            "direction_step_norm",
+            "direction_cosine",
+        ),
     ),
-    "drift_sequences": ("token_drift", ("boundary", "reference_state", "sequence"), ("dlr", "jump_over_path")),
+    "drift_sequences": (
+        "token_drift",
+        ("boundary", "reference_state", "sequence"),
+        ("dlr", "jump_over_path"),
+    ),
 }
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
@@ -40,25 +55,30 @@ def summarise(table: str, paths: Iterable[str | Path], run: str) -> pd.DataFrame
     return statistics(paths, run, source, table, keys, measures)
 
 
-# --- the training log ------------------------------------------------------------------------------------------
+# --- the training log -----------------------------------------------------------------------------
 
 
 def joined(table: str, paths: Iterable[str | Path]) -> pd.DataFrame:
-    """The logs ("training") or loop counts ("training_loops") of all training segments as one table.
+    """The logs ("training") or loop counts ("training_loops") of all training segments as one
+    table.
 
-    Iterations are 1, 2, … without a gap; loop counts are empty for a model without groups. Raises InputError if two
-    segments overlap or leave a gap.
+    Iterations are 1, 2, … without a gap; loop counts are empty for a model without groups. Raises
+    InputError if two segments overlap or leave a gap.
     """
     segments = [(path, tables.read(table, path)) for path in paths]
     segments.sort(key=lambda segment: segment[1]["iteration"].min())
     before = 0  # rows before the segment
     for path, rows in segments:
-        iterations, groups = rows["iteration"].to_numpy(), rows["group"].nunique() if "group" in rows else 1
+        iterations, groups = (
+            rows["iteration"].to_numpy(),
+            rows["group"].nunique() if "group" in rows else 1,
+        )
         expected = 1 + np.arange(before, before + len(iterations)) // max(groups, 1)
         wrong = np.flatnonzero(iterations != expected)
         if wrong.size:
             raise InputError(
-                f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration {expected[wrong[0]]}; "
+                f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration"
+                f" {expected[wrong[0]]}; "
                 "the segment logs must be consecutive, without overlaps or gaps."
             )
         before += len(iterations)
@@ -73,12 +93,14 @@ def statistics(
     keys: Sequence[str] = ("group",),
     measures: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """The table `table` of statistics over tokens, from tables `source` with one row per token, one per checkpoint.
+    """The table `table` of statistics over tokens, from tables `source` with one row per token, one
+    per checkpoint.
 
-    One row per iteration, combination of `keys` and measure (None: all that a file has). The mean and the 1-sigma
-    deviation are as in section 2 of the paper. Iterations rise, groups and measures keep the order of the file, k
-    rises. A measure that no token has (the step norm at the last state) keeps its row: count 0, statistics null.
-    Raises InputError for a file that holds two checkpoints or repeats one.
+    One row per iteration, combination of `keys` and measure (None: all that a file has). The mean
+    and the 1-sigma deviation are as in section 2 of the paper. Iterations rise, groups and measures
+    keep the order of the file, k rises. A measure that no token has (the step norm at the last
+    state) keeps its row: count 0, statistics null. Raises InputError for a file that holds two
+    checkpoints or repeats one.
     """
     by_iteration: dict[int, pd.DataFrame] = {}
     for path in paths:
@@ -90,20 +112,29 @@ def statistics(
             found = sorted([iteration, *others])
             raise InputError(f"{path}: found the iterations {found}, expected a single iteration.")
         if iteration in by_iteration:
-            raise InputError(f"{path}: found a second file for iteration {iteration}, expected one per checkpoint.")
+            raise InputError(
+                f"{path}: found a second file for iteration {iteration}, expected one per"
+                f" checkpoint."
+            )
         by_iteration[iteration] = _summarise(file, keys, measures)
     columns = list(tables.columns(table))
     if not by_iteration:
         return pd.DataFrame(columns=columns)
-    frame = pd.concat({iteration: by_iteration[iteration] for iteration in sorted(by_iteration)}, names=["iteration"])
+    frame = pd.concat(
+        {iteration: by_iteration[iteration] for iteration in sorted(by_iteration)},
+        names=["iteration"],
+    )
     return frame.reset_index("iteration").assign(run=run)[columns].reset_index(drop=True)
 
 
-def _summarise(file: pq.ParquetFile, keys: Sequence[str], measures: Sequence[str] | None) -> pd.DataFrame:
+def _summarise(
+    file: pq.ParquetFile, keys: Sequence[str], measures: Sequence[str] | None
+) -> pd.DataFrame:
     """One row per cell and measure of one file, the measures of a cell together."""
     reduce = _mean if "sequence" in keys else _statistics
     labels, cells = _cells(file, keys)
-    # Rows are sorted into cells once. Each measure is then read, brought into that order and reduced on its own.
+    # Rows are sorted into cells once. Each measure is then read, brought into that order and
+    # reduced on its own.
     order = np.argsort(cells, kind="stable")
     starts = np.searchsorted(cells[order], np.arange(1, len(labels)))
     del cells
@@ -120,7 +151,9 @@ def _summarise(file: pq.ParquetFile, keys: Sequence[str], measures: Sequence[str
 
 
 def _cells(file: pq.ParquetFile, keys: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
-    """The combinations of keys that occur, one per row, and the number of its combination for each row of the file."""
+    """The combinations of keys that occur, one per row, and the number of its combination for each
+    row of the file.
+    """
     codes, levels = [], []
     for column in (_column(file, key) for key in keys):
         # labels in order of appearance, numbers rising
@@ -131,12 +164,15 @@ def _cells(file: pq.ParquetFile, keys: Sequence[str]) -> tuple[pd.DataFrame, np.
     # Number all possible combinations, as positions in an array with one axis per key.
     cells = np.ravel_multi_index(codes, sizes)
     present = np.flatnonzero(np.bincount(cells, minlength=np.prod(sizes)))
-    # Renumber those that occur as 0, 1, …: the numbers then fit a short type, which numpy sorts by radix.
+    # Renumber those that occur as 0, 1, …: the numbers then fit a short type, which numpy sorts by
+    # radix.
     compact = np.zeros(np.prod(sizes), dtype=np.min_scalar_type(len(present)))
     compact[present] = np.arange(len(present))
     # Back from the number of a combination to one label per key.
     codes_present = np.unravel_index(present, sizes)
-    cell_labels = {key: level[code] for key, level, code in zip(keys, levels, codes_present, strict=True)}
+    cell_labels = {
+        key: level[code] for key, level, code in zip(keys, levels, codes_present, strict=True)
+    }
     return pd.DataFrame(cell_labels), compact[cells]
 
 
@@ -161,7 +197,9 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
     return file.read(columns=[name]).column(name)
 
 
-@job_files(reads="trajectories token_drift", writes="loop_metrics drift loop_sequences drift_sequences")
+@job_files(
+    reads="trajectories token_drift", writes="loop_metrics drift loop_sequences drift_sequences"
+)
 def metrics(job: StudyJob) -> None:
     """Statistics over tokens of all checkpoints."""
     for table, (source, *_) in TABLES.items():
@@ -175,7 +213,9 @@ def join_training(job: StudyJob) -> None:
     job.write("training_loops", joined("training_loops", job.files["loops"]))
 
 
-@job_files(reads="quality_files loops_files cost_matched_files", writes="quality loops cost_matched")
+@job_files(
+    reads="quality_files loops_files cost_matched_files", writes="quality loops cost_matched"
+)
 def join_exit_quality(job: StudyJob) -> None:
     """Joins the tables of quality, loops and cost_matched of all exit criteria."""
     for name in ("quality", "loops", "cost_matched"):

@@ -1,15 +1,18 @@
-"""The geometry of a loop: step norms, angles, acceleration, drift (paper §2, §3.1, §4), each defined once.
+"""The geometry of a loop: step norms, angles, acceleration, drift (paper §2, §3.1, §4), each
+defined once.
 
-States x^k have any leading shape (..., C). Index 0 is the initial state: update k leads from x^k to x^{k+1}, and a
-comparison of two updates has the index of the later one. A measure per loop step is a function of one `LoopStep`:
+States x^k have any leading shape (..., C). Index 0 is the initial state: update k leads from x^k to
+x^{k+1}, and a comparison of two updates has the index of the later one. A measure per loop step is
+a function of one `LoopStep`:
 
     @loop_measure("step_norm_squared", unit="state^2")
     def step_norm_squared(step: LoopStep) -> Tensor:
         return step.step_norm**2
 
-Its column in the table "trajectories", its unit there and its rows in "loop_metrics" follow from the registry. So does
-its second reading, in the column direction_<name>: the same function of directions x^k / ||x^k||, which is what a
-readout that begins with a norm sees. Per-trajectory measures do the same with `path_measure` and "token_paths".
+Its column in the table "trajectories", its unit there and its rows in "loop_metrics" follow from
+the registry. So does its second reading, in the column direction_<name>: the same function of
+directions x^k / ||x^k||, which is what a readout that begins with a norm sees. Per-trajectory
+measures do the same with `path_measure` and "token_paths".
 
 The unit "state" is the unit of the hidden states; "1" marks a ratio.
 """
@@ -24,11 +27,18 @@ import torch
 from torch import Tensor
 
 from twoscale.config import PathTypesConfig
-from twoscale.dynamics.vectors import acceleration, cosine_from_norms, norm, over_both, over_norm, rounding_floor
+from twoscale.dynamics.vectors import (
+    acceleration,
+    cosine_from_norms,
+    norm,
+    over_both,
+    over_norm,
+    rounding_floor,
+)
 
 DIRECTION = "direction_"  # prefix of a measure of directions
 
-# --- measures per loop step ------------------------------------------------------------------------------------
+# --- measures per loop step -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,8 @@ class LoopStep:
     previous_update: Any  # x^k - x^{k-1} (..., C); None at k = 0
     previous_norm: Any  # its norm (...); None at k = 0
     distance_to_final: Tensor  # ||x^K - x^k|| (...)
-    precision: torch.dtype | None = None  # of the states before they were converted to be measured; None: they were not
+    # of the states before they were converted to be measured; None: they were not
+    precision: torch.dtype | None = None
 
     @cached_property
     def state_norm(self) -> Tensor:
@@ -56,8 +67,14 @@ class LoopStep:
 
     @cached_property
     def above_floor(self) -> Tensor:
-        """Whether the update, and the previous one if there is one, exceed the rounding floor, bool (...)."""
-        shorter = self.step_norm if self.previous_norm is None else torch.minimum(self.step_norm, self.previous_norm)
+        """Whether the update, and the previous one if there is one, exceed the rounding floor, bool
+        (...).
+        """
+        shorter = (
+            self.step_norm
+            if self.previous_norm is None
+            else torch.minimum(self.step_norm, self.previous_norm)
+        )
         return shorter > rounding_floor(self.state_norm, self.precision)
 
     def unless_rounding(self, comparison: Tensor) -> Tensor:
@@ -77,7 +94,9 @@ class Measure:
     of_direction: bool = False  # it is computed of the `LoopStep` of directions
 
     def defined(self, step: LoopStep) -> bool:
-        missing = (self.needs_update and step.update is None) or (self.needs_previous and step.previous_update is None)
+        missing = (self.needs_update and step.update is None) or (
+            self.needs_previous and step.previous_update is None
+        )
         return not missing
 
 
@@ -86,12 +105,19 @@ PATH_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "toke
 
 
 def loop_measure(
-    name: str, *, unit: str, needs_update: bool = True, needs_previous: bool = False, of_direction: bool = True
+    name: str,
+    *,
+    unit: str,
+    needs_update: bool = True,
+    needs_previous: bool = False,
+    of_direction: bool = True,
 ) -> Callable:
-    """Register a function `LoopStep` -> (...) as a measure per loop step, of states and of directions.
+    """Register a function `LoopStep` -> (...) as a measure per loop step, of states and of
+    directions.
 
-    It is called only for steps with the updates that it needs; for others the measure is NaN. `of_direction` is false
-    where the measure of directions would be constant or equal to another one.
+    It is called only for steps with the updates that it needs; for others the measure is NaN.
+    `of_direction` is false where the measure of directions would be constant or equal to another
+    one.
     """
     readings = {name: (unit, False)}
     if of_direction:
@@ -117,7 +143,9 @@ def _register(
 
     def decorator(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
         for name, (unit, of_direction) in readings.items():
-            registry[name] = Measure(name, unit, function, needs_update, needs_previous, of_direction)
+            registry[name] = Measure(
+                name, unit, function, needs_update, needs_previous, of_direction
+            )
         return function
 
     return decorator
@@ -126,18 +154,24 @@ def _register(
 def loop_steps(
     states: Sequence[Tensor], distances_to_final: Tensor, precision: torch.dtype | None = None
 ) -> Iterator[LoopStep]:
-    """The loop steps of one group, then its last state: states x^0 … x^K (..., C), distances (K + 1, ...)."""
+    """The loop steps of one group, then its last state: states x^0 … x^K (..., C), distances (K +
+    1, ...).
+    """
     previous_update = previous_norm = None
     for k, state in enumerate(states):
         update = states[k + 1] - state if k + 1 < len(states) else None
-        step = LoopStep(state, update, previous_update, previous_norm, distances_to_final[k], precision)
+        step = LoopStep(
+            state, update, previous_update, previous_norm, distances_to_final[k], precision
+        )
         yield step
         if update is not None:
             previous_update, previous_norm = update, step.step_norm
 
 
 def measure_step(step: LoopStep, of_direction: bool = False) -> dict[str, Tensor]:
-    """All registered measures of a loop step of states, or of directions, (...) each; NaN where one is undefined."""
+    """All registered measures of a loop step of states, or of directions, (...) each; NaN where one
+    is undefined.
+    """
     undefined = torch.full_like(step.state_norm, torch.nan)
     return {
         name: measure.compute(step) if measure.defined(step) else undefined
@@ -149,22 +183,30 @@ def measure_step(step: LoopStep, of_direction: bool = False) -> dict[str, Tensor
 def measure_steps(
     states: Sequence[Tensor], distances_to_final: Tensor, precision: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """All registered measures of all loop steps and the last state, name -> (K + 1, ...); arguments of `loop_steps`."""
+    """All registered measures of all loop steps and the last state, name -> (K + 1, ...); arguments
+    of `loop_steps`.
+    """
     directions = [direction(state) for state in states]
     from_last = torch.stack([norm(directions[-1] - start) for start in directions])
     rows = [measure_step(step) for step in loop_steps(states, distances_to_final, precision)]
-    of_directions = (measure_step(step, True) for step in loop_steps(directions, from_last, precision))
+    of_directions = (
+        measure_step(step, True) for step in loop_steps(directions, from_last, precision)
+    )
     both = [row | second for row, second in zip(rows, of_directions, strict=True)]
     return {name: torch.stack([row[name] for row in both]) for name in LOOP_MEASURES}
 
 
 def direction(state: Tensor) -> Tensor:
-    """x / ||x||, what a readout that begins with a norm sees: (..., C) -> (..., C); NaN for a state of norm zero."""
+    """x / ||x||, what a readout that begins with a norm sees: (..., C) -> (..., C); NaN for a state
+    of norm zero.
+    """
     return state / norm(state)[..., None]
 
 
 # those of directions would be constant (the norm), or equal to another measure
-loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)(attrgetter("state_norm"))
+loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)(
+    attrgetter("state_norm")
+)
 loop_measure("step_norm", unit="state")(attrgetter("step_norm"))
 
 
@@ -179,7 +221,9 @@ def _cosine(step: LoopStep) -> Tensor:
     return step.unless_rounding(cosine_from_norms(step.update, step.previous_update, *norms))
 
 
-loop_measure("acceleration", unit="state", needs_previous=True)(lambda step: step.unless_rounding(step.acceleration))
+loop_measure("acceleration", unit="state", needs_previous=True)(
+    lambda step: step.unless_rounding(step.acceleration)
+)
 
 
 @loop_measure("acceleration_normalized", unit="1", needs_previous=True)
@@ -195,14 +239,15 @@ def _acceleration_relative(step: LoopStep) -> Tensor:
 loop_measure("distance_to_final", unit="state", needs_update=False)(attrgetter("distance_to_final"))
 
 
-# --- whole trajectories and drift between groups ---------------------------------------------------------------
+# --- whole trajectories and drift between groups --------------------------------------------------
 
 
 def drift_to_loop(jump: Tensor, step_norms: Tensor) -> tuple[Tensor, Tensor]:
     """Drift-to-loop ratio (Eq. 2), and the same jump over the whole path of the loop.
 
-    The jump (...) leads from the last state of a group to the reference state of the next, and step_norms (K, ...) are
-    those of the first group. The ratio to their mean grows with K as steps shrink, that to their sum does not.
+    The jump (...) leads from the last state of a group to the reference state of the next, and
+    step_norms (K, ...) are those of the first group. The ratio to their mean grows with K as steps
+    shrink, that to their sum does not.
     """
     return jump / step_norms.mean(0), jump / step_norms.sum(0)
 
@@ -210,8 +255,9 @@ def drift_to_loop(jump: Tensor, step_norms: Tensor) -> tuple[Tensor, Tensor]:
 def path_distances(path: Tensor) -> Tensor:
     """Distances between all states of a loop: x^0 … x^K (..., K + 1, C) -> (..., K + 1, K + 1).
 
-    The step norms are next to the diagonal, the distances to the final state in the last column. Differences are
-    computed before they are squared, so a small distance between large states keeps its digits.
+    The step norms are next to the diagonal, the distances to the final state in the last column.
+    Differences are computed before they are squared, so a small distance between large states keeps
+    its digits.
     """
     return torch.cdist(path, path, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -219,11 +265,12 @@ def path_distances(path: Tensor) -> Tensor:
 def effective_dimension(distances: Tensor) -> Tensor:
     """Participation ratio (sum λ)² / sum λ² of the covariance of a path: `path_distances` -> (...).
 
-    1 on a straight line, 2 on a circle, n if n directions share the variance; NaN if all states are equal.
+    1 on a straight line, 2 on a circle, n if n directions share the variance; NaN if all states are
+    equal.
     """
-    # The covariance and the centred Gram matrix of the states have the same eigenvalues λ, and the Gram matrix
-    # is the matrix of squared distances centred twice (classical scaling). So sum λ is a trace, sum λ² a
-    # squared Frobenius norm.
+    # The covariance and the centred Gram matrix of the states have the same eigenvalues λ, and the
+    # Gram matrix is the matrix of squared distances centred twice (classical scaling). So sum λ is
+    # a trace, sum λ² a squared Frobenius norm.
     squared = distances.square()
     gram = (squared.mean(-1, keepdim=True) + squared.mean(-2, keepdim=True) - squared) / 2
     gram -= squared.mean((-2, -1), keepdim=True) / 2
@@ -231,30 +278,36 @@ def effective_dimension(distances: Tensor) -> Tensor:
 
 
 def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
-    """Factor by which step norms shrink from one loop step to the next, fitted: (..., K) twice -> (...).
+    """Factor by which step norms shrink from one loop step to the next, fitted: (..., K) twice ->
+    (...).
 
-    exp of the least-squares slope of log ||update^k|| over the steps above the rounding floor (bool); NaN if
-    these are fewer than two.
+    exp of the least-squares slope of log ||update^k|| over the steps above the rounding floor
+    (bool); NaN if these are fewer than two.
     """
     weight = above_floor.to(step_norms.dtype)
     count = weight.sum(-1, keepdim=True)
     k = torch.arange(step_norms.shape[-1], dtype=step_norms.dtype, device=step_norms.device)
-    offset = (k - (weight * k).sum(-1, keepdim=True) / count) * weight  # k minus its mean over the fitted steps
+    offset = (
+        k - (weight * k).sum(-1, keepdim=True) / count
+    ) * weight  # k minus its mean over the fitted steps
     logarithm = step_norms.log().where(above_floor, 0)
     slope = (offset * logarithm).sum(-1) / offset.square().sum(-1)
     return slope.exp()
 
 
-# --- path types: how the trajectory of a token ends ------------------------------------------------------------
+# --- path types: how the trajectory of a token ends -----------------------------------------------
 
-# Geiping et al. (2025) see the first three in projections of the latent space. Here each has a criterion, applied in
-# the full space to the last `path_types.window` loop steps; a path that meets none is undecided.
+# Geiping et al. (2025) see the first three in projections of the latent space. Here each has a
+# criterion, applied in the full space to the last `path_types.window` loop steps; a path that meets
+# none is undecided.
 PATH_TYPES = ("converging", "orbiting", "sliding", "undecided")
 
 
 @dataclass(frozen=True)
 class LoopPath:
-    """The path x^0 … x^K of tokens through one group; quantities that several measures need are computed once."""
+    """The path x^0 … x^K of tokens through one group; quantities that several measures need are
+    computed once.
+    """
 
     distances: Tensor  # `path_distances`, (..., K + 1, K + 1)
     step_norms: Tensor  # of the updates, (..., K)
@@ -263,7 +316,9 @@ class LoopPath:
 
     @cached_property
     def window(self) -> Tensor:
-        """Distances between the last window + 1 states, (..., window + 1, window + 1); all states of a shorter path."""
+        """Distances between the last window + 1 states, (..., window + 1, window + 1); all states
+        of a shorter path.
+        """
         states = self.config.window + 1
         return self.distances[..., -states:, -states:]
 
@@ -275,7 +330,9 @@ class LoopPath:
     @cached_property
     def convergence_rate(self) -> Tensor:
         """Fitted decay of the step norms in the window."""
-        return contraction_rate(self.window_steps, self.window_steps > self.rounding_floor[..., -1:])
+        return contraction_rate(
+            self.window_steps, self.window_steps > self.rounding_floor[..., -1:]
+        )
 
     @cached_property
     def return_ratios(self) -> Tensor:
@@ -311,14 +368,17 @@ def measure_path(path: LoopPath) -> dict[str, Tensor]:
 
 
 def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
-    """The path type as an index into `PATH_TYPES`, and the period of an orbit (0 for other types); (...) each.
+    """The path type as an index into `PATH_TYPES`, and the period of an orbit (0 for other types);
+    (...) each.
 
     The criteria are tried in this order. A path is
 
-    - converging, if its steps shrink by `converging_rate` or faster, or have reached the rounding floor;
+    - converging, if its steps shrink by `converging_rate` or faster, or have reached the rounding
+      floor;
     - orbiting with the smallest period p >= 2 after which it is back, on average, to within
       `return_tolerance` of a mean step;
-    - sliding, if the ends of the window are at least `straightness` times the length of its path apart.
+    - sliding, if the ends of the window are at least `straightness` times the length of its path
+      apart.
     """
     config = path.config
     closed = path.return_ratios <= config.return_tolerance  # (..., lags)
@@ -330,10 +390,14 @@ def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
     path_type[path.straightness >= config.straightness] = PATH_TYPES.index("sliding")
     path_type[orbiting] = PATH_TYPES.index("orbiting")
     path_type[converging] = PATH_TYPES.index("converging")
-    period = closed.int().argmax(-1) + 2  # argmax of 0 and 1 is the first lag that closes; lags begin at 2
+    period = (
+        closed.int().argmax(-1) + 2
+    )  # argmax of 0 and 1 is the first lag that closes; lags begin at 2
     return path_type, period.where(orbiting, 0)
 
 
 def lagged(distances: Tensor, lag: int) -> Tensor:
-    """Distances between the states k and k + lag of a path of n states: (..., n, n) -> (..., n - lag)."""
+    """Distances between the states k and k + lag of a path of n states: (..., n, n) -> (..., n -
+    lag).
+    """
     return distances.diagonal(lag, -2, -1)

@@ -14,7 +14,8 @@ from twoscale.base import InputError, did_you_mean
 if TYPE_CHECKING:
     from twoscale.model.trained_run import TrainedRun
 
-# Tables that a run has in one file per checkpoint, ? for the digits of the iteration; all others are in tables/.
+# Tables that a run has in one file per checkpoint, ? for the digits of the iteration; all others
+# are in tables/.
 PARTS = {
     "training": "training/iteration_??????.parquet",
     "training_loops": "training/iteration_??????.loops.parquet",
@@ -24,20 +25,25 @@ PARTS = {
 }
 
 
-def read_table(run: str | PathLike[str] | TrainedRun, table: str, iteration: int | None = None) -> pd.DataFrame:
+def read_table(
+    run: str | PathLike[str] | TrainedRun, table: str, iteration: int | None = None
+) -> pd.DataFrame:
     """The table `table` of a run, one row per observation.
 
     The meaning and unit of each column is in `frame.attrs["columns"]`.
 
     Args:
-        run: Folder of the run, such as "results/demo" or "docs/demo-release/demo", or what `open_run` returned.
-        table: Name of the table, such as "loop_metrics" (statistics of each measure at each loop step), "training"
-            (loss at each iteration), "exit_quality" or "trajectories" (each token at each loop step). The error for an
-            unknown name lists all tables of the run.
-        iteration: Only the rows of this checkpoint. Tables with a row per token may have millions of rows in all.
+        run: Folder of the run, such as "results/demo" or "docs/demo-release/demo", or what
+            `open_run` returned.
+        table: Name of the table, such as "loop_metrics" (statistics of each measure at each loop
+            step), "training" (loss at each iteration), "exit_quality" or "trajectories" (each token
+            at each loop step). The error for an unknown name lists all tables of the run.
+        iteration: Only the rows of this checkpoint. Tables with a row per token may have millions
+            of rows in all.
 
     Raises:
-        InputError: if the folder or table does not exist, or the table has no rows of the iteration.
+        InputError: if the folder or table does not exist, or the table has no rows of the
+            iteration.
 
     Example:
         >>> metrics = twoscale.read_table("results/demo", "loop_metrics")
@@ -50,9 +56,12 @@ def read_table(run: str | PathLike[str] | TrainedRun, table: str, iteration: int
     found |= {path.stem: [path] for path in (folder / "tables").glob("*.parquet")}
     if table not in found:
         known = table in tables.declared()
-        hint = f" (the job for the table {table} has not run)" if known else did_you_mean(table, found)
+        hint = (
+            f" (the job for the table {table} has not run)" if known else did_you_mean(table, found)
+        )
         raise InputError(
-            f"{folder}: found no table {table!r}, expected one of {', '.join(sorted(found)) or '(none)'}{hint}."
+            f"{folder}: found no table {table!r}, expected one of"
+            f" {', '.join(sorted(found)) or '(none)'}{hint}."
         )
     # pareto_quality is exit_quality on a denser grid
     declared = table if table in tables.declared() else table.replace("pareto_", "exit_", 1)
@@ -63,16 +72,22 @@ def read_table(run: str | PathLike[str] | TrainedRun, table: str, iteration: int
     if iteration is not None:
         if "iteration" not in frame:
             raise InputError(
-                f"{folder}, table {table}: found no column `iteration`, expected a call without an iteration."
+                f"{folder}, table {table}: found no column `iteration`, expected a call without"
+                f" an iteration."
             )
         iterations = sorted(frame["iteration"].unique())
         frame = frame[frame["iteration"] == iteration].reset_index(drop=True)
         if frame.empty:
             few = len(iterations) < 20
             expected = (
-                f"one of {', '.join(map(str, iterations))}" if few else f"one from {iterations[0]} to {iterations[-1]}"
+                f"one of {', '.join(map(str, iterations))}"
+                if few
+                else f"one from {iterations[0]} to {iterations[-1]}"
             )
-            raise InputError(f"{folder}, table {table}: found no rows of iteration {iteration}, expected {expected}.")
+            raise InputError(
+                f"{folder}, table {table}: found no rows of iteration {iteration}, expected"
+                f" {expected}."
+            )
     frame.attrs["columns"] = tables.meanings(declared)
     return frame
 
@@ -83,22 +98,26 @@ def compare(
     table: str,
     iteration: int | None = None,
 ) -> pd.DataFrame:
-    """The table `table` of two runs as one frame, with the name of the run in the first column, `run`.
+    """The table `table` of two runs as one frame, with the name of the run in the first column,
+    `run`.
 
-    The arguments are as for `read_table`. The rows of run_a come before those of run_b. The name of a run is the name
-    of its folder, "demo" for results/demo, or the whole path if both folders have the same name.
+    The arguments are as for `read_table`. The rows of run_a come before those of run_b. The name of
+    a run is the name of its folder, "demo" for results/demo, or the whole path if both folders have
+    the same name.
 
     Raises:
         InputError: as for `read_table`, and if both runs are the same folder.
 
     Example:
-        >>> both = twoscale.compare("results/demo", "results/demo-seed1338", "loop_metrics", iteration=600)
+        >>> runs = "results/demo", "results/demo-seed1338"
+        >>> both = twoscale.compare(*runs, "loop_metrics", iteration=600)
         >>> both.pivot_table(index=["measure", "group", "k"], columns="run", values="mean")
     """
     folders = [_folder(run_a), _folder(run_b)]
     if folders[0].resolve() == folders[1].resolve():
         raise InputError(
-            f"compare: found {folders[0]} twice, expected two runs; within a run, the column `iteration` "
+            f"compare: found {folders[0]} twice, expected two runs; within a run, the column"
+            f" `iteration` "
             "distinguishes the checkpoints."
         )
     names = [folder.absolute().name for folder in folders]
@@ -116,5 +135,7 @@ def _folder(run: str | PathLike[str] | TrainedRun) -> Path:
         run = run.folder
     folder = Path(run)
     if not folder.is_dir():
-        raise InputError(f"{folder}: found no such folder, expected the folder of a run, such as results/demo.")
+        raise InputError(
+            f"{folder}: found no such folder, expected the folder of a run, such as results/demo."
+        )
     return folder

@@ -1,4 +1,6 @@
-"""Held-out text in batches, the states of its tokens, and their keys in tables: what all extractions share."""
+"""Held-out text in batches, the states of its tokens, and their keys in tables: what all
+extractions share.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +19,13 @@ from twoscale.model.interface import StageTrace
 Columns = dict[str, np.ndarray]
 
 
-def batches(checkpoint: LoadedCheckpoint, held_out: HeldOut, size: int, label: str) -> Iterator[HeldOut]:
+def batches(
+    checkpoint: LoadedCheckpoint, held_out: HeldOut, size: int, label: str
+) -> Iterator[HeldOut]:
     """`held_out` in batches of `size` sequences, with a progress bar."""
-    with meter(f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens") as bar:
+    with meter(
+        f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens"
+    ) as bar:
         for batch in held_out.batches(size):
             yield batch
             bar.update(batch.inputs.numel())
@@ -61,8 +67,13 @@ def check_finite(values: Tensor, keys: Columns, places: Sequence[str], what: str
     wrong = np.argwhere(~np.isfinite(stored))
     if len(wrong):
         place, token = wrong[0].tolist()
-        where = f"{places[place]}, sequence {keys['sequence'][token]}, position {keys['position'][token]}"
-        raise InputError(f"{where}: found {what} {stored[place, token]:g}, expected finite numbers.")
+        where = (
+            f"{places[place]}, sequence {keys['sequence'][token]}, position"
+            f" {keys['position'][token]}"
+        )
+        raise InputError(
+            f"{where}: found {what} {stored[place, token]:g}, expected finite numbers."
+        )
 
 
 def loop_places(label: str, states: int) -> list[str]:
@@ -76,22 +87,33 @@ def flat(values: Tensor) -> np.ndarray:
 
 
 @torch.no_grad()
-def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence[str], loops: int, path: Path) -> None:
-    """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for each entry.
+def save_states(
+    checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence[str], loops: int, path: Path
+) -> None:
+    """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for
+    each entry.
 
-    P counts the embedding, each unlooped layer, and x^0 … x^K of each group. `words` are the texts of the T tokens.
+    P counts the embedding, each unlooped layer, and x^0 … x^K of each group. `words` are the texts
+    of the T tokens.
     """
     model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
     sites, states = [], []
-    for stage in model.trace(sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise):
+    for stage in model.trace(
+        sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise
+    ):
         sites += describe(stage, model.config.group_labels)
         states += [state[0].float().cpu() for state in stage.states]
-    header = {"iteration": checkpoint.iteration, "sequence": sequence.sequences[0], "tokens": list(words)}
+    header = {
+        "iteration": checkpoint.iteration,
+        "sequence": sequence.sequences[0],
+        "tokens": list(words),
+    }
     write_states(path, torch.stack(states), header | {"sites": sites})
 
 
 def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
-    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.dynamics.state_paths.States` describes.
+    """Write the states (P, T, C) of Fig. 1, with the metadata that
+    `twoscale.dynamics.state_paths.States` describes.
 
     Raises InputError for states that are not finite.
     """
@@ -102,7 +124,9 @@ def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
     places = [_place(site) for site in header["sites"]]
     check_finite(torch.linalg.vector_norm(states, dim=-1), keys, places, "a state of norm")
     with replacing(path) as temporary:
-        save_file({"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
+        save_file(
+            {"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)}
+        )
 
 
 def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:

@@ -1,7 +1,8 @@
-"""Trajectories of held-out tokens through the loops at a fixed number of loop steps, measured per group.
+"""Trajectories of held-out tokens through the loops at a fixed number of loop steps, measured per
+group.
 
-The states of one group and one batch are kept until the group has run, because some measures compare states far
-apart. Memory does not grow with the number of tokens.
+The states of one group and one batch are kept until the group has run, because some measures
+compare states far apart. Memory does not grow with the number of tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,16 @@ from twoscale.config.definitions import boundary_label
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures, vectors
 from twoscale.dynamics.measures import PATH_TYPES, LoopPath
-from twoscale.dynamics.states import Columns, batches, check_finite, exact, flat, is_group, loop_places, token_keys
+from twoscale.dynamics.states import (
+    Columns,
+    batches,
+    check_finite,
+    exact,
+    flat,
+    is_group,
+    loop_places,
+    token_keys,
+)
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
@@ -29,27 +39,42 @@ TABLES = ("trajectories", "token_paths", "token_drift")
 
 @dataclass(frozen=True)
 class GroupStates:
-    """The states of one looped group and one batch of tokens (...): all that the tables are measured on."""
+    """The states of one looped group and one batch of tokens (...): all that the tables are
+    measured on.
+    """
 
     label: str
     states: Sequence[Tensor]  # x^0 … x^K, each (..., C)
-    # name -> state (..., C) that may count as "x^0 of this group" in Eq. 2; empty without a group before it
+    # name -> state (..., C) that may count as "x^0 of this group" in Eq. 2; empty without a group
+    # before it
     references: Mapping[str, Tensor]
 
 
 def measure_batch(
     checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, config: PathTypesConfig
 ) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables `TABLES` for B sequences of T tokens, as pairs (table, columns), group by group."""
-    model, labels, around = checkpoint.model, checkpoint.model.config.group_labels, AroundCore(checkpoint.model)
+    """Rows of the tables `TABLES` for B sequences of T tokens, as pairs (table, columns), group by
+    group.
+    """
+    model, labels, around = (
+        checkpoint.model,
+        checkpoint.model.config.group_labels,
+        AroundCore(checkpoint.model),
+    )
     tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
 
     def groups() -> Iterator[GroupStates]:
-        """The states (B, T, C) of every looped group, one group at a time; `around` sees all stages."""
-        for stage in filter(is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))):
+        """The states (B, T, C) of every looped group, one group at a time; `around` sees all
+        stages.
+        """
+        for stage in filter(
+            is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))
+        ):
             assert stage.stage is not None
             group = stage.stage.index
-            yield GroupStates(labels[group], stage.states, reference_states(model, stage) if group else {})
+            yield GroupStates(
+                labels[group], stage.states, reference_states(model, stage) if group else {}
+            )
 
     return measure_groups(token_keys(checkpoint.iteration, batch), groups(), config, around.jumps)
 
@@ -60,12 +85,15 @@ def measure_groups(
     config: PathTypesConfig,
     jumps_around: Callable[[], Mapping[str, Mapping[str, Tensor]]] = dict,
 ) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables `TABLES`, as pairs (table, columns), group by group, for the tokens with these key columns.
+    """Rows of the tables `TABLES`, as pairs (table, columns), group by group, for the tokens with
+    these key columns.
 
-    `jumps_around` is called after the last group: further boundaries -> reference state -> length of the jump (...),
-    compared with the loop steps of that group. Raises InputError for a state that is not finite.
+    `jumps_around` is called after the last group: further boundaries -> reference state -> length
+    of the jump (...), compared with the loop steps of that group. Raises InputError for a state
+    that is not finite.
     """
-    previous: tuple[str, Tensor, Tensor] | None = None  # the group before: label, x^K (..., C), step norms (K, ...)
+    # the group before: label, x^K (..., C), step norms (K, ...)
+    previous: tuple[str, Tensor, Tensor] | None = None
     for group in groups:
         rows, path = measure_group(group.states, config)
         places = loop_places(group.label, len(group.states))
@@ -74,16 +102,28 @@ def measure_groups(
         yield "token_paths", path_columns(keys, group.label, path)
         if group.references and previous is not None:
             label, last_state, step_norms = previous
-            jumps = torch.stack([vectors.norm(exact(state) - last_state) for state in group.references.values()])
+            jumps = torch.stack(
+                [vectors.norm(exact(state) - last_state) for state in group.references.values()]
+            )
             boundary = boundary_label(label, group.label)
-            yield "token_drift", drift_columns(keys, boundary, list(group.references), jumps, step_norms)
+            yield (
+                "token_drift",
+                drift_columns(keys, boundary, list(group.references), jumps, step_norms),
+            )
         previous = group.label, exact(group.states[-1]), rows["step_norm"][:-1]
     for boundary, lengths in jumps_around().items():
         assert previous is not None
-        yield "token_drift", drift_columns(keys, boundary, list(lengths), torch.stack([*lengths.values()]), previous[2])
+        yield (
+            "token_drift",
+            drift_columns(
+                keys, boundary, list(lengths), torch.stack([*lengths.values()]), previous[2]
+            ),
+        )
 
 
-def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[dict[str, Tensor], LoopPath]:
+def measure_group(
+    states: Sequence[Tensor], config: PathTypesConfig
+) -> tuple[dict[str, Tensor], LoopPath]:
     """Measures per state (K + 1, ...), and the path, of the states x^0 … x^K (..., C) of one group.
 
     States in less than float32 are measured in float32, with the rounding floor of their dtype.
@@ -99,26 +139,32 @@ def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[di
 def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]:
     """Choices of "x^0 of the next group" in Eq. 2, for the trace of that group: name -> (B, T, C).
 
-    The paper leaves the first state after a boundary open: the first computed one, the projection of [x^0 ; e]
-    before any layer, the last one, or x^0 to the letter (which measures the noise if a group starts from it).
+    The paper leaves the first state after a boundary open: the first computed one, the projection
+    of [x^0 ; e] before any layer, the last one, or x^0 to the letter (which measures the noise if a
+    group starts from it).
     """
     assert stage.stage is not None
     group, initial = stage.stage.index, stage.states[0]
     projected = model.project_state(group, initial, model.project_input(group, stage.entered))
-    return {"first_state": stage.states[1], "projected": projected} | recorded_references(stage.states)
+    return {"first_state": stage.states[1], "projected": projected} | recorded_references(
+        stage.states
+    )
 
 
 def recorded_references(states: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The `reference_states` that follow from the states x^0 … x^K (..., C) of the next group alone."""
+    """The `reference_states` that follow from the states x^0 … x^K (..., C) of the next group
+    alone.
+    """
     return {"first_state": states[1], "final": states[-1], "initial": states[0]}
 
 
 class AroundCore:
     """The jumps into and out of the only looped group of a model: prelude -> core -> coda.
 
-    Eq. 2 is about the jump from one group to the next. With one group there are two others: from the last state
-    before the core to the core, and from x^K to the coda. Both are measured against the mean loop step of the core.
-    With another number of groups nothing is remembered, and there are no jumps.
+    Eq. 2 is about the jump from one group to the next. With one group there are two others: from
+    the last state before the core to the core, and from x^K to the coda. Both are measured against
+    the mean loop step of the core. With another number of groups nothing is remembered, and there
+    are no jumps.
     """
 
     def __init__(self, model: LoopedModel) -> None:
@@ -136,13 +182,23 @@ class AroundCore:
                 self.last_state, entered_coda = stage.states[-1], stage.output
             elif self.last_state is not None:
                 # the coda has no input projection: "projected" is what its first layer sees
-                first = {"first_state": stage.output, "projected": entered_coda} if not self.after else {}
+                first = (
+                    {"first_state": stage.output, "projected": entered_coda}
+                    if not self.after
+                    else {}
+                )
                 self.after |= self._norms(first | {"final": stage.output}, self.last_state)
             yield stage
 
     def jumps(self) -> dict[str, dict[str, Tensor]]:
-        """Boundary -> reference state -> length of the jump (B, T), once the trace is at its end."""
-        return dict(zip(self.labels, filter(None, (self.before, self.after)), strict=True)) if self.is_alone else {}
+        """Boundary -> reference state -> length of the jump (B, T), once the trace is at its
+        end.
+        """
+        return (
+            dict(zip(self.labels, filter(None, (self.before, self.after)), strict=True))
+            if self.is_alone
+            else {}
+        )
 
     @staticmethod
     def _norms(states: Mapping[str, Tensor], start: Tensor) -> dict[str, Tensor]:
@@ -168,13 +224,19 @@ def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
 def drift_columns(
     keys: Columns, boundary: str, references: Sequence[str], jumps: Tensor, step_norms: Tensor
 ) -> Columns:
-    """One row per (reference state, token) of a boundary, from jumps (R, B, T) and step norms (K, B, T)."""
+    """One row per (reference state, token) of a boundary, from jumps (R, B, T) and step norms (K,
+    B, T).
+    """
     over_mean, over_path = measures.drift_to_loop(jumps, step_norms)
     count = len(keys["iteration"])
     columns = {name: np.tile(values, len(references)) for name, values in keys.items()}
     columns["boundary"] = np.full(count * len(references), boundary)
     columns["reference_state"] = np.repeat(np.array(references), count)
-    return columns | {"jump": flat(jumps), "dlr": flat(over_mean), "jump_over_path": flat(over_path)}
+    return columns | {
+        "jump": flat(jumps),
+        "dlr": flat(over_mean),
+        "jump_over_path": flat(over_path),
+    }
 
 
 @torch.no_grad()
@@ -185,9 +247,14 @@ def extract(
     criteria: PathTypesConfig,
     outputs: Mapping[str, Path],
 ) -> None:
-    """Measure held-out sequences and write each of `TABLES`, name -> path, with one batch in memory at a time."""
+    """Measure held-out sequences and write each of `TABLES`, name -> path, with one batch in memory
+    at a time.
+    """
     with ExitStack() as files:
-        append = {table: files.enter_context(tables.writing(table, outputs[table], units()[table])) for table in TABLES}
+        append = {
+            table: files.enter_context(tables.writing(table, outputs[table], units()[table]))
+            for table in TABLES
+        }
         for batch in batches(checkpoint, held_out, config.batch_size, "trajectories"):
             for table, columns in measure_batch(checkpoint, batch, config.loops, criteria):
                 append[table](columns)
@@ -197,10 +264,23 @@ def extract(
 def run(job: CheckpointJob) -> None:
     config, checkpoint = job.config, job.checkpoint(job.config.trajectories.dtype)
     outputs = dict(zip(TABLES, map(job.file, ("trajectories", "paths", "drift")), strict=True))
-    extract(checkpoint, job.held_out(config.trajectory_sequences), config.trajectories, config.path_types, outputs)
+    extract(
+        checkpoint,
+        job.held_out(config.trajectory_sequences),
+        config.trajectories,
+        config.path_types,
+        outputs,
+    )
 
 
 def units() -> dict[str, dict[str, str]]:
     """Table -> its registered measures and their units."""
-    registries: tuple[dict[str, measures.Measure], ...] = (measures.LOOP_MEASURES, measures.PATH_MEASURES, {})
-    return {table: {name: m.unit for name, m in found.items()} for table, found in zip(TABLES, registries, strict=True)}
+    registries: tuple[dict[str, measures.Measure], ...] = (
+        measures.LOOP_MEASURES,
+        measures.PATH_MEASURES,
+        {},
+    )
+    return {
+        table: {name: m.unit for name, m in found.items()}
+        for table, found in zip(TABLES, registries, strict=True)
+    }

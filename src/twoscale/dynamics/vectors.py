@@ -1,4 +1,5 @@
-"""Norms, angles, acceleration and distances of states and updates (paper §2, §4), each defined once.
+"""Norms, angles, acceleration and distances of states and updates (paper §2, §4), each defined
+once.
 
 All functions take vectors of any leading shape (..., C) and reduce the last axis.
 """
@@ -20,7 +21,9 @@ def cosine(update: Tensor, previous: Tensor) -> Tensor:
     return cosine_from_norms(update, previous, norm(update), norm(previous))
 
 
-def cosine_from_norms(update: Tensor, previous: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
+def cosine_from_norms(
+    update: Tensor, previous: Tensor, update_norm: Tensor, previous_norm: Tensor
+) -> Tensor:
     """`cosine` of updates (..., C) whose norms (...) are known."""
     return (update * previous).sum(-1) / (update_norm * previous_norm)
 
@@ -31,7 +34,9 @@ def acceleration(update: Tensor, previous: Tensor) -> Tensor:
 
 
 def acceleration_normalized(update: Tensor, previous: Tensor) -> Tensor:
-    """a^k over the sum of both step norms (Eq. 6), at most 1 by the triangle inequality: (..., C) twice -> (...)."""
+    """a^k over the sum of both step norms (Eq. 6), at most 1 by the triangle inequality: (..., C)
+    twice -> (...).
+    """
     return over_both(acceleration(update, previous), norm(update), norm(previous))
 
 
@@ -42,15 +47,17 @@ def over_both(acceleration: Tensor, update_norm: Tensor, previous_norm: Tensor) 
 
 
 def relative(length: Tensor, state: Tensor) -> Tensor:
-    """A length (...) over the norm of the state (..., C) that it starts from (§4, the scale-free forms)."""
+    """A length (...) over the norm of the state (..., C) that it starts from (§4, the scale-free
+    forms).
+    """
     return over_norm(length, norm(state))
 
 
 def over_norm(length: Tensor, state_norm: Tensor) -> Tensor:
     """`relative` from norms: (...) each.
 
-    The ε below Eq. 3 is one unit of rounding of the length, so the ratio is finite for a state of norm zero too: it is
-    1 / eps, or 0 for a length of zero.
+    The ε below Eq. 3 is one unit of rounding of the length, so the ratio is finite for a state of
+    norm zero too: it is 1 / eps, or 0 for a length of zero.
     """
     precision = torch.finfo(length.dtype)
     return length / (state_norm + precision.eps * length + precision.tiny)
@@ -59,17 +66,21 @@ def over_norm(length: Tensor, state_norm: Tensor) -> Tensor:
 def rounding_floor(state_norm: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The step norm up to which a step from a state of this norm (...) is rounding.
 
-    Below 16 units of rounding, rounding errors decide the direction of an update, and the cosine of two such
-    updates is near -0.5 for any model. `dtype` is the dtype of the states, if they were converted to be measured.
+    Below 16 units of rounding, rounding errors decide the direction of an update, and the cosine of
+    two such updates is near -0.5 for any model. `dtype` is the dtype of the states, if they were
+    converted to be measured.
     """
     return FLOOR_FACTOR * torch.finfo(dtype or state_norm.dtype).eps * state_norm
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) in nats of two sets of distributions, given as logarithms: (N, V) twice -> (N,)."""
+    """KL(p || q) in nats of two sets of distributions, given as logarithms: (N, V) twice ->
+    (N,).
+    """
     rows = max(1, CACHED_NUMBERS // log_p.shape[-1])
     if log_p.is_cuda or len(log_p) <= rows:
         return torch.linalg.vecdot(log_p.exp(), log_p - log_q)
-    # on the CPU a few rows at a time: intermediate results that fit into the cache make it three times as fast
+    # on the CPU a few rows at a time: intermediate results that fit into the cache make it three
+    # times as fast
     pairs = zip(log_p.split(rows), log_q.split(rows), strict=True)
     return torch.cat([torch.linalg.vecdot(p.exp(), p - q) for p, q in pairs])

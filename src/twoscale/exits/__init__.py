@@ -1,1 +1,3 @@
-"""Adaptive exits: criteria, the parallel engine and the decoder that run them, generation, benchmarks."""
+"""Adaptive exits: criteria, the parallel engine and the decoder that run them, generation,
+benchmarks.
+"""

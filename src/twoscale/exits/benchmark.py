@@ -38,10 +38,13 @@ TRIAL_STEPS = 3
 TOLERANCE = 1e-3  # of logits, relative and absolute
 
 
-def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> dict[str, list[Row]]:
+def measure_quality(
+    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig
+) -> dict[str, list[Row]]:
     """Rows of the tables "exit_quality", "exit_loops" and "exit_cost_matched", by name.
 
-    Each held-out sequence at every operating point, and under the cost-matched exits of every criterion but `fixed`.
+    Each held-out sequence at every operating point, and under the cost-matched exits of every
+    criterion but `fixed`.
     """
     criteria, groups = make_criteria(exits), checkpoint.model.config.group_labels
     evaluator = TextEvaluator(checkpoint, exits)
@@ -62,9 +65,14 @@ def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsCon
                 ]
                 quality = batch.rows(ce=ce, ppl=list(map(math.exp, ce)), share_at_max_loops=at_max)
                 found["exit_quality"] += [point | row for row in quality]
-                means = {kind: values.float().mean(-1) for kind, values in vars(counts).items()}  # (G, B) each
+                means = {
+                    kind: values.float().mean(-1) for kind, values in vars(counts).items()
+                }  # (G, B) each
                 found["exit_loops"] += [
-                    point | key | {"group": group} | {kind: values[g, i].item() for kind, values in means.items()}
+                    point
+                    | key
+                    | {"group": group}
+                    | {kind: values[g, i].item() for kind, values in means.items()}
                     for i, key in enumerate(batch.keys)
                     for g, group in enumerate(groups)
                 ]
@@ -73,42 +81,58 @@ def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsCon
             if (name, threshold) in controlled:
                 key = checkpoint.seed, "exit controls", name, float(threshold)
                 measured = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
-                for rows in measure_cost_matched(*measured, exits.quality_batch_size, exits.random_draws, key):
+                for rows in measure_cost_matched(
+                    *measured, exits.quality_batch_size, exits.random_draws, key
+                ):
                     found["exit_cost_matched"] += [point | row for row in rows]
                     bar.update(text.inputs.numel())
     return found
 
 
 def timed_segments(context_length: int, tokens: int, segments: int) -> list[slice]:
-    """Positions to time: `tokens` of them in up to `segments` stretches, centred in equal parts of the context."""
+    """Positions to time: `tokens` of them in up to `segments` stretches, centred in equal parts of
+    the context.
+    """
     segments = min(segments, tokens)
-    # both the context and the tokens are split at the same fractions, so a stretch fits into its part
-    parts, counts = ([i * size // segments for i in range(segments + 1)] for size in (context_length, tokens))
+    # both the context and the tokens are split at the same fractions, so a stretch fits into its
+    # part
+    parts, counts = (
+        [i * size // segments for i in range(segments + 1)] for size in (context_length, tokens)
+    )
     lengths = [stop - start for start, stop in pairwise(counts)]
-    starts = [start + (stop - start - n) // 2 for (start, stop), n in zip(pairwise(parts), lengths, strict=True)]
+    starts = [
+        start + (stop - start - n) // 2
+        for (start, stop), n in zip(pairwise(parts), lengths, strict=True)
+    ]
     return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
 
 
-def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | None, OperatingPoint]]:
+def turns(
+    points: Sequence[OperatingPoint], repeats: int
+) -> list[tuple[int | None, OperatingPoint]]:
     """The order of a measurement of time: (repeat, point), with None for the turns to discard.
 
-    The last point of each criterion is first decoded once as a warm-up. Within a repeat all points take turns, and
-    each repeat starts a share of the list later than the one before.
+    The last point of each criterion is first decoded once as a warm-up. Within a repeat all points
+    take turns, and each repeat starts a share of the list later than the one before.
     """
-    order: list[tuple[int | None, OperatingPoint]] = [(None, point) for point in dict(points).items()]
+    order: list[tuple[int | None, OperatingPoint]] = [
+        (None, point) for point in dict(points).items()
+    ]
     for repeat in range(repeats):
         first = repeat * len(points) // repeats
         order += [(repeat, point) for point in (*points[first:], *points[:first])]
     return order
 
 
-def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+def measure_latency(
+    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig
+) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
-    Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the context,
-    because tokens exit at other loop steps early in a text than late. All operating points take turns within a repeat,
-    each followed at once by its baseline, the same evaluations without a criterion, so a drift of the machine affects
-    all of them alike.
+    Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places
+    spread over the context, because tokens exit at other loop steps early in a text than late. All
+    operating points take turns within a repeat, each followed at once by its baseline, the same
+    evaluations without a criterion, so a drift of the machine affects all of them alike.
     """
     criteria = make_criteria(exits)
     decoder = make_decoder(checkpoint, exits)
@@ -128,7 +152,10 @@ def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Exits
             key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
             *seconds, evaluations = times
             tokens = len(evaluations)
-            ms = {kind: 1e3 * t / tokens for kind, t in zip(("latency_ms", "baseline_ms"), seconds, strict=True)}
+            ms = {
+                kind: 1e3 * t / tokens
+                for kind, t in zip(("latency_ms", "baseline_ms"), seconds, strict=True)
+            }
             machine = {"load_average": os.getloadavg()[0], "cpus": cpus}
             latency.append(key | {"tokens": tokens} | ms | machine)
             means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()  # per group
@@ -138,8 +165,11 @@ def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Exits
 
 
 @torch.inference_mode()
-def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> Iterator[Row]:
-    """Rows of the table "check_cost": a KL decision and a loop step, timed in turn on the same state (1, C).
+def measure_check_cost(
+    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig
+) -> Iterator[Row]:
+    """Rows of the table "check_cost": a KL decision and a loop step, timed in turn on the same
+    state (1, C).
 
     One token, as in decoding, the first of each of the R prompts; one thread on CPU.
     """
@@ -149,25 +179,37 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
     loops = make_loops(model, cache, 1, decoder_options(model, exits))
-    for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
+    for repeat, (prompt, sequence) in enumerate(
+        zip(prompts.inputs, prompts.sequences, strict=True)
+    ):
         tokens = prompt[None, :1].to(checkpoint.device)
         loops.start(0, tokens[0], checkpoint.noise([sequence]))
         entered = model.embed(tokens, loops.positions)  # (1, 1, C)
         for group, label in enumerate(model.config.group_labels):
             x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]
-            calls = {"check_ms": loops.check(criterion, group, x), "loop_step_ms": loops.step(group, entered[0], x)}
+            calls = {
+                "check_ms": loops.check(criterion, group, x),
+                "loop_step_ms": loops.step(group, entered[0], x),
+            }
             timers = {name: Timer("call()", globals={"call": call}) for name, call in calls.items()}
-            found = {name: timer.blocked_autorange(min_run_time=MIN_TIMING_SECONDS) for name, timer in timers.items()}
-            yield {"group": label, "repeat": repeat} | {name: 1e3 * timed.median for name, timed in found.items()}
+            found = {
+                name: timer.blocked_autorange(min_run_time=MIN_TIMING_SECONDS)
+                for name, timer in timers.items()
+            }
+            yield {"group": label, "repeat": repeat} | {
+                name: 1e3 * timed.median for name, timed in found.items()
+            }
 
 
 def time_segments(
     decoder: Decoder, tokens: Sequence[int], segments: Sequence[slice]
 ) -> tuple[float, float, list[list[int]]]:
-    """Seconds of the tokens of the segments under the criterion and in the baseline, and their evaluations per group.
+    """Seconds of the tokens of the segments under the criterion and in the baseline, and their
+    evaluations per group.
 
-    Both start from the same cache: what was read before the segment under the criterion. That text is read once:
-    segments are timed from the last to the first, which needs only a part of what the next one needs.
+    Both start from the same cache: what was read before the segment under the criterion. That text
+    is read once: segments are timed from the last to the first, which needs only a part of what the
+    next one needs.
     """
     seconds, baseline_seconds, evaluations = 0.0, 0.0, []
     if before := tokens[: segments[-1].start]:
@@ -192,7 +234,10 @@ def time_tokens(
     synchronise = torch.cuda.synchronize if any_weight(decoder.model).is_cuda else lambda: None
     synchronise()
     started = time.perf_counter()
-    counts = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
+    counts = [
+        decoder.feed(token, evaluations[i] if evaluations else None)[1]
+        for i, token in enumerate(tokens)
+    ]
     synchronise()
     return time.perf_counter() - started, counts
 
@@ -209,15 +254,16 @@ def run(job: CheckpointJob) -> None:
         job.write("check_cost", measure_check_cost(checkpoint, prompts, exits))
 
 
-# --- trial of criteria before they are measured: both engines must see the same exits ---------------------------------
+# --- trial of criteria before they are measured: both engines must see the same exits -------------
 
 
 def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfig) -> None:
-    """Run every operating point of `exits` on the first tokens of held-out sequence 0, `tokens` (T,), in both engines.
+    """Run every operating point of `exits` on the first tokens of held-out sequence 0, `tokens`
+    (T,), in both engines.
 
-    Raises InputError where the exits or the logits differ, and where a user's criterion writes into the states that it
-    is given. Rounding can move an exit whose statistic is within a few units of the threshold, so a difference counts
-    only if it is there in float64 too.
+    Raises InputError where the exits or the logits differ, and where a user's criterion writes into
+    the states that it is given. Rounding can move an exit whose statistic is within a few units of
+    the threshold, so a difference counts only if it is there in float64 too.
     """
     classes, tokens = configured_criteria(exits.criteria), tokens[:TRIAL_TOKENS]
     for name, threshold in operating_points(exits):
@@ -227,18 +273,26 @@ def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfi
         arguments = tokens, make_criterion(name, threshold, classes), exits.max_loops
         if _difference(checkpoint, *arguments) is None:
             continue
-        difference = _difference(replace(checkpoint, model=copy.deepcopy(checkpoint.model).double()), *arguments)
+        difference = _difference(
+            replace(checkpoint, model=copy.deepcopy(checkpoint.model).double()), *arguments
+        )
         if difference is not None:
             where = f"exit criterion '{name}'" + (f" of the file {file}" if file else "")
             raise InputError(
-                f"{where} at {threshold:g}: found {difference}, expected no difference: the decision for a token "
+                f"{where} at {threshold:g}: found {difference}, expected no difference: the"
+                f" decision for a token "
                 "may depend only on its own row."
             )
 
 
 def check_inputs(model: LoopedModel, criterion: ExitCriterion) -> None:
-    """Refuse a user's criterion that changes x0 or x_new: they are the model's states, with which it goes on."""
-    shape, source = (1 + TRIAL_STEPS, TRIAL_TOKENS, model.config.hidden_size), torch.Generator().manual_seed(0)
+    """Refuse a user's criterion that changes x0 or x_new: they are the model's states, with which
+    it goes on.
+    """
+    shape, source = (
+        (1 + TRIAL_STEPS, TRIAL_TOKENS, model.config.hidden_size),
+        torch.Generator().manual_seed(0),
+    )
     states = torch.randn(shape, generator=source).to(any_weight(model))
     copies = states.clone()
     decisions = Decisions(criterion, copies[0], make_readout(model, criterion, "head", 0))
@@ -246,12 +300,15 @@ def check_inputs(model: LoopedModel, criterion: ExitCriterion) -> None:
         decisions.update(x_new)
     if not torch.equal(copies, states):
         raise InputError(
-            f"exit criterion file {criterion.file}: {type(criterion).__name__} changed x0 or x_new in place, expected "
+            f"exit criterion file {criterion.file}: {type(criterion).__name__} changed x0 or"
+            f" x_new in place, expected "
             "them unchanged; write into a copy, such as x_new.clone()."
         )
 
 
-def _difference(checkpoint: LoadedCheckpoint, tokens: Tensor, criterion: ExitCriterion, max_loops: int) -> str | None:
+def _difference(
+    checkpoint: LoadedCheckpoint, tokens: Tensor, criterion: ExitCriterion, max_loops: int
+) -> str | None:
     """How the tokens (T,) come out of both engines, if not alike."""
     model = checkpoint.model
     batch = tokens[None].to(checkpoint.device)
@@ -263,17 +320,22 @@ def _difference(checkpoint: LoadedCheckpoint, tokens: Tensor, criterion: ExitCri
     if (wrong := (found != expected).nonzero()).numel():
         token, group = wrong[0].tolist()
         return (
-            f"{found[token, group]} evaluations of token {token} in group {model.config.group_labels[group]} in "
+            f"{found[token, group]} evaluations of token {token} in group"
+            f" {model.config.group_labels[group]} in "
             f"parallel and {expected[token, group]} in decoding"
         )
-    if not torch.allclose(logits[0], torch.stack(decoded), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+    if not torch.allclose(
+        logits[0], torch.stack(decoded), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
+    ):
         return "the same exits in parallel and in decoding but different logits"
     return None
 
 
 @job_files(writes="quality loops cost_matched")
 def measure_exit_quality(job: CheckpointJob) -> None:
-    """Quality and loops of a criterion and its cost-matched exits; a user's criterion is first tried on few tokens."""
+    """Quality and loops of a criterion and its cost-matched exits; a user's criterion is first
+    tried on few tokens.
+    """
     exits = job.config.exits
     torch.set_num_threads(job.threads)
     checkpoint = job.checkpoint(exits.dtype)

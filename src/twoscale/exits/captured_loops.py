@@ -1,4 +1,6 @@
-"""Loops of one token as captured CUDA graphs, each with several loop steps and the decisions of an exit criterion."""
+"""Loops of one token as captured CUDA graphs, each with several loop steps and the decisions of an
+exit criterion.
+"""
 
 import gc
 import warnings
@@ -24,17 +26,21 @@ COMPILATIONS = 64  # of the same function, for groups, models and loop steps tha
 
 @dataclass(frozen=True)
 class Replay:
-    """A captured function: `call` runs it again, with its result in the same memory; `wait` until the run has ended."""
+    """A captured function: `call` runs it again, with its result in the same memory; `wait` until
+    the run has ended.
+    """
 
     call: Callable[[], Any]
     wait: Callable[[], object] = lambda: None
 
 
 class Graphs:
-    """Captures functions as CUDA graphs, which the host starts with one call; without CUDA a replay calls the function.
+    """Captures functions as CUDA graphs, which the host starts with one call; without CUDA a replay
+    calls the function.
 
-    All graphs share their memory. The tensors that are alive during a capture are safe from the captured graph, so a
-    result is read before a graph runs that was captured earlier, or it is copied.
+    All graphs share their memory. The tensors that are alive during a capture are safe from the
+    captured graph, so a result is read before a graph runs that was captured earlier, or it is
+    copied.
     """
 
     def __init__(self, on_cuda: bool) -> None:
@@ -47,9 +53,11 @@ class Graphs:
         self._pool: Any = torch.cuda.graph_pool_handle() if self._on_cuda else None
 
     def warm_up(self, function: Callable[[], object], may_wait: bool = True) -> None:
-        """Run a function before its capture, because libraries initialise and compile at their first call.
+        """Run a function before its capture, because libraries initialise and compile at their
+        first call.
 
-        Raises RuntimeError if it waits for the device, which no capture may contain, unless it `may_wait`.
+        Raises RuntimeError if it waits for the device, which no capture may contain, unless it
+        `may_wait`.
         """
         if self._stream is None:
             return
@@ -63,10 +71,12 @@ class Graphs:
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def capture(self, function: Callable[[], Any]) -> Replay:
-        """The graph of a function. Raises RuntimeError where CUDA refuses the capture; others are possible after it.
+        """The graph of a function. Raises RuntimeError where CUDA refuses the capture; others are
+        possible after it.
 
-        CUDA refuses a capture during which memory of an earlier one is freed, as garbage collection may do at any time.
-        Only calls of this thread count: another one may pin memory for the next batch of training.
+        CUDA refuses a capture during which memory of an earlier one is freed, as garbage collection
+        may do at any time. Only calls of this thread count: another one may pin memory for the next
+        batch of training.
         """
         if self._stream is None:
             return Replay(function)
@@ -80,7 +90,8 @@ class Graphs:
                 finally:
                     graph.capture_end()
         except BaseException:
-            # where `capture_end` raises, it has not told the allocator, which would take further memory from the pool
+            # where `capture_end` raises, it has not told the allocator, which would take further
+            # memory from the pool
             with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
             self._renew()
@@ -97,18 +108,26 @@ class Graphs:
 
 
 class CapturedLoops:
-    """The loops of a token by graphs of `steps_per_graph` loop steps, which decide about exits on the device.
+    """The loops of a token by graphs of `steps_per_graph` loop steps, which decide about exits on
+    the device.
 
-    The host starts a graph before it has read the decisions of the last one. A token that exits may so have taken
-    up to 2 * steps_per_graph - 1 steps too many; `KVCache.fill` overwrites what they wrote. Where loop steps share
-    slots of the cache, a graph has one step and the host waits for its decision. Graphs read tensors with fixed
-    addresses. Attention covers the whole context, so the cache has to be finite.
+    The host starts a graph before it has read the decisions of the last one. A token that exits may
+    so have taken up to 2 * steps_per_graph - 1 steps too many; `KVCache.fill` overwrites what they
+    wrote. Where loop steps share slots of the cache, a graph has one step and the host waits for
+    its decision. Graphs read tensors with fixed addresses. Attention covers the whole context, so
+    the cache has to be finite.
     """
 
     masks = True
 
     def __init__(
-        self, model: LoopedModel, cache: KVCache, max_loops: int, readout: str, compile: bool, steps_per_graph: int
+        self,
+        model: LoopedModel,
+        cache: KVCache,
+        max_loops: int,
+        readout: str,
+        compile: bool,
+        steps_per_graph: int,
     ) -> None:
         self.model, self._cache, self._max_loops, self._readout = model, cache, max_loops, readout
         self._size, self._ahead = (1, 0) if cache.slots < max_loops else (steps_per_graph, 1)
@@ -118,7 +137,9 @@ class CapturedLoops:
         self._bias = like.new_zeros(1, 1, 1, length)
         # the bias at position p is what this has from T - 1 - p on
         self._biases = torch.cat((like.new_zeros(length), like.new_full((length - 1,), -torch.inf)))
-        self._hidden, self.x0, self._injected = (like.new_zeros(1, config.hidden_size) for _ in range(3))
+        self._hidden, self.x0, self._injected = (
+            like.new_zeros(1, config.hidden_size) for _ in range(3)
+        )
         self._noise = like.new_zeros(max_loops, 1, config.hidden_size)
         self.flags = torch.zeros(max_loops, dtype=torch.bool, pin_memory=like.is_cuda)
         self.start(0, self._token, lambda group, k, like: torch.zeros_like(like))
@@ -131,7 +152,9 @@ class CapturedLoops:
         layer = lambda number: model.unlooped_layer(number, self._hidden, attend)  # noqa: E731
         self._layers = {number: self._capture(partial(layer, number)) for number in unlooped}
         # group -> number of loop steps -> the graph that takes the last of them
-        self._fixed = [self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups]
+        self._fixed = [
+            self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups
+        ]
         self._program = lru_cache(MOST_CRITERIA * len(groups))(self._captured_program)
 
     def start(self, position: int, token: Tensor, noise: Noise) -> None:
@@ -146,7 +169,9 @@ class CapturedLoops:
         self._hidden.copy_(hidden)
         return self._layers[number].call()
 
-    def decided(self, criterion: ExitCriterion, group: int, entered: Tensor, x: Tensor) -> Iterator[Decided]:
+    def decided(
+        self, criterion: ExitCriterion, group: int, entered: Tensor, x: Tensor
+    ) -> Iterator[Decided]:
         self._enter(group, entered, x)
         running: deque[tuple[int, Replay, list[Tensor]]] = deque()
         for stop, replay in self._program(criterion, group).items():
@@ -170,7 +195,9 @@ class CapturedLoops:
         return self._capture(one_check(criterion, x, self.readout(criterion, group))).call
 
     def prepare(self, criterion: ExitCriterion) -> None:
-        """Capture what tokens need under a criterion, if that has not happened; the cache at their position changes."""
+        """Capture what tokens need under a criterion, if that has not happened; the cache at their
+        position changes.
+        """
         for group in range(len(self.model.config.groups)):
             self._program(criterion, group)
 
@@ -193,12 +220,16 @@ class CapturedLoops:
     def _captured_program(self, criterion: ExitCriterion, group: int) -> dict[int, Replay]:
         return self._captured_steps(group, criterion.of_group(group), self._stops(self._max_loops))
 
-    def _captured_steps(self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]) -> dict[int, Replay]:
+    def _captured_steps(
+        self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]
+    ) -> dict[int, Replay]:
         """Loop steps taken -> the graph that takes the last ones up to there."""
         loop, size, whole = Loop(self, group, criterion), self._size, self._stops(self._max_loops)
         parts = {stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*whole, *stops)}
         warm_up = lambda: [parts[stop]() for stop in whole]  # noqa: E731
-        replays = self._capture_all([parts[stop] for stop in stops], warm_up, may_wait=criterion is None)
+        replays = self._capture_all(
+            [parts[stop] for stop in stops], warm_up, may_wait=criterion is None
+        )
         return dict(zip(stops, replays, strict=True))
 
     def _capture(self, function: Callable[[], Any]) -> Replay:
@@ -206,27 +237,41 @@ class CapturedLoops:
         return replay
 
     def _capture_all(
-        self, functions: Sequence[Callable[[], Any]], warm_up: Callable[[], object], may_wait: bool = True
+        self,
+        functions: Sequence[Callable[[], Any]],
+        warm_up: Callable[[], object],
+        may_wait: bool = True,
     ) -> list[Replay]:
-        """The graphs of functions that continue each other; all are captured once more if CUDA refuses one."""
+        """The graphs of functions that continue each other; all are captured once more if CUDA
+        refuses one.
+        """
         self._graphs.warm_up(warm_up, may_wait)
         try:
             return [self._graphs.capture(function) for function in functions]
         except RuntimeError as error:
-            warnings.warn(f"exits.cuda_graphs: a capture is repeated ({first_line(error)}).", stacklevel=2)
+            warnings.warn(
+                f"exits.cuda_graphs: a capture is repeated ({first_line(error)}).", stacklevel=2
+            )
         self._graphs.warm_up(warm_up, may_wait)  # on the new stream
         return [self._graphs.capture(function) for function in functions]
 
     def _compile(self) -> None:
         """Compile loop steps; where that is impossible they stay as they are."""
-        eager, self._recur = self._recur, [torch.compile(each, fullgraph=True, dynamic=False) for each in self._recur]
-        torch._dynamo.config.recompile_limit = max(COMPILATIONS, torch._dynamo.config.recompile_limit)
+        eager, self._recur = (
+            self._recur,
+            [torch.compile(each, fullgraph=True, dynamic=False) for each in self._recur],
+        )
+        torch._dynamo.config.recompile_limit = max(
+            COMPILATIONS, torch._dynamo.config.recompile_limit
+        )
         try:
             for group in range(len(eager)):
                 self._graphs.warm_up(partial(self.recur, group, 0, self.x0))
         except Exception as error:  # no Triton, no compiler, or code that torch does not compile
             self._recur = eager
-            reason = f"exits.compile: loop steps are captured without compilation ({first_line(error)})."
+            reason = (
+                f"exits.compile: loop steps are captured without compilation ({first_line(error)})."
+            )
             warnings.warn(reason, stacklevel=2)
 
     def recur(self, group: int, k: int, x: Tensor) -> Tensor:
@@ -234,7 +279,10 @@ class CapturedLoops:
         return self._recur[group](k, *self.arguments(group, k, state))
 
     def arguments(self, group: int, k: int, state: Tensor) -> tuple[Any, ...]:
-        stored = [self._cache.stored[layer][k % self._cache.slots] for layer in self.model.config.groups[group]]
+        stored = [
+            self._cache.stored[layer][k % self._cache.slots]
+            for layer in self.model.config.groups[group]
+        ]
         return state, self._injected, stored, self.positions, self._bias, self._token
 
     def readout(self, criterion: ExitCriterion, group: int) -> Readout:
@@ -252,10 +300,14 @@ class Loop:
         self._loops, self._group, self._criterion = loops, group, criterion
 
     def __call__(self, start: int, stop: int) -> list[Tensor]:
-        """Loop steps start … stop - 1, which follow those before: the states to exit with; flags go to the host."""
+        """Loop steps start … stop - 1, which follow those before: the states to exit with; flags go
+        to the host.
+        """
         if start == 0:
             criterion, loops, self._states = self._criterion, self._loops, [self._loops.x0]
-            self._decisions = criterion and Decisions(criterion, loops.x0, loops.readout(criterion, self._group))
+            self._decisions = criterion and Decisions(
+                criterion, loops.x0, loops.readout(criterion, self._group)
+            )
         del self._states[start + 1 :]
         exits, results = [], []
         for k in range(start, stop):
@@ -268,14 +320,20 @@ class Loop:
         return results or self._states[start + 1 :]
 
 
-def one_check(criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
-    """A call that decides on the state x (1, C); the first decision, which also reads out x^0, is made here."""
+def one_check(
+    criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], Tensor]
+) -> Callable[[], Any]:
+    """A call that decides on the state x (1, C); the first decision, which also reads out x^0, is
+    made here.
+    """
     _, state = criterion.update(criterion.start(x), x, readout)
     return partial(criterion.update, state, x, readout)
 
 
 def make_recur(model: LoopedModel, group: int) -> Callable[..., Tensor]:
-    """A loop step as a function of k, state and input (1, C), keys and values by layer, position, bias and token."""
+    """A loop step as a function of k, state and input (1, C), keys and values by layer, position,
+    bias and token.
+    """
     layers = model.config.groups[group]
 
     def recur(k: int, state: Tensor, injected: Tensor, stored: Any, *place: Tensor) -> Tensor:

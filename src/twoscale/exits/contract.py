@@ -1,12 +1,15 @@
-"""What an engine gives an exit criterion and takes from it: readout, decisions, patience; criteria from a user's file.
+"""What an engine gives an exit criterion and takes from it: readout, decisions, patience; criteria
+from a user's file.
 
-`twoscale.exits.criteria` says what `start` and `update` have to return. An error is one sentence that names the
-criterion, what it returned and what was expected; an exception from a user's file becomes one with its line.
+`twoscale.exits.criteria` says what `start` and `update` have to return. An error is one sentence
+that names the criterion, what it returned and what was expected; an exception from a user's file
+becomes one with its line.
 
-A readout (`exits.readout`) turns states into predictions for criteria. `head` decodes a state directly (§4).
-`remaining_layers` decodes a state of the last group as the model would continue with it, through the layers after the
-group (Geiping et al., `predict_from_latents`). Earlier tokens are then seen with the states they left the group with,
-so positions are read one after another. States of earlier groups go to the head directly.
+A readout (`exits.readout`) turns states into predictions for criteria. `head` decodes a state
+directly (§4). `remaining_layers` decodes a state of the last group as the model would continue with
+it, through the layers after the group (Geiping et al., `predict_from_latents`). Earlier tokens are
+then seen with the states they left the group with, so positions are read one after another. States
+of earlier groups go to the head directly.
 """
 
 import importlib.util
@@ -24,7 +27,7 @@ from twoscale.base import InputError, first_line
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, State, place_in, raise_failure
 from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
 
-# --- readouts --------------------------------------------------------------------------------------------------------
+# --- readouts -------------------------------------------------------------------------------------
 
 
 def is_sequential(criterion: ExitCriterion, readout: str) -> bool:
@@ -33,15 +36,23 @@ def is_sequential(criterion: ExitCriterion, readout: str) -> bool:
 
 
 def make_readout(
-    model: LoopedModel, criterion: ExitCriterion, readout: str, group: int, attend: Attend | None = None
+    model: LoopedModel,
+    criterion: ExitCriterion,
+    readout: str,
+    group: int,
+    attend: Attend | None = None,
 ) -> Readout:
-    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V), or the model's exit gate.
+    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V), or the model's
+    exit gate.
 
-    `attend` is the attention of unlooped layers at the position of the token; only `remaining_layers` uses it.
+    `attend` is the attention of unlooped layers at the position of the token; only
+    `remaining_layers` uses it.
     """
     if criterion.needs_gate:
         if getattr(model, "gate", None) is None:
-            raise InputError("exit criterion: needs an exit gate, expected a model with model.exit_gate: true.")
+            raise InputError(
+                "exit criterion: needs an exit gate, expected a model with model.exit_gate: true."
+            )
         return cast(Gated, model).exit_gate
     if readout == "head":
         return model.readout
@@ -69,26 +80,34 @@ def _undeclared(x: Tensor) -> Tensor:
     raise InputError("exit criterion: calls readout, expected needs_readout = True in its class.")
 
 
-# --- decisions -------------------------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 class Decisions:
-    """The decisions of a criterion on the N tokens that loop in a group, from their initial states x0 (N, C) on."""
+    """The decisions of a criterion on the N tokens that loop in a group, from their initial states
+    x0 (N, C) on.
+    """
 
     def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
         self._criterion, self._readout, self._shape = criterion, readout, x0.shape[:1]
-        # of a weighted criterion: weighted sum of the states so far (N, C), what is left of a weight of 1 (N, 1), and
-        # the mean if that were the weight of the last state (N, C)
+        # of a weighted criterion: weighted sum of the states so far (N, C), what is left of a
+        # weight of 1 (N, 1), and the mean if that were the weight of the last state (N, C)
         self._weighted: State = {}
         if criterion.keeps == "weighted":
-            self._weighted = {"sum": torch.zeros_like(x0), "left": torch.ones_like(x0[:, :1]), "mean": x0}
+            self._weighted = {
+                "sum": torch.zeros_like(x0),
+                "left": torch.ones_like(x0[:, :1]),
+                "mean": x0,
+            }
         try:
             self.state: State = criterion.start(x0)
         except Exception as error:  # the user's code may raise anything
             raise_failure(type(criterion), "start", error)
 
     def update(self, x_new: Tensor) -> Tensor:
-        """What the criterion says about the states x_new (N, C) after one more loop step, bool (N,)."""
+        """What the criterion says about the states x_new (N, C) after one more loop step, bool
+        (N,).
+        """
         try:
             result: Any = self._criterion.update(self.state, x_new, self._readout)
         except Exception as error:
@@ -96,18 +115,28 @@ class Decisions:
         try:
             should_exit, self.state, weight = result if self._weighted else (*result, None)
         except (TypeError, ValueError):
-            expected = "a triple (should_exit, state, weight)" if self._weighted else "a pair (should_exit, state)"
+            expected = (
+                "a triple (should_exit, state, weight)"
+                if self._weighted
+                else "a pair (should_exit, state)"
+            )
             raise self._error(_described(result), expected) from None
         self._check("should_exit", should_exit, torch.bool)
         if self._weighted:
             self._check("weight", weight, x_new.dtype)
             total, left = self._weighted["sum"], self._weighted["left"]
             weight = weight[:, None].clamp(min=0).minimum(left)
-            self._weighted = {"sum": total + weight * x_new, "left": left - weight, "mean": total + left * x_new}
+            self._weighted = {
+                "sum": total + weight * x_new,
+                "left": left - weight,
+                "mean": total + left * x_new,
+            }
         return should_exit
 
     def result(self, x_new: Tensor) -> Tensor:
-        """The states with which tokens leave after `update(x_new)`: x_new (N, C), or the weighted mean so far."""
+        """The states with which tokens leave after `update(x_new)`: x_new (N, C), or the weighted
+        mean so far.
+        """
         return self._weighted.get("mean", x_new)
 
     def keep(self, rows: Tensor) -> None:
@@ -115,7 +144,9 @@ class Decisions:
         try:
             self.state = {name: values[rows] for name, values in self.state.items()}
         except (AttributeError, IndexError, TypeError) as error:
-            expected = f"a dict of tensors whose first axis has one entry per token, {self._shape[0]} here"
+            expected = (
+                f"a dict of tensors whose first axis has one entry per token, {self._shape[0]} here"
+            )
             raise self._error("a state without rows", expected) from error
         self._weighted = {name: values[rows] for name, values in self._weighted.items()}
         self._shape = rows.shape
@@ -128,8 +159,12 @@ class Decisions:
 
     def _error(self, found: str, expected: str) -> InputError:
         criterion = type(self._criterion)
-        where = "exit criterion" if criterion.file is None else f"exit criterion file {criterion.file}:"
-        return InputError(f"{where} {criterion.__name__}.update returned {found}, expected {expected}.")
+        where = (
+            "exit criterion" if criterion.file is None else f"exit criterion file {criterion.file}:"
+        )
+        return InputError(
+            f"{where} {criterion.__name__}.update returned {found}, expected {expected}."
+        )
 
 
 def _described(value: object) -> str:
@@ -139,29 +174,40 @@ def _described(value: object) -> str:
 
 
 class GivenStates:
-    """Exits of N tokens whose states arrive one loop step after another; all of them take all loop steps.
+    """Exits of N tokens whose states arrive one loop step after another; all of them take all loop
+    steps.
 
     `evaluations` (N,) are those with which each token would have left; 0 while it still loops.
     """
 
     def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
-        self._criterion, self._decisions, self._steps = criterion, Decisions(criterion, x0, readout), 0
+        self._criterion, self._decisions, self._steps = (
+            criterion,
+            Decisions(criterion, x0, readout),
+            0,
+        )
         self.evaluations = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
         self._streak = torch.zeros_like(self.evaluations)
 
     def update(self, x_new: Tensor) -> None:
         self._steps += 1
         self._streak = (self._streak + 1) * self._decisions.update(x_new)
-        self.evaluations[(self._streak == self._criterion.patience) & (self.evaluations == 0)] = self._steps
+        self.evaluations[(self._streak == self._criterion.patience) & (self.evaluations == 0)] = (
+            self._steps
+        )
 
     def exits(self) -> tuple[Tensor, Tensor]:
         """Loop steps and evaluations (N,) of each token; those that still loop took all of them."""
         left = self.evaluations > 0
         evaluations = self.evaluations.where(left, self._steps)
-        return evaluations - (left & (self._criterion.keeps == "previous")).to(torch.int64), evaluations
+        return evaluations - (left & (self._criterion.keeps == "previous")).to(
+            torch.int64
+        ), evaluations
 
 
-Decided = tuple[int, Tensor, Tensor | bool]  # k, x^{k+1} or the mean so far (1, C), and whether the criterion says exit
+Decided = tuple[
+    int, Tensor, Tensor | bool
+]  # k, x^{k+1} or the mean so far (1, C), and whether the criterion says exit
 
 
 @dataclass
@@ -173,35 +219,57 @@ class TokenExit:
     evaluations: int
 
 
-def first_exit(steps: Iterable[Decided], criterion: ExitCriterion, x: Tensor, max_loops: int) -> TokenExit:
-    """The exit of a token that enters with the state x (1, C): where the criterion fires, or after all its steps."""
+def first_exit(
+    steps: Iterable[Decided], criterion: ExitCriterion, x: Tensor, max_loops: int
+) -> TokenExit:
+    """The exit of a token that enters with the state x (1, C): where the criterion fires, or after
+    all its steps.
+    """
     streak = 0  # loop steps in a row at which the criterion said exit
     for k, x_new, should_exit in steps:
         streak = streak + 1 if should_exit else 0
         if streak == criterion.patience:
-            return TokenExit(x, k, k + 1) if criterion.keeps == "previous" else TokenExit(x_new, k + 1, k + 1)
+            return (
+                TokenExit(x, k, k + 1)
+                if criterion.keeps == "previous"
+                else TokenExit(x_new, k + 1, k + 1)
+            )
         x = x_new
     return TokenExit(x, max_loops, max_loops)
 
 
-# --- a user's file ---------------------------------------------------------------------------------------------------
+# --- a user's file --------------------------------------------------------------------------------
 
 KEEPS = ("previous", "new", "weighted")
-METHODS = {"__init__": "(self, threshold)", "start": "(self, x0)", "update": "(self, state, x_new, readout)"}
+METHODS = {
+    "__init__": "(self, threshold)",
+    "start": "(self, x0)",
+    "update": "(self, state, x_new, readout)",
+}
 _USERS_MODULE = "users_exit_criterion"
 
 
 def configured_criteria(entries: Mapping[str, Any]) -> dict[str, type[ExitCriterion]]:
-    """The built-in criteria, and the user's: entries of `exits.criteria` with a file and a class."""
-    of_user = {name: load_criterion(entry.file, entry.class_name) for name, entry in entries.items() if entry.file}
+    """The built-in criteria, and the user's: entries of `exits.criteria` with a file and a
+    class.
+    """
+    of_user = {
+        name: load_criterion(entry.file, entry.class_name)
+        for name, entry in entries.items()
+        if entry.file
+    }
     return CRITERIA | of_user
 
 
 def load_criterion(file: str, name: str) -> type[ExitCriterion]:
     """The class `name` of a Python file; an InputError if it is not an exit criterion."""
     if not Path(file).is_file():
-        raise InputError(f"exit criterion file {file}: no such file, expected Python code with the class.")
-    spec = importlib.util.spec_from_file_location(_USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file))
+        raise InputError(
+            f"exit criterion file {file}: no such file, expected Python code with the class."
+        )
+    spec = importlib.util.spec_from_file_location(
+        _USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file)
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -209,11 +277,14 @@ def load_criterion(file: str, name: str) -> type[ExitCriterion]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise InputError(
-            f"{place_in(file, error)}: cannot be imported ({type(error).__name__}: {first_line(error)})."
+            f"{place_in(file, error)}: cannot be imported ({type(error).__name__}:"
+            f" {first_line(error)})."
         ) from error
     criterion = getattr(module, name, None)
     if not (isinstance(criterion, type) and issubclass(criterion, ExitCriterion)):
-        raise InputError(f"exit criterion file {file}: found no subclass of ExitCriterion named '{name}'.")
+        raise InputError(
+            f"exit criterion file {file}: found no subclass of ExitCriterion named '{name}'."
+        )
     if (wrong := _fault(criterion)) is not None:
         raise InputError(f"exit criterion file {file}: class '{name}' {wrong}.")
     if criterion.__module__ == _USERS_MODULE:  # not a built-in that the file imports
@@ -235,5 +306,8 @@ def _fault(criterion: type[ExitCriterion]) -> str | None:
     if criterion.keeps not in KEEPS:
         return f"has keeps = {criterion.keeps!r}, expected one of {', '.join(KEEPS)}"
     if not isinstance(criterion.patience, int) or criterion.patience < 1:
-        return f"has patience = {criterion.patience!r}, expected a whole number of loop steps, at least 1"
+        return (
+            f"has patience = {criterion.patience!r}, expected a whole number of loop steps, at"
+            f" least 1"
+        )
     return None

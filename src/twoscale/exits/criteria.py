@@ -1,26 +1,30 @@
 """Exit criteria: when a token stops looping (paper §4; Geiping et al. for the baselines).
 
-A criterion is a small class. It sees the states of the tokens that still loop, one row a token, and decides
-which of them exit:
+A criterion is a small class. It sees the states of the tokens that still loop, one row a token, and
+decides which of them exit:
 
-    start(x0) -> state                                     x0 (N, C): the N tokens that enter a group
-    update(state, x_new, readout) -> (should_exit, state)  x_new (N, C): their states after one more loop step
+    start(x0) -> state
+        x0 (N, C): the N tokens that enter a group
+    update(state, x_new, readout) -> (should_exit, state)
+        x_new (N, C): their states after one more loop step
 
-`should_exit` is a bool tensor (N,) on the device of the states. `state` is a dict of tensors whose first axis is
-the tokens, so an engine can keep the rows of those that still loop. All per-token state is in this dict; criteria hold
-none, so one object serves all groups. A decision on a token depends on its own row only, so a text may be evaluated in
-parallel or token by token. `readout` turns states (N, C) into logits (N, V); the engine passes it, and it costs nothing
-unless it is called. `twoscale.exits.contract` checks what a criterion returns.
+`should_exit` is a bool tensor (N,) on the device of the states. `state` is a dict of tensors whose
+first axis is the tokens, so an engine can keep the rows of those that still loop. All per-token
+state is in this dict; criteria hold none, so one object serves all groups. A decision on a token
+depends on its own row only, so a text may be evaluated in parallel or token by token. `readout`
+turns states (N, C) into logits (N, V); the engine passes it, and it costs nothing unless it is
+called. `twoscale.exits.contract` checks what a criterion returns.
 
-Class attributes: `patience` is the number of loop steps in a row at which `update` has to say exit before a
-token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
-triggered the exit ("previous") or the one after it ("new"). `needs_readout` says whether the criterion calls
-`readout`. A criterion with `needs_gate` gets the model's exit gate in place of the readout: states (N, C) ->
-probabilities of exit (N,).
+Class attributes: `patience` is the number of loop steps in a row at which `update` has to say exit
+before a token exits; the engine counts them. `keeps` says which state the token keeps, the one
+before the step that triggered the exit ("previous") or the one after it ("new"). `needs_readout`
+says whether the criterion calls `readout`. A criterion with `needs_gate` gets the model's exit gate
+in place of the readout: states (N, C) -> probabilities of exit (N,).
 
-A criterion that keeps a "weighted" mean of the states after its loop steps (ACT, PonderNet) returns (should_exit,
-state, weight) from `update`: the weight (N,) of x_new, in its dtype. The engine sums up weighted states. The state of
-the exit, or of the last loop step, gets what is left of a weight of 1, and no weight is larger than that.
+A criterion that keeps a "weighted" mean of the states after its loop steps (ACT, PonderNet) returns
+(should_exit, state, weight) from `update`: the weight (N,) of x_new, in its dtype. The engine sums
+up weighted states. The state of the exit, or of the last loop step, gets what is left of a weight
+of 1, and no weight is larger than that.
 """
 
 import math
@@ -35,7 +39,14 @@ from torch import Tensor
 
 from twoscale.base import InputError, did_you_mean, first_line
 from twoscale.config.definitions import THRESHOLD_TYPES
-from twoscale.dynamics.vectors import acceleration, acceleration_normalized, cosine, kl_divergence, norm, relative
+from twoscale.dynamics.vectors import (
+    acceleration,
+    acceleration_normalized,
+    cosine,
+    kl_divergence,
+    norm,
+    relative,
+)
 from twoscale.model.interface import Readout
 from twoscale.model.loss import entropies
 
@@ -49,7 +60,9 @@ def rounded_to(dtype: torch.dtype, value: float) -> float:
 
 
 class ExitCriterion:
-    """Base class of the criteria, with a threshold tau > 0. `file` is the user's file that defines a criterion."""
+    """Base class of the criteria, with a threshold tau > 0. `file` is the user's file that defines
+    a criterion.
+    """
 
     file: ClassVar[str | None] = None
     keeps: ClassVar[str] = "new"  # or "previous" or "weighted"
@@ -61,11 +74,13 @@ class ExitCriterion:
         self.threshold = threshold
 
     def below(self, statistic: Tensor) -> Tensor:
-        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool, not to be written to.
+        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool, not to be
+        written to.
 
         The threshold is rounded to the dtype of the statistic.
         """
-        # One token is decided on the host, without a kernel. A user's code may write to the result nevertheless.
+        # One token is decided on the host, without a kernel. A user's code may write to the result
+        # nevertheless.
         if statistic.is_cpu and statistic.shape == (1,) and self.file is None:
             return ANSWERS[statistic.item() < rounded_to(statistic.dtype, self.threshold)]
         return statistic < self.threshold
@@ -89,7 +104,8 @@ CRITERIA: dict[str, type[ExitCriterion]] = {}
 def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
     """Class decorator: a built-in criterion under the name that `exits.criteria` gives it.
 
-    The type of its thresholds is in `twoscale.config.definitions`, which has to be read without torch.
+    The type of its thresholds is in `twoscale.config.definitions`, which has to be read without
+    torch.
     """
     assert name in THRESHOLD_TYPES, name
 
@@ -102,7 +118,8 @@ def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
 
 @register("fixed")
 class Fixed(ExitCriterion):
-    """Exits after a fixed number of loop steps, its threshold; at `max_loops` it is the full-compute reference.
+    """Exits after a fixed number of loop steps, its threshold; at `max_loops` it is the
+    full-compute reference.
 
     O(1) per token and loop step.
     """
@@ -126,7 +143,9 @@ class StepNorm(ExitCriterion):
         return self.below(self.statistic(state["x"], x_new)), {"x": x_new}
 
     def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
-        """The statistic below tau, from the states before and after a loop step: (N, C) twice -> (N,)."""
+        """The statistic below tau, from the states before and after a loop step: (N, C) twice ->
+        (N,).
+        """
         return norm(x_new - x)
 
 
@@ -143,7 +162,8 @@ class StepNormRelative(StepNorm):
 
 @register("cosine")
 class Cosine(StepNorm):
-    """1 - cos(x^{k+1}, x^k) < tau: the angle between states, not between updates (Geiping's code, default 1e-3).
+    """1 - cos(x^{k+1}, x^k) < tau: the angle between states, not between updates (Geiping's code,
+    default 1e-3).
 
     A state of norm zero has no angle and never exits.
     """
@@ -154,10 +174,11 @@ class Cosine(StepNorm):
 
 @register("kl")
 class KL(ExitCriterion):
-    """KL(p^k || p^{k-1}) < tau with p^k read out from x^k (Eq. 4), from k = 1 on; p^0 is read out from x^0.
+    """KL(p^k || p^{k-1}) < tau with p^k read out from x^k (Eq. 4), from k = 1 on; p^0 is read out
+    from x^0.
 
-    O(V C) per token and loop step for the head. Geiping's code takes the other direction and starts from the uniform
-    distribution (default 1e-3).
+    O(V C) per token and loop step for the head. Geiping's code takes the other direction and starts
+    from the uniform distribution (default 1e-3).
     """
 
     needs_readout = True
@@ -173,10 +194,11 @@ class KL(ExitCriterion):
 
 @register("minp_kl")
 class MinPKL(ExitCriterion):
-    """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k (Geiping's code, default 1e-5).
+    """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k (Geiping's code,
+    default 1e-5).
 
-    Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is uniform.
-    O(V C) per token and loop step.
+    Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is
+    uniform. O(V C) per token and loop step.
     """
 
     needs_readout = True
@@ -197,8 +219,8 @@ class MinPKL(ExitCriterion):
 class EntropyDiff(ExitCriterion):
     """|H(p^k) - H(p^{k-1})| < tau, entropies in nats (Geiping's code, default 1e-3).
 
-    O(V C) per token and loop step. It starts from 100, an entropy that no distribution over a vocabulary has, so at an
-    ordinary threshold the earliest exit is after the second step.
+    O(V C) per token and loop step. It starts from 100, an entropy that no distribution over a
+    vocabulary has, so at an ordinary threshold the earliest exit is after the second step.
     """
 
     needs_readout = True
@@ -216,9 +238,11 @@ class EntropyDiff(ExitCriterion):
 
 @register("argmax_stability")
 class ArgmaxStability(ExitCriterion):
-    """The predicted token is the same at tau loop steps in a row, tau an integer (Geiping's code, default 5).
+    """The predicted token is the same at tau loop steps in a row, tau an integer (Geiping's code,
+    default 5).
 
-    O(V C) per token and loop step. The first step has nothing to repeat, so the earliest exit is after tau + 1 steps.
+    O(V C) per token and loop step. The first step has nothing to repeat, so the earliest exit is
+    after tau + 1 steps.
     """
 
     needs_readout = True
@@ -234,7 +258,9 @@ class ArgmaxStability(ExitCriterion):
 
 
 class _Prediction(ExitCriterion):
-    """Decides on the prediction of the new state alone; O(V C) per token and loop step for the head."""
+    """Decides on the prediction of the new state alone; O(V C) per token and loop step for the
+    head.
+    """
 
     needs_readout = True
 
@@ -251,7 +277,9 @@ class _Prediction(ExitCriterion):
 
 @register("confidence")
 class Confidence(_Prediction):
-    """max p^k >= tau, by which Geifman and El-Yaniv (arXiv 1705.08500) decide which predictions to trust."""
+    """max p^k >= tau, by which Geifman and El-Yaniv (arXiv 1705.08500) decide which predictions to
+    trust.
+    """
 
     def is_sure(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1).amax(-1) >= self.threshold
@@ -259,7 +287,9 @@ class Confidence(_Prediction):
 
 @register("margin")
 class Margin(_Prediction):
-    """p^k of the likeliest token minus p^k of the second >= tau (the softmax measure of CALM, arXiv 2207.07061)."""
+    """p^k of the likeliest token minus p^k of the second >= tau (the softmax measure of CALM, arXiv
+    2207.07061).
+    """
 
     def is_sure(self, logits: Tensor) -> Tensor:
         first, second = logits.softmax(-1).topk(2, dim=-1).values.unbind(-1)
@@ -278,8 +308,9 @@ class Entropy(_Prediction):
 class Acceleration(ExitCriterion):
     """a^k = ||update^k - update^{k-1}|| < tau at two successive steps (Eq. 5, Algorithm 1).
 
-    O(C) per token and loop step. The first a^k exists at k = 1, so the earliest exit is at k = 2, after three
-    evaluations. As in Algorithm 1 the step that triggers the exit is discarded: the token keeps x^k.
+    O(C) per token and loop step. The first a^k exists at k = 1, so the earliest exit is at k = 2,
+    after three evaluations. As in Algorithm 1 the step that triggers the exit is discarded: the
+    token keeps x^k.
     """
 
     keeps = "previous"
@@ -291,10 +322,15 @@ class Acceleration(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         update = x_new - state["x"]
-        return self.below(self.statistic(state["x"], update, state["update"])), {"x": x_new, "update": update}
+        return self.below(self.statistic(state["x"], update, state["update"])), {
+            "x": x_new,
+            "update": update,
+        }
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
-        """The statistic below tau, from a state, its update and the update before, (N, C) each -> (N,)."""
+        """The statistic below tau, from a state, its update and the update before, (N, C) each ->
+        (N,).
+        """
         return acceleration(update, previous)
 
 
@@ -302,8 +338,8 @@ class Acceleration(ExitCriterion):
 class AccelerationNormalized(Acceleration):
     """a^k over the sum of both step norms < tau at two successive steps (Eq. 6).
 
-    It measures how straight and even the steps are, not how small: under a geometric contraction by c it is
-    constant at (1 - c) / (1 + c).
+    It measures how straight and even the steps are, not how small: under a geometric contraction by
+    c it is constant at (1 - c) / (1 + c).
     """
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
@@ -312,7 +348,9 @@ class AccelerationNormalized(Acceleration):
 
 @register("acceleration_relative")
 class AccelerationRelative(Acceleration):
-    """a^k / (||x^k|| + eps) < tau at two successive steps (the other denominator named below Eq. 6)."""
+    """a^k / (||x^k|| + eps) < tau at two successive steps (the other denominator named below Eq.
+    6).
+    """
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
         return relative(super().statistic(x, update, previous), x)
@@ -322,9 +360,9 @@ class AccelerationRelative(Acceleration):
 class ExitGate(ExitCriterion):
     """Cumulated probability of exit >= tau, for a model with an exit gate (Ouro, arXiv 2510.25741).
 
-    The gate reads lambda^k, the probability of exit at x^k given that the token has looped so far, from the states
-    after a loop step; p^k = lambda^k prod_{j<k} (1 - lambda^j). Ouro gives the rest to the last step, where a token
-    exits anyway. O(C) per token and loop step.
+    The gate reads lambda^k, the probability of exit at x^k given that the token has looped so far,
+    from the states after a loop step; p^k = lambda^k prod_{j<k} (1 - lambda^j). Ouro gives the rest
+    to the last step, where a token exits anyway. O(C) per token and loop step.
     """
 
     needs_gate = True
@@ -346,7 +384,8 @@ def make_criterion(
     """The criterion `name` of `criteria` at `threshold`; an unknown name is an InputError."""
     if name not in criteria:
         raise InputError(
-            f"exit criterion '{name}': unknown, expected one of {', '.join(criteria)}{did_you_mean(name, criteria)}."
+            f"exit criterion '{name}': unknown, expected one of"
+            f" {', '.join(criteria)}{did_you_mean(name, criteria)}."
         )
     try:
         return criteria[name](threshold)
@@ -355,11 +394,14 @@ def make_criterion(
 
 
 def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception) -> NoReturn:
-    """Raise what a method raised: from a user's criterion as an InputError with the line in the user's file."""
+    """Raise what a method raised: from a user's criterion as an InputError with the line in the
+    user's file.
+    """
     if criterion.file is None or isinstance(error, InputError):
         raise error
     raise InputError(
-        f"{place_in(criterion.file, error)}: {criterion.__name__}.{method} raised {type(error).__name__}: "
+        f"{place_in(criterion.file, error)}: {criterion.__name__}.{method} raised"
+        f" {type(error).__name__}: "
         f"{first_line(error)}, expected no exception."
     ) from error
 
@@ -367,5 +409,7 @@ def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception)
 def place_in(file: str, error: BaseException) -> str:
     """A user's file with the last of its lines that an exception has passed."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()]
+    lines = [
+        frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()
+    ]
     return f"exit criterion file {file}" + (f", line {lines[-1]}" if lines else "")

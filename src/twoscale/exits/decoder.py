@@ -1,7 +1,8 @@
-"""Adaptive decoding: one sequence through a KV cache, each token looping until its exit criterion fires.
+"""Adaptive decoding: one sequence through a KV cache, each token looping until its exit criterion
+fires.
 
-The semantics are as in `twoscale.exits.parallel`: decoding token by token and reading a text in parallel
-are the same function.
+The semantics are as in `twoscale.exits.parallel`: decoding token by token and reading a text in
+parallel are the same function.
 """
 
 import copy
@@ -14,9 +15,23 @@ from torch import Tensor, nn
 
 from twoscale.base import InputError
 from twoscale.exits.captured_loops import CapturedLoops, one_check
-from twoscale.exits.contract import Decided, Decisions, TokenExit, first_exit, is_sequential, make_readout
+from twoscale.exits.contract import (
+    Decided,
+    Decisions,
+    TokenExit,
+    first_exit,
+    is_sequential,
+    make_readout,
+)
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.parallel import KVCache, LoopCounts, ParallelEngine, distinct_slots, read_parallel, stack_counts
+from twoscale.exits.parallel import (
+    KVCache,
+    LoopCounts,
+    ParallelEngine,
+    distinct_slots,
+    read_parallel,
+    stack_counts,
+)
 from twoscale.model.interface import LoopedModel, Noise, any_weight, last, run_stages
 from twoscale.model.kernels import MULTIPLE, Linear
 from twoscale.model.noise import EvaluationNoise
@@ -28,8 +43,8 @@ class DecoderOptions:
 
     Attributes:
         kv_slots: Loop steps share this many slots of the cache; None: each has its own.
-        warm_start: Start a token that is fed in each group from the state with which the token before left it
-            (Geiping et al.). Tokens of a prompt still start as in training.
+        warm_start: Start a token that is fed in each group from the state with which the token
+            before left it (Geiping et al.). Tokens of a prompt still start as in training.
         replay: Tokens that are fed one by one loop through `CapturedLoops`. None: on CUDA only.
         compile: Loop steps are compiled before `replay` captures them.
         readout: "head" or "remaining_layers", see `twoscale.exits.contract`.
@@ -65,14 +80,24 @@ class Decoder:
         seed: int,
         options: DecoderOptions = DEFAULTS,
     ) -> None:
-        self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
-        self._rows_model = with_method(model, "forward_rows")  # for a few tokens at once, such as drafts
+        self.model, self.criterion, self.max_loops, self.options = (
+            model,
+            criterion,
+            max_loops,
+            options,
+        )
+        self._rows_model = with_method(
+            model, "forward_rows"
+        )  # for a few tokens at once, such as drafts
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
         self.noise = EvaluationNoise.of(config, seed, [0])
         self._noise_arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (T, C)
-        # group -> exit states (T, C) of the tokens so far: the next token's initial state if that is warm
-        self._exit_states = [like.new_zeros(config.context_length, config.hidden_size) for _ in config.groups]
+        # group -> exit states (T, C) of the tokens so far: the next token's initial state if that
+        # is warm
+        self._exit_states = [
+            like.new_zeros(config.context_length, config.hidden_size) for _ in config.groups
+        ]
         self._positions = torch.arange(config.context_length, device=like.device)
         self.position = 0
         with torch.inference_mode():
@@ -89,29 +114,37 @@ class Decoder:
 
     @torch.inference_mode()
     def reset(self, criterion: ExitCriterion | None = None, sequence: int | None = None) -> None:
-        """Start a new text, with another criterion and the noise of another held-out sequence if they are given."""
+        """Start a new text, with another criterion and the noise of another held-out sequence if
+        they are given.
+        """
         self.position = 0
         if criterion is not None:
             self.criterion = criterion
             self._loops.prepare(criterion)
         if self._loops.masks:
             self.cache.clear()
-        if sequence is not None and sequence not in self.noise.sequences:  # arrays of the same one stay
+        if (
+            sequence is not None and sequence not in self.noise.sequences
+        ):  # arrays of the same one stay
             self.noise = EvaluationNoise.of(self.model.config, self.noise.seed, [sequence])
             self._noise_arrays.clear()
 
     def rewind(self, position: int) -> None:
-        """Remove the tokens from `position` on. Their rows in the cache are overwritten before they are read."""
+        """Remove the tokens from `position` on. Their rows in the cache are overwritten before they
+        are read.
+        """
         if not 0 <= position <= self.position:
             raise ValueError(f"{position} is not a position between 0 and {self.position}")
         self.position = position
 
     @torch.inference_mode()
-    def feed(self, token: int, evaluations: Sequence[int] | None = None) -> tuple[Tensor, list[int]]:
+    def feed(
+        self, token: int, evaluations: Sequence[int] | None = None
+    ) -> tuple[Tensor, list[int]]:
         """Logits (V,) after one more token, and the evaluations of each group.
 
-        With `evaluations`, at least 1 each, each group runs that many loop steps without the criterion: the baseline of
-        the latency benchmark.
+        With `evaluations`, at least 1 each, each group runs that many loop steps without the
+        criterion: the baseline of the latency benchmark.
         """
         logits, exits = self._feed_one(token, self.options.warm_start, evaluations)
         return logits, [one.evaluations for one in exits]
@@ -121,7 +154,8 @@ class Decoder:
         """Logits (N, V) after each of N more tokens, computed in parallel, and their counts."""
         if self.shares_slots:
             raise InputError(
-                f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected one slot per loop "
+                f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected"
+                f" one slot per loop "
                 "step for positions computed in parallel; feed the tokens one by one."
             )
         model = self._rows_model if len(tokens) < MULTIPLE else self.model
@@ -129,7 +163,9 @@ class Decoder:
         self._check_room(len(tokens))
         batch, rows = self._as_tensor(tokens), slice(self.position, self.position + len(tokens))
         positions = self._positions[None, rows]
-        hidden, exits = read_parallel(engine, self.cache, batch, positions, rows.stop, self._noise_rows)
+        hidden, exits = read_parallel(
+            engine, self.cache, batch, positions, rows.stop, self._noise_rows
+        )
         for states, one in zip(self._exit_states, exits, strict=True):
             states[rows] = one.states[0]
         self.position = rows.stop
@@ -137,7 +173,9 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
-        """Read a prompt of N tokens, in parallel where possible: logits (N, V) after each and counts (G, 1, N)."""
+        """Read a prompt of N tokens, in parallel where possible: logits (N, V) after each and
+        counts (G, 1, N).
+        """
         if not self.is_sequential:
             return self.feed_parallel(tokens)
         logits, exits = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
@@ -150,7 +188,8 @@ class Decoder:
         self, token: int, warm: bool, evaluations: Sequence[int] | None = None
     ) -> tuple[Tensor, list[TokenExit]]:
         self._check_room(1)
-        # the model of `loops` computes the same as `self.model`, on the CPU with less host work for one row
+        # the model of `loops` computes the same as `self.model`, on the CPU with less host work for
+        # one row
         loops, model, exits = self._loops, self._loops.model, []
         ids = self._as_tensor([token])
         loops.start(self.position, ids[0], self._noise_rows)
@@ -162,15 +201,20 @@ class Decoder:
                 x = model.init_state(index, entered, self._noise_rows)
             if evaluations:  # nothing is decided
                 loops_of = evaluations[index]
-                exits.append(TokenExit(loops.fixed(index, entered, x, loops_of), loops_of, loops_of))
+                exits.append(
+                    TokenExit(loops.fixed(index, entered, x, loops_of), loops_of, loops_of)
+                )
             else:
-                # k, x^{k+1} and the decision on it, for k = 0, 1, …; eager loops compute a step when it is taken from
-                # here, captured ones are ahead of it, and `cache.fill` overwrites what these wrote
+                # k, x^{k+1} and the decision on it, for k = 0, 1, …; eager loops compute a step
+                # when it is taken from here, captured ones are ahead of it, and `cache.fill`
+                # overwrites what these wrote
                 decided = loops.decided(self.criterion, index, entered, x)
                 exits.append(first_exit(decided, self.criterion.of_group(index), x, self.max_loops))
             # at the loop steps that this token did not take, later tokens find its last evaluation
             self.cache.fill(model.config.groups[index], 0, self.position, exits[-1].evaluations)
-            if self.options.warm_start:  # a copy, because captured loops give the next state in the same memory
+            if (
+                self.options.warm_start
+            ):  # a copy, because captured loops give the next state in the same memory
                 self._exit_states[index][self.position] = exits[-1].state[0]
             return model.finish(index, exits[-1].state)
 
@@ -180,29 +224,40 @@ class Decoder:
         return model.readout(hidden)[0], exits
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
-        """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are drawn once."""
+        """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are
+        drawn once.
+        """
         if (group, k) not in self._noise_arrays:
             self._noise_arrays[group, k] = self.noise.rows(group, k, like.shape[-1], like)[0]
-        return self._noise_arrays[group, k][self.position : self.position + like.shape[-2]].view_as(like)
+        return self._noise_arrays[group, k][self.position : self.position + like.shape[-2]].view_as(
+            like
+        )
 
     def _check_room(self, count: int) -> None:
         room = self.model.config.context_length
         if self.position + count > room:
             raise InputError(
-                f"text: found {self.position + count} tokens, expected at most model.context_length = {room}."
+                f"text: found {self.position + count} tokens, expected at most"
+                f" model.context_length = {room}."
             )
 
     def _as_tensor(self, tokens: Sequence[int]) -> Tensor:
-        host = torch.tensor(tokens, dtype=torch.int64)[None]  # (1, N), copied without a wait for the device
-        return host.pin_memory().to(self._positions.device, non_blocking=True) if self._positions.is_cuda else host
+        host = torch.tensor(tokens, dtype=torch.int64)[
+            None
+        ]  # (1, N), copied without a wait for the device
+        return (
+            host.pin_memory().to(self._positions.device, non_blocking=True)
+            if self._positions.is_cuda
+            else host
+        )
 
 
 @torch.inference_mode()
 def evaluate_by_position(
     decoder: Decoder, tokens: Tensor, criterion: ExitCriterion, sequences: Sequence[int]
 ) -> tuple[Tensor, LoopCounts]:
-    """`parallel.evaluate` through the cache, one of the `sequences` (B,) after another: slower, but it also works with
-    shared slots and with criteria that read out through the remaining layers.
+    """`parallel.evaluate` through the cache, one of the `sequences` (B,) after another: slower, but
+    it also works with shared slots and with criteria that read out through the remaining layers.
     """
     logits, counts = [], []
     for row, sequence in zip(tokens, sequences, strict=True):
@@ -210,28 +265,39 @@ def evaluate_by_position(
         row_logits, row_counts = decoder.prefill(row.tolist())
         logits.append(row_logits)
         counts.append(row_counts)
-    parts = (torch.cat([getattr(count, name) for count in counts], dim=1) for name in vars(counts[0]))
+    parts = (
+        torch.cat([getattr(count, name) for count in counts], dim=1) for name in vars(counts[0])
+    )
     return torch.stack(logits), LoopCounts(*parts)
 
 
 @torch.inference_mode()
-def evaluate_planned(decoder: Decoder, tokens: Tensor, plan: Tensor, sequences: Sequence[int]) -> Tensor:
-    """Logits (B, T, V) of `tokens` (B, T) with the evaluations of `plan` (G, B, T), through the cache."""
+def evaluate_planned(
+    decoder: Decoder, tokens: Tensor, plan: Tensor, sequences: Sequence[int]
+) -> Tensor:
+    """Logits (B, T, V) of `tokens` (B, T) with the evaluations of `plan` (G, B, T), through the
+    cache.
+    """
     logits = []
-    for row, evaluations, sequence in zip(tokens.tolist(), plan.permute(1, 2, 0).tolist(), sequences, strict=True):
+    for row, evaluations, sequence in zip(
+        tokens.tolist(), plan.permute(1, 2, 0).tolist(), sequences, strict=True
+    ):
         decoder.reset(sequence=sequence)
-        logits.append(torch.stack([decoder.feed(*token)[0] for token in zip(row, evaluations, strict=True)]))
+        logits.append(
+            torch.stack([decoder.feed(*token)[0] for token in zip(row, evaluations, strict=True)])
+        )
     return torch.stack(logits)
 
 
-# --- the layers of one token -----------------------------------------------------------------------------------------
+# --- the layers of one token ----------------------------------------------------------------------
 
 
 class EagerLoops:
     """The layers of one token: the host starts each loop step and decides before the next.
 
-    `CapturedLoops` has the same methods and attributes: the model for everything else that decoding computes of one
-    token, the position of the token (1,), and whether attention `masks` the context, so the cache has to be finite.
+    `CapturedLoops` has the same methods and attributes: the model for everything else that decoding
+    computes of one token, the position of the token (1,), and whether attention `masks` the
+    context, so the cache has to be finite.
     """
 
     masks = False
@@ -252,10 +318,16 @@ class EagerLoops:
     def layer(self, number: int, hidden: Tensor) -> Tensor:
         return self.model.unlooped_layer(number, hidden, self._attend)
 
-    def decided(self, criterion: ExitCriterion, group: int, entered: Tensor, x: Tensor) -> Iterator[Decided]:
-        """The loop steps of the token that enters a group (1, C) with the state x (1, C), and their decisions."""
+    def decided(
+        self, criterion: ExitCriterion, group: int, entered: Tensor, x: Tensor
+    ) -> Iterator[Decided]:
+        """The loop steps of the token that enters a group (1, C) with the state x (1, C), and their
+        decisions.
+        """
         criterion = criterion.of_group(group)
-        decisions = Decisions(criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend))
+        decisions = Decisions(
+            criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend)
+        )
         for k, x_new in enumerate(self._states(group, entered, x, self._max_loops)):
             should_exit = decisions.update(x_new)
             yield k, decisions.result(x_new), should_exit
@@ -267,18 +339,28 @@ class EagerLoops:
     def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
         """A call that computes one loop step only."""
         injected = self.model.project_input(group, entered)
-        return lambda: self.model.recur(group, 0, x, injected, self._cache.attend(0, self._position, self._token))
+        return lambda: self.model.recur(
+            group, 0, x, injected, self._cache.attend(0, self._position, self._token)
+        )
 
     def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
         """A call that decides on the state x (1, C) once more."""
-        return one_check(criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend))
+        return one_check(
+            criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend)
+        )
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[Tensor]:
         """x^1 … x^loops (1, C); a step is computed when its state is taken."""
         recur, add_noise, attend = self.model.recur, self.model.add_noise, self._cache.attend
         injected = self.model.project_input(group, entered)  # the same at every step
         for k in range(loops):
-            x = recur(group, k, add_noise(group, k, x, self._noise), injected, attend(k, self._position, self._token))
+            x = recur(
+                group,
+                k,
+                add_noise(group, k, x, self._noise),
+                injected,
+                attend(k, self._position, self._token),
+            )
             yield x
 
 
@@ -288,51 +370,67 @@ def make_loops(
     """The loops that compute the layers of one token, as the options and the device allow."""
     replay = any_weight(model).is_cuda if options.replay is None else options.replay
     if replay:
-        return CapturedLoops(model, cache, max_loops, options.readout, options.compile, options.steps_per_graph)
+        return CapturedLoops(
+            model, cache, max_loops, options.readout, options.compile, options.steps_per_graph
+        )
     return EagerLoops(model, cache, max_loops, options.readout)
 
 
-# --- copies of a model for the CPU, where the layout of weights and the host work of a few rows count ----------------
+# --- copies of a model for the CPU
 
 MAX_COPIED_BYTES = 2**30  # a larger model keeps its layout, because copies take memory
 M = TypeVar("M", bound=nn.Module)
 
 
 def by_columns(model: LoopedModel) -> LoopedModel:
-    """A model whose linear weights are stored by columns where a product with one row is then faster.
+    """A model whose linear weights are stored by columns where a product with one row is then
+    faster.
 
-    These weights are copies; everything else is shared. A model on another device than the CPU, or whose copies would
-    take more than `MAX_COPIED_BYTES`, is returned as it is.
+    These weights are copies; everything else is shared. A model on another device than the CPU, or
+    whose copies would take more than `MAX_COPIED_BYTES`, is returned as it is.
     """
     if not isinstance(model, nn.Module) or not any_weight(model).is_cpu:
         return model
 
     def is_faster(module: nn.Module) -> TypeGuard[nn.Linear]:
-        # measured at hidden sizes 64 to 768: 10 to 40 % faster, but slower for the projection from 4C to C
+        # measured at hidden sizes 64 to 768: 10 to 40 % faster, but slower for the projection from
+        # 4C to C
         return isinstance(module, nn.Linear) and module.in_features <= 2 * module.out_features
 
     def store(module: nn.Module) -> None:
         if is_faster(module):
-            module.weight = nn.Parameter(module.weight.detach().t().contiguous().t(), requires_grad=False)
+            module.weight = nn.Parameter(
+                module.weight.detach().t().contiguous().t(), requires_grad=False
+            )
 
     copied = sum(module.weight.nbytes for module in model.modules() if is_faster(module))
     return _copied(model, store, {}) if copied <= MAX_COPIED_BYTES else model
 
 
 def with_method(model: LoopedModel, method: str) -> LoopedModel:
-    """A model that shares all weights with `model` and has less host work: "forward_row" for one row (1, C), or
-    "forward_rows" for a few (N, C), in place of `forward` where a module has the method.
+    """A model that shares all weights with `model` and has less host work: "forward_row" for one
+    row (1, C), or "forward_rows" for a few (N, C), in place of `forward` where a module has the
+    method.
 
-    Submodules and parameters are plain attributes and lists of modules are tuples, because `nn.Module` takes half a
-    microsecond for each lookup, and linear layers are prepared (`Linear.prepare`). For the CPU, float32 and float64,
-    without gradient; another model is returned as it is.
+    Submodules and parameters are plain attributes and lists of modules are tuples, because
+    `nn.Module` takes half a microsecond for each lookup, and linear layers are prepared
+    (`Linear.prepare`). For the CPU, float32 and float64, without gradient; another model is
+    returned as it is.
     """
     like = any_weight(model)
-    if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in (torch.float32, torch.float64):
+    if (
+        not isinstance(model, nn.Module)
+        or not like.is_cpu
+        or like.dtype not in (torch.float32, torch.float64)
+    ):
         return model
 
     def prepare(module: nn.Module) -> None:
-        lists = {name: tuple(child) for name, child in module._modules.items() if isinstance(child, nn.ModuleList)}
+        lists = {
+            name: tuple(child)
+            for name, child in module._modules.items()
+            if isinstance(child, nn.ModuleList)
+        }
         module.__dict__ |= module._modules | module._parameters | lists
         if hasattr(module, method):
             module.forward = getattr(module, method)
@@ -343,10 +441,15 @@ def with_method(model: LoopedModel, method: str) -> LoopedModel:
 
 
 def _copied(module: M, change: Callable[[nn.Module], None], copies: dict[nn.Module, Any]) -> M:
-    """A copy of a tree of modules that shares tensors and hooks, after `change` of each of its modules."""
+    """A copy of a tree of modules that shares tensors and hooks, after `change` of each of its
+    modules.
+    """
     if module not in copies:
         new = copies[module] = copy.copy(module)
-        children = {name: child and _copied(child, change, copies) for name, child in module._modules.items()}
+        children = {
+            name: child and _copied(child, change, copies)
+            for name, child in module._modules.items()
+        }
         new.__dict__ |= {"_modules": children, "_parameters": dict(module._parameters)}
         change(new)
     return copies[module]

@@ -1,4 +1,6 @@
-"""Held-out texts and texts of a user under the exit criteria of a config or a call, or at fixed loop counts."""
+"""Held-out texts and texts of a user under the exit criteria of a config or a call, or at fixed
+loop counts.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ OperatingPoint = tuple[str, float]  # criterion, threshold
 
 
 def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
-    return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
+    return [
+        (name, threshold)
+        for name, entry in exits.criteria.items()
+        for threshold in entry.thresholds
+    ]
 
 
 def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
@@ -45,14 +51,18 @@ def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
 
 
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
-    """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
+    """A decoder with the cache, the readout and the captured steps of the config, under full
+    loops.
+    """
     model, full = checkpoint.model, criteria.make_criterion("fixed", exits.max_loops)
     return Decoder(model, full, exits.max_loops, checkpoint.seed, decoder_options(model, exits))
 
 
 def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
     replay = exits.cuda_graphs and any_weight(model).is_cuda
-    return DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile)
+    return DecoderOptions(
+        kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile
+    )
 
 
 class TextEvaluator:
@@ -67,7 +77,9 @@ class TextEvaluator:
         return make_decoder(self.checkpoint, self.exits)
 
     def is_parallel(self, criterion: ExitCriterion) -> bool:
-        shares_slots = distinct_slots(self.exits.kv_slots, self.exits.max_loops) < self.exits.max_loops
+        shares_slots = (
+            distinct_slots(self.exits.kv_slots, self.exits.max_loops) < self.exits.max_loops
+        )
         return not (shares_slots or is_sequential(criterion, self.exits.readout))
 
     def batch_size(self, criterion: ExitCriterion) -> int:
@@ -80,7 +92,9 @@ class TextEvaluator:
         return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
 
     def evaluate_planned(self, plan: Tensor, text: HeldOut) -> Tensor:
-        """Logits (B, T, V) of B held-out sequences whose tokens take the evaluations of `plan` (G, B, T)."""
+        """Logits (B, T, V) of B held-out sequences whose tokens take the evaluations of `plan` (G,
+        B, T).
+        """
         planned = Planned(plan.to(self.checkpoint.device))
         if self.is_parallel(planned):
             return evaluate_parallel(self.checkpoint, planned, text, self.exits.max_loops)[0]
@@ -92,20 +106,23 @@ def evaluate_parallel(
 ) -> tuple[Tensor, LoopCounts]:
     """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
     noise = checkpoint.noise(text.sequences)
-    return parallel.evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
+    return parallel.evaluate(
+        checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise
+    )
 
 
-# --- a user's text, from Python ---------------------------------------------------------------------------------------
+# --- a user's text, from Python -------------------------------------------------------------------
 
 
 def make_criterion(name: str, threshold: float) -> ExitCriterion:
     """A built-in exit criterion at a threshold.
 
     Args:
-        name: Name of the criterion, such as "acceleration" (Algorithm 1), "step_norm", "kl", or "fixed" (the
-            same number of loop steps for all tokens). The error for an unknown name lists all names.
-        threshold: τ, in the unit of the criterion's statistic: that of the states for norms, nats for "kl", and a
-            whole number of loop steps for "fixed".
+        name: Name of the criterion, such as "acceleration" (Algorithm 1), "step_norm", "kl", or
+            "fixed" (the same number of loop steps for all tokens). The error for an unknown name
+            lists all names.
+        threshold: τ, in the unit of the criterion's statistic: that of the states for norms, nats
+            for "kl", and a whole number of loop steps for "fixed".
 
     Raises:
         InputError: for an unknown name, or a threshold that is not a number above 0.
@@ -119,7 +136,10 @@ def make_criterion(name: str, threshold: float) -> ExitCriterion:
 
 
 def evaluate(
-    run: TrainedRun, text: str | Sequence[int] | Tensor, criterion: ExitCriterion, max_loops: int = 30
+    run: TrainedRun,
+    text: str | Sequence[int] | Tensor,
+    criterion: ExitCriterion,
+    max_loops: int = 30,
 ) -> pd.DataFrame:
     """Exits and quality of each token of a text, when each token loops until the criterion fires.
 
@@ -132,17 +152,19 @@ def evaluate(
         max_loops: Maximum number of loop steps of a token in a group.
 
     Returns:
-        One row for each token and looped group: sequence, position (0 … T - 1), token (its text), group (such as
-        "5-6"), loop_steps (of the state with which the token leaves the group), evaluations (the cost, one more if the
-        criterion discards the last step), and ce, the cross-entropy of the next token in nats, equal for all groups;
-        NaN at the end of a sequence.
+        One row for each token and looped group: sequence, position (0 … T - 1), token (its text),
+            group (such as
+        "5-6"), loop_steps (of the state with which the token leaves the group), evaluations (the
+        cost, one more if the criterion discards the last step), and ce, the cross-entropy of the
+        next token in nats, equal for all groups; NaN at the end of a sequence.
 
     Raises:
-        InputError: for a text that is longer than the context, wrong token ids, a model without looped groups, and a
-            criterion that breaks its contract.
+        InputError: for a text that is longer than the context, wrong token ids, a model without
+            looped groups, and a criterion that breaks its contract.
 
     Example:
-        >>> exits = twoscale.evaluate(run, "Return the value", twoscale.make_criterion("acceleration", 0.01))
+        >>> criterion = twoscale.make_criterion("acceleration", 0.01)
+        >>> exits = twoscale.evaluate(run, "Return the value", criterion)
         >>> exits.groupby("group")[["evaluations", "ce"]].mean()
     """
     import pandas as pd
@@ -150,15 +172,20 @@ def evaluate(
     tokens, labels = run.context(text), run.model.config.group_labels
     if not isinstance(criterion, ExitCriterion):
         raise InputError(
-            f'criterion: found {criterion!r}, expected one such as twoscale.make_criterion("acceleration", 0.01).'
+            f"criterion: found {criterion!r}, expected one such as"
+            f' twoscale.make_criterion("acceleration", 0.01).'
         )
     if type(max_loops) is not int or max_loops < 1:
         raise InputError(f"max_loops: found {max_loops!r}, expected a whole number of at least 1.")
     if isinstance(criterion, Fixed):
         check_threshold("fixed", criterion.threshold, max_loops, "threshold of fixed", "max_loops")
     if not labels:
-        raise InputError("model: found no looped group, expected at least one, because tokens exit from loops.")
-    logits, counts = parallel.evaluate(run.model, tokens, criterion, max_loops, run.noise(range(len(tokens))))
+        raise InputError(
+            "model: found no looped group, expected at least one, because tokens exit from loops."
+        )
+    logits, counts = parallel.evaluate(
+        run.model, tokens, criterion, max_loops, run.noise(range(len(tokens)))
+    )
     losses = torch.full(tokens.shape, torch.nan, dtype=torch.float64)  # (B, T)
     losses[:, :-1] = cross_entropies(logits[:, :-1], tokens[:, 1:]).cpu()
     # rows in the order of sequences, positions and groups
@@ -170,7 +197,10 @@ def evaluate(
         "token": [words[token] for token in tokens.flatten().tolist() for _ in labels],
         "group": [*labels] * (batch * length),
     }
-    columns |= {name: values.permute(1, 2, 0).flatten().numpy(force=True) for name, values in vars(counts).items()}
+    columns |= {
+        name: values.permute(1, 2, 0).flatten().numpy(force=True)
+        for name, values in vars(counts).items()
+    }
     return pd.DataFrame(columns | {"ce": losses.flatten().numpy().repeat(groups)})
 
 
@@ -179,11 +209,17 @@ def measure_fixed_loops(job: CheckpointJob) -> None:
     """Write the table "scaling_quality"."""
     scaling = job.config.scaling
     text = job.held_out(job.config.sequences)
-    job.write("scaling_quality", measure_scaling(job.checkpoint(scaling.dtype), text, scaling), "quality")
+    job.write(
+        "scaling_quality", measure_scaling(job.checkpoint(scaling.dtype), text, scaling), "quality"
+    )
 
 
-def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig) -> Iterator[Row]:
-    """Rows of the table "scaling_quality": held-out sequences with every group at each loop count."""
+def measure_scaling(
+    checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig
+) -> Iterator[Row]:
+    """Rows of the table "scaling_quality": held-out sequences with every group at each loop
+    count.
+    """
     label = f"scaling of iteration {checkpoint.iteration}"
     with meter(label, len(scaling.loops) * text.inputs.numel(), "tokens") as bar:
         for loops in scaling.loops:

@@ -1,11 +1,13 @@
-"""Generate text from the last checkpoint of a run, or from a published model, under an exit criterion.
+"""Generate text from the last checkpoint of a run, or from a published model, under an exit
+criterion.
 
     python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 
-The text goes to standard output as it is generated, speed and loops to standard error. Tokens are sampled at
-temperature 0.8 with a fixed seed, because the greedy text of a small model repeats itself; --temperature 0 is greedy.
-The config is not read: the checkpoint carries the model's config. With --speculative some tokens are drafted with few
-loop steps and verified in one parallel pass; the text stays the same.
+The text goes to standard output as it is generated, speed and loops to standard error. Tokens are
+sampled at temperature 0.8 with a fixed seed, because the greedy text of a small model repeats
+itself; --temperature 0 is greedy. The config is not read: the checkpoint carries the model's
+config. With --speculative some tokens are drafted with few loop steps and verified in one parallel
+pass; the text stays the same.
 """
 
 import argparse
@@ -39,9 +41,11 @@ TEMPERATURE = 0.8
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen: greedy at temperature 0, otherwise at random as a function of (seed, position).
+    """How a token is chosen: greedy at temperature 0, otherwise at random as a function of (seed,
+    position).
 
-    top_k keeps the k most likely tokens; of these top_p keeps the fewest whose probabilities sum to at least p.
+    top_k keeps the k most likely tokens; of these top_p keeps the fewest whose probabilities sum to
+    at least p.
     """
 
     temperature: float = 0.0
@@ -51,7 +55,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise InputError(f"temperature: found {self.temperature}, expected a number of at least 0.")
+            raise InputError(
+                f"temperature: found {self.temperature}, expected a number of at least 0."
+            )
         if self.top_k is not None and self.top_k < 1:
             raise InputError(f"top_k: found {self.top_k}, expected at least 1.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -60,8 +66,8 @@ class Sampling:
     def choose(self, logits: Tensor, position: int) -> int:
         """The token at `position`, from the logits (V,) after the one before.
 
-        The largest of log-probability plus Gumbel noise is a sample. The noise is that of the position, so a draft that
-        is nearly right mostly draws the same token as the full model.
+        The largest of log-probability plus Gumbel noise is a sample. The noise is that of the
+        position, so a draft that is nearly right mostly draws the same token as the full model.
         """
         if self.temperature == 0:
             return int(logits.argmax())
@@ -85,12 +91,14 @@ class NewToken(NamedTuple):
 
 @dataclass
 class Speculation:
-    """Self-speculative decoding (Geiping et al., their §6): drafts of `length` tokens under a cheap criterion.
+    """Self-speculative decoding (Geiping et al., their §6): drafts of `length` tokens under a cheap
+    criterion.
 
-    The decoder then reads all of them again under its own criterion in one parallel pass, and keeps the drafts that it
-    would have chosen itself. The draft shares weights and cache with the full model, because a token with few loops
-    reads the keys and values that earlier tokens had after as few. The text is the one without drafts, token for token,
-    up to rounding. Counted are drafts and those of them that were kept.
+    The decoder then reads all of them again under its own criterion in one parallel pass, and keeps
+    the drafts that it would have chosen itself. The draft shares weights and cache with the full
+    model, because a token with few loops reads the keys and values that earlier tokens had after as
+    few. The text is the one without drafts, token for token, up to rounding. Counted are drafts and
+    those of them that were kept.
     """
 
     criterion: ExitCriterion
@@ -102,7 +110,9 @@ class Speculation:
         if self.length < 1:
             raise InputError(f"drafts: found {self.length}, expected at least 1 drafted token.")
 
-    def next_tokens(self, decoder: Decoder, pending: int, most: int, sampling: Sampling) -> list[NewToken]:
+    def next_tokens(
+        self, decoder: Decoder, pending: int, most: int, sampling: Sampling
+    ) -> list[NewToken]:
         """From 1 to `most` tokens that follow `pending`, which is not fed yet."""
         start = decoder.position  # the position of `pending`
         full, decoder.criterion = decoder.criterion, self.criterion
@@ -111,15 +121,18 @@ class Speculation:
             row, _ = decoder.feed(drafts[-1] if drafts else pending)
             drafts.append(sampling.choose(row, decoder.position))
         decoder.criterion = full
-        # read the same positions again under the full criterion, in one pass, which overwrites their keys and values
+        # read the same positions again under the full criterion, in one pass, which overwrites
+        # their keys and values
         decoder.rewind(start)
-        # row i: logits after `pending` and the first i drafts, from which the full criterion's own choice follows
+        # row i: logits after `pending` and the first i drafts, from which the full criterion's own
+        # choice follows
         logits, counts = decoder.feed_parallel([pending, *drafts])
         new: list[NewToken] = []
         for row, evaluations in zip(logits, counts.evaluations[:, 0].T.tolist(), strict=True):
             new.append(NewToken(sampling.choose(row, start + 1 + len(new)), tuple(evaluations)))
             i = len(new) - 1
-            # the rows after a wrong draft follow another text; its row has given the right token in its place
+            # the rows after a wrong draft follow another text; its row has given the right token in
+            # its place
             if i == len(drafts) or drafts[i] != new[-1].id:
                 break
         # `pending` and the accepted drafts stay in the cache; new[-1] is the next `pending`
@@ -139,20 +152,29 @@ def generate(
 ) -> Iterator[NewToken]:
     """Up to `max_new_tokens` tokens after `prompt`, one by one; an end of text is the last one.
 
-    The text stops where it fills the model's context. The prompt is read under the decoder's criterion too.
+    The text stops where it fills the model's context. The prompt is read under the decoder's
+    criterion too.
     """
     room = decoder.model.config.context_length
     if not prompt:
         raise InputError("prompt: found no token, expected at least one.")
     if len(prompt) >= room:
         raise InputError(
-            f"prompt: found {len(prompt)} tokens, expected at most {room - 1}, one fewer than model.context_length = "
+            f"prompt: found {len(prompt)} tokens, expected at most {room - 1}, one fewer than"
+            f" model.context_length = "
             f"{room}."
         )
     if speculation is not None and (decoder.options.warm_start or decoder.is_sequential):
-        key = "warm_start" if decoder.options.warm_start else "kv_slots" if decoder.shares_slots else "readout"
+        key = (
+            "warm_start"
+            if decoder.options.warm_start
+            else "kv_slots"
+            if decoder.shares_slots
+            else "readout"
+        )
         raise InputError(
-            f"{key}: found {getattr(decoder.options, key)} together with drafts, expected the default, because drafts "
+            f"{key}: found {getattr(decoder.options, key)} together with drafts, expected the"
+            f" default, because drafts "
             "are verified in parallel."
         )
     decoder.reset()
@@ -177,7 +199,7 @@ def generate(
     return new_tokens()
 
 
-# --- command line ----------------------------------------------------------------------------------------------------
+# --- command line ---------------------------------------------------------------------------------
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -186,32 +208,45 @@ def main(arguments: argparse.Namespace) -> None:
         arguments.max_loops = published.description.loops if published else MAX_LOOPS
     for option in ("tokens", "max_loops", "draft_loops"):
         if (found := getattr(arguments, option)) < 1:
-            raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
+            raise InputError(
+                f"option --{option.replace('_', '-')}: found {found}, expected at least 1."
+            )
     if arguments.device == "cuda":
         check_cuda("option --device")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    # where the locale is not UTF-8, bytes of the command line are surrogates, which no tokenizer reads
+    # where the locale is not UTF-8, bytes of the command line are surrogates, which no tokenizer
+    # reads
     prompts = [os.fsencode(prompt).decode(errors="replace") for prompt in arguments.prompt]
     run = open_model(arguments, prompts)
     readout = published.readout if published else "head"
-    options = DecoderOptions(kv_slots=arguments.kv_slots, warm_start=arguments.warm_start, readout=readout)
+    options = DecoderOptions(
+        kv_slots=arguments.kv_slots, warm_start=arguments.warm_start, readout=readout
+    )
     decoder = Decoder(run.model, parse_criterion(arguments), arguments.max_loops, run.seed, options)
-    cast(TextIOWrapper, sys.stdout).reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
+    cast(TextIOWrapper, sys.stdout).reconfigure(
+        errors="replace"
+    )  # a terminal without UTF-8 shows question marks
     for prompt in prompts:
         print_text(run, decoder, prompt, arguments)
 
 
-def print_text(run: TrainedRun, decoder: Decoder, prompt: str, arguments: argparse.Namespace) -> None:
+def print_text(
+    run: TrainedRun, decoder: Decoder, prompt: str, arguments: argparse.Namespace
+) -> None:
     """Continue a prompt: the text goes to standard output, speed and loops to standard error."""
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
     speculation = None
     if arguments.speculative is not None:
-        speculation = Speculation(make_criterion("fixed", arguments.draft_loops), arguments.speculative)
+        speculation = Speculation(
+            make_criterion("fixed", arguments.draft_loops), arguments.speculative
+        )
     ids, end = run.tokenizer.encode(prompt), run.tokenizer.end_of_text
     started = time.perf_counter()
     new_tokens = generate(decoder, ids, arguments.tokens, sampling, end, speculation)
-    utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")  # an incomplete character waits for its last byte
+    utf8 = codecs.getincrementaldecoder("utf-8")(
+        errors="replace"
+    )  # an incomplete character waits for its last byte
     tokens, times = [], []
 
     def show(text: str) -> None:
@@ -232,7 +267,8 @@ def print_text(run: TrainedRun, decoder: Decoder, prompt: str, arguments: argpar
     elif len(tokens) < arguments.tokens:
         room = run.model.config.context_length
         reason = (
-            f"after {len(tokens)} of {arguments.tokens} tokens, because the text fills the model's context of {room}"
+            f"after {len(tokens)} of {arguments.tokens} tokens, because the text fills the"
+            f" model's context of {room}"
         )
     else:
         reason = f"after {arguments.tokens} tokens, as set by --tokens"
@@ -240,7 +276,11 @@ def print_text(run: TrainedRun, decoder: Decoder, prompt: str, arguments: argpar
     if len(tokens) > 1:
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"
     if labels := run.model.config.group_labels:
-        means = torch.tensor([token.evaluations for token in tokens], dtype=torch.float64).mean(0).tolist()
+        means = (
+            torch.tensor([token.evaluations for token in tokens], dtype=torch.float64)
+            .mean(0)
+            .tolist()
+        )
         per_group = (f"{mean:.2f} in {label}" for label, mean in zip(labels, means, strict=True))
         facts["evaluations per token"] = ", ".join(per_group)
     if speculation is not None:
@@ -275,24 +315,60 @@ def parse_criterion(arguments: argparse.Namespace) -> ExitCriterion:
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = options.add_argument
     model = options.add_mutually_exclusive_group(required=True)
     model.add_argument("--run", help="name of a trained run")
-    model.add_argument("--model", type=Path, metavar="FOLDER", help="folder of a published model (docs/models.md)")
-    add("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
+    model.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="folder of a published model (docs/models.md)"
+    )
+    add(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        help="folder of the runs (default: results)",
+    )
     add("--prompt", required=True, nargs="+", help="texts to continue, one after another")
-    add("--tokens", type=int, default=100, help="maximum number of tokens to generate (default: 100)")
+    add(
+        "--tokens",
+        type=int,
+        default=100,
+        help="maximum number of tokens to generate (default: 100)",
+    )
     add("--criterion", default="fixed", help="exit criterion (default: fixed, all loops)")
-    add("--criterion-file", metavar="FILE", help="Python file with your criterion; --criterion then names its class")
+    add(
+        "--criterion-file",
+        metavar="FILE",
+        help="Python file with your criterion; --criterion then names its class",
+    )
     add("--tau", type=float, help="threshold of the criterion")
-    add("--max-loops", type=int, help=f"maximum loops per group (default: {MAX_LOOPS}; as published with --model)")
-    add("--temperature", type=float, default=TEMPERATURE, help=f"(default: {TEMPERATURE}); 0 is greedy")
+    add(
+        "--max-loops",
+        type=int,
+        help=f"maximum loops per group (default: {MAX_LOOPS}; as published with --model)",
+    )
+    add(
+        "--temperature",
+        type=float,
+        default=TEMPERATURE,
+        help=f"(default: {TEMPERATURE}); 0 is greedy",
+    )
     add("--top-k", type=int, metavar="K", help="sample among the K most likely tokens")
-    add("--top-p", type=float, metavar="P", help="sample among the most likely tokens with total probability P")
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="sample among the most likely tokens with total probability P",
+    )
     add("--seed", type=int, default=0, help="sampling seed; the same seed gives the same text")
     add("--kv-slots", type=int, metavar="M", help="number M of cache slots that loop steps share")
-    add("--warm-start", action="store_true", help="start each token from the state of the previous one")
+    add(
+        "--warm-start",
+        action="store_true",
+        help="start each token from the state of the previous one",
+    )
     add("--speculative", type=int, metavar="N", help="draft N tokens, then verify them in one pass")
     add("--draft-loops", type=int, default=4, help="loops of a drafted token (default: 4)")
     add("--show-loops", action="store_true", help="print the loops of each group after each token")

@@ -1,16 +1,20 @@
-"""What exit criteria are compared with: exits of the same cost without knowledge, and an oracle's with hindsight.
+"""What exit criteria are compared with: exits of the same cost without knowledge, and an oracle's
+with hindsight.
 
-A criterion is worth its checks only if it knows which tokens to spend loop steps on. Cost-matched exits take exactly
-the evaluations that the criterion took on the same text, in every group, and run through the same causal engine:
+A criterion is worth its checks only if it knows which tokens to spend loop steps on. Cost-matched
+exits take exactly the evaluations that the criterion took on the same text, in every group, and run
+through the same causal engine:
 
-- `random`: the criterion's own counts of evaluations, so the same histogram, given to tokens at random;
-- `fixed`: the same count for all tokens. Where the mean is no whole number, as many tokens as needed take one
-  evaluation more, drawn at random.
+- `random`: the criterion's own counts of evaluations, so the same histogram, given to tokens at
+  random;
+- `fixed`: the same count for all tokens. Where the mean is no whole number, as many tokens as
+  needed take one evaluation more, drawn at random.
 
-They keep the state of their last evaluation, also where the criterion discards that state (`keeps`).
+They keep the state of their last evaluation, also where the criterion discards that state
+(`keeps`).
 
-An oracle knows every later loop step of a token, so it bounds what exits per token can save: it buys loop steps where
-they reduce the loss most. `Pass` runs whole sequences stage by stage for it.
+An oracle knows every later loop step of a token, so it bounds what exits per token can save: it
+buys loop steps where they reduce the loss most. `Pass` runs whole sequences stage by stage for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,18 +29,29 @@ from twoscale.data.batches import HeldOut
 from twoscale.exits.contract import stages_behind
 from twoscale.exits.criteria import ExitCriterion, State
 from twoscale.model.checkpoints import LoadedCheckpoint
-from twoscale.model.interface import Attend, CausalAttention, LoopedModel, Noise, Readout, Stage, last
+from twoscale.model.interface import (
+    Attend,
+    CausalAttention,
+    LoopedModel,
+    Noise,
+    Readout,
+    Stage,
+    last,
+)
 from twoscale.model.loss import cross_entropies, entropies, ranks
 
 RANDOM, FIXED = "random", "fixed"
 Row = dict[str, object]
-EvaluatePlanned = Callable[[Tensor, HeldOut], Tensor]  # plan (G, B, T), B held-out sequences -> logits (B, T, V)
+EvaluatePlanned = Callable[
+    [Tensor, HeldOut], Tensor
+]  # plan (G, B, T), B held-out sequences -> logits (B, T, V)
 
 
 class Planned(ExitCriterion):
     """Exits of a whole text after planned evaluations, int64 (G, B, T), at least 1 each.
 
-    It holds the plan of every token, so it works in the parallel engine only. The token keeps its last state.
+    It holds the plan of every token, so it works in the parallel engine only. The token keeps its
+    last state.
     """
 
     def __init__(self, plan: Tensor) -> None:
@@ -48,7 +63,9 @@ class Planned(ExitCriterion):
 
     def start(self, x0: Tensor) -> State:
         if len(x0) != len(self.plan):
-            raise ValueError(f"exit plan: found {len(self.plan)} tokens, expected {len(x0)} as in the text.")
+            raise ValueError(
+                f"exit plan: found {len(self.plan)} tokens, expected {len(x0)} as in the text."
+            )
         return {"left": self.plan}
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
@@ -59,10 +76,10 @@ class Planned(ExitCriterion):
 def random_plan(evaluations: np.ndarray, sequences: tuple[int, ...], key: tuple) -> np.ndarray:
     """The same evaluations for other tokens, (G, N, T) -> (G, N, T).
 
-    Within each group they are sorted and cut into T strata of N values; each sequence gets one value of every stratum
-    and gives them to its tokens in random order, which depends on the number of the sequence. So the histogram over the
-    text is exactly the same, and every sequence has nearly the histogram, and the cost, of the whole text. `key` names
-    the random stream.
+    Within each group they are sorted and cut into T strata of N values; each sequence gets one
+    value of every stratum and gives them to its tokens in random order, which depends on the number
+    of the sequence. So the histogram over the text is exactly the same, and every sequence has
+    nearly the histogram, and the cost, of the whole text. `key` names the random stream.
     """
     _, number, length = evaluations.shape
     plan = np.empty_like(evaluations)
@@ -75,7 +92,9 @@ def random_plan(evaluations: np.ndarray, sequences: tuple[int, ...], key: tuple)
 
 
 def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
-    """As many evaluations per group, as equal over its tokens as whole numbers can be: (G, N, T) -> (G, N, T)."""
+    """As many evaluations per group, as equal over its tokens as whole numbers can be: (G, N, T) ->
+    (G, N, T).
+    """
     groups, tokens = len(evaluations), evaluations[0].size
     least, more = np.divmod(evaluations.reshape(groups, -1).sum(axis=1, keepdims=True), tokens)
     return (least + (np.arange(tokens) < more)).reshape(evaluations.shape)
@@ -94,20 +113,38 @@ def plans(
 
 
 def measure_cost_matched(
-    evaluate: EvaluatePlanned, evaluations: Tensor, text: HeldOut, batch_size: int, draws: int, key: tuple
+    evaluate: EvaluatePlanned,
+    evaluations: Tensor,
+    text: HeldOut,
+    batch_size: int,
+    draws: int,
+    key: tuple,
 ) -> Iterator[list[Row]]:
-    """Rows of the table "exit_cost_matched" of one operating point, without its key; one list for each draw.
+    """Rows of the table "exit_cost_matched" of one operating point, without its key; one list for
+    each draw.
 
-    `evaluations`, int64 (G, N, T) with G >= 1, are those of the criterion on the N sequences of `text`; `key` names the
-    random streams.
+    `evaluations`, int64 (G, N, T) with G >= 1, are those of the criterion on the N sequences of
+    `text`; `key` names the random streams.
     """
-    measured: dict[bytes, Tensor] = {}  # plans that agree are evaluated once, such as those at full depth
+    measured: dict[
+        bytes, Tensor
+    ] = {}  # plans that agree are evaluated once, such as those at full depth
     for reference, draw, plan in plans(evaluations.cpu().numpy(), text.sequences, draws, key):
         if (content := plan.tobytes()) not in measured:
-            parts = zip(torch.from_numpy(plan).split(batch_size, dim=1), text.batches(batch_size), strict=True)
-            losses = (cross_entropies(evaluate(part, batch), batch.targets).mean(1).cpu() for part, batch in parts)
+            parts = zip(
+                torch.from_numpy(plan).split(batch_size, dim=1),
+                text.batches(batch_size),
+                strict=True,
+            )
+            losses = (
+                cross_entropies(evaluate(part, batch), batch.targets).mean(1).cpu()
+                for part, batch in parts
+            )
             measured[content] = torch.cat(list(losses))
-        per_sequence = {"evaluations": plan.mean(axis=(0, 2)).tolist(), "ce": measured[content].tolist()}
+        per_sequence = {
+            "evaluations": plan.mean(axis=(0, 2)).tolist(),
+            "ce": measured[content].tolist(),
+        }
         yield [{"reference": reference, "draw": draw} | row for row in text.rows(**per_sequence)]
 
 
@@ -116,7 +153,9 @@ LOGITS_AT_A_TIME = 2**24  # limits the memory of the predictions
 
 @dataclass(frozen=True)
 class Pass:
-    """Whole sequences on their way through a model, stage by stage, with `loops` loop steps of every group."""
+    """Whole sequences on their way through a model, stage by stage, with `loops` loop steps of
+    every group.
+    """
 
     model: LoopedModel
     loops: int
@@ -124,7 +163,9 @@ class Pass:
     attend: Attend
 
     @classmethod
-    def of(cls, checkpoint: LoadedCheckpoint, tokens: Tensor, sequences: Sequence[int], loops: int) -> "Pass":
+    def of(
+        cls, checkpoint: LoadedCheckpoint, tokens: Tensor, sequences: Sequence[int], loops: int
+    ) -> "Pass":
         """For token ids (B, T) with the noise of the held-out sequences of these numbers."""
         return cls(checkpoint.model, loops, checkpoint.noise(sequences), CausalAttention.of(tokens))
 
@@ -162,40 +203,57 @@ class Pass:
 
 
 def measure_tokens(model: LoopedModel, hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Cross-entropy and entropy in nats, rank of the right token, predicted token: (B, T, C), ids (B, T) -> (B, T)."""
+    """Cross-entropy and entropy in nats, rank of the right token, predicted token: (B, T, C), ids
+    (B, T) -> (B, T).
+    """
     rows = max(1, LOGITS_AT_A_TIME // model.config.vocab_size)
     parts: list[dict[str, Tensor]] = []
-    for part, ids in zip(hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True):
+    for part, ids in zip(
+        hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True
+    ):
         logits = model.readout(part)
         ce = cross_entropies(logits[None], ids[None])[0]
         ranked = {"rank": ranks(logits, ids), "predicted": logits.argmax(-1)}
         parts.append({"ce": ce, "entropy": entropies(logits), **ranked})
-    return {name: torch.cat([part[name] for part in parts]).unflatten(0, targets.shape) for name in parts[0]}
+    return {
+        name: torch.cat([part[name] for part in parts]).unflatten(0, targets.shape)
+        for name in parts[0]
+    }
 
 
 def split_half(losses: Tensor) -> dict[str, Tensor]:
-    """What `studies.arena.draw.reliability` averages, for losses of x^0, x^1, …: (L, B, T) -> (B, T) each.
+    """What `studies.arena.draw.reliability` averages, for losses of x^0, x^1, …: (L, B, T) -> (B,
+    T) each.
 
-    The best depth of each token among odd and among even loop steps, their squares, their product, and the product with
-    the best even depth of another token. If the halves correlate only by chance, an oracle gains from noise.
+    The best depth of each token among odd and among even loop steps, their squares, their product,
+    and the product with the best even depth of another token. If the halves correlate only by
+    chance, an oracle gains from noise.
     """
     odd, even = (2 * losses[first::2].argmin(0).double() + first for first in (1, 2))
     other = even.flatten().roll(even.numel() // 2).view_as(even)
-    pairs = {"odd_odd": odd * odd, "even_even": even * even, "odd_even": odd * even, "odd_other": odd * other}
+    pairs = {
+        "odd_odd": odd * odd,
+        "even_even": even * even,
+        "odd_even": odd * even,
+        "odd_other": odd * other,
+    }
     return {"odd": odd, "even": even, **pairs}
 
 
 def exit_costs(states: int, device: torch.device) -> Tensor:
-    """Evaluations (states,) that lead to each of x^0, x^1, …: 1 for x^0, as nothing decides before the first one."""
+    """Evaluations (states,) that lead to each of x^0, x^1, …: 1 for x^0, as nothing decides before
+    the first one.
+    """
     return torch.arange(states, device=device).clamp_(min=1)
 
 
 def cheapest_exits(losses: Tensor, price: float) -> Tensor:
-    """The exit of each token with the least loss + price x evaluations, for losses of x^0, x^1, …: (L, …) -> (…) int64.
+    """The exit of each token with the least loss + price x evaluations, for losses of x^0, x^1, …:
+    (L, …) -> (…) int64.
 
-    price: nats per evaluation. Of exits that cost the same the first one is taken. Over all prices these are the lower
-    convex hull of what exits per token can reach: no choice of exits with the same mean evaluations has a lower loss
-    than a point between two of them.
+    price: nats per evaluation. Of exits that cost the same the first one is taken. Over all prices
+    these are the lower convex hull of what exits per token can reach: no choice of exits with the
+    same mean evaluations has a lower loss than a point between two of them.
     """
     costs = exit_costs(len(losses), losses.device).to(losses.dtype)
     return (losses + price * costs.view(-1, *(1,) * (losses.dim() - 1))).argmin(0)

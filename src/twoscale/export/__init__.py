@@ -1,7 +1,9 @@
-"""Trained models for transformers: which can be exported, and the modules of the library that an export needs.
+"""Trained models for transformers: which can be exported, and the modules of the library that an
+export needs.
 
-Each module is copied as it is, into one folder, with relative imports in place of absolute ones: transformers loads a
-file of an export together with the files that it imports. `twoscale.config` becomes `twoscale.export.plain_config`.
+Each module is copied as it is, into one folder, with relative imports in place of absolute ones:
+transformers loads a file of an export together with the files that it imports. `twoscale.config`
+becomes `twoscale.export.plain_config`.
 """
 
 import re
@@ -37,11 +39,15 @@ def code_files() -> dict[str, str]:
         module = wanted.pop()
         text = LIBRARY.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
         needed = [REPLACED.get(found, found) for _, found in IMPORT.findall(text)]
-        files[f"{local(module)}.py"] = HEADER + IMPORT.sub(lambda m: f"{m[1]}from .{local(m[2])} import", text)
+        files[f"{local(module)}.py"] = HEADER + IMPORT.sub(
+            lambda m: f"{m[1]}from .{local(m[2])} import", text
+        )
         wanted += [found for found in needed if f"{local(found)}.py" not in files]
     # transformers 5.9 copies only those files of a folder that the first one imports itself
     names = sorted(name.removesuffix(".py") for name in files if name != f"{local(MODELING)}.py")
-    files[f"{local(MODELING)}.py"] += "\n" + "".join(f"from .{name} import __name__ as _  # noqa\n" for name in names)
+    files[f"{local(MODELING)}.py"] += "\n" + "".join(
+        f"from .{name} import __name__ as _  # noqa\n" for name in names
+    )
     return files
 
 

@@ -1,4 +1,5 @@
-"""Replace the code of exported models by that of this version of the library, for newer versions of transformers.
+"""Replace the code of exported models by that of this version of the library, for newer versions of
+transformers.
 
     python -m twoscale.export FOLDER …
 
@@ -14,10 +15,14 @@ from twoscale.jobs import command
 
 
 def replace_code(folder: Path) -> None:
-    """Write the files of `code_files` to an export and link those in its checkpoints to them. Raises InputError."""
+    """Write the files of `code_files` to an export and link those in its checkpoints to them.
+    Raises InputError.
+    """
     first = folder / f"{local(MODELING)}.py"
     if not first.is_file():
-        raise InputError(f"{folder}: found no {first.name}, expected the folder of an exported model.")
+        raise InputError(
+            f"{folder}: found no {first.name}, expected the folder of an exported model."
+        )
     for name, text in code_files().items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -31,6 +36,10 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folder that snakemake export wrote")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="folder that snakemake export wrote"
+    )
     command.run(main, options)

@@ -1,13 +1,13 @@
 """The folder of an exported model, in the layout of the Hugging Face hub.
 
     config.json, model.safetensors, generation_config.json   the model of the last checkpoint
-    modeling_twoscale.py, model_transformer.py, …            its code: modules of this library
-    tokenizer.json, tokenizer_config.json                    the run's tokenizer
-    README.md, LICENSE                                       the model card, and the licence of the code
-    iteration_000500/, …                                     every checkpoint, with code and tokenizer
+    modeling_twoscale.py, model_transformer.py, …        its code: modules of this library
+    tokenizer.json, tokenizer_config.json                the run's tokenizer
+    README.md, LICENSE                                   the model card, and the licence of the code
+    iteration_000500/, …                                 every checkpoint, with code and tokenizer
 
-`transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)` loads it; a checkpoint is
-`subfolder="iteration_000500"`. Equal files are hard links to one.
+`transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)` loads it; a
+checkpoint is `subfolder="iteration_000500"`. Equal files are hard links to one.
 """
 
 import itertools
@@ -38,7 +38,8 @@ from twoscale.report.render import number, render
 
 WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
 MODULE = "model"  # attribute of the class in transformers that is the library's model
-# Keys of the section `model` that say where a model comes from; an exported model comes from its folder.
+# Keys of the section `model` that say where a model comes from; an exported model comes from its
+# folder.
 ORIGIN = ("architecture", "source", "repository", "revision", "folder")
 PADDING = "<|padding|>"
 BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
@@ -52,17 +53,19 @@ def write_export(
     config: ConfigSlice,
     texts: dict[str, str],
 ) -> None:
-    """Write the export of a run, of all its checkpoints, the last one last, and its tokenizer, which may have a file.
+    """Write the export of a run, of all its checkpoints, the last one last, and its tokenizer,
+    which may have a file.
 
-    `config` is the slice with `run`, `seed`, `model` and `max_loops`; `texts` are further files, name -> content.
-    Raises InputError for a model that cannot be exported, and for checkpoints of another run or damaged ones.
+    `config` is the slice with `run`, `seed`, `model` and `max_loops`; `texts` are further files,
+    name -> content. Raises InputError for a model that cannot be exported, and for checkpoints of
+    another run or damaged ones.
     """
     check_exported(config.run, config.model)
     common = code_files() | {
         "tokenizer.json": tokenizer_json(tokenizer, tokenizer_file),
-        # Padding comes before a text, as decoding needs it. Its token is none of the vocabulary: transformers gives it
-        # the next id, and the model reads it as the end of text. A special token that is spelled out in a text is
-        # encoded as ordinary text, as here.
+        # Padding comes before a text, as decoding needs it. Its token is none of the vocabulary:
+        # transformers gives it the next id, and the model reads it as the end of text. A special
+        # token that is spelled out in a text is encoded as ordinary text, as here.
         "tokenizer_config.json": _json(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
@@ -85,7 +88,9 @@ def write_export(
         link(folder / checkpoints[-1].stem / name, folder / name)
 
 
-def _write_checkpoint(folder: Path, checkpoint: Path, tokenizer: Tokenizer, config: ConfigSlice) -> None:
+def _write_checkpoint(
+    folder: Path, checkpoint: Path, tokenizer: Tokenizer, config: ConfigSlice
+) -> None:
     identity = {"model": plain(config.model), "seed": config.seed}
     tensors, header = load_weights(checkpoint, identity, config.model, "cpu")
     with replacing(folder / WEIGHTS) as temporary:
@@ -132,11 +137,13 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-# --- tokenizer.json --------------------------------------------------------------------------------------------------
+# --- tokenizer.json -------------------------------------------------------------------------------
 
 
 def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
-    """The file `path` of a tokenizer that was trained here; of others from the ranks of their merges, which are ids."""
+    """The file `path` of a tokenizer that was trained here; of others from the ranks of their
+    merges, which are ids.
+    """
     if tokenizer.name == "bpe":
         assert path is not None
         return path.read_text(encoding="utf-8")
@@ -146,7 +153,9 @@ def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
 
     ranks = tokenizer.encoding._mergeable_ranks
     vocab = {characters(token): rank for token, rank in ranks.items()}
-    engine = Engine(models.BPE(vocab=vocab, merges=[(characters(a), characters(b)) for a, b in merges(ranks)]))
+    engine = Engine(
+        models.BPE(vocab=vocab, merges=[(characters(a), characters(b)) for a, b in merges(ranks)])
+    )
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     engine.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
@@ -159,7 +168,9 @@ def merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
         # the merges before `rank` join the bytes of the token into two parts
         parts = [token[i : i + 1] for i in range(len(token))]
         while len(parts) > 1:
-            pairs = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(itertools.pairwise(parts))]
+            pairs = [
+                (ranks.get(a + b, rank), i) for i, (a, b) in enumerate(itertools.pairwise(parts))
+            ]
             lowest, i = min(pairs)
             if lowest >= rank:
                 left, right = parts
@@ -168,7 +179,7 @@ def merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
 
 
-# --- README.md -------------------------------------------------------------------------------------------------------
+# --- README.md ------------------------------------------------------------------------------------
 
 
 def card(
@@ -181,16 +192,19 @@ def card(
     claims: "pd.DataFrame | None" = None,
     evidence: Evidence | None = None,
 ) -> str:
-    """The model card: what the model is, what it was trained on, its exits, and the verdicts on the claims.
+    """The model card: what the model is, what it was trained on, its exits, and the verdicts on the
+    claims.
 
-    `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the tables "training"
-    and "claims"; a model without loops has neither claims nor `evidence` for them. The bits of training depend on the
-    `environments` of all segments, besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and
-    `max_loops`) and code.
+    `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the
+    tables "training" and "claims"; a model without loops has neither claims nor `evidence` for
+    them. The bits of training depend on the `environments` of all segments, besides config (with
+    `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`) and code.
     """
     at = log.set_index("iteration")
     numbers = (int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints)  # type: ignore[index]
-    rows = [(i, at["tokens_seen"].get(i, 0), at["held_out_loss"].get(i, float("nan"))) for i in numbers]
+    rows = [
+        (i, at["tokens_seen"].get(i, 0), at["held_out_loss"].get(i, float("nan"))) for i in numbers
+    ]
     front: dict[str, Any] = {
         "license": "mit",
         "library_name": "transformers",
@@ -202,8 +216,12 @@ def card(
     if not math.isnan(loss := rows[-1][-1]):
         front["model-index"] = model_index(config, loss)
     ours, paper = _section(config.model), _section(ModelConfig())
-    whole = {} if claims is None else claims[claims["scope"] == ALL].set_index("claim").to_dict("index")
-    shown = [", ".join(f"{name} {one[name]}" for name in one if name != FIRST) for one in environments]
+    whole = (
+        {} if claims is None else claims[claims["scope"] == ALL].set_index("claim").to_dict("index")
+    )
+    shown = [
+        ", ".join(f"{name} {one[name]}" for name in one if name != FIRST) for one in environments
+    ]
     return render(
         "export/card.md.j2",
         front=yaml.safe_dump(front, sort_keys=False),
@@ -211,7 +229,11 @@ def card(
         model=config.model,
         parameters=f"{parameters(config.model):,}",
         keys=[
-            (f"`{name}`", f"`{json.dumps(value)}`", "" if value == paper[name] else f"`{json.dumps(paper[name])}`")
+            (
+                f"`{name}`",
+                f"`{json.dumps(value)}`",
+                "" if value == paper[name] else f"`{json.dumps(paper[name])}`",
+            )
             for name, value in ours.items()
         ],
         text=markdown(text_label(config.data)),
@@ -233,7 +255,9 @@ def card(
 
 
 def model_index(config: ConfigSlice, loss: float) -> list[dict[str, Any]]:
-    """The metadata `model-index` of the hub: the held-out loss of the last checkpoint, in nats per token."""
+    """The metadata `model-index` of the hub: the held-out loss of the last checkpoint, in nats per
+    token.
+    """
     is_of_hub = config.data.source == "fineweb"
     result = {
         "task": {"type": "text-generation"},
@@ -241,22 +265,39 @@ def model_index(config: ConfigSlice, loss: float) -> list[dict[str, Any]]:
             "type": config.data.repository if is_of_hub else config.data.source,
             "name": f"{text_label(config.data)}, held out",
         },
-        "metrics": [{"type": "loss", "name": "held-out loss in nats per token", "value": round(float(loss), 4)}],
+        "metrics": [
+            {
+                "type": "loss",
+                "name": "held-out loss in nats per token",
+                "value": round(float(loss), 4),
+            }
+        ],
     }
     return [{"name": config.run, "results": [result]}]
 
 
 def exit_rows(evidence: Evidence) -> list[tuple[str, ...]]:
-    """Criterion, threshold, evaluations and milliseconds at equal loss; empty where too little was measured."""
+    """Criterion, threshold, evaluations and milliseconds at equal loss; empty where too little was
+    measured.
+    """
     try:
         full, *points = equal_quality_points(evidence)
     except InconclusiveError:
         return []
-    rows: list[tuple[str, ...]] = [("all loop steps", "", number(full.evaluations), number(full.milliseconds))]
+    rows: list[tuple[str, ...]] = [
+        ("all loop steps", "", number(full.evaluations), number(full.milliseconds))
+    ]
     for point in points:
         name = criterion_name(point.criterion)
         if point.reason:
             rows.append((name, point.reason, "", ""))
         else:
-            rows.append((name, number(point.threshold), number(point.evaluations), number(point.milliseconds)))
+            rows.append(
+                (
+                    name,
+                    number(point.threshold),
+                    number(point.evaluations),
+                    number(point.milliseconds),
+                )
+            )
     return rows

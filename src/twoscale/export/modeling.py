@@ -1,14 +1,16 @@
 """The model as a class of the transformers library, with its cache and its config.
 
-In an export this module is modeling_twoscale.py; the modules of the library that it imports are in files next to it
-(`twoscale.export`).
+In an export this module is modeling_twoscale.py; the modules of the library that it imports are in
+files next to it (`twoscale.export`).
 
-Loops are an argument: every call and `generate` take `max_loops`, the most loop steps of a token in each looped group,
-and with `exit_criterion` and `exit_threshold` each token stops when its criterion fires. Without a criterion every
-token takes all of them. Missing arguments come from the config.
+Loops are an argument: every call and `generate` take `max_loops`, the most loop steps of a token in
+each looped group, and with `exit_criterion` and `exit_threshold` each token stops when its
+criterion fires. Without a criterion every token takes all of them. Missing arguments come from the
+config.
 
-Versions of transformers differ in what they pass to a model and in the name of its cache, `past_key_values` or, from
-5.24 on, `cache`. Both names are taken and returned, and unknown arguments that change nothing are accepted.
+Versions of transformers differ in what they pass to a model and in the name of its cache,
+`past_key_values` or, from 5.24 on, `cache`. Both names are taken and returned, and unknown
+arguments that change nothing are accepted.
 
 Axes: B texts, N new tokens of each, T positions, C hidden size, V vocabulary, G looped groups.
 """
@@ -35,7 +37,8 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer
 
 GROWTH = 64  # a cache that is full grows to a multiple of so many positions
-# Arguments of other models that would change the result -> the value, besides None, with which they do not.
+# Arguments of other models that would change the result -> the value, besides None, with which they
+# do not.
 UNSUPPORTED = {
     "output_attentions": False,
     "output_router_logits": False,
@@ -51,10 +54,12 @@ class TwoscaleConfig(PreTrainedConfig):
     Args:
         model: Every key of the section `model` of the run's config.
         max_loops: Most loop steps of a token in each looped group.
-        exit_criterion, exit_threshold: The exit criterion; None: every token takes `max_loops` loop steps.
-        noise_seed: The seed of the run. Every text has the noise of held-out sequence 0, so its logits are the same in
-            every call, in any batch, read at once or token by token.
-        run, iteration, tokens_seen: Name of the run, and optimizer updates and tokens that the weights have had.
+        exit_criterion, exit_threshold: The exit criterion; None: every token takes `max_loops` loop
+            steps.
+        noise_seed: The seed of the run. Every text has the noise of held-out sequence 0, so its
+            logits are the same in every call, in any batch, read at once or token by token.
+        run, iteration, tokens_seen: Name of the run, and optimizer updates and tokens that the
+            weights have had.
         eos_token_id, padding_id: End of text, and padding, which is read as the end of text.
     """
 
@@ -76,8 +81,17 @@ class TwoscaleConfig(PreTrainedConfig):
         **common: Any,
     ) -> None:
         self.model = dict(model or {})
-        self.max_loops, self.exit_criterion, self.exit_threshold = max_loops, exit_criterion, exit_threshold
-        self.noise_seed, self.run, self.iteration, self.tokens_seen = noise_seed, run, iteration, tokens_seen
+        self.max_loops, self.exit_criterion, self.exit_threshold = (
+            max_loops,
+            exit_criterion,
+            exit_threshold,
+        )
+        self.noise_seed, self.run, self.iteration, self.tokens_seen = (
+            noise_seed,
+            run,
+            iteration,
+            tokens_seen,
+        )
         self.eos_token_id, self.padding_id = eos_token_id, padding_id
         super().__init__(**{"tie_word_embeddings": False} | common)
 
@@ -87,19 +101,23 @@ class TwoscaleConfig(PreTrainedConfig):
     num_hidden_layers = property(lambda self: self.model["num_layers"])
     num_attention_heads = property(lambda self: self.model["num_heads"])
     max_position_embeddings = property(lambda self: self.model["context_length"])
-    # `Trainer` sets it to the tokenizer's, and transformers warns of one that is not in the vocabulary
+    # `Trainer` sets it to the tokenizer's, and transformers warns of one that is not in the
+    # vocabulary
     pad_token_id = property(lambda self: None, lambda self, value: None)
 
 
 class LoopCache:
-    """`KVCache` of B texts that grows with them. Methods and class attributes are those that `generate` reads."""
+    """`KVCache` of B texts that grows with them. Methods and class attributes are those that
+    `generate` reads.
+    """
 
     is_compileable = False
     is_linear = (False,)  # no layer has linear attention
 
     def __init__(self, model: LoopedTransformer, slots: int, texts: int) -> None:
         self.slots = slots  # `max_loops` of all calls with this cache
-        self.columns = 0  # tokens read so far in each row of a batch, with the padding before the texts
+        # tokens read so far in each row of a batch, with the padding before the texts
+        self.columns = 0
         self._model, self._texts, self._room = model, texts, 0
         self._padding: Tensor | None = None
 
@@ -109,7 +127,8 @@ class LoopCache:
     def extend(self, mask: Tensor | None, count: int) -> Tensor:
         """Make room for `count` more tokens of each text. Returns their positions (B, N).
 
-        Padding is computed like a token, at the positions after its text, which later tokens overwrite.
+        Padding is computed like a token, at the positions after its text, which later tokens
+        overwrite.
         """
         end, like = self.columns + count, any_weight(self._model)
         check_length(end, self._model.config)
@@ -133,17 +152,24 @@ class LoopCache:
 
 
 def leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.device) -> Tensor:
-    """Columns of padding before each text (B,), from the mask (B, length) of columns that belong to a text."""
+    """Columns of padding before each text (B,), from the mask (B, length) of columns that belong to
+    a text.
+    """
     if mask is None:
         return torch.zeros(texts, dtype=torch.int64, device=device)
     if mask.shape != (texts, length):
         raise InputError(
-            f"attention_mask: found the shape {tuple(mask.shape)}, expected {(texts, length)}, one column for each "
+            f"attention_mask: found the shape {tuple(mask.shape)}, expected {(texts, length)},"
+            f" one column for each "
             "token read so far."
         )
     mask = mask.to(device).bool()
-    if (mask.int().diff(dim=-1, prepend=mask.new_zeros(texts, 1).int()) == 1).sum(-1).gt(1).any():  # two beginnings
-        raise InputError("attention_mask: found padding inside a text, expected it before or after.")
+    if (
+        (mask.int().diff(dim=-1, prepend=mask.new_zeros(texts, 1).int()) == 1).sum(-1).gt(1).any()
+    ):  # two beginnings
+        raise InputError(
+            "attention_mask: found padding inside a text, expected it before or after."
+        )
     return (mask.cumsum(-1) == 0).sum(-1)
 
 
@@ -155,15 +181,19 @@ def text_positions(padding: Tensor, length: int) -> Tensor:
 def check_length(length: int, config: ModelConfig) -> None:
     if length > config.context_length:
         raise InputError(
-            f"input_ids: found {length} tokens, expected at most {config.context_length}, the model's context length."
+            f"input_ids: found {length} tokens, expected at most {config.context_length}, the"
+            f" model's context length."
         )
 
 
-def check_further(further: Mapping[str, Any], mask: Tensor | None, tokens: Tensor, past: int) -> None:
+def check_further(
+    further: Mapping[str, Any], mask: Tensor | None, tokens: Tensor, past: int
+) -> None:
     """Refuse arguments that `forward` does not have and that would change the result.
 
-    transformers passes some to every model, more in each version. What carries no data is accepted: None, flags, zeros
-    and objects such as tokenizers, and the positions that the tokens (B, N) have after `past` columns.
+    transformers passes some to every model, more in each version. What carries no data is accepted:
+    None, flags, zeros and objects such as tokenizers, and the positions that the tokens (B, N) have
+    after `past` columns.
     """
     own = list(signature(TwoscaleForCausalLM.forward).parameters)
     for name, value in further.items():
@@ -185,7 +215,9 @@ def carries_data(value: Any) -> bool:
 
 
 def are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int) -> bool:
-    """Whether `found` are the positions of the tokens (B, N) in their texts, after `past` columns of a cache."""
+    """Whether `found` are the positions of the tokens (B, N) in their texts, after `past` columns
+    of a cache.
+    """
     batch, count = tokens.shape
     padding = leading_padding(mask, batch, past + count, tokens.device)
     expected = torch.arange(past, past + count, device=tokens.device) - padding[:, None]
@@ -193,7 +225,9 @@ def are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int)
 
 
 class RecordedModel:
-    """A model that keeps the output of each unlooped layer and loop step, of rows in any order, in `states`."""
+    """A model that keeps the output of each unlooped layer and loop step, of rows in any order, in
+    `states`.
+    """
 
     def __init__(self, model: LoopedTransformer) -> None:
         self._model = model
@@ -218,14 +252,16 @@ class RecordedModel:
 
 @dataclass
 class LoopedOutput(CausalLMOutputWithPast):
-    """Logits (B, N, V), with `labels` their mean cross-entropy in nats, and the cache under both of its names.
+    """Logits (B, N, V), with `labels` their mean cross-entropy in nats, and the cache under both of
+    its names.
 
-    With `output_hidden_states`, `hidden_states` has tensors (B, N, C) in the order in which the model computes them:
-    the embedding, then for each unlooped layer its output, and for each looped group its states after loop steps
-    1 … `max_loops`.
+    With `output_hidden_states`, `hidden_states` has tensors (B, N, C) in the order in which the
+    model computes them: the embedding, then for each unlooped layer its output, and for each looped
+    group its states after loop steps 1 … `max_loops`.
     """
 
-    evaluations: Tensor | None = None  # loop steps that each token was computed for, int64 (G, B, N)
+    # loop steps that each token was computed for, int64 (G, B, N)
+    evaluations: Tensor | None = None
 
     # the name of the cache that is no field of this version of transformers
     if not hasattr(CausalLMOutputWithPast, "cache"):
@@ -248,7 +284,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = LoopedTransformer(section)
         self._source = EvaluationNoise.of(section, config.noise_seed, [0])
-        self._arrays: dict[tuple[Any, ...], Tensor] = {}  # (group, k, dtype, device) -> noise (T, C)
+        self._arrays: dict[
+            tuple[Any, ...], Tensor
+        ] = {}  # (group, k, dtype, device) -> noise (T, C)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -262,18 +300,23 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> nn.Module | None:
         return self.model.head
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *_: Any, **__: Any) -> nn.Module:
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, *_: Any, **__: Any
+    ) -> nn.Module:
         """The embedding, which has the size of the run's vocabulary; padding needs no row of it."""
         if new_num_tokens not in (None, self.config.vocab_size, (self.config.padding_id or 0) + 1):
             raise InputError(
-                f"resize_token_embeddings: found {new_num_tokens} tokens, expected {self.config.vocab_size}, the "
-                "vocabulary of the run; train a run whose tokenizer has the tokens that you need (tokenizer.name)."
+                f"resize_token_embeddings: found {new_num_tokens} tokens, expected"
+                f" {self.config.vocab_size}, the "
+                "vocabulary of the run; train a run whose tokenizer has the tokens that you need"
+                " (tokenizer.name)."
             )
         return self.get_input_embeddings()
 
     def activation_checkpointing_enable(self, *_: Any, **__: Any) -> None:
         raise InputError(
-            "gradient_checkpointing_enable: not supported by this model; use smaller batches with gradient "
+            "gradient_checkpointing_enable: not supported by this model; use smaller batches with"
+            " gradient "
             "accumulation, or train with the library, where the key train.recompute does the same."
         )
 
@@ -309,26 +352,33 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         **further: Any,
     ) -> LoopedOutput | tuple[Tensor, ...]:
-        """Logits of the tokens that follow. Without a cache and a criterion gradients flow, through all loop steps.
+        """Logits of the tokens that follow. Without a cache and a criterion gradients flow, through
+        all loop steps.
 
         Args:
             input_ids: Token ids (B, N).
-            attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all columns read so far.
-            past_key_values, cache: Cache that the last call with `use_cache` returned; two names of one argument.
-            labels: Token ids (B, N), usually `input_ids`: the loss is for token i + 1 given the logits of token i;
-                -100 leaves a token out, and so does padding as token i or i + 1.
+            attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all
+                columns read so far.
+            past_key_values, cache: Cache that the last call with `use_cache` returned; two names of
+                one argument.
+            labels: Token ids (B, N), usually `input_ids`: the loss is for token i + 1 given the
+                logits of token i; -100 leaves a token out, and so does padding as token i or i + 1.
             logits_to_keep: Return the logits of the last so many tokens; 0: of all.
-            max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion that is given comes
-                with its threshold. "none" as criterion: all loop steps, whatever the config says.
-            inputs_embeds: In place of `input_ids`, what `get_input_embeddings` returns for them (B, N, C), without
-                positions and the factor of embeddings.
-            output_hidden_states: Return the states that `LoopedOutput` describes; without a criterion only, because
-                a token that has left its group has no further states.
-            further: Arguments that this model does not have; refused if they would change the result. `position_ids`
-                (B, N) may say what the positions of the tokens in their texts are.
+            max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion
+                that is given comes with its threshold. "none" as criterion: all loop steps,
+                whatever the config says.
+            inputs_embeds: In place of `input_ids`, what `get_input_embeddings` returns for them (B,
+                N, C), without positions and the factor of embeddings.
+            output_hidden_states: Return the states that `LoopedOutput` describes; without a
+                criterion only, because a token that has left its group has no further states.
+            further: Arguments that this model does not have; refused if they would change the
+                result. `position_ids` (B, N) may say what the positions of the tokens in their
+                texts are.
         """
         if cache is not None and past_key_values is not None and cache is not past_key_values:
-            raise InputError("cache: found another one than past_key_values, expected one of the two names.")
+            raise InputError(
+                "cache: found another one than past_key_values, expected one of the two names."
+            )
         past = past_key_values if cache is None else cache
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("input_ids: expected either input_ids or inputs_embeds.")
@@ -337,7 +387,8 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             output_hidden_states = self.config.output_hidden_states
         if output_hidden_states and criterion is not None:
             raise InputError(
-                "output_hidden_states: found an exit_criterion, expected none, as a token that has left a group has no "
+                "output_hidden_states: found an exit_criterion, expected none, as a token that"
+                " has left a group has no "
                 'further states: pass exit_criterion="none".'
             )
         if input_ids is None:
@@ -347,7 +398,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         check_further(further, attention_mask, tokens, getattr(past, "columns", 0))
         inputs = tokens, inputs_embeds, attention_mask
         if past is None and not use_cache:
-            logits, evaluations, states = self._evaluate(*inputs, max_loops, criterion, output_hidden_states)
+            logits, evaluations, states = self._evaluate(
+                *inputs, max_loops, criterion, output_hidden_states
+            )
         else:
             logits, evaluations, states, past = self._read(
                 *inputs, past, max_loops, criterion, logits_to_keep, output_hidden_states
@@ -355,9 +408,13 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         logits = logits[:, -logits_to_keep:]
         loss = None
         if labels is not None:
-            if attention_mask is not None:  # padding is computed after its text and has read the label
+            if (
+                attention_mask is not None
+            ):  # padding is computed after its text and has read the label
                 gap = ~attention_mask[:, -labels.shape[1] :].to(labels.device).bool()
-                labels = labels.masked_fill(gap | gap.roll(1, dims=1), -100)  # the first label is no target
+                labels = labels.masked_fill(
+                    gap | gap.roll(1, dims=1), -100
+                )  # the first label is no target
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         output = LoopedOutput(loss, logits, past, states, evaluations=evaluations)
         return output.to_tuple() if return_dict is False else output
@@ -368,7 +425,10 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         """Most loop steps and the exit criterion of a call, None for all loop steps."""
         max_loops = self.config.max_loops if max_loops is None else max_loops
         if not isinstance(max_loops, int) or max_loops < 1:
-            raise InputError(f"max_loops: found {max_loops!r}, expected a whole number of loop steps, at least 1.")
+            raise InputError(
+                f"max_loops: found {max_loops!r}, expected a whole number of loop steps, at least"
+                f" 1."
+            )
         if name is None:
             name = self.config.exit_criterion
             threshold = self.config.exit_threshold if threshold is None else threshold
@@ -381,20 +441,30 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return max_loops, criterion
 
     def _placeholders(self, embeddings: Tensor) -> Tensor:
-        """Token ids (B, N) in place of those of the embeddings (B, N, C), which no layer may need."""
+        """Token ids (B, N) in place of those of the embeddings (B, N, C), which no layer may
+        need.
+        """
         if self.model.config.value_embeddings:
-            raise InputError("inputs_embeds: not supported by this model, whose value embeddings need token ids.")
+            raise InputError(
+                "inputs_embeds: not supported by this model, whose value embeddings need token ids."
+            )
         return torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
 
     @contextmanager
     def _embedded(self, embeddings: Tensor | None, order: Tensor | None = None) -> Iterator[None]:
-        """Give the model embeddings (B, N, C), unless None, in place of rows of its table; column i at `order[i]`."""
+        """Give the model embeddings (B, N, C), unless None, in place of rows of its table; column i
+        at `order[i]`.
+        """
         if embeddings is None:
             yield
             return
         if order is not None:
-            embeddings = torch.zeros_like(embeddings).scatter(1, order[..., None].expand_as(embeddings), embeddings)
-        hook = self.model.token_embedding.register_forward_hook(lambda *call: embeddings.view_as(call[-1]))
+            embeddings = torch.zeros_like(embeddings).scatter(
+                1, order[..., None].expand_as(embeddings), embeddings
+            )
+        hook = self.model.token_embedding.register_forward_hook(
+            lambda *call: embeddings.view_as(call[-1])
+        )
         try:
             yield
         finally:
@@ -403,7 +473,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     def _without_padding(
         self, tokens: Tensor, mask: Tensor | None, past: LoopCache | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Token ids with the end of text, which has an embedding, in place of padding; and the mask without it."""
+        """Token ids with the end of text, which has an embedding, in place of padding; and the mask
+        without it.
+        """
         if self.config.padding_id in (None, self.config.eos_token_id):
             return tokens, mask
         is_padding = tokens == self.config.padding_id
@@ -432,7 +504,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         criterion: ExitCriterion | None,
         record: bool,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...] | None]:
-        """Of whole texts: logits (B, N, V), the evaluations (G, B, N) of their tokens, and their hidden states."""
+        """Of whole texts: logits (B, N, V), the evaluations (G, B, N) of their tokens, and their
+        hidden states.
+        """
         batch, length = tokens.shape
         check_length(length, self.model.config)
         # padding before a text moves after it, where it changes nothing
@@ -449,7 +523,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             elif record:
                 for stage in self.model.trace(tokens, loops, noise):
                     is_group = stage.stage is not None and stage.stage.is_group
-                    states += stage.states[1:] if is_group else stage.states  # without the initial state
+                    states += (
+                        stage.states[1:] if is_group else stage.states
+                    )  # without the initial state
                 logits = self.model.readout(stage.output)
             else:
                 logits = self.model(tokens, loops, noise)
@@ -472,12 +548,15 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         keep: int,
         record: bool,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...] | None, LoopCache]:
-        """Of new tokens (B, N): logits (B, `keep` or N, V), evaluations (G, B, N), hidden states; and their cache."""
+        """Of new tokens (B, N): logits (B, `keep` or N, V), evaluations (G, B, N), hidden states;
+        and their cache.
+        """
         if cache is None:
             cache = LoopCache(self.model, max_loops, len(tokens))
         if not isinstance(cache, LoopCache) or cache.slots != max_loops:
             raise InputError(
-                f"past_key_values: found {type(cache).__name__}, expected None or what a call with max_loops = "
+                f"past_key_values: found {type(cache).__name__}, expected None or what a call"
+                f" with max_loops = "
                 f"{max_loops} returned."
             )
         positions = cache.extend(mask, tokens.shape[1])
@@ -485,7 +564,11 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         engine = ParallelEngine(model, criterion or make_criterion("fixed", max_loops), max_loops)
         end = int(positions.max()) + 1
         with self._embedded(embeddings):
-            hidden, exits = read_parallel(engine, cache.kv, tokens, positions, end, self._noise(positions))
+            hidden, exits = read_parallel(
+                engine, cache.kv, tokens, positions, end, self._noise(positions)
+            )
         logits = self.model.readout(hidden.unflatten(0, tokens.shape)[:, -keep:])
-        states = tuple(state.unflatten(0, tokens.shape) for state in model.states) if record else None
+        states = (
+            tuple(state.unflatten(0, tokens.shape) for state in model.states) if record else None
+        )
         return logits, stack_counts(exits, tokens).evaluations, states, cache

@@ -1,1 +1,3 @@
-"""The figures of the paper, one module each: tables in, a matplotlib Figure out; nothing here needs torch."""
+"""The figures of the paper, one module each: tables in, a matplotlib Figure out; nothing here needs
+torch.
+"""

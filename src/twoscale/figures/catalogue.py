@@ -1,9 +1,10 @@
 """The figures: tables, values, caption and target of each one.
 
-A figure of the paper is a row here, the module figures/<name>.py with a function `draw`, and the caption
-workflow/report/<name>.rst. One of a study is a row in its module `study`, a function `draw_<name>` in its module
-`draw`, and a caption in its folder. The function takes the tables of `inputs` by name, then `values` and `context` as
-keyword-only arguments. This module imports neither torch nor matplotlib.
+A figure of the paper is a row here, the module figures/<name>.py with a function `draw`, and the
+caption workflow/report/<name>.rst. One of a study is a row in its module `study`, a function
+`draw_<name>` in its module `draw`, and a caption in its folder. The function takes the tables of
+`inputs` by name, then `values` and `context` as keyword-only arguments. This module imports neither
+torch nor matplotlib.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,9 +25,14 @@ class Figure:
 
     name: str  # of the figure, its function and its caption
     inputs: Mapping[str, str]  # name of a table -> file of a run with this table
-    loops: Callable[["Config"], float] = lambda config: config.trajectories.loops  # steps K named in the figure
-    values: Callable[["Config"], dict[str, Any]] = lambda config: {}  # further arguments of the function
-    target: str = "supplementary"  # rule that the figure belongs to, also "all" or the name of a study
+    loops: Callable[["Config"], float] = lambda config: (
+        config.trajectories.loops
+    )  # steps K named in the figure
+    values: Callable[["Config"], dict[str, Any]] = (
+        lambda config: {}
+    )  # further arguments of the function
+    # rule that the figure belongs to, also "all" or the name of a study
+    target: str = "supplementary"
     page: bool = False  # whether its target has the page results/<name>.md, too
     title: str = ""  # in the report; by default from `name`
     claims: tuple[int, ...] = ()  # numbers of those that the figure is about
@@ -34,21 +40,28 @@ class Figure:
     training: bool = False  # needs a model that is trained here
     noise: bool = False  # needs a model that draws noise
     projection: bool = False  # needs a model with a projection of state and input
-    study: str = ""  # whose runs are shown instead of the selected run; the config is that of the first of them
+    # whose runs are shown instead of the selected run; the config is that of the first of them
+    study: str = ""
     seeds: bool = False  # needs the run under further seeds
     seed_band: bool = False  # shows the range over seeds where `figures.seed_band` asks for it
-    compared: bool = False  # the inputs are tables of the selected run that compare the runs of the study
-    sentence: str = ""  # dotted path of a function: table of the figure's name -> its results in a sentence
+    # the inputs are tables of the selected run that compare the runs of the study
+    compared: bool = False
+    # dotted path of a function: table of the figure's name -> its results in a sentence
+    sentence: str = ""
     room: str = ""  # folder of the study, filled in by `figures`; empty for those of the paper
 
     @property
     def function(self) -> str:
-        """Dotted path of the function that draws it: `draw` of figures/<name>.py, or `draw_<name>` of a study."""
+        """Dotted path of the function that draws it: `draw` of figures/<name>.py, or `draw_<name>`
+        of a study.
+        """
         return f"{self.module}.draw_{self.name}" if self.room else f"{self.module}.draw"
 
     @property
     def module(self) -> str:
-        return f"twoscale.studies.{self.room}.draw" if self.room else f"twoscale.figures.{self.name}"
+        return (
+            f"twoscale.studies.{self.room}.draw" if self.room else f"twoscale.figures.{self.name}"
+        )
 
     @property
     def caption_file(self) -> str:
@@ -76,7 +89,10 @@ class Figure:
         if self.training and is_published(config):
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
-            return "has a model without noise, expected model.state_init: noise, or another one with noise"
+            return (
+                "has a model without noise, expected model.state_init: noise, or another one with"
+                " noise"
+            )
         if self.projection and config.model.injection != "projection":
             return "has a model without a projection, expected model.injection: projection"
         return one_seed(config) if self.seeds else None
@@ -85,13 +101,21 @@ class Figure:
 def one_seed(config: "Config") -> str | None:
     """The end of a sentence about a run without further seeds, or None."""
     if set(config.seeds) <= {config.seed}:
-        return "has one seed, expected further ones in the config key seeds, such as seeds: [1337, 1338, 1339]"
+        return (
+            "has one seed, expected further ones in the config key seeds, such as seeds: [1337,"
+            " 1338, 1339]"
+        )
     return None
 
 
 def table(*names: str, **files: str) -> dict[str, str]:
-    """Inputs in the folder of tables: tables in files of the same name, and `files` with tables of another name."""
-    return {name: f"tables/{file}.parquet" for name, file in (dict(zip(names, names, strict=True)) | files).items()}
+    """Inputs in the folder of tables: tables in files of the same name, and `files` with tables of
+    another name.
+    """
+    return {
+        name: f"tables/{file}.parquet"
+        for name, file in (dict(zip(names, names, strict=True)) | files).items()
+    }
 
 
 def report_values(run: str, config: "Config") -> dict[str, Any]:
@@ -103,11 +127,17 @@ def caption_values(figure: Figure, config: "Config") -> dict[str, Any]:
     return {
         "config": config,
         "loops": figure.loops(config),
-        "after": "as published" if is_published(config) else f"after {config.train.iterations} iterations",
+        "after": "as published"
+        if is_published(config)
+        else f"after {config.train.iterations} iterations",
         "groups": ", ".join(config.model.group_labels).replace("-", "–"),
-        "boundaries": ", ".join(config.model.boundary_labels).replace("->", " → ").replace("-", "–"),
+        "boundaries": ", ".join(config.model.boundary_labels)
+        .replace("->", " → ")
+        .replace("-", "–"),
         # empty for one seed
-        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))) if one_seed(config) is None else "",
+        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds))))
+        if one_seed(config) is None
+        else "",
     }
 
 
@@ -135,7 +165,14 @@ PAPER = (
         title="Fig. 1, trajectories",
         claims=(1, 6),
     ),
-    _paper("fig2", table("drift"), values=reference_state, title="Fig. 2, drift", claims=(6,), seed_band=True),
+    _paper(
+        "fig2",
+        table("drift"),
+        values=reference_state,
+        title="Fig. 2, drift",
+        claims=(6,),
+        seed_band=True,
+    ),
     _paper(
         *("fig3", table("loop_metrics")),
         values=reading,
@@ -163,10 +200,18 @@ PAPER = (
 def figures() -> tuple[Figure, ...]:
     """The figures of the paper, then those of the studies."""
     rows = [(study, getattr(part, "FIGURES", ())) for study, part in study_parts().items()]
-    return PAPER + tuple(replace(figure, room=study) for study, figures in rows for figure in figures)
+    return PAPER + tuple(
+        replace(figure, room=study) for study, figures in rows for figure in figures
+    )
 
 
 def snapshot_figures(figures: Iterable[Figure], chosen: Iterable[Figure] = ()) -> list[Figure]:
-    """Those of `figures` that a snapshot has: the figures of the paper, that of training, and the chosen ones."""
+    """Those of `figures` that a snapshot has: the figures of the paper, that of training, and the
+    chosen ones.
+    """
     chosen = list(chosen)
-    return [figure for figure in figures if figure.target == "all" or figure.name == "training" or figure in chosen]
+    return [
+        figure
+        for figure in figures
+        if figure.target == "all" or figure.name == "training" or figure in chosen
+    ]

@@ -1,4 +1,6 @@
-"""Figure 2, cross-block drift: the drift-to-loop ratio at each boundary between groups over training."""
+"""Figure 2, cross-block drift: the drift-to-loop ratio at each boundary between groups over
+training.
+"""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,11 +26,13 @@ AROUND_CORE_NAMES = {
 
 @style.look()
 def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureContext) -> Figure:
-    """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation, or the range of seeds.
+    """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation, or
+    the range of seeds.
 
-    The boundaries are those between groups, or those around the only group. A published model has one checkpoint:
-    its boundaries are side by side. `drift` may have the run of the context under further seeds, too; the ratio grows
-    with its loop steps K. Raises InputError for a model without looped groups and for an unknown reference state.
+    The boundaries are those between groups, or those around the only group. A published model has
+    one checkpoint: its boundaries are side by side. `drift` may have the run of the context under
+    further seeds, too; the ratio grows with its loop steps K. Raises InputError for a model without
+    looped groups and for an unknown reference state.
     """
     every_seed = _ratios(drift, reference_state)
     ratios = style.of_run(every_seed, context)
@@ -40,15 +44,21 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
         _draw_boundaries(axes, ratios, context)
     else:
         boundaries = every_seed.groupby("boundary", sort=False)
-        for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
-            style.banded_line(axes, rows, "iteration", context, label=style.group_name(boundary), **looks)
+        for (boundary, rows), looks in zip(
+            boundaries, style.series_styles(len(boundaries)), strict=True
+        ):
+            style.banded_line(
+                axes, rows, "iteration", context, label=style.group_name(boundary), **looks
+            )
         style.scale_iterations(axes, ratios["iteration"].unique(), context)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
         axes.set_ylim(bottom=0)
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
     around_core = ratios["boundary"].str.contains("prelude|embedding").any()
-    name = (AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES).get(reference_state, reference_state)
+    name = (AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES).get(
+        reference_state, reference_state
+    )
     handles, labels = axes.get_legend_handles_labels()
     bands = style.band_legend(every_seed)
     handles, labels, title = [*handles, *bands.values()], [*labels, *bands], f"jump to the {name}"
@@ -71,11 +81,14 @@ def _draw_boundaries(axes: Axes, ratios: pd.DataFrame, context: style.FigureCont
 def _ratios(drift: pd.DataFrame, reference_state: str) -> pd.DataFrame:
     """The rows of the drift-to-loop ratio with this reference state."""
     if drift.empty:
-        raise InputError("config key model.groups: found no looped group, expected at least one for Figure 2.")
+        raise InputError(
+            "config key model.groups: found no looped group, expected at least one for Figure 2."
+        )
     measured = drift[(drift["measure"] == "dlr") & (drift["count"] > 0)]
     known = list(measured["reference_state"].unique())
     if reference_state not in known:
         raise InputError(
-            f"config key figures.dlr_reference_state: found '{reference_state}', expected one of {', '.join(known)}."
+            f"config key figures.dlr_reference_state: found '{reference_state}', expected one of"
+            f" {', '.join(known)}."
         )
     return measured[measured["reference_state"] == reference_state]

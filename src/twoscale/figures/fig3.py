@@ -1,4 +1,6 @@
-"""Figure 3, loop dynamics: step norms and step angles of the first loop steps, checkpoint by checkpoint."""
+"""Figure 3, loop dynamics: step norms and step angles of the first loop steps, checkpoint by
+checkpoint.
+"""
 
 from collections.abc import Mapping
 
@@ -20,31 +22,44 @@ ROWS = {"step_norm": r"(a)  step norm $\Vert\Delta^{(k)}\Vert_2$", "cosine": f"(
 def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: FigureContext) -> Figure:
     """Two rows (measures) by one column per group; lines are means over tokens.
 
-    The band is one standard deviation, or the range over seeds, at the last checkpoint. `loop_metrics` may have the run
-    of the context under further seeds, too. `reading` is "state", or "direction" for steps of x / ||x||.
+    The band is one standard deviation, or the range over seeds, at the last checkpoint.
+    `loop_metrics` may have the run of the context under further seeds, too. `reading` is "state",
+    or "direction" for steps of x / ||x||.
     """
     measures = style.measures_read(loop_metrics, ROWS, reading)
     return draw_lines(loop_metrics, measures, (0, min(LAST_STEP, context.loops - 1)), 4.0, context)
 
 
 def draw_lines(
-    table: pd.DataFrame, measures: Mapping[str, str], steps: tuple[int, int], height: float, context: FigureContext
+    table: pd.DataFrame,
+    measures: Mapping[str, str],
+    steps: tuple[int, int],
+    height: float,
+    context: FigureContext,
 ) -> Figure:
-    """Panels (measures, groups) of lines over `steps`, first and last; one group needs more height, for its legend."""
+    """Panels (measures, groups) of lines over `steps`, first and last; one group needs more height,
+    for its legend.
+    """
     groups = style.looped_groups(table, "Figures 3 and 5")
     styles, legend = style.checkpoint_palette(table["iteration"], context), style.band_legend(table)
-    figure = style.new_figure(*(style.DOUBLE, height) if len(groups) > 1 else (style.SINGLE, height + 0.7), context)
+    figure = style.new_figure(
+        *(style.DOUBLE, height) if len(groups) > 1 else (style.SINGLE, height + 0.7), context
+    )
     panels = figure.subplots(len(measures), len(groups), sharex=True, sharey="row", squeeze=False)
     style.title_groups(panels[0], groups)
     for row, (measure, label) in zip(panels, measures.items(), strict=True):
         if measure.endswith("norm"):
             row[0].set_yscale("log", nonpositive="mask")
         for axes, group in zip(row, groups, strict=True):
-            rows = table[(table["group"] == group) & (table["measure"] == measure) & (table["k"] <= steps[1])]
+            rows = table[
+                (table["group"] == group) & (table["measure"] == measure) & (table["k"] <= steps[1])
+            ]
             style.checkpoint_lines(axes, rows, styles, context)
             if measure == "cosine" and steps[1] >= LATE_STEPS[-1]:
                 look: style.Look = {"color": style.REPORTED_BAND, "linewidth": 0, "zorder": 0}
-                legend[style.REPORTED_LABEL] = axes.fill_between(LATE_STEPS[[0, -1]], *style.REPORTED_COSINE, **look)
+                legend[style.REPORTED_LABEL] = axes.fill_between(
+                    LATE_STEPS[[0, -1]], *style.REPORTED_COSINE, **look
+                )
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
         if measure.endswith("norm"):
             style.label_powers(row[0].yaxis)

@@ -1,7 +1,7 @@
 """The shared look of the figures: sizes, fonts, colours, bands, legends, and saving.
 
-Figures are built from `matplotlib.figure.Figure` under `look()`, never through pyplot, so that drawing one
-leaves no global state behind and does not depend on the user's matplotlibrc.
+Figures are built from `matplotlib.figure.Figure` under `look()`, never through pyplot, so that
+drawing one leaves no global state behind and does not depend on the user's matplotlibrc.
 """
 
 import inspect
@@ -36,7 +36,8 @@ LEAST_FONT = 6  # points; smaller text cannot be read in a journal
 # Labels with scripts, which matplotlib sets at 0.7 of the size.
 SCRIPTED = 8.6
 GREY = "0.45"
-# Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest axis, a third of a page.
+# Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest
+# axis, a third of a page.
 DIGIT, GAP = 0.034, 0.03
 REPORTED_BAND = "#f6e2a0"
 SEED_ALPHA, TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
@@ -50,7 +51,9 @@ LOOK: Look = {
     "mathtext.fontset": "dejavusans",
     "font.size": 7.5,
     "axes.titlesize": 7.5,
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize", "legend.title_fontsize"), 7),
+    **dict.fromkeys(
+        ("xtick.labelsize", "ytick.labelsize", "legend.fontsize", "legend.title_fontsize"), 7
+    ),
     "legend.frameon": False,
     "legend.handlelength": 1.8,
     "legend.columnspacing": 1.2,
@@ -59,15 +62,24 @@ LOOK: Look = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    **{f"{axis}tick.{kind}.width": width for axis in "xy" for kind, width in (("major", 0.6), ("minor", 0.4))},
-    **{f"{axis}tick.{kind}.size": size for axis in "xy" for kind, size in (("major", 2.5), ("minor", 1.5))},
+    **{
+        f"{axis}tick.{kind}.width": width
+        for axis in "xy"
+        for kind, width in (("major", 0.6), ("minor", 0.4))
+    },
+    **{
+        f"{axis}tick.{kind}.size": size
+        for axis in "xy"
+        for kind, size in (("major", 2.5), ("minor", 1.5))
+    },
     "axes.formatter.useoffset": False,
     "pdf.fonttype": 42,  # whole TrueType outlines, which journals ask for
     "savefig.dpi": 300,
     "svg.hashsalt": "twoscale",  # names inside the file, which are random otherwise
 }
 
-# Contrast with white of at least 3 : 1, and pairs that differ under deuteranopia and protanopia (tested).
+# Contrast with white of at least 3 : 1, and pairs that differ under deuteranopia and protanopia
+# (tested).
 COLOURS = ("#1f5fae", "#e57300", "#009975", "#a010dd", "#802300", "#1a1a1a")
 BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS
 # Mean loop count of training, where an axis has loop counts.
@@ -75,9 +87,11 @@ TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 # The date that a file would contain, by suffix.
 DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": None}
 
-# Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the remaining colours.
+# Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the
+# remaining colours.
 CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
-# Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one hue.
+# Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one
+# hue.
 _CHECKPOINTS = LinearSegmentedColormap.from_list(
     "checkpoints", ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
 )
@@ -90,8 +104,13 @@ LAST: Look = {"linewidth": 2, "zorder": 2.5}
 HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
-SIGNED_POWERS = (*(-(10.0**n) for n in range(2, -3, -1)), 0.0, *(10.0**n for n in range(-2, 3)))  # ticks, nats
-OTHERS = "0.55"  # colour of built-in exit criteria that are not of the paper, where these are the background
+SIGNED_POWERS = (
+    *(-(10.0**n) for n in range(2, -3, -1)),
+    0.0,
+    *(10.0**n for n in range(-2, 3)),
+)  # ticks, nats
+# colour of built-in exit criteria that are not of the paper, where these are the background
+OTHERS = "0.55"
 
 
 @dataclass(frozen=True)
@@ -116,7 +135,9 @@ def look():
 
 
 def new_figure(width: float, height: float, context: FigureContext) -> Figure:
-    """An empty figure of this size in inches; its footer names the run, its text and the loop steps K."""
+    """An empty figure of this size in inches; its footer names the run, its text and the loop steps
+    K.
+    """
     figure = Figure(figsize=(width, height), layout="constrained")
     write_footer(figure, context, f"K = {context.loops_label} loop steps")
     return figure
@@ -130,49 +151,79 @@ def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure as .pdf, .svg or .png; the same figure gives the same bytes. The title is its footer."""
+    """Write the figure as .pdf, .svg or .png; the same figure gives the same bytes. The title is
+    its footer.
+    """
     suffix = Path(path).suffix.removeprefix(".")
     if suffix not in DATE:
         raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf, .svg or .png.")
     with look(), replacing(path) as temporary:
-        figure.savefig(temporary, format=suffix, metadata=(DATE[suffix] or {}) | {"Title": figure.get_label()})
+        figure.savefig(
+            temporary, format=suffix, metadata=(DATE[suffix] or {}) | {"Title": figure.get_label()}
+        )
 
 
 def inputs_of(function: Callable[..., Figure]) -> list[str]:
     """Names of the tables that a figure takes: the parameters before the keyword-only ones."""
     parameters = inspect.signature(function).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
 
 
 def draw_files(
-    function: Callable[..., Figure], inputs: Mapping[str, Sequence[Path]], runs: Sequence[str], **values: Any
+    function: Callable[..., Figure],
+    inputs: Mapping[str, Sequence[Path]],
+    runs: Sequence[str],
+    **values: Any,
 ) -> Figure:
-    """The figure that a function draws of the files of its tables, one per run, and of `values`, such as `context`."""
+    """The figure that a function draws of the files of its tables, one per run, and of `values`,
+    such as `context`.
+    """
     content = {
-        table: [tables.read(table, path).assign(run=run) for path, run in zip(paths, runs, strict=True)]
+        table: [
+            tables.read(table, path).assign(run=run) for path, run in zip(paths, runs, strict=True)
+        ]
         for table, paths in inputs.items()
     }
-    return function(**{table: pd.concat(frames, ignore_index=True) for table, frames in content.items()}, **values)
+    return function(
+        **{table: pd.concat(frames, ignore_index=True) for table, frames in content.items()},
+        **values,
+    )
 
 
-def measures_read(table: pd.DataFrame, measures: Mapping[str, str], reading: str) -> Mapping[str, str]:
-    """Measures of "loop_metrics" with labels in a reading, "state" or "direction". InputError if there are none."""
+def measures_read(
+    table: pd.DataFrame, measures: Mapping[str, str], reading: str
+) -> Mapping[str, str]:
+    """Measures of "loop_metrics" with labels in a reading, "state" or "direction". InputError if
+    there are none.
+    """
     if reading == "state":
         return measures
-    read = {f"{reading}_{name}": label.replace(r"\Delta", r"\Delta\hat{x}") for name, label in measures.items()}
+    read = {
+        f"{reading}_{name}": label.replace(r"\Delta", r"\Delta\hat{x}")
+        for name, label in measures.items()
+    }
     if missing := set(read) - set(table["measure"]):
         raise InputError(
-            f"figures.reading: found {reading} and no {min(missing)} in the table loop_metrics, expected trajectories "
+            f"figures.reading: found {reading} and no {min(missing)} in the table loop_metrics,"
+            f" expected trajectories "
             "measured with this reading."
         )
     return read
 
 
 def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:
-    """The looped groups of a table, in its order. Raises InputError if there is none; `figure` names the figure."""
+    """The looped groups of a table, in its order. Raises InputError if there is none; `figure`
+    names the figure.
+    """
     groups = list(table["group"].unique())
     if not groups:
-        raise InputError(f"config key model.groups: found no looped group, expected at least one for {figure}.")
+        raise InputError(
+            f"config key model.groups: found no looped group, expected at least one for {figure}."
+        )
     return groups
 
 
@@ -198,7 +249,9 @@ def name_panel(axes: Axes, number: int, title: str, label: str = "") -> None:
 
 def legend_above(figure: Figure, handles: Mapping[str, Artist], columns: int | None = None) -> None:
     """A legend above all panels, in one row unless `columns` are given."""
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=columns or len(handles))
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=columns or len(handles)
+    )
 
 
 def group_name(group: str) -> str:
@@ -232,39 +285,54 @@ def scale_loop_steps(axes: Axes, first: int, last: int) -> None:
 def scale_loops(axes: Axes, loops: pd.Series) -> None:
     """An axis of loop counts, logarithmic and labelled at the powers of two."""
     axes.set_xscale("log", base=2)
-    powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
+    powers = [
+        2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()
+    ]
     axes.xaxis.set_major_locator(ticker.FixedLocator(powers))
     axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:.0f}"))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[str, Line2D]:
-    """A dotted vertical line at the mean loops of training, or at the published loops, and its entry in a legend."""
+    """A dotted vertical line at the mean loops of training, or at the published loops, and its
+    entry in a legend.
+    """
     label = f"{'published' if context.published else 'trained'}: {mean_loops:g} loops"
     return {label: axes.axvline(mean_loops, zorder=0, **TRAINED)}
 
 
-def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:
-    """Line style by checkpoint, in ascending order: light to dark, the untrained model dashed grey, the last thick."""
+def checkpoint_palette(
+    iterations: Iterable[int], context: FigureContext
+) -> dict[int, dict[str, Any]]:
+    """Line style by checkpoint, in ascending order: light to dark, the untrained model dashed grey,
+    the last thick.
+    """
     iterations = sorted(set(iterations))
     if context.published:
         return {iteration: {"color": BLUE, "linestyle": "-"} for iteration in iterations}
     trained = [iteration for iteration in iterations if iteration > 0]
     shades = _CHECKPOINTS(np.linspace(0, 1, len(trained)))
-    looks: list[Look] = [{"color": tuple(shade), "linestyle": "-", "linewidth": 0.8} for shade in shades]
+    looks: list[Look] = [
+        {"color": tuple(shade), "linestyle": "-", "linewidth": 0.8} for shade in shades
+    ]
     looks[-1:] = [look | LAST for look in looks[-1:]]
-    untrained: dict[int, Look] = {0: {"color": "0.5", "linestyle": (0, (3, 1.5))}} if 0 in iterations else {}
+    untrained: dict[int, Look] = (
+        {0: {"color": "0.5", "linestyle": (0, (3, 1.5))}} if 0 in iterations else {}
+    )
     return untrained | dict(zip(trained, looks, strict=True))
 
 
 def series_styles(number: int) -> list[dict[str, Any]]:
     """Colour, marker and dashes of `number` series that have no fixed colour."""
     looks = {"color": COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
-    return [{name: values[i % len(values)] for name, values in looks.items()} for i in range(number)]
+    return [
+        {name: values[i % len(values)] for name, values in looks.items()} for i in range(number)
+    ]
 
 
 def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dashes of each exit criterion except `fixed`, in the given order; all combinations differ.
+    """Colour, marker and dashes of each exit criterion except `fixed`, in the given order; all
+    combinations differ.
 
     The criteria of the paper keep their look even if another of them is absent.
     """
@@ -276,7 +344,9 @@ def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def criterion_colours(criteria: Iterable[str]) -> dict[str, str]:
-    """Colour of each exit criterion except `fixed`: those of the paper, those of the user, then the others in grey."""
+    """Colour of each exit criterion except `fixed`: those of the paper, those of the user, then the
+    others in grey.
+    """
     names = [name for name in dict.fromkeys(criteria) if name != "fixed"]
     paper = [name for name in CRITERION_COLOURS if name in names]
     own = [name for name in names if name not in THRESHOLD_TYPES]
@@ -285,14 +355,21 @@ def criterion_colours(criteria: Iterable[str]) -> dict[str, str]:
 
 
 def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The styles with markers and lines that become smaller, so that the first of coinciding lines stays visible."""
+    """The styles with markers and lines that become smaller, so that the first of coinciding lines
+    stays visible.
+    """
     styles = list(styles)
     sizes, widths = np.linspace(5.5, 3, len(styles)), np.linspace(1.8, 1, len(styles))
-    return [{**look, "markersize": s, "linewidth": w} for look, s, w in zip(styles, sizes, widths, strict=True)]
+    return [
+        {**look, "markersize": s, "linewidth": w}
+        for look, s, w in zip(styles, sizes, widths, strict=True)
+    ]
 
 
 def band(axes: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
-    """Fill the area between `low` and `high`; a vertical bar at a single `x`, where an area would be invisible."""
+    """Fill the area between `low` and `high`; a vertical bar at a single `x`, where an area would
+    be invisible.
+    """
     if len(x) > 1:
         axes.fill_between(x, low, high, linewidth=0, **style)
     else:
@@ -300,12 +377,16 @@ def band(axes: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: 
 
 
 def points_above_rounding(metrics: pd.DataFrame) -> pd.DataFrame:
-    """The rows in which at least half of the tokens have a value; in others it is above the rounding floor for few."""
+    """The rows in which at least half of the tokens have a value; in others it is above the
+    rounding floor for few.
+    """
     return metrics[(metrics["count"] >= metrics["nulls"]) & (metrics["count"] > 0)]
 
 
 def of_run(table: pd.DataFrame, context: FigureContext) -> pd.DataFrame:
-    """The rows of the run that the figure is about; the others are of the same run under further seeds."""
+    """The rows of the run that the figure is about; the others are of the same run under further
+    seeds.
+    """
     return table[table["run"] == context.run] if _several_runs(table) else table
 
 
@@ -314,7 +395,9 @@ def _several_runs(table: pd.DataFrame) -> bool:
 
 
 def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
-    """Fill the range of the means over the runs of several seeds, against the column `x`; nothing for one run."""
+    """Fill the range of the means over the runs of several seeds, against the column `x`; nothing
+    for one run.
+    """
     if _several_runs(rows):
         ends = rows.groupby(x)["mean"].agg(["min", "max"])
         band(axes, ends.index, ends["min"], ends["max"], color=color, alpha=SEED_ALPHA, zorder=1)
@@ -323,12 +406,20 @@ def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
 def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
     """The entry of a legend for the bands of `banded_line`."""
     if _several_runs(table):
-        return {f"range of {table['run'].nunique()} seeds": Patch(color=GREY, alpha=SEED_ALPHA, linewidth=0)}
+        return {
+            f"range of {table['run'].nunique()} seeds": Patch(
+                color=GREY, alpha=SEED_ALPHA, linewidth=0
+            )
+        }
     return {"± 1 SD of tokens": Patch(color=BLACK, alpha=TOKEN_ALPHA, linewidth=0)}
 
 
-def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any) -> None:
-    """The column `mean` of the figure's run against `x`, with its deviation over tokens or the range over seeds."""
+def banded_line(
+    axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any
+) -> None:
+    """The column `mean` of the figure's run against `x`, with its deviation over tokens or the
+    range over seeds.
+    """
     own = of_run(rows, context)
     places, mean, std = own[x].to_numpy(), own["mean"].to_numpy(), own["std"].to_numpy()
     (line,) = axes.plot(places, mean, **style)
@@ -340,10 +431,13 @@ def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, 
     band(axes, places, low, mean + std, color=line.get_color(), alpha=TOKEN_ALPHA)
 
 
-def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Look], context: FigureContext) -> None:
+def checkpoint_lines(
+    axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Look], context: FigureContext
+) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
-    Only the last has a band: those of all would hide the lines. A cross is where a line ends before the others.
+    Only the last has a band: those of all would hide the lines. A cross is where a line ends before
+    the others.
     """
     metrics = points_above_rounding(metrics)
     for iteration, rows in metrics.groupby("iteration"):
@@ -357,28 +451,42 @@ def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Loo
 
 
 def checkpoint_legend(
-    figure: Figure, styles: Mapping[int, Look], context: FigureContext, further: Mapping[str, Artist]
+    figure: Figure,
+    styles: Mapping[int, Look],
+    context: FigureContext,
+    further: Mapping[str, Artist],
 ) -> None:
-    """A legend above all panels: iterations row by row, unless the model is published, then `further` artists."""
+    """A legend above all panels: iterations row by row, unless the model is published, then
+    `further` artists.
+    """
     entries: dict[str, Artist] = dict(further)
     if any(line.get_marker() == END["marker"] for axes in figure.axes for line in axes.get_lines()):
         entries[END_LABEL] = Line2D([], [], color=GREY, **END)
     if not context.published:
         shown = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
-        entries = {name: Line2D([], [], **look) for name, look in zip(shown, styles.values(), strict=True)} | entries
+        entries = {
+            name: Line2D([], [], **look) for name, look in zip(shown, styles.values(), strict=True)
+        } | entries
     if entries:
         columns = legend_columns(list(entries), figure.get_figwidth())
         # matplotlib fills a legend column by column
         names = [name for column in range(columns) for name in list(entries)[column::columns]]
-        handles, title = [entries[name] for name in names], None if context.published else "iteration"
+        handles, title = (
+            [entries[name] for name in names],
+            None if context.published else "iteration",
+        )
         figure.legend(handles, names, loc="outside upper center", ncols=columns, title=title)
 
 
 def legend_columns(names: Sequence[str], width: float) -> int:
     """The most columns of a legend with entries of these names that fit into `width` inches."""
     size = LOOK["legend.fontsize"]
-    handle = (LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8) * size  # with the gap to its text
-    for columns in (math.ceil(len(names) / rows) for rows in range(1, len(names))):  # rows of the same length
+    handle = (
+        LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8
+    ) * size  # with the gap to its text
+    for columns in (
+        math.ceil(len(names) / rows) for rows in range(1, len(names))
+    ):  # rows of the same length
         # a letter is about 0.6 of the font size wide
         widest = (max(len(name) for name in names[column::columns]) for column in range(columns))
         if sum(handle + 0.6 * size * letters for letters in widest) / 72 <= width:
@@ -387,12 +495,15 @@ def legend_columns(names: Sequence[str], width: float) -> int:
 
 
 def label_powers(axis: Axis, most: int = 6) -> None:
-    """Label a logarithmic axis with its data as 1e-2, 0.1 or 100: an exponent above 10 would be too small to read.
+    """Label a logarithmic axis with its data as 1e-2, 0.1 or 100: an exponent above 10 would be too
+    small to read.
 
     An axis of less than two decades has further labels at twos and fives.
     """
     low, high = axis.get_view_interval()
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=most))
+    axis.set_major_locator(
+        ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=most)
+    )
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: power_name(value)))
     axis.set_minor_formatter(ticker.NullFormatter())
 
@@ -400,15 +511,21 @@ def label_powers(axis: Axis, most: int = 6) -> None:
 def power_name(value: float) -> str:
     """A tick of a logarithmic axis as printed: 0.1 to 5000 as they are, others as 1e-2."""
     mantissa, exponent = f"{value:.0e}".split("e")
-    printed = f"{value:g}" if value == 0 or 0.09 < abs(value) < 9999 else f"{mantissa}e{int(exponent)}"
+    printed = (
+        f"{value:g}" if value == 0 or 0.09 < abs(value) < 9999 else f"{mantissa}e{int(exponent)}"
+    )
     return printed.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else printed
 
 
-def scale_iterations(axes: Axes, iterations: Sequence[int] | np.ndarray, context: FigureContext) -> np.ndarray:
-    """An x axis of the iterations of checkpoints, with the same scale in all figures; returns the places on it.
+def scale_iterations(
+    axes: Axes, iterations: Sequence[int] | np.ndarray, context: FigureContext
+) -> np.ndarray:
+    """An x axis of the iterations of checkpoints, with the same scale in all figures; returns the
+    places on it.
 
-    The axis is logarithmic, with room for iteration 0 before a linear part that ends at the first trained
-    checkpoint. Labels are at the checkpoints that have room for one. The one checkpoint of a published model is at 0.
+    The axis is logarithmic, with room for iteration 0 before a linear part that ends at the first
+    trained checkpoint. Labels are at the checkpoints that have room for one. The one checkpoint of
+    a published model is at 0.
     """
     iterations = np.sort(np.asarray(iterations))
     if context.published:
@@ -418,20 +535,28 @@ def scale_iterations(axes: Axes, iterations: Sequence[int] | np.ndarray, context
     trained = iterations[iterations > 0]
     linear = trained[0] if trained.size else 1
     axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
-    axes.set_xlim(-0.15 * linear if 0 in iterations else 0.9 * linear, 1.12 * max(linear, iterations[-1]))
+    axes.set_xlim(
+        -0.15 * linear if 0 in iterations else 0.9 * linear, 1.12 * max(linear, iterations[-1])
+    )
     ticks = iterations[_with_room(axes, iterations)]
     axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
-    axes.xaxis.set_major_formatter(ticker.FixedFormatter([grouped(iteration) for iteration in ticks]))
+    axes.xaxis.set_major_formatter(
+        ticker.FixedFormatter([grouped(iteration) for iteration in ticks])
+    )
     axes.xaxis.set_minor_locator(ticker.FixedLocator(list(iterations)))
     axes.set_xlabel("iteration (0, then log scale)" if 0 in iterations else "iteration (log scale)")
     return iterations
 
 
 def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
-    """Indices of the iterations whose labels do not touch on the x axis; first and last always have one."""
+    """Indices of the iterations whose labels do not touch on the x axis; first and last always have
+    one.
+    """
     # before the layout the final width is unknown, so distances are shares of the axis
     low, high = axes.transData.transform([(limit, 1) for limit in axes.get_xlim()])[:, 0]
-    places = (axes.transData.transform([(iteration, 1) for iteration in iterations])[:, 0] - low) / (high - low)
+    places = (
+        axes.transData.transform([(iteration, 1) for iteration in iterations])[:, 0] - low
+    ) / (high - low)
     widths = [DIGIT * len(grouped(iteration)) for iteration in iterations]
     labelled: list[int] = []
     # first and last come first, so that they always have a label

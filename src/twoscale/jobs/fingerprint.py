@@ -1,7 +1,9 @@
-"""Fingerprint of the code of a rule, independent of comments, docstrings, formatting and the names of modules.
+"""Fingerprint of the code of a rule, independent of comments, docstrings, formatting and the names
+of modules.
 
-It covers an entry script, all library modules that it imports, directly or indirectly, and the templates of their
-pages. Snakemake tracks it as a param, so only an edit that can change a result reruns the rules that import it.
+It covers an entry script, all library modules that it imports, directly or indirectly, and the
+templates of their pages. Snakemake tracks it as a param, so only an edit that can change a result
+reruns the rules that import it.
 """
 
 import ast
@@ -16,9 +18,10 @@ from twoscale.base import InputError, did_you_mean, first_line
 
 SOURCE = Path(__file__).parents[2]  # the folder of the library
 
-# Modules of the library that are covered only where a job's function is in them. The values of `config` and the columns
-# of `tables` reach a rule in its params. The others handle files, messages, processes and planning, and determine no
-# number. The module `study` of a study is covered where a measurement or a drawing imports it.
+# Modules of the library that are covered only where a job's function is in them. The values of
+# `config` and the columns of `tables` reach a rule in its params. The others handle files,
+# messages, processes and planning, and determine no number. The module `study` of a study is
+# covered where a measurement or a drawing imports it.
 EXCLUDED = re.compile(
     r"twoscale|twoscale\.(base|tables|config(?!\.definitions$).*|jobs.*|workflow.*|figures\.catalogue"
     r"|training\.metrics_log)"
@@ -28,39 +31,57 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @cache
 def fingerprint(script: Path, *modules: str) -> str:
-    """Hexadecimal digest of an entry script, of all library modules that it imports, and of further `modules`.
+    """Hexadecimal digest of an entry script, of all library modules that it imports, and of further
+    `modules`.
 
     These it imports by their names, such as "twoscale.figures.fig3".
     """
     roots = [script]
     for module in modules:
         if (file := module_file(module)) is None:
-            raise InputError(f"module {module}: found no file in {SOURCE}, expected a module of the library.")
+            raise InputError(
+                f"module {module}: found no file in {SOURCE}, expected a module of the library."
+            )
         roots.append(file)
     return _digest(covered(roots))
 
 
 def criterion_file_fingerprint(path: str, name: str) -> str:
-    """Digest of a user's file with the exit criterion `name`, and of the library modules that it imports."""
+    """Digest of a user's file with the exit criterion `name`, and of the library modules that it
+    imports.
+    """
     try:
         digest = _digest(covered([Path(path)]))
         nodes = [*ast.walk(ast.parse(Path(path).read_bytes(), filename=path))]
-    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the parser's stack is small
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ) as error:  # the parser's stack is small
         expected = "Python code with the criterion's class"
         raise InputError(
-            f"exit criterion file {path}: cannot be read ({first_line(error)}), expected {expected}."
+            f"exit criterion file {path}: cannot be read ({first_line(error)}), expected"
+            f" {expected}."
         ) from error
     classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
-    others = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    others = {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     imported = {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
     if name not in {*classes, *others, *imported} and "*" not in imported:
         expected = f"one{did_you_mean(name, classes)}"
-        raise InputError(f"exit criterion file {path}: found no class {name!r}, expected {expected}.")
+        raise InputError(
+            f"exit criterion file {path}: found no class {name!r}, expected {expected}."
+        )
     return digest
 
 
 def covered(roots: Iterable[Path]) -> list[Path]:
-    """The files `roots` and all library files that they import, also inside functions, except excluded ones."""
+    """The files `roots` and all library files that they import, also inside functions, except
+    excluded ones.
+    """
     found = dict.fromkeys(roots)
     unread = list(found)
     while unread:
@@ -72,20 +93,28 @@ def covered(roots: Iterable[Path]) -> list[Path]:
 
 
 def module_file(name: str) -> Path | None:
-    """The file of a module, or the __init__.py of a package; None if there is neither in the library."""
+    """The file of a module, or the __init__.py of a package; None if there is neither in the
+    library.
+    """
     path = SOURCE.joinpath(*name.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    return next(
+        (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None
+    )
 
 
 @cache
 def normalised(path: Path) -> str:
     """The code of a file as text, without docstrings, positions and imports for the type checker.
 
-    An import from the library is the imported name and the code of its module: a module can move, but not be exchanged.
-    The templates of pages that the file names in strings follow (`twoscale.report.render`).
+    An import from the library is the imported name and the code of its module: a module can move,
+    but not be exchanged. The templates of pages that the file names in strings follow
+    (`twoscale.report.render`).
     """
     code = _read(path)
-    names = sorted(f"{name} {_sha256(''.join(_read(file).text for file in files))}" for name, files in code.imports)
+    names = sorted(
+        f"{name} {_sha256(''.join(_read(file).text for file in files))}"
+        for name, files in code.imports
+    )
     templates = [SOURCE / "twoscale" / name for name in sorted(code.templates)]
     pages = [template.read_text(encoding="utf-8") for template in templates if template.is_file()]
     return "\n".join([code.text, *names, *pages])
@@ -104,7 +133,8 @@ class _Code:
     """The code of a file in one pass over its syntax tree.
 
     Attributes:
-        imports: Each name from the library, with the files that Python runs for it, except excluded ones.
+        imports: Each name from the library, with the files that Python runs for it, except excluded
+            ones.
         templates: Strings that may name templates.
         text: The rest, without docstrings and what is only for the type checker.
     """
@@ -119,8 +149,11 @@ class _Code:
             values = vars(node)
             if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
                 values = values | {"body": node.body[1:]}
-            filled = [name for name in node._fields if values.get(name) is not None and values[name] != []]
-            return f"{type(node).__name__}({','.join([f'{name}={self.dump(values[name])}' for name in filled])})"
+            filled = [
+                name for name in node._fields if values.get(name) is not None and values[name] != []
+            ]
+            fields = ",".join([f"{name}={self.dump(values[name])}" for name in filled])
+            return f"{type(node).__name__}({fields})"
         if isinstance(node, list):
             return f"[{','.join(map(self.dump, self._kept(node)))}]"
         if isinstance(node, str) and node.endswith(".j2"):
@@ -128,21 +161,34 @@ class _Code:
         return repr(node)
 
     def _kept(self, nodes: list) -> Iterator[object]:
-        """The nodes of a list without imports from the library, which are noted, and without imports for types."""
+        """The nodes of a list without imports from the library, which are noted, and without
+        imports for types.
+        """
         for node in nodes:
-            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            if (
+                isinstance(node, ast.If)
+                and isinstance(node.test, ast.Name)
+                and node.test.id == "TYPE_CHECKING"
+            ):
                 yield from self._kept(node.orelse)
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("twoscale"):
                 self._note(node.names, node.module or "")
-            elif isinstance(node, ast.Import) and any(alias.name.startswith("twoscale") for alias in node.names):
+            elif isinstance(node, ast.Import) and any(
+                alias.name.startswith("twoscale") for alias in node.names
+            ):
                 self._note(node.names)
             else:
                 yield node
 
     def _note(self, names: Iterable[ast.alias], *module: str) -> None:
-        # `from twoscale.model import noise` imports a module, `from twoscale.model.noise import draw` a name in one
+        # `from twoscale.model import noise` imports a module, `from twoscale.model.noise import
+        # draw` a name in one
         for alias in names:
-            modules = [name for name in (*module, ".".join([*module, alias.name])) if not EXCLUDED.fullmatch(name)]
+            modules = [
+                name
+                for name in (*module, ".".join([*module, alias.name]))
+                if not EXCLUDED.fullmatch(name)
+            ]
             files = [file for file in map(module_file, modules) if file is not None]
             self.imports.append((f"{alias.name} {alias.asname}", files))
 

@@ -1,9 +1,11 @@
-"""The machine of a job, its environment, and how processes start: on free GPUs, on one node or several.
+"""The machine of a job, its environment, and how processes start: on free GPUs, on one node or
+several.
 
-Each segment of training records its environments, on which bits depend besides config and code, in the metadata of its
-log, and a partial state in its header. Weights and optimizer states leave them out: equal states give equal files, so
-that later jobs are not repeated because of a variable that changed no bit on this machine. The result cache restores a
-result only where the kernels are the same.
+Each segment of training records its environments, on which bits depend besides config and code, in
+the metadata of its log, and a partial state in its header. Weights and optimizer states leave them
+out: equal states give equal files, so that later jobs are not repeated because of a variable that
+changed no bit on this machine. The result cache restores a result only where the kernels are the
+same.
 """
 
 import ctypes
@@ -41,7 +43,9 @@ def description() -> dict[str, Any]:
 
 
 def cuda_devices() -> int:
-    """Number of CUDA devices that the driver offers to this process, which CUDA_VISIBLE_DEVICES can limit."""
+    """Number of CUDA devices that the driver offers to this process, which CUDA_VISIBLE_DEVICES can
+    limit.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:  # no driver
@@ -52,17 +56,20 @@ def cuda_devices() -> int:
 
 
 def torch_build() -> dict[str, Any]:
-    """The constants of torch's version.py, such as __version__, cuda and hip; empty where torch is not installed."""
+    """The constants of torch's version.py, such as __version__, cuda and hip; empty where torch is
+    not installed.
+    """
     spec = find_spec("torch")
     path = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
     return runpy.run_path(str(path)) if path is not None and path.is_file() else {}
 
 
 def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
-    """Refuse CUDA for `processes` training processes, one per device, on a machine that cannot offer it: InputError.
+    """Refuse CUDA for `processes` training processes, one per device, on a machine that cannot
+    offer it: InputError.
 
-    `origin` asks for it, such as "config key compute.device". `installed`: whether the torch that will run is the one
-    of this environment. Builds of torch for ROCm are not examined.
+    `origin` asks for it, such as "config key compute.device". `installed`: whether the torch that
+    will run is the one of this environment. Builds of torch for ROCm are not examined.
     """
     build = torch_build() if installed else {}
     if build.get("hip"):
@@ -70,9 +77,13 @@ def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
     devices = cuda_devices()
     if build and build.get("cuda") is None:
         version = build.get("__version__")
-        raise InputError(f"{origin}: found cuda, expected cpu, because PyTorch {version} is built without CUDA.")
+        raise InputError(
+            f"{origin}: found cuda, expected cpu, because PyTorch {version} is built without CUDA."
+        )
     if not devices:
-        raise InputError(f"{origin}: found cuda, expected cpu, because this machine has no CUDA device.")
+        raise InputError(
+            f"{origin}: found cuda, expected cpu, because this machine has no CUDA device."
+        )
     if processes > devices:
         expected = f"at most {devices}, the number of CUDA devices of this machine"
         raise InputError(f"config key train.processes: found {processes}, expected {expected}.")
@@ -80,11 +91,15 @@ def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
 
 def check_disk(folder: Path, needed: int, purpose: str) -> None:
     """Refuse to put `needed` bytes into a folder, which need not exist yet, where less is free."""
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    existing = next(
+        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+    )
     free = shutil.disk_usage(existing).free
     if free < needed:
         expected = f"at least {needed / 1e9:.3f} GB for {purpose}"
-        raise InputError(f"folder {folder}: found {free / 1e9:.3f} GB of free disk space, expected {expected}.")
+        raise InputError(
+            f"folder {folder}: found {free / 1e9:.3f} GB of free disk space, expected {expected}."
+        )
 
 
 # --- environments: what bits depend on besides config and code ---
@@ -92,22 +107,35 @@ def check_disk(folder: Path, needed: int, purpose: str) -> None:
 ENVIRONMENTS = "twoscale.environments"  # key of the metadata of a log
 # Variables that choose other kernels, another order of sums or another precision of products.
 VARIABLES = (
-    "ATEN_CPU_CAPABILITY CUBLAS_WORKSPACE_CONFIG DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA MKL_CBWR MKL_DYNAMIC "
-    "MKL_ENABLE_INSTRUCTIONS NVIDIA_TF32_OVERRIDE OMP_DYNAMIC OMP_THREAD_LIMIT ONEDNN_DEFAULT_FPMATH_MODE "
+    "ATEN_CPU_CAPABILITY CUBLAS_WORKSPACE_CONFIG DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA"
+    " MKL_CBWR MKL_DYNAMIC "
+    "MKL_ENABLE_INSTRUCTIONS NVIDIA_TF32_OVERRIDE OMP_DYNAMIC OMP_THREAD_LIMIT"
+    " ONEDNN_DEFAULT_FPMATH_MODE "
     "ONEDNN_MAX_CPU_ISA TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 ).split()
 FIRST = "first_iteration"
-OPERATIONS = 2  # version of the operations in model/kernels.py and model/loss.py: raised where their bits change
+# version of the operations in model/kernels.py and model/loss.py: raised where their bits change
+OPERATIONS = 2
 
 Environment = Mapping[str, Any]
 
 
 def kernels(device: str) -> dict[str, Any]:
-    """What selects the kernels of this process: names of variables and facts -> values, without unset variables."""
+    """What selects the kernels of this process: names of variables and facts -> values, without
+    unset variables.
+    """
     import torch
 
-    cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
-    facts = {"torch": torch.__version__, "cpu_capability": cpu_capability(), "operations": OPERATIONS} | cuda
+    cuda = (
+        {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()}
+        if device == "cuda"
+        else {}
+    )
+    facts = {
+        "torch": torch.__version__,
+        "cpu_capability": cpu_capability(),
+        "operations": OPERATIONS,
+    } | cuda
     return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
@@ -118,18 +146,32 @@ def libraries() -> dict[str, str]:
 
 
 def environment(device: str, processes: int, nodes: int = 1, shard: bool = False) -> dict[str, Any]:
-    """The environment of this process: its `kernels`, threads and processes; one node and a whole model go unsaid."""
+    """The environment of this process: its `kernels`, threads and processes; one node and a whole
+    model go unsaid.
+    """
     import torch
 
     several = ({"nodes": nodes} if nodes > 1 else {}) | ({"shard": shard} if shard else {})
     return kernels(device) | {"threads": torch.get_num_threads(), "processes": processes} | several
 
 
-def differences(before: Environment, now: Environment, words: tuple[str, str] = ("before", "now")) -> list[str]:
+def differences(
+    before: Environment, now: Environment, words: tuple[str, str] = ("before", "now")
+) -> list[str]:
     """What differs, one text each, in alphabetical order. `words`: what the two are called."""
-    pairs = {name: (before.get(name), now.get(name)) for name in sorted((before.keys() | now.keys()) - {FIRST})}
-    shown = {name: ["unset" if value is None else repr(value) for value in pair] for name, pair in pairs.items()}
-    return [f"{name}: {old} {words[0]}, {new} {words[1]}" for name, (old, new) in shown.items() if old != new]
+    pairs = {
+        name: (before.get(name), now.get(name))
+        for name in sorted((before.keys() | now.keys()) - {FIRST})
+    }
+    shown = {
+        name: ["unset" if value is None else repr(value) for value in pair]
+        for name, pair in pairs.items()
+    }
+    return [
+        f"{name}: {old} {words[0]}, {new} {words[1]}"
+        for name, (old, new) in shown.items()
+        if old != new
+    ]
 
 
 def distinct_environments(logs: Iterable[Path]) -> list[Environment]:
@@ -151,24 +193,30 @@ def recorded_environments(log: Path) -> list[Environment]:
 
 # --- processes that torchrun started together
 #
-# Operators of clusters and shells inside another launch export the same variables to processes that train nothing
-# together. So these count only beside the one that torchrun alone sets, and the workflow removes all of them from the
-# environment of its jobs, in which a torchrun of a rule sets them anew.
+# Operators of clusters and shells inside another launch export the same variables to processes that
+# train nothing together. So these count only beside the one that torchrun alone sets, and the
+# workflow removes all of them from the environment of its jobs, in which a torchrun of a rule sets
+# them anew.
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 SLURM_JOB = "SLURM_JOB_ID"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 STORE = "TWOSCALE_STORE"  # the file in which the processes of one node find each other
-# torchrun's options have defaults in variables PET_*, for example PET_NNODES. Source: torch.distributed.argparse_util.
+# torchrun's options have defaults in variables PET_*, for example PET_NNODES. Source:
+# torch.distributed.argparse_util.
 PREFIXES = ("TORCHELASTIC_", "PET_")
 NODE_NUMBER = "PET_NODE_RANK"
 NAMES = frozenset(
-    f"{scope}{what}" for scope in ("", "LOCAL_", "GROUP_", "ROLE_", "NODE_") for what in ("RANK", "WORLD_SIZE")
+    f"{scope}{what}"
+    for scope in ("", "LOCAL_", "GROUP_", "ROLE_", "NODE_")
+    for what in ("RANK", "WORLD_SIZE")
 ) | {"ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", STORE}
 
 
 class Team(NamedTuple):
-    """The number `rank` of this process, and the numbers of processes and of nodes of its launch."""
+    """The number `rank` of this process, and the numbers of processes and of nodes of its
+    launch.
+    """
 
     rank: int = 0
     size: int = 1
@@ -202,13 +250,17 @@ class NodeResources(NamedTuple):
 
 
 def run_on_one_node(processes: int, command: Sequence[str]) -> None:
-    """Run a script in several processes of this machine, which listen on no network interface except loopback.
+    """Run a script in several processes of this machine, which listen on no network interface
+    except loopback.
 
-    They find each other through files in a folder that only this user can open, because torchrun unpickles its store.
+    They find each other through files in a folder that only this user can open, because torchrun
+    unpickles its store.
     """
     from torch.distributed.run import main  # planning imports this module without torch
 
-    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))  # lo on Linux, lo0 on macOS
+    loopback = next(
+        name for _, name in socket.if_nameindex() if name.startswith("lo")
+    )  # lo on Linux, lo0 on macOS
     with tempfile.TemporaryDirectory(prefix="twoscale-") as folder:
         os.environ |= {
             STORE: f"{folder}/processes",
@@ -217,57 +269,95 @@ def run_on_one_node(processes: int, command: Sequence[str]) -> None:
             "NCCL_SOCKET_IFNAME": loopback,
         }
         # the launcher would add a sign of life to the file every 5 seconds
-        store = ["--rdzv-conf", "store_type=file,keep_alive_interval=86400", "--rdzv-endpoint", f"{folder}/launcher"]
+        store = [
+            "--rdzv-conf",
+            "store_type=file,keep_alive_interval=86400",
+            "--rdzv-endpoint",
+            f"{folder}/launcher",
+        ]
         sizes = ["--nnodes", "1", "--nproc-per-node", str(processes), "--local-addr", "127.0.0.1"]
-        main([*sizes, "--rdzv-backend", "c10d", *store, "--log-dir", f"{folder}/logs", "--", *command])
+        main(
+            [
+                *sizes,
+                "--rdzv-backend",
+                "c10d",
+                *store,
+                "--log-dir",
+                f"{folder}/logs",
+                "--",
+                *command,
+            ]
+        )
 
 
 def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
-    """Replace this process, the first of a SLURM job, by srun, which runs `command` on all nodes of the job.
+    """Replace this process, the first of a SLURM job, by srun, which runs `command` on all nodes of
+    the job.
 
-    One launcher starts on each node, and when one of them fails, the others end too. They meet at a free port of this
-    machine, the first node, and exchange JSON; torchrun's other rendezvous, c10d, unpickles what anyone who reaches its
-    port sends.
+    One launcher starts on each node, and when one of them fails, the others end too. They meet at a
+    free port of this machine, the first node, and exchange JSON; torchrun's other rendezvous, c10d,
+    unpickles what anyone who reaches its port sends.
     """
-    for found, what in ((SLURM_JOB in os.environ, f"variable {SLURM_JOB}"), (shutil.which("srun"), "command srun")):
+    for found, what in (
+        (SLURM_JOB in os.environ, f"variable {SLURM_JOB}"),
+        (shutil.which("srun"), "command srun"),
+    ):
         if not found:
             expected = "that of a SLURM job (--profile profiles/slurm) outside of a container"
-            raise InputError(f"{what}: found none, expected {expected}, for training on {share.nodes} nodes.")
+            raise InputError(
+                f"{what}: found none, expected {expected}, for training on {share.nodes} nodes."
+            )
     with socket.create_server(("", 0)) as probe:
         port = probe.getsockname()[1]
     gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
     tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1", *gpus]
     srun = ["srun", *tasks, f"--cpus-per-task={share.cpus}", "--kill-on-bad-exit=1", "--input=none"]
     numbered = ["sh", "-c", f'{NODE_NUMBER}=$SLURM_NODEID exec "$@"', "sh"]
-    os.execvp("srun", [*srun, *numbered, *torchrun_line(share, socket.gethostname(), port), *command])
+    os.execvp(
+        "srun", [*srun, *numbered, *torchrun_line(share, socket.gethostname(), port), *command]
+    )
 
 
 def torchrun_line(share: NodeResources, host: str, port: int) -> list[str]:
-    """torchrun for the processes of one of several nodes, which has its number from the variable `NODE_NUMBER`."""
+    """torchrun for the processes of one of several nodes, which has its number from the variable
+    `NODE_NUMBER`.
+    """
     sizes = ["--nnodes", str(share.nodes), "--nproc-per-node", str(share.processes)]
-    # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
+    # after "--" torchrun does not mistake an option of the script for an abbreviated option of
+    # torchrun
     return ["torchrun", *sizes, "--master-addr", host, "--master-port", str(port), "--"]
 
 
 def run_on_gpus(count: int, command: list[str]) -> None:
-    """Wait for `count` free GPUs, then replace this process by a command to which only these are visible.
+    """Wait for `count` free GPUs, then replace this process by a command to which only these are
+    visible.
 
-    Snakemake counts the GPUs of a machine but does not assign them; SLURM does. A GPU is leased by a lock on a file,
-    which the kernel releases however its holder ends.
+    Snakemake counts the GPUs of a machine but does not assign them; SLURM does. A GPU is leased by
+    a lock on a file, which the kernel releases however its holder ends.
     """
     query = ["sh", "-c", "nvidia-smi --query-gpu=uuid --format=csv,noheader"]
-    names = os.environ.get(VISIBLE, subprocess.run(query, capture_output=True, text=True, check=False).stdout)
+    names = os.environ.get(
+        VISIBLE, subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    )
     gpus = [] if SLURM_JOB in os.environ else names.replace(",", " ").split()
     if 1 < len(gpus) < count:
-        raise InputError(f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training process.")
+        raise InputError(
+            f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training"
+            f" process."
+        )
     while len(gpus) > 1:
         folder, held = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}", []
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            files = [os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW) for name in gpus]
+            files = [
+                os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW)
+                for name in gpus
+            ]
         except OSError as error:
             expected = "a folder of this user; set TMPDIR to another one"
-            raise InputError(f"{folder}: cannot be used ({first_line(error)}), expected {expected}.") from error
+            raise InputError(
+                f"{folder}: cannot be used ({first_line(error)}), expected {expected}."
+            ) from error
         for name, file in zip(gpus, files, strict=True):
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,12 +1,14 @@
 """Results of expensive jobs under a second name, from which a rerun restores them.
 
-Snakemake removes the outputs of a job before it runs the job again. So a job that has succeeded links its outputs (hard
-links) into a folder under `results/{run}/.result_cache/`, with a manifest: the digests of all that the result
-depends on, and of the outputs. A job that finds a manifest of the same code, config, environment and inputs, and intact
-files, restores them. Only the latest result of each job is kept, and the folder may be removed at any time.
+Snakemake removes the outputs of a job before it runs the job again. So a job that has succeeded
+links its outputs (hard links) into a folder under `results/{run}/.result_cache/`, with a manifest:
+the digests of all that the result depends on, and of the outputs. A job that finds a manifest of
+the same code, config, environment and inputs, and intact files, restores them. Only the latest
+result of each job is kept, and the folder may be removed at any time.
 
-An optimizer state between two segments of training is temporary, so it is not kept. Its segment is restored only if
-later segments can be restored up to one whose optimizer state is kept; the temporary file is then empty.
+An optimizer state between two segments of training is temporary, so it is not kept. Its segment is
+restored only if later segments can be restored up to one whose optimizer state is kept; the
+temporary file is then empty.
 """
 
 import json
@@ -39,16 +41,23 @@ class Job:
     @classmethod
     def from_json(cls, text: str) -> Self:
         values = json.loads(text)
-        return cls(**values | {"folder": Path(values["folder"]), "later": [Path(path) for path in values["later"]]})
+        return cls(
+            **values
+            | {"folder": Path(values["folder"]), "later": [Path(path) for path in values["later"]]}
+        )
 
     def within(self, environment: Mapping[str, Any]) -> Self:
-        """The same job with a version that also depends on an environment, which may change the bits of its result."""
+        """The same job with a version that also depends on an environment, which may change the
+        bits of its result.
+        """
         return replace(self, version=json_digest([self.version, environment]))
 
 
 @dataclass(frozen=True)
 class Result:
-    """A manifest: digests (SHA-256) of inputs and outputs by path, and the outputs that were dropped."""
+    """A manifest: digests (SHA-256) of inputs and outputs by path, and the outputs that were
+    dropped.
+    """
 
     version: str
     inputs: dict[str, str]
@@ -59,8 +68,8 @@ class Result:
 def run(job: Job, compute: Callable[[], None]) -> None:
     """Restore the result of `job`, or `compute` and keep it.
 
-    All processes of a job on one node may call this: they decide alike, and the main one restores and keeps. Several
-    nodes may not see the same files at a time, so there nothing is restored.
+    All processes of a job on one node may call this: they decide alike, and the main one restores
+    and keeps. Several nodes may not see the same files at a time, so there nothing is restored.
     """
     team = machine.team()
     inputs = _digests(job.inputs)
@@ -81,11 +90,16 @@ def find(job: Job, inputs: dict[str, str]) -> Result | None:
     missing = {*job.outputs, *job.temporary} - result.outputs.keys()
     if not missing:
         return result
-    # a temporary output may be missing if later results continue this one, one after the other, up to one that has its
+    # a temporary output may be missing if later results continue this one, one after the other, up
+    # to one that has its
     known = result.inputs | result.outputs
     for folder in job.later if missing <= set(job.temporary) else ():
         following = _intact(folder)
-        if following is None or following.version != result.version or not following.inputs.items() <= known.items():
+        if (
+            following is None
+            or following.version != result.version
+            or not following.inputs.items() <= known.items()
+        ):
             return None
         if not following.dropped:
             return result
@@ -94,7 +108,9 @@ def find(job: Job, inputs: dict[str, str]) -> Result | None:
 
 
 def restore(job: Job, result: Result) -> None:
-    """Link the kept files to the outputs, each in one step; temporary outputs that were not kept become empty files."""
+    """Link the kept files to the outputs, each in one step; temporary outputs that were not kept
+    become empty files.
+    """
     for path in (*job.outputs, *job.temporary):
         if path not in result.outputs:
             with replacing(path):
@@ -103,7 +119,9 @@ def restore(job: Job, result: Result) -> None:
             kept = job.folder / result.outputs[path]
             try:
                 link(kept, path)
-            except OSError:  # no hard links on this file system, too many, or a file of another user
+            except (
+                OSError
+            ):  # no hard links on this file system, too many, or a file of another user
                 with replacing(path) as temporary:
                     shutil.copyfile(kept, temporary)
         os.utime(path)
@@ -113,8 +131,9 @@ def restore(job: Job, result: Result) -> None:
 def keep(job: Job, inputs: dict[str, str]) -> None:
     """Link the outputs into the job's folder and remove what was kept before.
 
-    A manifest names files by their digests and is replaced in one step, so a kill leaves the old or the new result.
-    A file system without hard links keeps nothing: copies would double the space on disk.
+    A manifest names files by their digests and is replaced in one step, so a kill leaves the old or
+    the new result. A file system without hard links keeps nothing: copies would double the space on
+    disk.
     """
     try:
         outputs = {path: sha256(path) for path in job.outputs}
@@ -131,7 +150,9 @@ def keep(job: Job, inputs: dict[str, str]) -> None:
 
 
 def _intact(folder: Path) -> Result | None:
-    """The result in a folder, if its files have their digests: a hard link changes with a file overwritten in place."""
+    """The result in a folder, if its files have their digests: a hard link changes with a file
+    overwritten in place.
+    """
     try:
         result = Result(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
         kept = _digests([folder / digest for digest in result.outputs.values()])

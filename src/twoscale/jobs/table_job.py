@@ -51,12 +51,21 @@ class StudyJob:
         """A table from the only file of this name; by default the name of the table."""
         return tables.read(table, self.file(name or table))
 
-    def write(self, table: str, rows: "pd.DataFrame | Iterable[Mapping[str, Any]]", name: str | None = None) -> None:
-        """Write a table to the file of this name, by default the name of the table; the column `run` is filled in."""
+    def write(
+        self,
+        table: str,
+        rows: "pd.DataFrame | Iterable[Mapping[str, Any]]",
+        name: str | None = None,
+    ) -> None:
+        """Write a table to the file of this name, by default the name of the table; the column
+        `run` is filled in.
+        """
         import pandas as pd
 
         columns = list(tables.columns(table))
-        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), columns=columns)
+        frame = (
+            rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), columns=columns)
+        )
         if "run" in columns:
             frame = frame.assign(run=self.config.run)
         tables.write(table, frame, self.file(name or table))

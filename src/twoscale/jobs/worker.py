@@ -1,7 +1,9 @@
-"""A process that runs jobs one after the other, so that libraries, CUDA, compiled code and states stay in memory.
+"""A process that runs jobs one after the other, so that libraries, CUDA, compiled code and states
+stay in memory.
 
-The session of a pack starts one for training (`twoscale.workflow.session`). Jobs that `with_gpus.py` starts while the
-variable `ADDRESS` is set send their command to it, wait, and end with its exit status.
+The session of a pack starts one for training (`twoscale.workflow.session`). Jobs that
+`with_gpus.py` starts while the variable `ADDRESS` is set send their command to it, wait, and end
+with its exit status.
 """
 
 import json
@@ -20,7 +22,9 @@ PARENT_SECONDS = 2.0  # between two looks whether the process that started the w
 
 
 def forward(*command: str) -> NoReturn:
-    """Run a Python script in the worker, which writes to the standard output and error of this process."""
+    """Run a Python script in the worker, which writes to the standard output and error of this
+    process.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(os.environ[ADDRESS])
@@ -29,7 +33,11 @@ def forward(*command: str) -> NoReturn:
             status = connection.recv(1)
         except OSError:
             status = b""
-    sys.exit(status[0] if status else f"error: {os.environ[ADDRESS]}: the worker has ended; start the session again.")
+    sys.exit(
+        status[0]
+        if status
+        else f"error: {os.environ[ADDRESS]}: the worker has ended; start the session again."
+    )
 
 
 def serve(address: Path) -> None:
@@ -52,7 +60,9 @@ def serve(address: Path) -> None:
 
 
 def _run(command: Sequence[str], outputs: Sequence[int]) -> int:
-    """The exit status of a script with its arguments; what it prints goes to the two file descriptors."""
+    """The exit status of a script with its arguments; what it prints goes to the two file
+    descriptors.
+    """
     own = [os.dup(descriptor) for descriptor in (1, 2)]
     for descriptor, output in zip((1, 2), outputs, strict=True):
         os.dup2(output, descriptor)

@@ -1,11 +1,12 @@
 """Weights and optimizer states as safetensors files that carry their identity.
 
-One metadata key holds canonical JSON: the kind of the tensors, the iteration, the tokens seen and the identity
-of the run (seed, model, training config, digest of the text). It is one key because safetensors writes several
-in random order. Time and host are left out, so equal states give equal files. Nothing is unpickled.
+One metadata key holds canonical JSON: the kind of the tensors, the iteration, the tokens seen and
+the identity of the run (seed, model, training config, digest of the text). It is one key because
+safetensors writes several in random order. Time and host are left out, so equal states give equal
+files. Nothing is unpickled.
 
-The JSON also holds the SHA-256 of the file, computed with zeros in place of the digest itself. It is checked when
-tensors are read.
+The JSON also holds the SHA-256 of the file, computed with zeros in place of the digest itself. It
+is checked when tensors are read.
 """
 
 import hashlib
@@ -38,17 +39,26 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of other names, shapes or dtypes than the expected ones, and values that are not finite.
+    """Refuse tensors of other names, shapes or dtypes than the expected ones, and values that are
+    not finite.
 
     The values of `expected` are not read, so it may be on the device "meta".
     """
-    check_names(path, expected.keys() - found.keys(), found.keys() - expected.keys(), "those of the model")
+    check_names(
+        path, expected.keys() - found.keys(), found.keys() - expected.keys(), "those of the model"
+    )
     for name, tensor in found.items():
         for what in ("shape", "dtype"):
             value, wanted = (getattr(of, what) for of in (tensor, expected[name]))
             if value != wanted:
-                value, wanted = (tuple(shape) for shape in (value, wanted)) if what == "shape" else (value, wanted)
-                raise InputError(f"{path}: tensor {name}: found the {what} {value}, expected {wanted}.")
+                value, wanted = (
+                    (tuple(shape) for shape in (value, wanted))
+                    if what == "shape"
+                    else (value, wanted)
+                )
+                raise InputError(
+                    f"{path}: tensor {name}: found the {what} {value}, expected {wanted}."
+                )
         check_finite(path, name, tensor)
 
 
@@ -56,13 +66,21 @@ def check_names(path: Path, missing: Set[str], unknown: Set[str], expected: str)
     for problem, names in (("no", missing), ("the unknown", unknown)):
         if names:
             others = f" and {len(names) - 1} others" if len(names) > 1 else ""
-            raise InputError(f"{path}: found {problem} tensor {min(names)}{others}, expected {expected}.")
+            raise InputError(
+                f"{path}: found {problem} tensor {min(names)}{others}, expected {expected}."
+            )
 
 
 def check_finite(path: Path, name: str, tensor: Tensor) -> None:
-    """Refuse a tensor of floats with NaN or an infinite value, in one pass that allocates nothing."""
-    if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():  # NaN is both minimum and maximum
-        raise InputError(f"{path}: tensor {name}: found NaN or an infinite value, expected finite numbers.")
+    """Refuse a tensor of floats with NaN or an infinite value, in one pass that allocates
+    nothing.
+    """
+    if (
+        tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all()
+    ):  # NaN is both minimum and maximum
+        raise InputError(
+            f"{path}: tensor {name}: found NaN or an infinite value, expected finite numbers."
+        )
 
 
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
@@ -74,8 +92,9 @@ NO_DIGEST = "0" * 64
 class Header:
     """The description of a file inside it.
 
-    kind: "weights", "optimizer" or "partial". iteration: finished iterations. identity: everything that the
-    tensors depend on besides the iteration. sha256: the digest; None in files of versions before there was one.
+    kind: "weights", "optimizer" or "partial". iteration: finished iterations. identity: everything
+    that the tensors depend on besides the iteration. sha256: the digest; None in files of versions
+    before there was one.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -84,7 +103,9 @@ class Header:
     tokens_seen: JsonCount
     identity: dict[str, Any]
     extra: dict[str, Any]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = field(default=None, compare=False)
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = field(
+        default=None, compare=False
+    )
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
@@ -99,9 +120,11 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
 
 
 def _digest(file: BufferedReader | BufferedRandom, written: str) -> tuple[str, int]:
-    """SHA-256 of a safetensors file with zeros for the digest `written` in its header, and the place of the latter.
+    """SHA-256 of a safetensors file with zeros for the digest `written` in its header, and the
+    place of the latter.
 
-    Source of the layout, 8 bytes with the length of the header, the header, the tensors: the README of safetensors.
+    Source of the layout, 8 bytes with the length of the header, the header, the tensors: the README
+    of safetensors.
     """
     start = file.read(8)
     start += file.read(int.from_bytes(start, "little"))
@@ -119,7 +142,9 @@ def save_untrained(path: Path, identity: dict[str, Any]) -> None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file of this project: from its header, or of its bytes in older versions without one."""
+    """SHA-256 of a file of this project: from its header, or of its bytes in older versions without
+    one.
+    """
     return read_header(path).sha256 or sha256(path)
 
 
@@ -131,22 +156,30 @@ def read_header(path: Path) -> Header:
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file, expected a checkpoint.") from error
     except (safetensors.SafetensorError, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({error}), expected a complete safetensors file.") from error
+        raise InputError(
+            f"{path}: cannot be read ({error}), expected a complete safetensors file."
+        ) from error
     try:
         header = parse_json(text or "", Header)
     except ValueError as error:
         raise InputError(
-            f"{path}: found no header under the metadata key '{METADATA_KEY}' ({first_line(error)}), expected a "
+            f"{path}: found no header under the metadata key '{METADATA_KEY}'"
+            f" ({first_line(error)}), expected a "
             "checkpoint of this project."
         ) from error
     named = CHECKPOINT.fullmatch(path.name)
     if named and int(named[1]) != header.iteration:
-        raise InputError(f"{path}: found a header of iteration {header.iteration}, expected {int(named[1])}.")
+        raise InputError(
+            f"{path}: found a header of iteration {header.iteration}, expected {int(named[1])}."
+        )
     return header
 
 
-def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu") -> tuple[dict[str, Tensor], Header]:
-    """Tensors and header of `path`, refused if it is of another kind or does not belong to `identity`.
+def load(
+    path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
+) -> tuple[dict[str, Tensor], Header]:
+    """Tensors and header of `path`, refused if it is of another kind or does not belong to
+    `identity`.
 
     `identity` may be a part of the file's: evaluating needs the model to agree, resuming needs all.
 
@@ -157,17 +190,21 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
     wanted = json.loads(canonical_json(identity))
-    for name, found, expected in differences({key: header.identity.get(key) for key in wanted}, wanted):
+    for name, found, expected in differences(
+        {key: header.identity.get(key) for key in wanted}, wanted
+    ):
         advice = "" if kind == "partial" else "; choose another `run` name or remove the file"
         raise InputError(
-            f"{path}: belongs to another configuration: {name} is {found} there, expected {expected}{advice}."
+            f"{path}: belongs to another configuration: {name} is {found} there, expected"
+            f" {expected}{advice}."
         )
     if header.sha256 is not None:
         with path.open("rb") as file:
             found, _ = _digest(file, header.sha256)
         if found != header.sha256:
             raise InputError(
-                f"{path}: found a file with the SHA-256 {found[:12]}…, expected {header.sha256[:12]}… as when it was "
+                f"{path}: found a file with the SHA-256 {found[:12]}…, expected"
+                f" {header.sha256[:12]}… as when it was "
                 f"written; the file is damaged; remove it and run `snakemake {path}`."
             )
     try:
@@ -175,13 +212,17 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         return tensors, header
     except safetensors.SafetensorError as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)}), expected tensors of floats.") from error
+        raise InputError(
+            f"{path}: cannot be read ({first_line(error)}), expected tensors of floats."
+        ) from error
 
 
 def load_weights(
     path: Path, identity: Mapping[str, Any], config: ModelConfig, device: str
 ) -> tuple[dict[str, Tensor], Header]:
-    """`load` for the weights of a model of this config; other tensors and values that are not finite are refused."""
+    """`load` for the weights of a model of this config; other tensors and values that are not
+    finite are refused.
+    """
     tensors, header = load(path, "weights", identity, device)
     check_tensors(path, tensors, blank(config).state_dict())
     return tensors, header
@@ -194,10 +235,16 @@ def blank(config: ModelConfig) -> LoopedModel:
 
 
 class _Undrawn(TorchFunctionMode):
-    """A context in which modules draw no initial values, for which "meta" imports torch._dynamo: a second per job."""
+    """A context in which modules draw no initial values, for which "meta" imports torch._dynamo: a
+    second per job.
+    """
 
     def __torch_function__(
-        self, function: Callable, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        function: Callable,
+        types: Any,
+        args: tuple = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         draws = getattr(function, "__module__", None) == torch.nn.init.__name__
         return kwargs["tensor"] if draws and kwargs else function(*args, **(kwargs or {}))
@@ -207,7 +254,9 @@ def differences(found: Any, expected: Any, name: str = "") -> Iterator[tuple[str
     """Dotted name and both values of the leaves in which two nested mappings differ."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
-            yield from differences(found.get(key), expected.get(key), f"{name}.{key}" if name else key)
+            yield from differences(
+                found.get(key), expected.get(key), f"{name}.{key}" if name else key
+            )
     elif found != expected:
         yield name, found, expected
 
@@ -230,10 +279,11 @@ class LoadedCheckpoint:
 
 
 def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckpoint:
-    """The model of the checkpoint at `path` for evaluation, in `dtype`, on the device of the config.
+    """The model of the checkpoint at `path` for evaluation, in `dtype`, on the device of the
+    config.
 
-    `config` has the section `model`, `device` and `seed`. For a published model `path` is a file of its folder, and its
-    iteration is 0. Raises InputError for another model's checkpoint.
+    `config` has the section `model`, `device` and `seed`. For a published model `path` is a file of
+    its folder, and its iteration is 0. Raises InputError for another model's checkpoint.
     """
     if config.model.source in IMPORTERS:
         open_published = import_module(IMPORTERS[config.model.source]).open_published
@@ -243,7 +293,9 @@ def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckp
     return LoadedCheckpoint(model, header.iteration, config.seed)
 
 
-def load_model(path: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> tuple[LoopedModel, Header]:
+def load_model(
+    path: Path, config: ModelConfig, dtype: torch.dtype, device: str
+) -> tuple[LoopedModel, Header]:
     tensors, header = load_weights(path, {"model": plain(config)}, config, device)
     model = build(config)
     model.load_state_dict(tensors)
@@ -252,7 +304,9 @@ def load_model(path: Path, config: ModelConfig, dtype: torch.dtype, device: str)
 
 @dataclass(frozen=True)
 class CheckpointJob(StudyJob):
-    """A job on a checkpoint. `threads`: those that it may use; torch has one unless the function sets more."""
+    """A job on a checkpoint. `threads`: those that it may use; torch has one unless the function
+    sets more.
+    """
 
     threads: int = 1
 

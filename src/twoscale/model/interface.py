@@ -1,10 +1,11 @@
 """The interface that every looped language model offers, and the functions it takes.
 
-Engines, extraction, generation, benchmarks and figures know a model only through `LoopedModel`. A new
-architecture implements it in one file and registers itself (`twoscale.model.registry`).
+Engines, extraction, generation, benchmarks and figures know a model only through `LoopedModel`. A
+new architecture implements it in one file and registers itself (`twoscale.model.registry`).
 
-Axes: B sequences, T positions, N rows (tokens in any order), C hidden size, H query heads, G heads of keys and values,
-D head dimension, V vocabulary. Layers are numbered from 1 as in the paper, groups from 0 in the order of their layers.
+Axes: B sequences, T positions, N rows (tokens in any order), C hidden size, H query heads, G heads
+of keys and values, D head dimension, V vocabulary. Layers are numbered from 1 as in the paper,
+groups from 0 in the order of their layers.
 """
 
 from collections import deque
@@ -18,7 +19,8 @@ from torch import Tensor, nn
 from twoscale.config import ModelConfig
 from twoscale.model.kernels import causal_attention
 
-# (group, k, like) -> noise of the shape of `like`: k = 0 is the initial state, k >= 1 precedes loop step k.
+# (group, k, like) -> noise of the shape of `like`: k = 0 is the initial state, k >= 1 precedes loop
+# step k.
 Noise = Callable[[int, int, Tensor], Tensor]
 
 T = TypeVar("T")
@@ -36,7 +38,9 @@ class Attend(Protocol):
 
     @property
     def tokens(self) -> Tensor | None:
-        """Token id of each row, int64, broadcastable as `positions`; only layers with value embeddings need it."""
+        """Token id of each row, int64, broadcastable as `positions`; only layers with value
+        embeddings need it.
+        """
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of layer number `layer`: q (..., H, D) and k, v (..., G, D) -> (..., H, D).
@@ -76,7 +80,9 @@ class AttendAt:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the pass through a model: an unlooped layer, by its number, or a looped group, by its index."""
+    """One stage of the pass through a model: an unlooped layer, by its number, or a looped group,
+    by its index.
+    """
 
     layer: int | None = None
     group: int | None = None
@@ -107,16 +113,16 @@ class LoopedModel(Protocol):
     """A decoder whose groups of layers are looped in latent space.
 
     One pass is `embed`, then every stage in order, then `readout`. A group runs `init_state` and
-    `project_input` once and then, for each loop step, `add_noise` and `recur`; `finish` turns its last
-    state into what the next stage sees. `recur` is the only recurrence, so an engine with other rules
-    for when a token stops calls the same methods with another `attend`.
+    `project_input` once and then, for each loop step, `add_noise` and `recur`; `finish` turns its
+    last state into what the next stage sees. `recur` is the only recurrence, so an engine with
+    other rules for when a token stops calls the same methods with another `attend`.
     """
 
     config: ModelConfig
     stages: tuple[Stage, ...]
 
-    # The modules that `train.compile` compiles and `train.shard` divides one by one: looped groups, which have a
-    # method `project_input`, and unlooped layers.
+    # The modules that `train.compile` compiles and `train.shard` divides one by one: looped groups,
+    # which have a method `project_input`, and unlooped layers.
     @property
     def blocks(self) -> Iterable[nn.Module]: ...
 
@@ -142,10 +148,14 @@ class LoopedModel(Protocol):
         """The initial state x^0 of a group for the hidden states (..., C) that enter it."""
 
     def project_input(self, group: int, entered: Tensor) -> Tensor:
-        """The part of every loop step that depends only on what enters the group: (..., C) -> (..., C)."""
+        """The part of every loop step that depends only on what enters the group: (..., C) -> (...,
+        C).
+        """
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
-        """Input of the group's first layer, from the state and the projected input: (..., C) twice -> (..., C)."""
+        """Input of the group's first layer, from the state and the projected input: (..., C) twice
+        -> (..., C).
+        """
 
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
         """x^k as loop step k sees it: with fresh noise under `loop_noise`, else unchanged."""
@@ -169,12 +179,14 @@ class LoopedModel(Protocol):
     ) -> Tensor:
         """Hidden states for `readout` and `loss`, in training: `tokens` (B, T) -> (B, T, C).
 
-        loops: the loop steps of each group. backprop_depth: no gradient flows through a loop before its last n
-        steps. recompute: keep one state per loop step for the backward pass and compute the rest again.
+        loops: the loop steps of each group. backprop_depth: no gradient flows through a loop before
+        its last n steps. recompute: keep one state per loop step for the backward pass and compute
+        the rest again.
         """
 
     def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
-        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against the token ids `targets` (...).
+        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against the token ids `targets`
+        (...).
 
         shares: factor of each token's cross-entropy (...), which has a gradient too.
         """
@@ -182,13 +194,15 @@ class LoopedModel(Protocol):
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
         """The hidden states of `tokens` (B, T) stage by stage, beginning with the embedding.
 
-        `loops` are the loop steps of each group. The states of one stage are alive at a time, unless the
-        caller keeps them.
+        `loops` are the loop steps of each group. The states of one stage are alive at a time,
+        unless the caller keeps them.
         """
 
 
 class Gated(LoopedModel, Protocol):
-    """A looped model with an exit gate, for criteria that need one; `train.exit_gate` calls the last two methods."""
+    """A looped model with an exit gate, for criteria that need one; `train.exit_gate` calls the
+    last two methods.
+    """
 
     gate: nn.Module | None  # None: this model has none
 
@@ -206,9 +220,11 @@ class Gated(LoopedModel, Protocol):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """x^1 … x^loops of the only group, and for each what `readout` and `loss` take if all tokens leave with it.
+        """x^1 … x^loops of the only group, and for each what `readout` and `loss` take if all
+        tokens leave with it.
 
-        `tokens` (B, T) -> (loops, B, T, C) twice. backprop_depth, recompute: as for `hidden_states`.
+        `tokens` (B, T) -> (loops, B, T, C) twice. backprop_depth, recompute: as for
+        `hidden_states`.
         """
 
 
@@ -223,7 +239,9 @@ def run_stages(
     layer: Callable[[int, Tensor], Tensor],
     group: Callable[[int, Tensor], Tensor],
 ) -> Tensor:
-    """Pass `hidden` through all stages: `layer(number, hidden)` and `group(index, hidden)` run one each."""
+    """Pass `hidden` through all stages: `layer(number, hidden)` and `group(index, hidden)` run one
+    each.
+    """
     for stage in model.stages:
         hidden = (group if stage.is_group else layer)(stage.index, hidden)
     return hidden

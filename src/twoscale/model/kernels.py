@@ -1,8 +1,9 @@
-"""Attention, norm and matrix products, each with the fastest kernel that PyTorch has for the device.
+"""Attention, norm and matrix products, each with the fastest kernel that PyTorch has for the
+device.
 
-On CPU PyTorch computes float32 products with MKL, which uses AVX-512 on Intel's processors alone. oneDNN, which PyTorch
-brings too, uses it everywhere, and takes half the time of MKL on AMD's processors that compute its vectors whole
-(tests/benchmarks/bench_kernels.py).
+On CPU PyTorch computes float32 products with MKL, which uses AVX-512 on Intel's processors alone.
+oneDNN, which PyTorch brings too, uses it everywhere, and takes half the time of MKL on AMD's
+processors that compute its vectors whole (tests/benchmarks/bench_kernels.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,21 +17,27 @@ from torch import Tensor, nn
 
 from twoscale.base import cpu_capability
 
-# --- attention ---------------------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
-# What flash attention takes, without a mask. No other fused kernel on CUDA knows that G < H. PyTorch would then write
-# all attention weights, so each query head gets its own copy of keys and values.
+# What flash attention takes, without a mask. No other fused kernel on CUDA knows that G < H.
+# PyTorch would then write all attention weights, so each query head gets its own copy of keys and
+# values.
 HALF = (torch.float16, torch.bfloat16)
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) -> (B, T, H, D)."""
+    """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) ->
+    (B, T, H, D).
+    """
     q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
     return attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """softmax(q k / sqrt(D)) v for q (B, H, N, D) and k, v (B, G, T, D), where G divides H: (B, H, N, D).
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    """softmax(q k / sqrt(D)) v for q (B, H, N, D) and k, v (B, G, T, D), where G divides H: (B, H,
+    N, D).
 
     mask: which keys a query sees, broadcastable to (B, H, N, T).
     """
@@ -38,22 +45,28 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_ca
     if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
         k, v = (heads.repeat_interleave(q.shape[1] // heads.shape[1], dim=1) for heads in (k, v))
         grouped = False
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped
+    )
 
 
 def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """softmax(q k / sqrt(D) + bias) v of one query for each of N texts: q (N, H, D) and k, v (N, G, T, D) -> (N, H, D).
+    """softmax(q k / sqrt(D) + bias) v of one query for each of N texts: q (N, H, D) and k, v (N, G,
+    T, D) -> (N, H, D).
 
-    Two batched products, which on the CPU take half the time of PyTorch's fused kernel under a mask.
+    Two batched products, which on the CPU take half the time of PyTorch's fused kernel under a
+    mask.
 
     bias: (N * G, 1, T), 0 where a query sees a key and -inf elsewhere.
     """
     queries = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)  # (N * G, H / G, D)
-    weights = torch.baddbmm(bias, queries, k.flatten(0, 1).mT, alpha=q.shape[-1] ** -0.5).softmax(-1)
+    weights = torch.baddbmm(bias, queries, k.flatten(0, 1).mT, alpha=q.shape[-1] ** -0.5).softmax(
+        -1
+    )
     return torch.bmm(weights, v.flatten(0, 1)).view_as(q)
 
 
-# --- RMSNorm in few passes over memory (Zhang and Sennrich, arXiv 1910.07467) ------------------------------------
+# --- RMSNorm in few passes over memory (Zhang and Sennrich, arXiv 1910.07467) ---------------------
 
 _ZERO = torch.zeros(())
 
@@ -61,8 +74,9 @@ _ZERO = torch.zeros(())
 class RMSNorm(nn.RMSNorm):
     """`torch.nn.RMSNorm` over the last axis, as fast on CPU as on CUDA.
 
-    PyTorch has fused kernels on CUDA; a compiler makes its own. On CPU PyTorch 2.13 composes the norm of six
-    operations and autograd keeps an intermediate result of each, so there the gradient is written by hand.
+    PyTorch has fused kernels on CUDA; a compiler makes its own. On CPU PyTorch 2.13 composes the
+    norm of six operations and autograd keeps an intermediate result of each, so there the gradient
+    is written by hand.
     """
 
     eps: float
@@ -83,15 +97,20 @@ class RMSNorm(nn.RMSNorm):
     def forward_row(self, x: Tensor) -> Tensor:
         """`forward` for one row (..., C) on the CPU, float32 or float64, without gradient.
 
-        Two kernels, a norm and a scaled product, for less host work (tests/benchmarks/bench_decode.py).
+        Two kernels, a norm and a scaled product, for less host work
+        (tests/benchmarks/bench_decode.py).
         """
         mean_square = torch.linalg.vector_norm(x).item() ** 2 / x.numel()
         return torch.addcmul(_ZERO, x, self.weight, value=(mean_square + self.eps) ** -0.5)
 
     def forward_rows(self, x: Tensor) -> Tensor:
-        """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient: five kernels for seven."""
+        """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient: five
+        kernels for seven.
+        """
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(_scalar(self.eps, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        scale = torch.addcmul(
+            _scalar(self.eps, x.dtype), norm, norm, value=1 / x.shape[-1]
+        ).rsqrt_()
         return (x * scale).mul_(self.weight)
 
 
@@ -121,22 +140,34 @@ class _RMSNorm(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, scale = ctx.saved_tensors
-        # The fused backward pass of LayerNorm with a mean of zero gives the gradient of the weight, and that of x
-        # less scale * mean(gradient * weight) a row, which LayerNorm subtracts for its mean.
+        # The fused backward pass of LayerNorm with a mean of zero gives the gradient of the weight,
+        # and that of x less scale * mean(gradient * weight) a row, which LayerNorm subtracts for
+        # its mean.
         of_x, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
-            gradient, x, weight.shape, torch.zeros_like(scale), scale, weight, None, [True, True, False]
+            gradient,
+            x,
+            weight.shape,
+            torch.zeros_like(scale),
+            scale,
+            weight,
+            None,
+            [True, True, False],
         )
         row_means = (gradient @ weight).unsqueeze(-1) / weight.numel()
         return of_x.add_(row_means.mul_(scale)), of_weight, None
 
 
-# --- matrix products ---------------------------------------------------------------------------------------------
+# --- matrix products ------------------------------------------------------------------------------
 
-# oneDNN prepares a kernel for each shape, which takes as long as a product of some hundred rows. So it is used for
-# row counts that recur, as in whole batches, and not for the tokens that still loop under an exit criterion.
+# oneDNN prepares a kernel for each shape, which takes as long as a product of some hundred rows. So
+# it is used for row counts that recur, as in whole batches, and not for the tokens that still loop
+# under an exit criterion.
 MULTIPLE = 64
-MIN_MULTIPLICATIONS = 2**25  # below, as at width 64, the calls and copies around a product take longer than it gains
-# Elsewhere, in halves and on Intel's, MKL is the faster one (docs/benchmarks.md). Not every build has oneDNN.
+MIN_MULTIPLICATIONS = (
+    2**25
+)  # below, as at width 64, the calls and copies around a product take longer than it gains
+# Elsewhere, in halves and on Intel's, MKL is the faster one (docs/benchmarks.md). Not every build
+# has oneDNN.
 USES_ONEDNN = cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
 
 
@@ -167,13 +198,16 @@ class Linear(nn.Linear):
 
 @contextmanager
 def lowered_weights(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[None]:
-    """A context in which every `Linear` in `modules` multiplies by a copy of its weight in `dtype`, made once.
+    """A context in which every `Linear` in `modules` multiplies by a copy of its weight in `dtype`,
+    made once.
 
-    It has to span the backward pass. Each product gives its gradient in the dtype of the weight, so the gradients of a
-    layer that is looped are summed in that dtype. Autocast would make one copy, whose gradients are summed in `dtype`,
-    and under torch.compile one for each product.
+    It has to span the backward pass. Each product gives its gradient in the dtype of the weight, so
+    the gradients of a layer that is looped are summed in that dtype. Autocast would make one copy,
+    whose gradients are summed in `dtype`, and under torch.compile one for each product.
     """
-    layers = [layer for module in modules for layer in module.modules() if isinstance(layer, Linear)]
+    layers = [
+        layer for module in modules for layer in module.modules() if isinstance(layer, Linear)
+    ]
     weights = [layer.weight.detach() for layer in layers]
     copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
     if layers:
@@ -200,15 +234,22 @@ class _Lowered(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-def few_rows(weight: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-    """x (..., I) -> x @ weight.T (..., O), and (residual (..., O), x) -> residual + x @ weight.T, without gradient.
+def few_rows(
+    weight: Tensor,
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+    """x (..., I) -> x @ weight.T (..., O), and (residual (..., O), x) -> residual + x @ weight.T,
+    without gradient.
 
     Each is one call of MKL for x (N, I), without the choice of a kernel.
     """
     columns = weight.detach().t()
     return (
         lambda x: torch.mm(x, columns) if x.dim() == 2 else torch.matmul(x, columns),
-        lambda residual, x: torch.addmm(residual, x, columns) if x.dim() == 2 else residual + torch.matmul(x, columns),
+        lambda residual, x: (
+            torch.addmm(residual, x, columns)
+            if x.dim() == 2
+            else residual + torch.matmul(x, columns)
+        ),
     )
 
 
@@ -228,21 +269,33 @@ def weight_gradient(gradient: Tensor, x: Tensor, total: Tensor | None = None) ->
 
 
 def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    if not USES_ONEDNN or x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
+    if (
+        not USES_ONEDNN
+        or x.device.type != "cpu"
+        or x.dtype is not torch.float32
+        or torch.compiler.is_compiling()
+    ):
         return False
     if torch.is_autocast_enabled("cpu"):  # F.linear is what autocast knows
         return False
     rows = x.numel() // x.shape[-1]
-    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and bool(torch.backends.mkldnn.enabled)
+    return (
+        rows % MULTIPLE == 0
+        and rows * weight.numel() >= MIN_MULTIPLICATIONS
+        and bool(torch.backends.mkldnn.enabled)
+    )
 
 
 def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
-    # the operator that torch.compile calls for a linear layer on CPU: input, weight, bias, and no function on top
+    # the operator that torch.compile calls for a linear layer on CPU: input, weight, bias, and no
+    # function on top
     return torch.ops.mkldnn._linear_pointwise(_dense(x), _dense(weight), None, "none", [], "")
 
 
 def _dense(x: Tensor) -> Tensor:
-    """`x` without gaps between its rows, for which oneDNN has only a slow kernel; a transposed matrix is fine."""
+    """`x` without gaps between its rows, for which oneDNN has only a slow kernel; a transposed
+    matrix is fine.
+    """
     return x if x.is_contiguous() or x.mT.is_contiguous() else x.contiguous()
 
 

@@ -1,9 +1,11 @@
-"""The layers of the looped transformer, in the variants that the config names (paper App. B by default).
+"""The layers of the looped transformer, in the variants that the config names (paper App. B by
+default).
 
-`forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a norm does; hooks of
-these submodules do not run.
+`forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a
+norm does; hooks of these submodules do not run.
 
-Axes: T positions, C hidden size, H query heads, G heads of keys and values, D head dimension, M size of the MLP.
+Axes: T positions, C hidden size, H query heads, G heads of keys and values, D head dimension, M
+size of the MLP.
 """
 
 import math
@@ -17,14 +19,16 @@ from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend
 from twoscale.model.kernels import Linear, RMSNorm, few_rows, linear
 
-# --- rotary position embeddings (Su et al., arXiv 2104.09864) ----------------------------------------------------
+# --- rotary position embeddings (Su et al., arXiv 2104.09864) -------------------------------------
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates pairs of the first R channels of a head by the position times the frequency base^(-2d/R) of pair d.
+    """Rotates pairs of the first R channels of a head by the position times the frequency
+    base^(-2d/R) of pair d.
 
-    By default R is D. The tables hold sine and cosine of every position below the context length. They are computed in
-    float64 and rounded once, to the dtype of the module, also when that changes.
+    By default R is D. The tables hold sine and cosine of every position below the context length.
+    They are computed in float64 and rounded once, to the dtype of the module, also when that
+    changes.
     """
 
     cos: Tensor
@@ -38,17 +42,24 @@ class RotaryEmbedding(nn.Module):
 
     def make_tables(self, like: Tensor) -> None:
         """Compute the tables in the dtype and on the device of `like`."""
-        exponents = torch.arange(0, self.rotated, 2, dtype=torch.float64, device="cpu") / self.rotated
-        frequencies = self.config.rotary_base**-exponents  # radians per position of each pair (R/2,)
+        exponents = (
+            torch.arange(0, self.rotated, 2, dtype=torch.float64, device="cpu") / self.rotated
+        )
+        frequencies = (
+            self.config.rotary_base**-exponents
+        )  # radians per position of each pair (R/2,)
         if (scaling := self.config.rotary_scaling) is not None:
-            # Llama 3.1: slow frequencies are divided by the factor, fast ones kept, those between interpolated
+            # Llama 3.1: slow frequencies are divided by the factor, fast ones kept, those between
+            # interpolated
             rotations = scaling.original_context_length * frequencies / (2 * math.pi)
             low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
             share = ((rotations - low) / (high - low)).clamp(0, 1)  # 0 for slow, 1 for fast
             frequencies = (1 - share) * frequencies / scaling.factor + share * frequencies
         # without values on "meta", where a model is only compared with the tensors of a file
         frequencies = frequencies.to("meta" if like.is_meta else "cpu")
-        positions = torch.arange(self.config.context_length, dtype=torch.float64, device=frequencies.device)
+        positions = torch.arange(
+            self.config.context_length, dtype=torch.float64, device=frequencies.device
+        )
         angles = torch.outer(positions, frequencies)[:, None]  # (T, 1, R/2), the same for all heads
         for name, function in (("cos", torch.cos), ("sin", torch.sin)):
             table = function(angles).to(device=like.device, dtype=like.dtype)
@@ -63,7 +74,9 @@ class RotaryEmbedding(nn.Module):
         return self
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x (..., H, D) at `positions`, which are broadcastable to the leading axes, -> (..., H, D)."""
+        """x (..., H, D) at `positions`, which are broadcastable to the leading axes, -> (..., H,
+        D).
+        """
         cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, R/2)
         first, second = self.pairs(x[..., : self.rotated])
         rotated = self.join(first * cos - second * sin, second * cos + first * sin)
@@ -78,10 +91,13 @@ PAIRS: dict[str, tuple[Callable, Callable]] = {
         lambda x: x.unflatten(-1, (-1, 2)).unbind(-1),
         lambda first, second: torch.stack((first, second), dim=-1).flatten(-2),
     ),
-    "halves": (lambda x: x.chunk(2, dim=-1), lambda first, second: torch.cat((first, second), dim=-1)),
+    "halves": (
+        lambda x: x.chunk(2, dim=-1),
+        lambda first, second: torch.cat((first, second), dim=-1),
+    ),
 }
 
-# --- one layer ---------------------------------------------------------------------------------------------------
+# --- one layer ------------------------------------------------------------------------------------
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries (..., H, D), keys and values (..., G, D)
 
@@ -89,12 +105,14 @@ Heads = tuple[Tensor, Tensor, Tensor]  # queries (..., H, D), keys and values (.
 class TransformerBlock(nn.Module):
     """One transformer layer: attention and MLP, each on its own branch, without biases.
 
-    Norms of a sandwich come before and after each of the two: `post_residual` normalises the sum,
-    x <- n2(attention(n1 x) + x), as Geiping's code does; `branch` normalises only what is added,
-    x <- x + n2(attention(n1 x)). `norms: pre` leaves out n2 and n4, `norms: post` leaves out n1 and n3.
+    Norms of a sandwich come before and after each of the two: `post_residual` normalises the sum, x
+    <- n2(attention(n1 x) + x), as Geiping's code does; `branch` normalises only what is added, x <-
+    x + n2(attention(n1 x)). `norms: pre` leaves out n2 and n4, `norms: post` leaves out n1 and n3.
     """
 
-    def __init__(self, number: int, config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+    def __init__(
+        self, number: int, config: ModelConfig, rotary: RotaryEmbedding | None = None
+    ) -> None:
         super().__init__()
         size = config.hidden_size
         self.number = number
@@ -104,10 +122,16 @@ class TransformerBlock(nn.Module):
         norms = [RMSNorm(size, config.norm_epsilon) if keep else nn.Identity() for keep in 2 * kept]
         self.norm1, self.norm2, self.norm3, self.norm4 = norms
         kv_heads, width = config.kv_heads_of(number), config.mlp_width_of(number)
-        varied = rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
-        self.heads = VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
+        varied = (
+            rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
+        )
+        self.heads = (
+            VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
+        )
         self.qkv = Linear(size, (config.num_heads + 2 * kv_heads) * config.head_dim)
-        self.value_embedding = ValueEmbedding(config, kv_heads) if number in config.value_embeddings else None
+        self.value_embedding = (
+            ValueEmbedding(config, kv_heads) if number in config.value_embeddings else None
+        )
         self.attention_out = Linear(size, size)
         function, is_gated = ACTIVATIONS[config.activation], config.mlp == "gated"
         self.activation = gated(function) if is_gated else function
@@ -121,7 +145,9 @@ class TransformerBlock(nn.Module):
         if self.value_embedding is not None:
             v = self.value_embedding.forward(v, normed, attend)
         x = self._add(x, self.attention_out, attend(self.number, q, k, v).flatten(-2), self.norm2)
-        return self._add(x, self.mlp_out, self.activation(self.mlp_in.forward(self.norm3.forward(x))), self.norm4)
+        return self._add(
+            x, self.mlp_out, self.activation(self.mlp_in.forward(self.norm3.forward(x))), self.norm4
+        )
 
     def _add(self, x: Tensor, projection: Linear, branch: Tensor, norm: nn.Module) -> Tensor:
         """x (..., C) plus the projection of a branch (..., size of the branch) -> (..., C)."""
@@ -145,9 +171,13 @@ def gated(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return product
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu2": relu2}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "relu2": relu2,
+}
 
-# --- heads -------------------------------------------------------------------------------------------------------
+# --- heads ----------------------------------------------------------------------------------------
 
 
 class EqualHeads(nn.Module):
@@ -164,7 +194,8 @@ class EqualHeads(nn.Module):
 class VariedHeads(nn.Module):
     """Splits [Q; K; V] into H, G and G heads.
 
-    Queries and keys have norms over all heads, biases, rotation and norms of each head, in this order.
+    Queries and keys have norms over all heads, biases, rotation and norms of each head, in this
+    order.
     """
 
     def __init__(self, config: ModelConfig, rotary: RotaryEmbedding | None, kv_heads: int) -> None:
@@ -174,7 +205,9 @@ class VariedHeads(nn.Module):
         self.rotary = rotary
         self.has_norms, self.has_head_norms = config.qk_norm is True, config.qk_norm == "head"
         if self.has_norms:
-            self.q_norm, self.k_norm = (RMSNorm(size, config.norm_epsilon) for size in self.channels[:2])
+            self.q_norm, self.k_norm = (
+                RMSNorm(size, config.norm_epsilon) for size in self.channels[:2]
+            )
         # of all query heads, then of all key heads, ((H + G) D,)
         self.bias = nn.Parameter(torch.zeros(sum(self.channels[:2]))) if config.qk_bias else None
 
@@ -196,7 +229,9 @@ class VariedHeads(nn.Module):
 
 
 class ValueEmbedding(nn.Module):
-    """Adds an embedding of the token to the values of a layer, times a gate in 0 … 2 for each head (Parcae)."""
+    """Adds an embedding of the token to the values of a layer, times a gate in 0 … 2 for each head
+    (Parcae).
+    """
 
     def __init__(self, config: ModelConfig, kv_heads: int) -> None:
         super().__init__()
@@ -206,16 +241,20 @@ class ValueEmbedding(nn.Module):
     def forward(self, v: Tensor, x: Tensor, attend: Attend) -> Tensor:
         """Values v (..., G, D) of the normed input x (..., C) -> (..., G, D)."""
         gate = 2 * self.gate.forward(x[..., : self.gate.in_features]).sigmoid()
-        return v + (gate[..., None] * self.table(attend.tokens).unflatten(-1, v.shape[-2:])).to(v.dtype)
+        return v + (gate[..., None] * self.table(attend.tokens).unflatten(-1, v.shape[-2:])).to(
+            v.dtype
+        )
 
 
-# --- groups ------------------------------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------------------
 
 
 class LoopedGroup(nn.Module):
     """Consecutive layers that are looped, and how the input enters their loop steps."""
 
-    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+    def __init__(
+        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(TransformerBlock(number, config, rotary) for number in numbers)
 
@@ -236,7 +275,9 @@ class LoopedGroup(nn.Module):
 
 
 class Adapter(Linear):
-    """The projection of [state ; input] from 2C to C channels, which are computed in halves, (..., C) -> (..., C)."""
+    """The projection of [state ; input] from 2C to C channels, which are computed in halves, (...,
+    C) -> (..., C).
+    """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(2 * hidden_size, hidden_size)
@@ -260,7 +301,9 @@ class Adapter(Linear):
 class ProjectedGroup(LoopedGroup):
     """A looped group with the adapter that maps [state ; input] from 2C to C channels."""
 
-    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+    def __init__(
+        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
+    ) -> None:
         super().__init__(numbers, config, rotary)
         self.adapter = Adapter(config.hidden_size)
 
@@ -272,11 +315,17 @@ class ProjectedGroup(LoopedGroup):
 
 
 class DiagonalGroup(LoopedGroup):
-    """A looped group whose first layer sees x * exp(-D * exp(A_log)) + D * (e B^T) with D = softplus(dt_bias)."""
+    """A looped group whose first layer sees x * exp(-D * exp(A_log)) + D * (e B^T) with D =
+    softplus(dt_bias).
+    """
 
-    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+    def __init__(
+        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
+    ) -> None:
         super().__init__(numbers, config, rotary)
-        self.decay_bias, self.step_bias = (nn.Parameter(torch.zeros(config.hidden_size)) for _ in range(2))  # A_log, …
+        self.decay_bias, self.step_bias = (
+            nn.Parameter(torch.zeros(config.hidden_size)) for _ in range(2)
+        )  # A_log, …
         self.of_input = Linear(config.hidden_size, config.hidden_size)  # B
 
     def project_input(self, entered: Tensor) -> Tensor:
@@ -294,11 +343,18 @@ class AddedGroup(LoopedGroup):
 
 
 class BoundaryGroup(LoopedGroup):
-    """A looped group whose steps end with a norm and the addition of the scaled input (arXiv 2609.19107)."""
+    """A looped group whose steps end with a norm and the addition of the scaled input (arXiv
+    2609.19107).
+    """
 
-    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+    def __init__(
+        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
+    ) -> None:
         super().__init__(numbers, config, rotary)
-        self.input_scale, self.step_norm = config.injection_scale, RMSNorm(config.hidden_size, config.norm_epsilon)
+        self.input_scale, self.step_norm = (
+            config.injection_scale,
+            RMSNorm(config.hidden_size, config.norm_epsilon),
+        )
 
     def project_input(self, entered: Tensor) -> Tensor:
         return self.input_scale * entered

@@ -1,9 +1,10 @@
 """Noise of the loops as a function of its purpose, without a running generator.
 
-Two sources of the same distribution, the truncated normal of Geiping et al. In evaluation, one stream per
-(seed, sequence, group) draws the whole (context_length, C) array on the host, so position p reads row p on
-every machine, in parallel evaluation and in decoding. In training, one stream per (seed, iteration, sample,
-group), so the noise does not depend on how a batch is split over processes.
+Two sources of the same distribution, the truncated normal of Geiping et al. In evaluation, one
+stream per (seed, sequence, group) draws the whole (context_length, C) array on the host, so
+position p reads row p on every machine, in parallel evaluation and in decoding. In training, one
+stream per (seed, iteration, sample, group), so the noise does not depend on how a batch is split
+over processes.
 """
 
 import math
@@ -25,8 +26,9 @@ MOST_KEPT = 2**28  # bytes; at the paper's size 56 sequences
 class DrawnNoise(dict[tuple, Tensor]):
     """Arrays of evaluation noise, kept on their device for the next time that they are read.
 
-    Up to `MOST_KEPT` bytes: whatever is read after these are full is drawn each time. Noise is read in the same order
-    again and again, so to drop the oldest array for the newest would drop each one before its next use.
+    Up to `MOST_KEPT` bytes: whatever is read after these are full is drawn each time. Noise is read
+    in the same order again and again, so to drop the oldest array for the newest would drop each
+    one before its next use.
     """
 
     size = 0  # bytes
@@ -44,9 +46,11 @@ class DrawnNoise(dict[tuple, Tensor]):
 
 @dataclass(frozen=True, eq=False)
 class EvaluationNoise:
-    """Noise of held-out sequences with these numbers, the `Noise` of one batch; other text uses sequence 0.
+    """Noise of held-out sequences with these numbers, the `Noise` of one batch; other text uses
+    sequence 0.
 
-    std: standard deviation before truncation, the model's `state_std`. drawn: arrays that are kept to be read again.
+    std: standard deviation before truncation, the model's `state_std`. drawn: arrays that are kept
+    to be read again.
     """
 
     seed: int
@@ -56,7 +60,13 @@ class EvaluationNoise:
     drawn: DrawnNoise | None = None
 
     @classmethod
-    def of(cls, config: ModelConfig, seed: int, sequences: Sequence[int], drawn: DrawnNoise | None = None) -> Self:
+    def of(
+        cls,
+        config: ModelConfig,
+        seed: int,
+        sequences: Sequence[int],
+        drawn: DrawnNoise | None = None,
+    ) -> Self:
         return cls(seed, sequences, config.context_length, config.state_std, drawn)
 
     def __call__(self, group: int, k: int, like: Tensor) -> Tensor:
@@ -75,7 +85,9 @@ class EvaluationNoise:
             stream = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
             if self.drawn is None:
                 return draw(stream)
-            return self.drawn.get_or_draw((stream, shape, self.std, like.device, like.dtype), lambda: draw(stream))
+            return self.drawn.get_or_draw(
+                (stream, shape, self.std, like.device, like.dtype), lambda: draw(stream)
+            )
 
         return torch.stack([array(sequence) for sequence in self.sequences])
 
@@ -83,12 +95,14 @@ class EvaluationNoise:
 def training_noise(seed: int, iteration: int, first_sample: int, std: float = NOISE_STD) -> Noise:
     """Noise of `iteration` for samples first_sample, first_sample + 1, … of the batch.
 
-    On CUDA the samples are drawn on the device, also by Philox but with another algorithm: as everywhere in
-    training, the bits depend on the kind of machine.
+    On CUDA the samples are drawn on the device, also by Philox but with another algorithm: as
+    everywhere in training, the bits depend on the kind of machine.
     """
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
-        keys = [(seed, "training", iteration, first_sample + row, group, k) for row in range(len(like))]
+        keys = [
+            (seed, "training", iteration, first_sample + row, group, k) for row in range(len(like))
+        ]
         out = torch.empty_like(like, requires_grad=False)
         if like.is_cuda:
             draw_on_device(out, keys, std)
@@ -101,12 +115,18 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
 
 
 def draw_on_device(out: Tensor, keys: Sequence[tuple], std: float) -> None:
-    """Fill row i of `out` with samples of N(0, std^2) truncated at +-3 std by torch's generator under keys[i].
+    """Fill row i of `out` with samples of N(0, std^2) truncated at +-3 std by torch's generator
+    under keys[i].
 
-    The samples of a row are a function of its key, its shape and the kind of device. `torch.nn.init.trunc_normal_` of
-    PyTorch 2.13 draws until no sample is too large, for which the host waits for the device.
+    The samples of a row are a function of its key, its shape and the kind of device.
+    `torch.nn.init.trunc_normal_` of PyTorch 2.13 draws until no sample is too large, for which the
+    host waits for the device.
     """
-    edge = math.erf(3 / math.sqrt(2))  # the inverse error function maps (-edge, edge) to three deviations
+    edge = math.erf(
+        3 / math.sqrt(2)
+    )  # the inverse error function maps (-edge, edge) to three deviations
     for row, key in zip(out, keys, strict=True):
-        row.uniform_(-edge, edge, generator=torch.Generator(out.device).manual_seed(integer_key(*key)))
+        row.uniform_(
+            -edge, edge, generator=torch.Generator(out.device).manual_seed(integer_key(*key))
+        )
     out.erfinv_().mul_(math.sqrt(2) * std).clamp_(-3 * std, 3 * std)

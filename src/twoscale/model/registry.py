@@ -1,4 +1,5 @@
-"""Architectures by name (`model.architecture`): their config class and the functions that the workflow needs.
+"""Architectures by name (`model.architecture`): their config class and the functions that the
+workflow needs.
 
 A further architecture is a module `twoscale.model.NAME` with a class `Config`, a subclass of
 `ModelConfig`, and a value `ARCHITECTURE` of the class below (docs/extending.md).
@@ -15,7 +16,8 @@ from twoscale.model.flops import Flops, flops_per_token
 from twoscale.model.interface import LoopedModel, Noise
 from twoscale.model.transformer import LoopedTransformer, initialise
 
-# (model, tokens (B, T), targets (B, T), loops of each group, noise, section `train`) -> what training minimises, ()
+# (model, tokens (B, T), targets (B, T), loops of each group, noise, section `train`) -> what
+# training minimises, ()
 Loss = Callable[[LoopedModel, Tensor, Tensor, Sequence[int], Noise, TrainConfig], Tensor]
 
 

@@ -43,8 +43,8 @@ class CallableModel(LoopedModel, Protocol):
 class TrainedRun:
     """A model with its tokenizer, as `open_run` returns it.
 
-    `run.model(tokens)` returns logits (B, T, V). It accepts the same text or ids as `tokens`, and two further
-    arguments: the loop steps of each group (by default as in `trace`) and the noise.
+    `run.model(tokens)` returns logits (B, T, V). It accepts the same text or ids as `tokens`, and
+    two further arguments: the loop steps of each group (by default as in `trace`) and the noise.
 
     Attributes:
         model: The looped model, for evaluation.
@@ -65,20 +65,32 @@ class TrainedRun:
             self.model.register_forward_pre_hook(self._arguments, with_kwargs=True)
 
     def tokens(self, text: Text) -> Tensor:
-        """Token ids (B, T) of a text, or given ids (T,) or (B, T), on the device of the model. A text has B = 1.
+        """Token ids (B, T) of a text, or given ids (T,) or (B, T), on the device of the model. A
+        text has B = 1.
 
         Raises InputError for an empty text, and for ids of another shape, type or vocabulary.
         """
-        expected, size = "a text of at least one token, or integer ids (T,) or (B, T)", self.model.config.vocab_size
+        expected, size = (
+            "a text of at least one token, or integer ids (T,) or (B, T)",
+            self.model.config.vocab_size,
+        )
         try:
             ids = torch.as_tensor(self.tokenizer.encode(text) if isinstance(text, str) else text)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"tokens: found {type(text).__name__}, expected {expected}.") from error
+            raise InputError(
+                f"tokens: found {type(text).__name__}, expected {expected}."
+            ) from error
         is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
         if not ids.numel() or not is_integer or ids.dim() not in (1, 2):
-            raise InputError(f"tokens: found {ids.dtype} values of shape {tuple(ids.shape)}, expected {expected}.")
+            raise InputError(
+                f"tokens: found {ids.dtype} values of shape {tuple(ids.shape)}, expected"
+                f" {expected}."
+            )
         if ids.min() < 0 or ids.max() >= size:
-            raise InputError(f"tokens: found ids from {ids.min()} to {ids.max()}, expected ids from 0 to {size - 1}.")
+            raise InputError(
+                f"tokens: found ids from {ids.min()} to {ids.max()}, expected ids from 0 to"
+                f" {size - 1}."
+            )
         return ids.long().view(-1, ids.shape[-1]).to(any_weight(self.model).device)
 
     def context(self, text: Text) -> Tensor:
@@ -86,20 +98,28 @@ class TrainedRun:
         tokens, longest = self.tokens(text), self.model.config.context_length
         if tokens.shape[1] > longest:
             raise InputError(
-                f"text: found {tokens.shape[1]} tokens, expected at most {longest}, the model's context_length; "
+                f"text: found {tokens.shape[1]} tokens, expected at most {longest}, the model's"
+                f" context_length; "
                 f"run.tokens(text)[:, :{longest}] gives the first ones."
             )
         return tokens
 
     def loops(self, loops: int | Sequence[int] | None = None) -> list[int]:
-        """Loop steps of each group, from one number for all, one for each, or None for the mean of the training."""
+        """Loop steps of each group, from one number for all, one for each, or None for the mean of
+        the training.
+        """
         labels = self.model.config.group_labels
         loops = self.model.config.typical_loops if loops is None else loops
         counts = [loops] * len(labels) if isinstance(loops, int) else loops
-        whole = isinstance(counts, Sequence) and all(type(count) is int and count >= 1 for count in counts)
+        whole = isinstance(counts, Sequence) and all(
+            type(count) is int and count >= 1 for count in counts
+        )
         if not whole or len(counts) != len(labels):
             each = f"one for each of the {len(labels)} groups {', '.join(labels)}"
-            raise InputError(f"loops: found {loops!r}, expected a whole number of at least 1, or a list with {each}.")
+            raise InputError(
+                f"loops: found {loops!r}, expected a whole number of at least 1, or a list with"
+                f" {each}."
+            )
         return list(counts)
 
     def trace(self, text: Text, loops: int | Sequence[int] | None = None) -> dict[str, Tensor]:
@@ -107,24 +127,32 @@ class TrainedRun:
 
         Args:
             text: A text, or token ids (T,) or (B, T).
-            loops: Loop steps: one number for all groups, or one for each. None: the mean of the training, rounded.
+            loops: Loop steps: one number for all groups, or one for each. None: the mean of the
+                training, rounded.
 
         Returns:
-            Name of the stage -> states (K + 1, B, T, C): x^0 … x^K of a looped group under its label, such as "5-6";
-                one state, (1, B, T, C), for "embedding" and for each unlooped layer, such as "layer 1".
+            Name of the stage -> states (K + 1, B, T, C): x^0 … x^K of a looped group under its
+            label, such as "5-6";
+                one state, (1, B, T, C), for "embedding" and for each unlooped layer, such as "layer
+                1".
 
         Raises:
-            InputError: for a text that is longer than the context, and for wrong loop steps or token ids.
+            InputError: for a text that is longer than the context, and for wrong loop steps or
+                token ids.
 
         Example:
             >>> states = run.trace("Return the value", loops=12)["5-6"]  # (13, 1, T, C)
-            >>> steps = states.diff(dim=0).norm(dim=-1)  # ||x^{k+1} - x^k|| of each token, (12, 1, T)
+            >>> steps = states.diff(dim=0).norm(dim=-1)  # ||x^{k+1} - x^k||, (12, 1, T)
         """
         tokens, counts, states = self.context(text), self.loops(loops), {}
         for trace in self.model.trace(tokens, counts, self.noise(range(len(tokens)))):
             stage, name = trace.stage, "embedding"
             if stage is not None:
-                name = self.model.config.group_labels[stage.index] if stage.is_group else f"layer {stage.layer}"
+                name = (
+                    self.model.config.group_labels[stage.index]
+                    if stage.is_group
+                    else f"layer {stage.layer}"
+                )
             states[name] = torch.stack(trace.states)
         return states
 
@@ -133,10 +161,14 @@ class TrainedRun:
         sequences = [sequence] if isinstance(sequence, int) else sequence
         return EvaluationNoise.of(self.model.config, self.seed, sequences)
 
-    def _arguments(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def _arguments(
+        self, _: nn.Module, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]]:
         given = dict(zip(("tokens", "loops", "noise"), args, strict=False)) | kwargs
         if "tokens" not in given:
-            raise InputError("model: found a call without tokens, expected a text or token ids (T,) or (B, T).")
+            raise InputError(
+                "model: found a call without tokens, expected a text or token ids (T,) or (B, T)."
+            )
         tokens = self.context(given.pop("tokens"))
         noise = given.pop("noise", None) or self.noise(range(len(tokens)))
         return (tokens, self.loops(given.pop("loops", None)), noise, *args[3:]), given
@@ -151,18 +183,21 @@ def open_run(
 ) -> TrainedRun:
     """Open a model with its tokenizer: a checkpoint of a run, or a published model.
 
-    No config is needed: a checkpoint contains the config of the model. The tokenizer is checked against the training
-    text.
+    No config is needed: a checkpoint contains the config of the model. The tokenizer is checked
+    against the training text.
 
     Args:
-        folder: Folder of the run, such as "results/demo", or of a published model with its config.json.
+        folder: Folder of the run, such as "results/demo", or of a published model with its
+            config.json.
         iteration: Training iteration of the checkpoint; None: the last one.
         device: "cpu" or "cuda".
         dtype: Type of the weights and states.
-        context_length: Context of a published model in tokens, at most as published; for a run it is fixed.
+        context_length: Context of a published model in tokens, at most as published; for a run it
+            is fixed.
 
     Raises:
-        InputError: if the run or the checkpoint does not exist, or the files are damaged or do not belong together.
+        InputError: if the run or the checkpoint does not exist, or the files are damaged or do not
+            belong together.
 
     Example:
         >>> run = twoscale.open_run("results/demo", iteration=240)
@@ -182,7 +217,8 @@ def open_run(
         model_config, seed = check_json(config.model, ModelConfig), check_json(config.seed, int)
     except (InputError, AttributeError, ValueError) as error:
         raise InputError(
-            f"{path}: found a header from another version of this project ({first_line(error)}), expected the "
+            f"{path}: found a header from another version of this project ({first_line(error)}),"
+            f" expected the "
             "seed and every key of the model's config."
         ) from error
     tokenizer = _tokenizer(folder, path, identity, model_config.vocab_size)
@@ -191,14 +227,22 @@ def open_run(
 
 
 def open_published_run(
-    folder: Path, tokenizer: Tokenizer, context_length: int, device: str = "cpu", dtype: torch.dtype = torch.float32
+    folder: Path,
+    tokenizer: Tokenizer,
+    context_length: int,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
 ) -> TrainedRun:
-    """The published model in `folder` as a run with one checkpoint, iteration 0, and the default seed of the config.
+    """The published model in `folder` as a run with one checkpoint, iteration 0, and the default
+    seed of the config.
 
-    Its context has `context_length` tokens, at most as many as were published: a cache is allocated for all of them.
+    Its context has `context_length` tokens, at most as many as were published: a cache is allocated
+    for all of them.
     """
     source = PublishedFolder(folder)
-    config = source.model_config(context_length=min(context_length, source.description.max_context_length))
+    config = source.model_config(
+        context_length=min(context_length, source.description.max_context_length)
+    )
     model = cast(CallableModel, open_published(folder, config, dtype, device))
     return TrainedRun(model, tokenizer, Config().seed, 0, folder)
 
@@ -210,24 +254,34 @@ def _checkpoint(folder: Path, iteration: int | None) -> Path:
     weights = {int(found[1]): path for path in files if (found := CHECKPOINT.fullmatch(path.name))}
     if not weights:
         absolute = folder.absolute()
-        runs = ", ".join(sorted(path.parent.name for path in absolute.parent.glob("*/checkpoints"))) or "(none)"
+        runs = (
+            ", ".join(sorted(path.parent.name for path in absolute.parent.glob("*/checkpoints")))
+            or "(none)"
+        )
         raise InputError(
-            f"run {absolute.name!r}: found no checkpoint in {absolute}, expected one of the runs {runs}, or the folder "
+            f"run {absolute.name!r}: found no checkpoint in {absolute}, expected one of the runs"
+            f" {runs}, or the folder "
             f"of a published model with its {CONFIG}."
         )
     if iteration is not None and iteration not in weights:
         known = ", ".join(map(str, sorted(weights)))
-        raise InputError(f"{checkpoints}: found no checkpoint of iteration {iteration}, expected one of {known}.")
+        raise InputError(
+            f"{checkpoints}: found no checkpoint of iteration {iteration}, expected one of {known}."
+        )
     return weights[max(weights) if iteration is None else iteration]
 
 
 def _gpt2_file(folder: Path) -> Path:
-    """GPT-2's tokenizer, which all runs share: in resources/, or in results/, where earlier versions kept it."""
+    """GPT-2's tokenizer, which all runs share: in resources/, or in results/, where earlier
+    versions kept it.
+    """
     earlier = folder.parent / "gpt2.tiktoken"
     return earlier if earlier.exists() else folder.parent.parent / "resources" / earlier.name
 
 
-def _tokenizer(folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:
+def _tokenizer(
+    folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_size: int
+) -> Tokenizer:
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
     path = folder / "data" / "tokens.json"
     metadata = read_metadata(path, _Tokens)
@@ -236,7 +290,8 @@ def _tokenizer(folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_s
     tokenizer = load_tokenizer(metadata.tokenizer, file)
     if tokenizer.vocab_size != vocab_size or metadata.digest != identity.get("data"):
         raise InputError(
-            f"{checkpoint}: found a model of {vocab_size} token ids and the text {identity.get('data')}, expected "
+            f"{checkpoint}: found a model of {vocab_size} token ids and the text"
+            f" {identity.get('data')}, expected "
             f"{tokenizer.vocab_size} and {metadata.digest} as in {path}."
         )
     return tokenizer

@@ -1,12 +1,14 @@
 """A decoder whose groups of layers are looped in latent space (paper §2 and App. B).
 
-By default it is the paper's model; the keys of `ModelConfig` make it Huginn, Ouro, Parcae or a retrofitted model.
+By default it is the paper's model; the keys of `ModelConfig` make it Huginn, Ouro, Parcae or a
+retrofitted model.
 
-`LoopedTransformer` implements `twoscale.model.interface.LoopedModel`. The model reads no files, knows no
-exits and draws no random numbers: noise and attention are functions that the caller passes.
+`LoopedTransformer` implements `twoscale.model.interface.LoopedModel`. The model reads no files,
+knows no exits and draws no random numbers: noise and attention are functions that the caller
+passes.
 
-Axes: B sequences, T positions, C hidden size, H heads, D head dimension, V vocabulary. Layers are numbered
-from 1 as in the paper, groups from 0 in the order of their layers.
+Axes: B sequences, T positions, C hidden size, H heads, D head dimension, V vocabulary. Layers are
+numbered from 1 as in the paper, groups from 0 in the order of their layers.
 """
 
 import math
@@ -18,19 +20,29 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from twoscale.config import ModelConfig
-from twoscale.model.interface import Attend, CausalAttention, Noise, Stage, StageTrace, last, run_stages
+from twoscale.model.interface import (
+    Attend,
+    CausalAttention,
+    Noise,
+    Stage,
+    StageTrace,
+    last,
+    run_stages,
+)
 from twoscale.model.kernels import Linear, RMSNorm, linear
 from twoscale.model.layers import GROUPS, RotaryEmbedding, TransformerBlock
 from twoscale.model.loss import cross_entropies, linear_cross_entropy
 from twoscale.rng import truncated_normal
 
-BLEND_NOISE = 0.04  # size of the random part in adapter_init = blend, relative to the share of its block
+# size of the random part in adapter_init = blend, relative to the share of its block
+BLEND_NOISE = 0.04
 
 
 class LoopedTransformer(nn.Module):
     """The model of the paper; its weights come from `initialise` or from a checkpoint.
 
-    Methods without a docstring are those of `LoopedModel` and `Gated`, which describe their options.
+    Methods without a docstring are those of `LoopedModel` and `Gated`, which describe their
+    options.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -45,13 +57,17 @@ class LoopedTransformer(nn.Module):
         self.groups = nn.ModuleList(group(numbers, config, rotary) for numbers in config.groups)
         norms = (RMSNorm(size, config.norm_epsilon) for _ in config.groups if config.input_norm)
         self.input_norms = nn.ModuleList(norms)
-        self.exit_projections = nn.ModuleList(Linear(size, size) for _ in config.groups if config.exit_projection)
+        self.exit_projections = nn.ModuleList(
+            Linear(size, size) for _ in config.groups if config.exit_projection
+        )
         looped = {number for group in config.groups for number in group}
         numbers = [number for number in range(1, config.num_layers + 1) if number not in looped]
         stages = {layers[0]: Stage(group=index) for index, layers in enumerate(config.groups)}
         stages |= {number: Stage(layer=number) for number in numbers}
         self.stages = tuple(stages[first] for first in sorted(stages))  # in the order of the layers
-        self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config, rotary) for number in numbers})
+        self.unlooped = nn.ModuleDict(
+            {str(number): TransformerBlock(number, config, rotary) for number in numbers}
+        )
         self.head = None if config.tied_head else Linear(size, config.padded_vocab_size)
         # without a gradient, unless train.exit_gate trains it
         self.gate = nn.Linear(size, 1).requires_grad_(False) if config.exit_gate else None
@@ -63,7 +79,8 @@ class LoopedTransformer(nn.Module):
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Token ids (..., T) at `positions` (T,) -> hidden states (..., T, C).
 
-        The sum of the embeddings is multiplied by a factor, by default sqrt(C) (Geiping's embedding scale).
+        The sum of the embeddings is multiplied by a factor, by default sqrt(C) (Geiping's embedding
+        scale).
         """
         hidden = self.token_embedding(tokens)
         if self.position_embedding is not None:
@@ -74,7 +91,9 @@ class LoopedTransformer(nn.Module):
         return self.unlooped[str(number)](hidden, attend)
 
     def init_state(self, group: int, entered: Tensor, noise: Noise) -> Tensor:
-        """The initial state x^0 of a group under the variant `state_init`, shaped like `entered` (..., C)."""
+        """The initial state x^0 of a group under the variant `state_init`, shaped like `entered`
+        (..., C).
+        """
         match self.config.state_init:
             case "noise":
                 return noise(group, 0, entered)
@@ -95,11 +114,15 @@ class LoopedTransformer(nn.Module):
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
         """x^k with the fresh noise of the variant `loop_noise`, or unchanged.
 
-        x^0 gets none: with `state_init: noise` it is a draw of the same noise, so more would only widen it, and the
-        other variants of `state_init` say themselves how much noise it has.
+        x^0 gets none: with `state_init: noise` it is a draw of the same noise, so more would only
+        widen it, and the other variants of `state_init` say themselves how much noise it has.
         """
         scale = self.config.loop_noise
-        return state + (scale / self.config.state_std) * noise(group, k, state) if scale and k else state
+        return (
+            state + (scale / self.config.state_std) * noise(group, k, state)
+            if scale and k
+            else state
+        )
 
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
         state = self.groups[group](state, injected, attend)
@@ -107,12 +130,15 @@ class LoopedTransformer(nn.Module):
         return self.final_norm.forward(state) if self.norms_steps else state
 
     def finish(self, group: int, state: Tensor) -> Tensor:
-        """Input of the layers after a group: its last state under `exit_norm` and `exit_projection`."""
+        """Input of the layers after a group: its last state under `exit_norm` and
+        `exit_projection`.
+        """
         state = self.final_norm(state) if self.config.exit_norm == "final_norm" else state
         return self.exit_projections[group](state) if self.config.exit_projection else state
 
     def readout(self, hidden: Tensor) -> Tensor:
-        """Final norm and head: (..., C) -> logits (..., V), without the rows that pad the vocabulary.
+        """Final norm and head: (..., C) -> logits (..., V), without the rows that pad the
+        vocabulary.
 
         States are read as they are where `loop_norm` has normalised them.
         """
@@ -126,7 +152,9 @@ class LoopedTransformer(nn.Module):
         return self.token_embedding.weight if self.head is None else self.head.weight
 
     def exit_gate(self, state: Tensor) -> Tensor:
-        """Ouro's probability of exit, given that the token has not exited before: states (..., C) -> (...)."""
+        """Ouro's probability of exit, given that the token has not exited before: states (..., C)
+        -> (...).
+        """
         return self.exit_gate_logit(state).sigmoid()
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
@@ -138,7 +166,9 @@ class LoopedTransformer(nn.Module):
 
     def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
         if self.config.logit_softcap is not None:
-            losses = cross_entropies(self.readout(hidden.flatten(0, -2))[None], targets.flatten()[None])[0]
+            losses = cross_entropies(
+                self.readout(hidden.flatten(0, -2))[None], targets.flatten()[None]
+            )[0]
             return losses.mean() if shares is None else (losses * shares.flatten()).mean()
         normed, ids = self._final(hidden).flatten(0, -2), targets.flatten()
         shares = None if shares is None else shares.flatten()
@@ -168,7 +198,9 @@ class LoopedTransformer(nn.Module):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> Iterator[Tensor]:
-        """x^0 … x^loops of one group, each (B, T, C); the options are as in `LoopedModel.hidden_states`."""
+        """x^0 … x^loops of one group, each (B, T, C); the options are as in
+        `LoopedModel.hidden_states`.
+        """
         injected = self.project_input(group, entered)
         state = self.init_state(group, entered, noise)
         yield state
@@ -176,11 +208,14 @@ class LoopedTransformer(nn.Module):
         for k in range(loops):
             with_gradient = torch.is_grad_enabled() and k >= first_with_gradient
             with torch.set_grad_enabled(with_gradient):
-                # detached before the first step with gradient, so that none flows into the steps before it
+                # detached before the first step with gradient, so that none flows into the steps
+                # before it
                 state = self.add_noise(group, k, state if with_gradient else state.detach(), noise)
                 step = (group, k, state, injected, attend)
                 if with_gradient and recompute:
-                    state = checkpoint(self.recur, *step, use_reentrant=False, preserve_rng_state=False)
+                    state = checkpoint(
+                        self.recur, *step, use_reentrant=False, preserve_rng_state=False
+                    )
                 else:
                     state = self.recur(*step)
             yield state
@@ -189,14 +224,21 @@ class LoopedTransformer(nn.Module):
         """Logits (B, T, V); takes the arguments of `hidden_states`."""
         return self.readout(self.hidden_states(*arguments, **options))
 
-    def hidden_states(self, tokens: Tensor, loops: Sequence[int], noise: Noise, *options: Any, **named: Any) -> Tensor:
+    def hidden_states(
+        self, tokens: Tensor, loops: Sequence[int], noise: Noise, *options: Any, **named: Any
+    ) -> Tensor:
         attend = CausalAttention.of(tokens)
 
         def group(index: int, hidden: Tensor) -> Tensor:
-            return self.finish(index, last(self._loop(index, hidden, loops[index], attend, noise, *options, **named)))
+            return self.finish(
+                index,
+                last(self._loop(index, hidden, loops[index], attend, noise, *options, **named)),
+            )
 
         hidden = self.embed(tokens, attend.positions)
-        return run_stages(self, hidden, lambda number, x: self.unlooped_layer(number, x, attend), group)
+        return run_stages(
+            self, hidden, lambda number, x: self.unlooped_layer(number, x, attend), group
+        )
 
     def exit_states(
         self, tokens: Tensor, loops: int, noise: Noise, *options: Any, **named: Any
@@ -218,13 +260,16 @@ class LoopedTransformer(nn.Module):
 
 @torch.no_grad()
 def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
-    """An untrained model: every matrix from a truncated normal (±3 deviations), every norm at one, biases at zero.
+    """An untrained model: every matrix from a truncated normal (±3 deviations), every norm at one,
+    biases at zero.
 
-    The standard deviation, before truncation, is sqrt(2 / 5C) for matrices and embeddings. For the output projections
-    of attention and MLP it is divided by sqrt(2 L) with L the layers applied per token at the mean loop count
-    (Geiping's code, after Takase et al.); so is the value half of a gated MLP's first matrix.
+    The standard deviation, before truncation, is sqrt(2 / 5C) for matrices and embeddings. For the
+    output projections of attention and MLP it is divided by sqrt(2 L) with L the layers applied per
+    token at the mean loop count (Geiping's code, after Takase et al.); so is the value half of a
+    gated MLP's first matrix.
 
-    Each parameter has its own random stream, (seed, "init", name), so that a further parameter changes no other.
+    Each parameter has its own random stream, (seed, "init", name), so that a further parameter
+    changes no other.
     """
     model, size = LoopedTransformer(config), config.hidden_size
     output_factor = 1 / math.sqrt(2 * config.effective_depth)
@@ -233,17 +278,24 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
         std = math.sqrt(2 / (5 * size))
-        std = std * output_factor if name.endswith(("attention_out.weight", "mlp_out.weight")) else std
-        # the streams of unlooped layers keep the name of their first version, so that a seed keeps its weights
+        std = (
+            std * output_factor
+            if name.endswith(("attention_out.weight", "mlp_out.weight"))
+            else std
+        )
+        # the streams of unlooped layers keep the name of their first version, so that a seed keeps
+        # its weights
         stream = (seed, "init", name.replace("unlooped.", "single.", 1))
         parameter.copy_(torch.from_numpy(truncated_normal(stream, tuple(parameter.shape), std)))
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
             parameter[len(parameter) // 2 :] *= output_factor
         if name.endswith("adapter.weight") and config.adapter_init == "blend":
-            # [share times the state ; 1 - share times the input], and random parts in proportion to these shares, so
-            # that the half of a share of 0 is zero
+            # [share times the state ; 1 - share times the input], and random parts in proportion to
+            # these shares, so that the half of a share of 0 is zero
             for half, share in zip(
-                parameter.split(size, dim=1), (config.adapter_share, 1 - config.adapter_share), strict=True
+                parameter.split(size, dim=1),
+                (config.adapter_share, 1 - config.adapter_share),
+                strict=True,
             ):
                 half.mul_(BLEND_NOISE * share).add_(torch.eye(size) * share)
     return model

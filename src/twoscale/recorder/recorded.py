@@ -1,7 +1,8 @@
 """Tables of recorded states, as `trajectories.extract` writes them, for any model.
 
-`StateTables` writes them batch by batch, with one batch in memory at a time. `twoscale.recorder.recorder` records a
-PyTorch module into it; states that were saved elsewhere are appended as batches.
+`StateTables` writes them batch by batch, with one batch in memory at a time.
+`twoscale.recorder.recorder` records a PyTorch module into it; states that were saved elsewhere are
+appended as batches.
 """
 
 import hashlib
@@ -25,7 +26,13 @@ from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import loop_counts
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.states import check_finite, describe_loop, exact, token_keys, write_states
-from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units
+from twoscale.dynamics.trajectories import (
+    TABLES,
+    GroupStates,
+    measure_groups,
+    recorded_references,
+    units,
+)
 
 # Folder of each table in the folder of a run, as in the workflow.
 FOLDERS = {
@@ -37,21 +44,30 @@ FOLDERS = {
     "recorded_exits": "exits",
     "recorded_spectrum": "spectrum",
 }
-MEASURED_LATER = ("scaling_quality", "depth_quality", "recorded_exits")  # tables that only some recordings have
+MEASURED_LATER = (
+    "scaling_quality",
+    "depth_quality",
+    "recorded_exits",
+)  # tables that only some recordings have
 
 
 @dataclass(frozen=True)
 class RecordedBatch:
     """The states of B sequences of T tokens, and what is known of them."""
 
-    states: Mapping[str, Sequence[Tensor]]  # group -> x^0 … x^K, each (B, T, C), in the order of the groups
-    # groups whose first loop step comes after the last one of the group before: there drift is measured
+    states: Mapping[
+        str, Sequence[Tensor]
+    ]  # group -> x^0 … x^K, each (B, T, C), in the order of the groups
+    # groups whose first loop step comes after the last one of the group before: there drift is
+    # measured
     follows: frozenset[str] = frozenset()
     tokens: Tensor | None = None  # token ids (B, T), for the words of Fig. 1
     mask: Tensor | None = None  # tokens that are measured, bool (B, T); None: all
-    targets: Tensor | None = None  # ids (B, T) that the states predict, negative for none; None: the next tokens
+    # ids (B, T) that the states predict, negative for none; None: the next tokens
+    targets: Tensor | None = None
     documents: Sequence[int] | None = None  # of each sequence; None: each is a document
-    # "ce" and "entropy" in nats and "predicted" (B, T or T - 1) after the loop steps 1 … K of the last group, if known
+    # "ce" and "entropy" in nats and "predicted" (B, T or T - 1) after the loop steps 1 … K of the
+    # last group, if known
     decoded: Sequence[Mapping[str, Tensor]] = ()
     # key columns of the sequences -> rows of the table "recorded_exits", if known
     exits: Callable[[Sequence[Mapping[str, Any]]], Iterable[dict[str, Any]]] | None = None
@@ -64,14 +80,18 @@ class RecordedBatch:
 
     @property
     def predicted(self) -> Tensor:
-        """Mask of the targets that count, bool (B, T); of next tokens (B, T - 1): token and context are measured."""
+        """Mask of the targets that count, bool (B, T); of next tokens (B, T - 1): token and context
+        are measured.
+        """
         if self.targets is not None:
             return self.kept & (self.targets >= 0)
         return self.kept[:, 1:] & self.kept[:, :-1]
 
     @property
     def hand_offs(self) -> list[bool]:
-        """For each group whether it starts from where the group before it ended, in a space of the same size."""
+        """For each group whether it starts from where the group before it ended, in a space of the
+        same size.
+        """
         sizes = [states[0].shape[-1] for states in self.states.values()]
         pairs = zip(self.states, [None, *sizes[:-1]], sizes, strict=True)
         return [label in self.follows and before == size for label, before, size in pairs]
@@ -88,10 +108,11 @@ class StateTables:
     """Writes the tables of recorded states into the folder of a run. Use it under `with`.
 
     The files appear when the block ends without an exception: `trajectories/`, `paths/` and
-    `drift/iteration_*.parquet`; `scaling/` and `depth/iteration_*.parquet` if predictions are given, and `exits/` if
-    exits are; `recorded/iteration_*.json`, what was recorded; and `states.safetensors` with the states of the first
-    sequence for Fig. 1, if all groups have the same number of channels. For the attributes see `Recorder`; `facts` is
-    the description of the recording. Raises InputError for an earlier recording.
+    `drift/iteration_*.parquet`; `scaling/` and `depth/iteration_*.parquet` if predictions are
+    given, and `exits/` if exits are; `recorded/iteration_*.json`, what was recorded; and
+    `states.safetensors` with the states of the first sequence for Fig. 1, if all groups have the
+    same number of channels. For the attributes see `Recorder`; `facts` is the description of the
+    recording. Raises InputError for an earlier recording.
     """
 
     folder: str | Path
@@ -103,15 +124,20 @@ class StateTables:
     replace: bool = False
 
     def __enter__(self) -> Self:
-        check_absent(table_path(self.folder, "trajectories", self.iteration), self.iteration, self.replace)
+        check_absent(
+            table_path(self.folder, "trajectories", self.iteration), self.iteration, self.replace
+        )
         self._sequences = 0
         self._loops: dict[str, int] = {}  # of each group
-        self._first: tuple[Tensor, dict[str, Any]] | None = None  # states and header of the first sequence
+        # states and header of the first sequence
+        self._first: tuple[Tensor, dict[str, Any]] | None = None
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURED_LATER}
         self._tokens, self._text = 0, hashlib.sha256()  # number and digest of the measured tokens
         with ExitStack() as files:
             paths = {table: table_path(self.folder, table, self.iteration) for table in TABLES}
-            writing = {table: tables.writing(table, path, units()[table]) for table, path in paths.items()}
+            writing = {
+                table: tables.writing(table, path, units()[table]) for table, path in paths.items()
+            }
             self._append = {table: files.enter_context(writer) for table, writer in writing.items()}
             self._files = files.pop_all()
         return self
@@ -134,8 +160,15 @@ class StateTables:
             if rows:
                 tables.write(table, pd.DataFrame(rows)[list(tables.columns(table))], path)
         loops = list(self._loops.values())[-1]
-        facts = dict(self.facts) | {"trained_loops": self.trained_loops or loops, "loops": self._loops}
-        facts |= {"sequences": self._sequences, "tokens": self._tokens, "text_sha256": self._text.hexdigest()}
+        facts = dict(self.facts) | {
+            "trained_loops": self.trained_loops or loops,
+            "loops": self._loops,
+        }
+        facts |= {
+            "sequences": self._sequences,
+            "tokens": self._tokens,
+            "text_sha256": self._text.hexdigest(),
+        }
         with replacing(facts_path(self.folder, self.iteration)) as temporary:
             temporary.write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
@@ -143,7 +176,8 @@ class StateTables:
     def append(self, batch: RecordedBatch) -> None:
         """Measure one batch and write its rows.
 
-        Raises InputError for too few or another number of loop steps, and for states and losses that are not finite.
+        Raises InputError for too few or another number of loop steps, and for states and losses
+        that are not finite.
         """
         for label, states in batch.states.items():
             loops = len(states) - 1
@@ -157,7 +191,8 @@ class StateTables:
         columns = token_keys(self.iteration, HeldOut(kept, kept, tuple(numbers), tuple(documents)))
         columns["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
         columns = {name: values[kept.flatten().numpy()] for name, values in columns.items()}
-        # nothing is written of a batch that is refused, first for its states, which may be the cause of its losses
+        # nothing is written of a batch that is refused, first for its states, which may be the
+        # cause of its losses
         rows = list(measure_groups(columns, batch.groups(), self.criteria))
         check_losses(batch, numbers)
         for table, measured in rows:
@@ -167,7 +202,9 @@ class StateTables:
             for sequence, document in zip(numbers, documents, strict=True)
         ]
         self._rows["scaling_quality"] += self._scaling_rows(batch, keys)
-        self._rows["depth_quality"] += self._depth_rows(batch, keys) if "depth_quality" in tables.declared() else ()
+        self._rows["depth_quality"] += (
+            self._depth_rows(batch, keys) if "depth_quality" in tables.declared() else ()
+        )
         self._rows["recorded_exits"] += () if batch.exits is None else batch.exits(keys)
         self._tokens += int(kept.sum())
         if batch.tokens is not None:
@@ -177,24 +214,39 @@ class StateTables:
         self._sequences = numbers.stop
 
     def check_further_step(self, label: str, loops: int) -> None:
-        """Refuse a loop step of the running pass, its number `loops`, that exceeds those of the passes before."""
+        """Refuse a loop step of the running pass, its number `loops`, that exceeds those of the
+        passes before.
+        """
         if loops > self._loops.get(label, loops):
             self.refuse_loops(label, f"more than {self._loops[label]}")
 
     def refuse_loops(self, label: str, found: str, expected: str = "") -> NoReturn:
-        """Raise InputError for a pass with this number of loop steps, by default one that differs from the first."""
+        """Raise InputError for a pass with this number of loop steps, by default one that differs
+        from the first.
+        """
         if not expected:
-            expected = f"{self._loops[label]} as in the first one; record each loop count into a folder of its own"
-        raise InputError(f"group {label}: found {found} loop steps in a forward pass, expected {expected}.")
+            expected = (
+                f"{self._loops[label]} as in the first one; record each loop count into a folder"
+                f" of its own"
+            )
+        raise InputError(
+            f"group {label}: found {found} loop steps in a forward pass, expected {expected}."
+        )
 
     @staticmethod
-    def _scaling_rows(batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop step."""
+    def _scaling_rows(
+        batch: RecordedBatch, keys: Sequence[dict[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop
+        step.
+        """
         for loops, decoded in enumerate(batch.decoded, start=1):
             for row in means({"ce": decoded["ce"]}, batch.predicted, keys):
                 yield row | {"loops": loops, "ppl": math.exp(row["ce"])}
 
-    def _depth_rows(self, batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _depth_rows(
+        self, batch: RecordedBatch, keys: Sequence[dict[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
         """Rows of the table "depth_quality" at multiples of the trained loops."""
         most, previous = len(batch.decoded), None
         trained = self.trained_loops or most
@@ -203,7 +255,9 @@ class StateTables:
             flips = torch.nan if previous is None else decoded["predicted"] != previous
             values = {name: decoded[name] for name in ("ce", "entropy")}
             values["flips"] = torch.zeros_like(decoded["ce"]) + flips
-            values["agreement"] = decoded["predicted"] == batch.decoded[min(trained, most) - 1]["predicted"]
+            values["agreement"] = (
+                decoded["predicted"] == batch.decoded[min(trained, most) - 1]["predicted"]
+            )
             yield from (row | {"loops": loops} for row in means(values, batch.predicted, keys))
             previous = decoded["predicted"]
 
@@ -218,13 +272,21 @@ class StateTables:
             for (label, states), follows in zip(batch.states.items(), batch.hand_offs, strict=True)
             for place in describe_loop(label, len(states))
         ]
-        states = torch.stack([exact(state[0][kept]).float() for state in chain(*batch.states.values())])
-        header = {"iteration": self.iteration, "sequence": 0, "tokens": [self.word(token) for token in tokens]}
+        states = torch.stack(
+            [exact(state[0][kept]).float() for state in chain(*batch.states.values())]
+        )
+        header = {
+            "iteration": self.iteration,
+            "sequence": 0,
+            "tokens": [self.word(token) for token in tokens],
+        }
         return states, header | {"sites": sites}
 
 
 def check_losses(batch: RecordedBatch, sequences: Sequence[int]) -> None:
-    """Raise InputError for a loss of a measured token that is not finite; `sequences` are the numbers of the rows."""
+    """Raise InputError for a loss of a measured token that is not finite; `sequences` are the
+    numbers of the rows.
+    """
     if not batch.decoded:
         return
     losses = torch.stack([decoded["ce"] for decoded in batch.decoded])
@@ -241,7 +303,9 @@ def means(
     """One row per sequence with a token that counts: means of the values (B, T - 1) over these."""
     for i, key in enumerate(keys):
         if count := int(predicted[i].sum()):
-            own = {name: each[i][predicted[i]].double().mean().item() for name, each in values.items()}
+            own = {
+                name: each[i][predicted[i]].double().mean().item() for name, each in values.items()
+            }
             yield {**key, "tokens": count, **own}
 
 

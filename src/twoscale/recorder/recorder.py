@@ -1,12 +1,14 @@
-"""A recorder for any PyTorch model that calls a module once a loop step: the tables of extraction from forward hooks.
+"""A recorder for any PyTorch model that calls a module once a loop step: the tables of extraction
+from forward hooks.
 
     with Recorder(model, {"core": "transformer.core"}, "results/mine", iteration=0):
         for tokens in texts:
             model(tokens)
 
-Every call of the model is one batch of further sequences; every call of a looped module within it is a loop step. Rows
-are measured and written when the model returns, so memory is for one forward pass: the states are on the host, in
-the dtype of the model. `python scripts/measure_recorded.py results/mine` then draws the figures.
+Every call of the model is one batch of further sequences; every call of a looped module within it
+is a loop step. Rows are measured and written when the model returns, so memory is for one forward
+pass: the states are on the host, in the dtype of the model. `python scripts/measure_recorded.py
+results/mine` then draws the figures.
 """
 
 import inspect
@@ -38,7 +40,8 @@ Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that a module returns; `pick` is an index or key of what it returns, or a function of it.
+    """A tensor that a module returns; `pick` is an index or key of what it returns, or a function
+    of it.
 
     By default the first floating-point tensor.
     """
@@ -58,12 +61,15 @@ class Output:
             return output[self.pick]
         except (KeyError, IndexError, TypeError) as error:
             found = f"no {self.pick!r} in the {type(output).__name__} that the module returns"
-            raise InputError(f"{_name(self.module)}: found {found}, expected an index or key of the state.") from error
+            raise InputError(
+                f"{_name(self.module)}: found {found}, expected an index or key of the state."
+            ) from error
 
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that a module is called with; `pick` is the position or name of an argument, or a function of all.
+    """A tensor that a module is called with; `pick` is the position or name of an argument, or a
+    function of all.
 
     By default the first floating-point tensor.
     """
@@ -88,16 +94,19 @@ class Input:
             known = ", ".join(map(str, given))
             found = f"no argument {self.pick!r} in a call"
             guess = did_you_mean(self.pick, map(str, given))
-            raise InputError(f"{_name(self.module)}: found {found}, expected one of {known}{guess}.")
+            raise InputError(
+                f"{_name(self.module)}: found {found}, expected one of {known}{guess}."
+            )
         return given[self.pick]
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A looped group, by the sources of x^{k+1}, the output of the module that is called once a loop step, and of x^0.
+    """A looped group, by the sources of x^{k+1}, the output of the module that is called once a
+    loop step, and of x^0.
 
-    x^0 is the first value in a forward pass. By default it is the first floating-point tensor with which the module is
-    called, which is the state only if nothing is added to it before the call.
+    x^0 is the first value in a forward pass. By default it is the first floating-point tensor with
+    which the module is called, which is the state only if nothing is added to it before the call.
     """
 
     step: Module | Output
@@ -114,76 +123,100 @@ class Loop:
 
 @dataclass
 class _Pass:
-    """Record of one forward pass: x^0 and x^1 … x^K of each group, in the order in which they came."""
+    """Record of one forward pass: x^0 and x^1 … x^K of each group, in the order in which they
+    came.
+    """
 
     tokens: Tensor | None
     mask: Tensor | None
     targets: Tensor | None
     initial: dict[str, Tensor] = field(default_factory=dict)
-    steps: list[tuple[str, Tensor]] = field(default_factory=list)  # group and state of every loop step
+    steps: list[tuple[str, Tensor]] = field(
+        default_factory=list
+    )  # group and state of every loop step
     is_complete: bool = False  # further calls of the modules are those of `decode`
 
     def batch(self, groups: list[str]) -> RecordedBatch:
         """The states of all groups, which are complete now."""
         order = [label for label, _ in self.steps]
-        states = {label: [self.initial[label], *(x for name, x in self.steps if name == label)] for label in groups}
+        states = {
+            label: [self.initial[label], *(x for name, x in self.steps if name == label)]
+            for label in groups
+        }
         leading = states[groups[0]][1].shape[:-1]
         for label, of_group in states.items():
             expected = (*leading, of_group[1].shape[-1])
             for k, state in enumerate(of_group):
                 if state.shape != expected:
                     raise InputError(
-                        f"group {label}: found x^{k} of shape {tuple(state.shape)}, expected {expected} as in the rest "
+                        f"group {label}: found x^{k} of shape {tuple(state.shape)}, expected"
+                        f" {expected} as in the rest "
                         "of the forward pass; Loop(step, initial) specifies another x^0."
                     )
-        for name, value in (("tokens", self.tokens), ("mask", self.mask), ("targets", self.targets)):
+        for name, value in (
+            ("tokens", self.tokens),
+            ("mask", self.mask),
+            ("targets", self.targets),
+        ):
             if value is not None and value.shape != leading:
                 raise InputError(
-                    f"{name} of the model's call: found the shape {tuple(value.shape)}, expected {tuple(leading)}, "
+                    f"{name} of the model's call: found the shape {tuple(value.shape)}, expected"
+                    f" {tuple(leading)}, "
                     "the shape of the states without channels."
                 )
         # groups whose first loop step comes after the last one of the group before them
         ends = {label: len(order) - order[::-1].index(label) for label in groups}
-        follows = frozenset(right for left, right in pairwise(groups) if order.index(right) >= ends[left])
+        follows = frozenset(
+            right for left, right in pairwise(groups) if order.index(right) >= ends[left]
+        )
         return RecordedBatch(states, follows, self.tokens, self.mask, self.targets)
 
 
 @dataclass
 class Recorder:
-    """Records the loops of any PyTorch model while it runs under `with`, and writes the tables of a run.
+    """Records the loops of any PyTorch model while it runs under `with`, and writes the tables of a
+    run.
 
-    The states are what modules return, (B, T, C) or, without an axis of tokens, (B, C). Every sequence counts as a
-    separate document in intervals. See `StateTables` for the files and `RecordedBatch` for when drift is measured.
+    The states are what modules return, (B, T, C) or, without an axis of tokens, (B, C). Every
+    sequence counts as a separate document in intervals. See `StateTables` for the files and
+    `RecordedBatch` for when drift is measured.
 
     Attributes:
         model: The module whose call is one forward pass.
-        loops: Group -> the module that is called once a loop step, or a `Loop`; in the order of the model.
+        loops: Group -> the module that is called once a loop step, or a `Loop`; in the order of the
+            model.
         folder: Folder of the run, such as results/mine.
         iteration: Training iteration of the weights; figures label 0 as untrained.
-        tokens: Argument of the model with token ids (B, T), as `Input.pick`, for the words of Fig. 1. By default the
-            first integer tensor of the call, if it has the shape of the states without channels.
-        mask: Argument of the model that is nonzero for tokens to measure, (B, T), such as "attention_mask".
+        tokens: Argument of the model with token ids (B, T), as `Input.pick`, for the words of Fig.
+            1. By default the first integer tensor of the call, if it has the shape of the states
+            without channels.
+        mask: Argument of the model that is nonzero for tokens to measure, (B, T), such as
+            "attention_mask".
         word: Token id -> text.
-        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model computes them after the loop. A
-            second parameter without a default gets the token ids (B, T). `decode` is called at the end of each pass,
-            with states in the dtype and on the device of the model. With it, the predictions after each loop step are
-            measured.
-        targets: Argument of the model, or function of its arguments, with the ids (B, T) that the states predict at
-            their own positions, negative for none: for a model that continues no text. By default the next tokens.
+        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model computes them
+            after the loop. A second parameter without a default gets the token ids (B, T). `decode`
+            is called at the end of each pass, with states in the dtype and on the device of the
+            model. With it, the predictions after each loop step are measured.
+        targets: Argument of the model, or function of its arguments, with the ids (B, T) that the
+            states predict at their own positions, negative for none: for a model that continues no
+            text. By default the next tokens.
         criteria: Criteria of the path types.
-        trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a pass. For loop
-            counts beyond training, let the model run more of them, such as eight times as many.
-        exits: Exit criterion, a name or a class -> thresholds, to measure on the recorded states of the last group;
-            needs `decode`.
+        trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a
+            pass. For loop counts beyond training, let the model run more of them, such as eight
+            times as many.
+        exits: Exit criterion, a name or a class -> thresholds, to measure on the recorded states of
+            the last group; needs `decode`.
         replace: Whether an earlier recording of the iteration is replaced.
 
     Raises:
-        InputError: for an unknown module, criterion or threshold and an earlier recording of the iteration; and while
-            the model runs, if a tensor is not found, has the wrong shape or is not finite, or a pass has another number
-            of loop steps than the first one.
+        InputError: for an unknown module, criterion or threshold and an earlier recording of the
+            iteration; and while the model runs, if a tensor is not found, has the wrong shape or is
+            not finite, or a pass has another number of loop steps than the first one.
 
     Example:
-        >>> with torch.no_grad(), twoscale.Recorder(model, {"core": "model.core"}, "results/mine", iteration=1000):
+        >>> groups = {"core": "model.core"}
+        >>> recorder = twoscale.Recorder(model, groups, "results/mine", iteration=1000)
+        >>> with torch.no_grad(), recorder:
         ...     for tokens in batches:  # (B, T) each
         ...         model(tokens)
         >>> twoscale.read_table("results/mine", "trajectories")
@@ -211,13 +244,22 @@ class Recorder:
         for name, least in (("iteration", 0), ("trained_loops", 1)):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Integral) and int(value) >= least):
-                raise InputError(f"recorder: found {name} = {value!r}, expected a whole number, at least {least}.")
+                raise InputError(
+                    f"recorder: found {name} = {value!r}, expected a whole number, at least"
+                    f" {least}."
+                )
         self._criteria = make_criteria(self.exits)
-        self._loops = {label: loop if isinstance(loop, Loop) else Loop(loop) for label, loop in self.loops.items()}
+        self._loops = {
+            label: loop if isinstance(loop, Loop) else Loop(loop)
+            for label, loop in self.loops.items()
+        }
         self._sources: list[tuple[str, nn.Module, Input | Output, Callable]] = []
         for label, loop in self._loops.items():
             # x^0 first: a module's input comes before its output
-            for source, receive in ((loop.start, self._receive_initial), (loop.output, self._receive_step)):
+            for source, receive in (
+                (loop.start, self._receive_initial),
+                (loop.output, self._receive_step),
+            ):
                 module = find_module(self.model, source.module, f"group {label}")
                 self._sources.append((label, module, source, receive))
         self._pass: _Pass | None = None
@@ -230,9 +272,14 @@ class Recorder:
             stack.enter_context(self.model.register_forward_hook(self._end))
             weights = list(self.model.parameters())
             facts = {
-                "model": f"{type(self.model).__name__}, {sum(weight.numel() for weight in weights):,} parameters",
-                "modules": {label: _name(loop.output.module) for label, loop in self._loops.items()},
-                "precision": ", ".join(sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})),
+                "model": f"{type(self.model).__name__},"
+                f" {sum(weight.numel() for weight in weights):,} parameters",
+                "modules": {
+                    label: _name(loop.output.module) for label, loop in self._loops.items()
+                },
+                "precision": ", ".join(
+                    sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
+                ),
             }
             options = self.word, self.criteria, self.trained_loops, facts, self.replace
             self._tables = stack.enter_context(StateTables(self.folder, self.iteration, *options))
@@ -243,10 +290,14 @@ class Recorder:
         self._pass = None
         self._hooks.__exit__(*error)
 
-    # --- hooks -------------------------------------------------------------------------------------------------
+    # --- hooks ------------------------------------------------------------------------------------
 
     def _begin(self, model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        integers = (tensor for tensor in tensors((args, kwargs)) if tensor.dtype in (torch.int64, torch.int32))
+        integers = (
+            tensor
+            for tensor in tensors((args, kwargs))
+            if tensor.dtype in (torch.int64, torch.int32)
+        )
         tokens = next((tensor for tensor in integers if tensor.dim() == 2), None)
         if self.tokens is not None:
             tokens = Input(model, self.tokens).find(model, args, kwargs)
@@ -254,7 +305,11 @@ class Recorder:
             None if place is None else _host(Input(model, place).find(model, args, kwargs))
             for place in (self.mask, self.targets)
         )
-        self._pass = _Pass(None if tokens is None else _host(tokens), None if mask is None else mask.bool(), targets)
+        self._pass = _Pass(
+            None if tokens is None else _host(tokens),
+            None if mask is None else mask.bool(),
+            targets,
+        )
 
     def _receive_initial(self, label: str, state: Tensor) -> None:
         if self._pass is not None and label not in self._pass.initial:
@@ -276,10 +331,14 @@ class Recorder:
         recorded = self._pass
         assert recorded is not None
         for label, loop in self._loops.items():
-            for source, found in ((loop.output, dict(recorded.steps)), (loop.start, recorded.initial)):
+            for source, found in (
+                (loop.output, dict(recorded.steps)),
+                (loop.start, recorded.initial),
+            ):
                 if label not in found:
                     raise InputError(
-                        f"group {label}: found no call of {_name(source.module)} in a forward pass, expected at least "
+                        f"group {label}: found no call of {_name(source.module)} in a forward"
+                        f" pass, expected at least "
                         "one; a ModuleList itself is never called: name its last layer."
                     )
         if self.tokens is None and recorded.tokens is not None:
@@ -293,15 +352,25 @@ class Recorder:
 
     @torch.no_grad()
     def _decoded(self, batch: RecordedBatch) -> RecordedBatch:
-        """The batch with what is predicted after every loop step of the last group, and with exits."""
+        """The batch with what is predicted after every loop step of the last group, and with
+        exits.
+        """
         if batch.tokens is None and batch.targets is None:
-            raise InputError("recorder: found a call without token ids, expected them or `targets` beside `decode`.")
+            raise InputError(
+                "recorder: found a call without token ids, expected them or `targets` beside"
+                " `decode`."
+            )
         states, targets = list(batch.states.values())[-1], batch.targets
         assert self.decode is not None
         read = Reader(self.decode, batch.tokens, targets, next(self.model.parameters()).device)
         start = states[0].flatten(0, 1)
-        exits = {point: GivenStates(criterion, start, read.rows) for point, criterion in self._criteria.items()}
-        first = [read(states[0])["ce"]] if exits else []  # of criteria that keep the state before the last step
+        exits = {
+            point: GivenStates(criterion, start, read.rows)
+            for point, criterion in self._criteria.items()
+        }
+        first = (
+            [read(states[0])["ce"]] if exits else []
+        )  # of criteria that keep the state before the last step
         decoded = []
         for state in states[1:]:
             decoded.append(read(state))
@@ -313,41 +382,71 @@ class Recorder:
 
 
 class Reader:
-    """Predictions of targets (B, T), else of the next of the tokens (B, T), computed on the device of the model."""
+    """Predictions of targets (B, T), else of the next of the tokens (B, T), computed on the device
+    of the model.
+    """
 
     def __init__(
-        self, decode: Callable[..., Tensor], tokens: Tensor | None, targets: Tensor | None, device: torch.device
+        self,
+        decode: Callable[..., Tensor],
+        tokens: Tensor | None,
+        targets: Tensor | None,
+        device: torch.device,
     ) -> None:
         self._decode, self._device = decode, device
         asked = tokens[:, 1:] if targets is None and tokens is not None else targets
         assert asked is not None
         self._targets = asked.long()
-        parameters = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode).parameters.values()
-        positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        parameters = inspect.signature(
+            decode.forward if isinstance(decode, nn.Module) else decode
+        ).parameters.values()
+        positional = [
+            each
+            for each in parameters
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
         required = [each for each in positional if each.default is each.empty]
-        self._arguments = [tokens.long().to(device)] if len(required) > 1 and tokens is not None else []
-        # logits of the first and of the last state, which exit criteria read too, by the memory of the state
+        self._arguments = (
+            [tokens.long().to(device)] if len(required) > 1 and tokens is not None else []
+        )
+        # logits of the first and of the last state, which exit criteria read too, by the memory of
+        # the state
         self._kept: dict[int, Tensor] = {}
 
     def logits(self, state: Tensor) -> Tensor:
-        """Logits (B, T, V) in float32 at least, for states (B, T, C). Raises InputError for another shape."""
+        """Logits (B, T, V) in float32 at least, for states (B, T, C). Raises InputError for another
+        shape.
+        """
         logits = self._decode(state.to(self._device), *self._arguments)
         if logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
             wanted = (*state.shape[:2], "V")
-            raise InputError(f"decode: found {tuple(logits.shape)}, expected logits {wanted} for V token ids.")
+            raise InputError(
+                f"decode: found {tuple(logits.shape)}, expected logits {wanted} for V token ids."
+            )
         return exact(logits)
 
     def __call__(self, state: Tensor) -> dict[str, Tensor]:
-        """Cross-entropy, entropy and prediction of each target, (B, T) or (B, T - 1), for states (B, T, C)."""
+        """Cross-entropy, entropy and prediction of each target, (B, T) or (B, T - 1), for states
+        (B, T, C).
+        """
         logits = self.logits(state)
-        self._kept = dict([*self._kept.items()][:1]) | {state.data_ptr(): logits.flatten(0, 1).cpu()}
+        self._kept = dict([*self._kept.items()][:1]) | {
+            state.data_ptr(): logits.flatten(0, 1).cpu()
+        }
         ahead, vocab = logits[:, : self._targets.shape[1]], logits.shape[-1]
         if (unknown := self._targets[self._targets >= vocab]).numel():
             wrong = f"the id {int(unknown[0])} to predict from logits of {vocab} ids"
-            raise InputError(f"decode: found {wrong}, expected `targets` of a model that does not continue its input.")
-        losses = cross_entropies(ahead, self._targets.masked_fill(self._targets < 0, -100))  # those are left out
+            raise InputError(
+                f"decode: found {wrong}, expected `targets` of a model that does not continue its"
+                f" input."
+            )
+        losses = cross_entropies(
+            ahead, self._targets.masked_fill(self._targets < 0, -100)
+        )  # those are left out
         found = {"ce": losses, "entropy": entropies(ahead)}
-        return {name: values.cpu() for name, values in (found | {"predicted": ahead.argmax(-1)}).items()}
+        return {
+            name: values.cpu() for name, values in (found | {"predicted": ahead.argmax(-1)}).items()
+        }
 
     def rows(self, state: Tensor) -> Tensor:
         """Logits (B T, V) of states (B T, C), as an exit criterion reads them."""
@@ -357,18 +456,22 @@ class Reader:
         return self.logits(state.unflatten(0, (len(self._targets), -1))).flatten(0, 1).cpu()
 
 
-# --- exits on frozen paths -----------------------------------------------------------------------------------------
+# --- exits on frozen paths ------------------------------------------------------------------------
 
-# All tokens run all loop steps, and a token that leaves after k of them has the loss after k loop steps of all tokens.
-# No cache is shared, and nothing is timed.
+# All tokens run all loop steps, and a token that leaves after k of them has the loss after k loop
+# steps of all tokens. No cache is shared, and nothing is timed.
 
 
 def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriterion]:
-    """(name, threshold) -> criterion, of names of built-in criteria and of classes. Raises InputError."""
+    """(name, threshold) -> criterion, of names of built-in criteria and of classes. Raises
+    InputError.
+    """
     found = {}
     for key, values in thresholds.items():
         if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, ExitCriterion))):
-            raise InputError(f"exits: found the key {key!r}, expected the name or class of an exit criterion.")
+            raise InputError(
+                f"exits: found the key {key!r}, expected the name or class of an exit criterion."
+            )
         name = key if isinstance(key, str) else key.__name__
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise InputError(f"exits.{name}: found {values!r}, expected a list of thresholds.")
@@ -378,7 +481,9 @@ def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriteri
             made = make_criterion(key, threshold) if isinstance(key, str) else key(threshold)
             if made.needs_gate or made.keeps == "weighted":
                 what = "a criterion with a gate or a weighted state"
-                raise InputError(f"exits.{name}: found {what}, expected one that reads states or predictions.")
+                raise InputError(
+                    f"exits.{name}: found {what}, expected one that reads states or predictions."
+                )
             found[name, threshold] = made
     return found
 
@@ -389,12 +494,16 @@ def exit_rows(
     predicted: Tensor,
     keys: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at each loop count.
+    """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at
+    each loop count.
 
-    `exits` are those of B T tokens, after the last loop step; `losses` the nats (K + 1, B, T - 1) of each target
-    after k loop steps, of which `predicted` (B, T - 1) count; `keys` the key columns of each sequence.
+    `exits` are those of B T tokens, after the last loop step; `losses` the nats (K + 1, B, T - 1)
+    of each target after k loop steps, of which `predicted` (B, T - 1) count; `keys` the key columns
+    of each sequence.
     """
-    taken = [(("fixed", float(k)), (torch.full(predicted.shape, k),) * 2) for k in range(1, len(losses))]
+    taken = [
+        (("fixed", float(k)), (torch.full(predicted.shape, k),) * 2) for k in range(1, len(losses))
+    ]
     taken += [(point, found.exits()) for point, found in exits.items()]
     for (name, threshold), both in taken:
         both_of_all = (counts.cpu().view(len(predicted), -1) for counts in both)
@@ -405,14 +514,21 @@ def exit_rows(
 
 
 def find_module(model: nn.Module, module: Module, where: str) -> nn.Module:
-    """The module, or the one with this path in the model. Raises InputError, `where` it was named."""
+    """The module, or the one with this path in the model. Raises InputError, `where` it was
+    named.
+    """
     if isinstance(module, nn.Module):
         return module
     known = dict(model.named_modules())
     if module not in known:
-        near = get_close_matches(str(module), filter(None, known), n=3) or list(filter(None, known))[:3]
+        near = (
+            get_close_matches(str(module), filter(None, known), n=3)
+            or list(filter(None, known))[:3]
+        )
         found = f"no module {module!r} in {_name(model)}"
-        raise InputError(f"{where}: found {found}, expected one of its modules, such as {', '.join(near)}.")
+        raise InputError(
+            f"{where}: found {found}, expected one of its modules, such as {', '.join(near)}."
+        )
     return known[module]
 
 

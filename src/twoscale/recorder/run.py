@@ -1,7 +1,9 @@
-"""Figures and claims of recorded states, from a folder with the tables of extraction, as in the workflow.
+"""Figures and claims of recorded states, from a folder with the tables of extraction, as in the
+workflow.
 
-A folder results/mine with `trajectories/`, `paths/` and `drift/iteration_*.parquet` (`twoscale.recorder.recorder`) gets
-the tables of the workflow in `tables/`, the figures that can be drawn of them, and `claims.md`.
+A folder results/mine with `trajectories/`, `paths/` and `drift/iteration_*.parquet`
+(`twoscale.recorder.recorder`) gets the tables of the workflow in `tables/`, the figures that can be
+drawn of them, and `claims.md`.
 """
 
 import json
@@ -29,7 +31,16 @@ from twoscale.report.claims import claims_markdown
 from twoscale.report.render import estimated, interval
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
-WRITTEN = "loop_metrics loop_sequences drift drift_sequences path_types path_metrics scaling state_paths".split()
+WRITTEN = (
+    "loop_metrics",
+    "loop_sequences",
+    "drift",
+    "drift_sequences",
+    "path_types",
+    "path_metrics",
+    "scaling",
+    "state_paths",
+)
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
 
@@ -37,13 +48,17 @@ TEXT = "recorded sequences"  # name of a text without one
 def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> list[Path]:
     """Aggregate the tables of a recorded run, draw its figures and judge the claims about geometry.
 
-    The name of the folder, such as results/mine, is the name of the run. `text` is the name of the text, `reading` that
-    of the steps of Fig. 3 and 5: "state" or "direction". Returns the files of the figures and of the claims. Fig. 1
-    needs states.safetensors, Fig. 2 two groups that run one after the other, scaling a recorder with `decode`.
+    The name of the folder, such as results/mine, is the name of the run. `text` is the name of the
+    text, `reading` that of the steps of Fig. 3 and 5: "state" or "direction". Returns the files of
+    the figures and of the claims. Fig. 1 needs states.safetensors, Fig. 2 two groups that run one
+    after the other, scaling a recorder with `decode`.
     """
     folder = Path(folder)
     if not _files(folder, "trajectories"):
-        raise InputError(f"{folder}: found no trajectories/iteration_*.parquet, expected the tables of a recorder.")
+        raise InputError(
+            f"{folder}: found no trajectories/iteration_*.parquet, expected the tables of a"
+            f" recorder."
+        )
     frames = _aggregate(folder)
     config = Config.model_validate({"figures": {"reading": reading}})
     return [*_figures(folder, text, frames, config), _claims(folder, text, frames)]
@@ -56,13 +71,26 @@ def _files(folder: Path, name: str) -> list[Path]:
 def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     """Write the tables of statistics with the jobs of the workflow, and return them by name."""
     config = ConfigSlice({"run": folder.name, "seed": SEED})
-    trajectories, drift, paths, scaling = (_files(folder, n) for n in ("trajectories", "drift", "paths", "scaling"))
+    trajectories, drift, paths, scaling = (
+        _files(folder, n) for n in ("trajectories", "drift", "paths", "scaling")
+    )
     jobs = [
         (aggregate.metrics, {"trajectories": trajectories, "token_drift": drift}),
-        (state_paths.project_states, {"states": [path for path in [folder / "states.safetensors"] if path.exists()]}),
+        (
+            state_paths.project_states,
+            {"states": [path for path in [folder / "states.safetensors"] if path.exists()]},
+        ),
     ]
-    jobs += [(part.run_types, {"paths": paths}) for name, part in study_parts("draw").items() if name == "paths"]
-    jobs += [(part.run_scaling, {"quality": scaling}) for name, part in study_parts("draw").items() if name == "depth"]
+    jobs += [
+        (part.run_types, {"paths": paths})
+        for name, part in study_parts("draw").items()
+        if name == "paths"
+    ]
+    jobs += [
+        (part.run_scaling, {"quality": scaling})
+        for name, part in study_parts("draw").items()
+        if name == "depth"
+    ]
     outputs = {name: [folder / "tables" / f"{name}.parquet"] for name in WRITTEN}
     for run, files in jobs:
         if all(files.values()):
@@ -70,10 +98,14 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     return {name: tables.read(name, path) for name, (path,) in outputs.items() if path.exists()}
 
 
-def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame], config: Config) -> Iterator[Path]:
+def _figures(
+    folder: Path, text: str, frames: dict[str, pd.DataFrame], config: Config
+) -> Iterator[Path]:
     """Draw the figures whose files exist and have rows."""
     loops = frames["loop_metrics"].groupby("group")["k"].max()
-    context = style.FigureContext(folder.name, text, int(loops.max()), fewest_loops=int(loops.min()))
+    context = style.FigureContext(
+        folder.name, text, int(loops.max()), fewest_loops=int(loops.min())
+    )
     for figure in (figure for figure in figures() if figure.name in DRAWN):
         inputs = {name: [folder / file] for name, file in figure.inputs.items()}
         if not all(path.exists() for paths in inputs.values() for path in paths):
@@ -83,7 +115,10 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame], config: C
         values = figure.values(config) | ({"mean_loops": None} if figure.name == "scaling" else {})
         path = folder / f"{figure.name}.pdf"
         style.save(
-            style.draw_files(command.function(figure.function), inputs, [folder.name], **values, context=context), path
+            style.draw_files(
+                command.function(figure.function), inputs, [folder.name], **values, context=context
+            ),
+            path,
         )
         yield path
 
@@ -91,19 +126,26 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame], config: C
 def _claims(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     """Write the verdicts on the claims about geometry, as a table and as a page."""
     exits = ("exit_quality", "exit_loops", "exit_latency", "check_cost")
-    quality, loops, latency, checks = (pd.DataFrame(columns=list(tables.columns(name))) for name in exits)
+    quality, loops, latency, checks = (
+        pd.DataFrame(columns=list(tables.columns(name))) for name in exits
+    )
     measured = frames["loop_sequences"], frames["drift_sequences"]
     evidence = Evidence(*measured, quality, loops, latency, checks, max_loops=0, seed=SEED)
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
-    tables.write("claims", claims.table(verdicts, folder.name), folder / "tables" / "claims.parquet")
+    tables.write(
+        "claims", claims.table(verdicts, folder.name), folder / "tables" / "claims.parquet"
+    )
     tables.write("regime", regime.table(evidence.loops), folder / "tables" / "regime.parquet")
     page = folder / "claims.md"
     with replacing(page) as temporary:
-        temporary.write_text(claims_markdown(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8")
+        temporary.write_text(
+            claims_markdown(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8"
+        )
     return page
 
 
-TOLERANCE = 0.01  # nats per token above the lowest loss up to which a loop count belongs to the plateau
+# nats per token above the lowest loss up to which a loop count belongs to the plateau
+TOLERANCE = 0.01
 
 
 def write_card(
@@ -121,25 +163,33 @@ def write_card(
     Args:
         folder: Folder of the run, such as results/mine; its name is the name of the run.
         text: Name of the text.
-        unlooped: Folder of a recording of a model without loops on the same sequences, at its trained loops.
-        iteration: Training iteration of the weights; by default the last one that was recorded with `decode`.
+        unlooped: Folder of a recording of a model without loops on the same sequences, at its
+            trained loops.
+        iteration: Training iteration of the weights; by default the last one that was recorded with
+            `decode`.
         tolerance: Nats per token of the plateau.
 
     Raises:
         InputError: The folder has no recording with `decode`, or `unlooped` one of other sequences.
     """
     if (depth := study_parts("draw").get("depth")) is None:
-        raise InputError("study depth: not found in twoscale/studies, but required for a depth card.")
+        raise InputError(
+            "study depth: not found in twoscale/studies, but required for a depth card."
+        )
     folder = Path(folder)
     iteration = _last_iteration(folder) if iteration is None else iteration
     quality, facts = _quality(folder, iteration), _facts(folder, iteration)
     trajectories = table_path(folder, "trajectories", iteration)
-    states = aggregate.summarise("loop_sequences", [trajectories], folder.name)  # as in the claims of the run
+    states = aggregate.summarise(
+        "loop_sequences", [trajectories], folder.name
+    )  # as in the claims of the run
     tables.check_finite("loop_sequences", states, trajectories)
     twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
     card = depth.summarise_card(quality, states, facts["trained_loops"], SEED)
     findings = depth.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)
-    written = {name: folder / "tables" / f"{name}.parquet" for name in ("depth_card", "depth_findings")}
+    written = {
+        name: folder / "tables" / f"{name}.parquet" for name in ("depth_card", "depth_findings")
+    }
     picture, target = folder / "depth_card.svg", folder / "depth-card.md"
     further = {"gains": _gains(folder, iteration), "spectrum": _spectrum(folder, iteration)}
     modules = ", ".join(f"{group} ({name})" for group, name in facts["modules"].items())
@@ -165,7 +215,9 @@ def write_card(
 def _last_iteration(folder: Path) -> int:
     files = sorted((folder / "depth").glob("iteration_*.parquet"))
     if not files:
-        raise InputError(f"{folder}: found no depth/iteration_*.parquet, expected a recording with decode.")
+        raise InputError(
+            f"{folder}: found no depth/iteration_*.parquet, expected a recording with decode."
+        )
     return int(files[-1].stem.removeprefix("iteration_"))
 
 
@@ -182,7 +234,9 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
     iteration = _last_iteration(folder)
     other = _facts(folder, iteration)
     if other["text_sha256"] != facts["text_sha256"]:
-        raise InputError(f"{folder}: found other recorded tokens, expected those of the looped model.")
+        raise InputError(
+            f"{folder}: found other recorded tokens, expected those of the looped model."
+        )
     quality = _quality(folder, iteration)
     return quality[quality["loops"] == other["trained_loops"]]
 
@@ -190,8 +244,9 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
 def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
     """Cells of the table of exits, and the table "recorded_gains"; empty without exits.
 
-    The gain of a criterion is the loss of fixed loops at its mean evaluations minus its own, on the same documents. At
-    a mean between two whole counts, fixed loops are these two for shares of the tokens.
+    The gain of a criterion is the loss of fixed loops at its mean evaluations minus its own, on the
+    same documents. At a mean between two whole counts, fixed loops are these two for shares of the
+    tokens.
     """
     path, point = table_path(folder, "recorded_exits", iteration), ["criterion", "threshold"]
     if not path.exists():
@@ -209,7 +264,11 @@ def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
     joined, columns = pd.concat(found), dict[str, Any]()
     for name in ("evaluations", "ce", "gain"):
         columns |= with_bounds(joined, point, name, name, SEED)
-    gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
+    gains = (
+        pd.DataFrame(columns)
+        .reset_index()
+        .assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
+    )
     tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
     cells: list[tuple[str, ...]] = []
     for row in gains.itertuples():
@@ -220,7 +279,9 @@ def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
 
 
 def _spectrum(folder: Path, iteration: int) -> list[tuple[object, ...]]:
-    """Cells of the table of the spectrum: median and range of the radius over sequences; empty without one."""
+    """Cells of the table of the spectrum: median and range of the radius over sequences; empty
+    without one.
+    """
     path = table_path(folder, "recorded_spectrum", iteration)
     if not path.exists():
         return []

@@ -26,7 +26,11 @@ def claims_markdown(
     `recorded`: whether the sequences were recorded, so that nothing is known of documents.
     """
     mark, loops, quality = scales.mark if scales else "", evidence.loops, evidence.quality
-    documents, sequences, regimes = loops["document"].nunique(), loops["sequence"].nunique(), evidence.regimes
+    documents, sequences, regimes = (
+        loops["document"].nunique(),
+        loops["sequence"].nunique(),
+        evidence.regimes,
+    )
     words = [marked(verdict.verdict, mark) for verdict in verdicts]
     exits = {
         "sequences": quality["sequence"].nunique(),
@@ -39,7 +43,10 @@ def claims_markdown(
         text=text,
         evidence=evidence,
         correlation=CORRELATION,
-        iterations=["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations],
+        iterations=[
+            "0 (untrained)" if iteration == 0 else str(iteration)
+            for iteration in evidence.iterations
+        ],
         sequences=sequences,
         documents=documents,
         recorded=recorded and documents == sequences,
@@ -49,21 +56,35 @@ def claims_markdown(
         regimes=regimes,
         statistic=regime.STATISTIC,
         drifting=", ".join(group for group, found in regimes.items() if found.name == DRIFTING),
-        summary=[(v.claim.number, v.claim.title, f"**{word}**") for v, word in zip(verdicts, words, strict=True)],
+        summary=[
+            (v.claim.number, v.claim.title, f"**{word}**")
+            for v, word in zip(verdicts, words, strict=True)
+        ],
         verdicts=[
-            {"claim": v.claim, "word": word, "reason": v.reason, "rows": list(map(_row, v.findings))}
+            {
+                "claim": v.claim,
+                "word": word,
+                "reason": v.reason,
+                "rows": list(map(_row, v.findings)),
+            }
             for v, word in zip(verdicts, words, strict=True)
         ],
     )
 
 
 def scale_table(scales: Scales | None) -> str:
-    """The scale of a run and of the paper as a table, and what a mark means; empty if the scale is unknown."""
+    """The scale of a run and of the paper as a table, and what a mark means; empty if the scale is
+    unknown.
+    """
     return f"{MEANING}\n\n{table(HEADER, scales.rows)}" if scales else ""
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    values = (estimated(finding.estimate), interval(finding.estimate), finding.bounds or "(for comparison)")
+    values = (
+        estimated(finding.estimate),
+        interval(finding.estimate),
+        finding.bounds or "(for comparison)",
+    )
     return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
 
 

@@ -25,7 +25,9 @@ COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on one claim. `measured`: the judged values, with 95 % intervals; `mark`: the mark of the scale."""
+    """The verdict on one claim. `measured`: the judged values, with 95 % intervals; `mark`: the
+    mark of the scale.
+    """
 
     number: int
     title: str
@@ -47,8 +49,8 @@ class Answer:
 def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
     """The verdict on each claim of the table "claims", in their order.
 
-    Of the numbers that a claim is judged on, those with the verdict of the claim are shown, and of these the last one
-    of each scope; of several reference states (Eq. 2), `reference_state`.
+    Of the numbers that a claim is judged on, those with the verdict of the claim are shown, and of
+    these the last one of each scope; of several reference states (Eq. 2), `reference_state`.
     """
     titles, found = {claim.number: claim.title for claim in claims.CLAIMS}, []
     for claim, rows in judged.groupby("claim"):
@@ -59,20 +61,32 @@ def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
         if (decides := shown["verdict"] == whole["verdict"]).any():
             shown = shown[decides]
         measured = _measured(shown.drop_duplicates("scope", keep="last"))
-        found.append(Answer(int(claim), titles.get(claim, ""), whole["verdict"], measured, whole["scale"]))
+        found.append(
+            Answer(int(claim), titles.get(claim, ""), whole["verdict"], measured, whole["scale"])
+        )
     return found
 
 
 def _measured(rows: pd.DataFrame) -> str:
-    """Each quantity with its values and bounds: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …, expected ≥ 10"."""
+    """Each quantity with its values and bounds: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …,
+    expected ≥ 10".
+    """
 
     def value(finding: Any) -> str:
         scope = printed_scope(finding.scope)
-        return f"{printed_value(finding)} ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
+        return (
+            f"{printed_value(finding)}"
+            f" ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
+        )
 
     alike = groupby(rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds))
-    parts = [f"{quantity}: {', '.join(map(value, found))}, expected {bounds}" for (quantity, bounds), found in alike]
-    named = re.sub(r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), "; ".join(parts))
+    parts = [
+        f"{quantity}: {', '.join(map(value, found))}, expected {bounds}"
+        for (quantity, bounds), found in alike
+    ]
+    named = re.sub(
+        r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), "; ".join(parts)
+    )
     return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", named)
 
 
@@ -88,7 +102,11 @@ def printed_scope(scope: str) -> str:
 
 
 def overview(
-    run: str, text: str, judged: Sequence[Answer], figures: Sequence[Mapping[str, Any]], scales: Scales | None = None
+    run: str,
+    text: str,
+    judged: Sequence[Answer],
+    figures: Sequence[Mapping[str, Any]],
+    scales: Scales | None = None,
 ) -> str:
     """HTML of the verdicts, of which a run may have none, and then of `figures`.
 
@@ -105,7 +123,10 @@ def overview(
         counts=[f"{verdict}: {counts[verdict]}" for verdict in COLOURS if verdict in counts],
         colours=COLOURS,
         meaning=MEANING.replace("*", ""),
-        figures=[{**f, "picture": base64.encodebytes(f["picture"].read_bytes()).decode()} for f in figures],
+        figures=[
+            {**f, "picture": base64.encodebytes(f["picture"].read_bytes()).decode()}
+            for f in figures
+        ],
     )
 
 
@@ -117,7 +138,10 @@ def write_overview(job: StudyJob) -> None:
     tables_of = {path.stem: path for path in job.files.get("tables", [])}
     figures = []
     for figure, path in zip(config.report_figures, job.files["pictures"], strict=True):
-        name, found = figure["name"], [answer.sentence for answer in judged if answer.number in figure["claims"]]
+        name, found = (
+            figure["name"],
+            [answer.sentence for answer in judged if answer.number in figure["claims"]],
+        )
         if figure["sentence"]:  # dotted path of a function of the table of the figure's name
             found.insert(0, function(figure["sentence"])(tables.read(name, tables_of[name])))
         figures.append({**figure, "picture": path, "sentences": found})

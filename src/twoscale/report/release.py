@@ -1,17 +1,18 @@
-"""Released tables: the figures, claims and tables of a run in one folder, with a manifest of their origin.
+"""Released tables: the figures, claims and tables of a run in one folder, with a manifest of their
+origin.
 
-`snakemake snapshot` writes such a folder, and `snakemake --config release=…` draws and judges the tables of one, in a
-folder or at an address. A table is read only if it has the size and the SHA-256 of the manifest. manifest.json has the
-keys
+`snakemake snapshot` writes such a folder, and `snakemake --config release=…` draws and judges the
+tables of one, in a folder or at an address. A table is read only if it has the size and the SHA-256
+of the manifest. manifest.json has the keys
 
-    run, commit, modified   the run, the commit of the checkout, and whether tracked files differ from it
-    scale                   of the run and of the paper, and the mark of verdicts (`twoscale.claims.scale`)
+    run, commit, modified   the run, the commit of the checkout, whether tracked files differ
+    scale                   of the run and the paper, the mark of verdicts (`twoscale.claims.scale`)
     text                    SHA-256 of the training tokens and of the held-out ones
     config                  every key of the run
     versions                of Python and of the packages that the library imports
     machine                 processor, cores and memory where the snapshot was taken
     training                iterations, tokens and hours, and the environments of the segments
-    jobs                    seconds, CPU seconds and memory of each rule, from Snakemake's benchmark files
+    jobs                    seconds, CPU seconds and memory of each rule, by Snakemake's benchmarks
     files                   path in the folder -> bytes and SHA-256
 
 Planning reads manifests, so nothing here imports pandas or numpy before a table is read.
@@ -52,7 +53,17 @@ OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables a
 # {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
 TABLE = re.compile(rf"{FILE_NAME}(?:/{FILE_NAME})?/tables/{FILE_NAME}\.parquet")
 PACKAGES = (
-    *("datasets", "matplotlib", "numpy", "pandas", "pyarrow", "pydantic", "safetensors", "seaborn", "snakemake"),
+    *(
+        "datasets",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pydantic",
+        "safetensors",
+        "seaborn",
+        "snakemake",
+    ),
     *("tiktoken", "tokenizers", "torch"),
 )
 
@@ -92,23 +103,32 @@ class Release:
     def open(cls, source: Any, download: DownloadConfig) -> Self:
         """The release at a source. Raises InputError."""
         if not isinstance(source, str) or not source:
-            raise InputError(f"config key release: found {source!r}, expected a folder or an http(s) address.")
+            raise InputError(
+                f"config key release: found {source!r}, expected a folder or an http(s) address."
+            )
         try:
             manifest = parse_json(_content(source, MANIFEST, download), Manifest)
         except ValueError as error:
             found = f"found no manifest of a release ({error})"
-            raise InputError(f"{source}/{MANIFEST}: {found}, expected the output of `snakemake snapshot`.") from error
+            raise InputError(
+                f"{source}/{MANIFEST}: {found}, expected the output of `snakemake snapshot`."
+            ) from error
         return cls(source.rstrip("/"), manifest, download)
 
     @property
     def tables(self) -> dict[str, File]:
         """The tables by their path in the release, {run}/tables/{table}.parquet, sorted."""
-        return {name: file for name, file in sorted(self.manifest.files.items()) if TABLE.fullmatch(name)}
+        return {
+            name: file
+            for name, file in sorted(self.manifest.files.items())
+            if TABLE.fullmatch(name)
+        }
 
     def runs(self, user: Mapping[str, Any]) -> dict[str, Config]:
         """Run name -> config of the released run, its seeds and its studies. Raises InputError.
 
-        The config is the manifest's, without keys that this checkout does not have, but `OWN_SECTIONS` are the user's.
+        The config is the manifest's, without keys that this checkout does not have, but
+        `OWN_SECTIONS` are the user's.
         """
         own = {key: user[key] for key in OWN_SECTIONS if key in user}
         layers = configs.merge(_known_keys(self.manifest.config, Config), own)
@@ -120,11 +140,14 @@ class Release:
 
 
 def fetch(source: str, name: str, file: File, path: Path, download: DownloadConfig) -> None:
-    """Write a file of the release at `source` to `path`. Raises InputError unless it is as the manifest says."""
+    """Write a file of the release at `source` to `path`. Raises InputError unless it is as the
+    manifest says.
+    """
     content = _content(source, name, download)
     if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
         raise InputError(
-            f"{source}/{name}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected {file.bytes} bytes "
+            f"{source}/{name}: found {len(content)} bytes with the SHA-256 {found[:12]}…,"
+            f" expected {file.bytes} bytes "
             f"with {file.sha256[:12]}…, as {MANIFEST} says."
         )
     with replacing(path) as temporary:
@@ -151,11 +174,16 @@ def _content(source: str, name: str, download: DownloadConfig) -> bytes:
         return Path(source, name).read_bytes()
     except (OSError, HTTPException) as error:
         found = f"cannot be read ({first_line(error)})"
-        raise InputError(f"{source}/{name}: {found}, expected a file of released tables.") from error
+        raise InputError(
+            f"{source}/{name}: {found}, expected a file of released tables."
+        ) from error
 
 
-def write_snapshot(folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]) -> None:
-    """Copy files below the folder `results` into `folder`, and write the manifest: `facts`, then the files.
+def write_snapshot(
+    folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]
+) -> None:
+    """Copy files below the folder `results` into `folder`, and write the manifest: `facts`, then
+    the files.
 
     Files keep their paths; what is in the folder already stays.
     """
@@ -167,36 +195,54 @@ def write_snapshot(folder: Path, files: Iterable[Path], results: Path, facts: Ma
             shutil.copyfile(file, temporary)
         digests[str(name)] = {"bytes": target.stat().st_size, "sha256": sha256(target)}
     with replacing(folder / MANIFEST) as temporary:
-        temporary.write_text(json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        temporary.write_text(
+            json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )
 
 
 def checkout(project: Path) -> dict[str, Any]:
-    """Commit of the checkout, and whether tracked files differ from it; null for both where git cannot say."""
+    """Commit of the checkout, and whether tracked files differ; null for both where git
+    cannot say.
+    """
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", *words], cwd=project, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "modified": git("status", "--porcelain", "-uno") != ""}
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "modified": git("status", "--porcelain", "-uno") != "",
+        }
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "modified": None}
 
 
 def text_digests(tokens: Path) -> dict[str, str]:
-    """File of tokens -> SHA-256 of its content, from their metadata (`data/tokens.json`). Raises InputError."""
+    """File of tokens -> SHA-256 of its content, from their metadata (`data/tokens.json`). Raises
+    InputError.
+    """
     from twoscale.data.shards import TokenMetadata, read_metadata
 
-    return {name: part.sha256 for name, part in sorted(read_metadata(tokens, TokenMetadata).parts.items())}
+    return {
+        name: part.sha256
+        for name, part in sorted(read_metadata(tokens, TokenMetadata).parts.items())
+    }
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of those packages that are installed."""
     installed = {found.name.lower(): found.version for found in distributions()}
-    return {"python": platform.python_version()} | {name: installed[name] for name in PACKAGES if name in installed}
+    return {"python": platform.python_version()} | {
+        name: installed[name] for name in PACKAGES if name in installed
+    }
 
 
 def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
-    """Iterations, tokens and hours of training, from the table "training", and the environments of its segments."""
+    """Iterations, tokens and hours of training, from the table "training", and the environments of
+    its segments.
+    """
     tokens = log["tokens_seen"].diff().fillna(log["tokens_seen"].iloc[0])
     return {
         "iterations": int(log["iteration"].iloc[-1]),
@@ -207,9 +253,11 @@ def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]
 
 
 def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
-    """Time and memory per rule, from the files of Snakemake's `benchmark:`, the longest total first.
+    """Time and memory per rule, from the files of Snakemake's `benchmark:`, the longest total
+    first.
 
-    A file is named after its rule, followed by the iteration of the job after "_", or its other wildcards after ".".
+    A file is named after its rule, followed by the iteration of the job after "_", or its other
+    wildcards after ".".
     """
     import pandas as pd
 
@@ -229,7 +277,9 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
 
 @job_files(reads="results training tokens segments", writes="snapshot")
 def take_snapshot(job: StudyJob) -> None:
-    """Write the snapshot. The benchmark files of the run are no inputs, because no rule declares them."""
+    """Write the snapshot. The benchmark files of the run are no inputs, because no rule declares
+    them.
+    """
     folder, run = job.file("snapshot"), job.config.run
     jobs = runtimes((folder.parent / run / "benchmarks").glob("*.tsv"))
     facts = {

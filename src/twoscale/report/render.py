@@ -1,8 +1,9 @@
 """Templates of pages, and the parts that every page has: numbers, intervals, tables.
 
-A template is a file of jinja2 below src/twoscale, such as report/templates/claims.md.j2, or in docs/. Values in a page
-of HTML are escaped; in Markdown the filter `markdown` does so where a value is no text of ours.
-`twoscale.jobs.fingerprint` covers the templates that a module names, so an edit of one draws its pages again.
+A template is a file of jinja2 below src/twoscale, such as report/templates/claims.md.j2, or in
+docs/. Values in a page of HTML are escaped; in Markdown the filter `markdown` does so where a value
+is no text of ours. `twoscale.jobs.fingerprint` covers the templates that a module names, so an edit
+of one draws its pages again.
 """
 
 import math
@@ -29,7 +30,9 @@ def blocks(*parts: str) -> str:
 
 
 def number(value: float, width: float = math.nan) -> str:
-    """One to three digits, to the second one of an interval's `width`; "not reached" if infinite, empty if missing."""
+    """One to three digits, to the second one of an interval's `width`; "not reached" if infinite,
+    empty if missing.
+    """
     if math.isnan(value) or math.isinf(value):
         return "" if math.isnan(value) else "not reached"
     digits = 3
@@ -46,13 +49,17 @@ def estimated(estimate: Estimate) -> str:
 def interval(estimate: Estimate, between: str = " … ") -> str:
     """Both ends; empty if there is no interval."""
     low, high = estimate.low, estimate.high
-    return "" if math.isnan(low) else f"{number(low, high - low)}{between}{number(high, high - low)}"
+    return (
+        "" if math.isnan(low) else f"{number(low, high - low)}{between}{number(high, high - low)}"
+    )
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A Markdown table; bars inside cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 ENVIRONMENT = Environment(
@@ -62,5 +69,10 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {"markdown": markdown, "number": number, "value": estimated, "interval": interval}
+ENVIRONMENT.filters |= {
+    "markdown": markdown,
+    "number": number,
+    "value": estimated,
+    "interval": interval,
+}
 ENVIRONMENT.globals |= {"table": table}

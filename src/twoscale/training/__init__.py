@@ -1,1 +1,3 @@
-"""Training: one segment between two checkpoints, its state and processes, and what is shown while it runs."""
+"""Training: one segment between two checkpoints, its state and processes, and what is shown while
+it runs.
+"""

@@ -1,8 +1,8 @@
 """Training: the computation of one iteration, and one segment from a checkpoint to the next.
 
-The recipe is nanoGPT's (App. B): AdamW, decay on matrices, clipping, warm-up and cosine. Loop counts, batches and noise
-are functions of (seed, iteration, purpose), so an iteration needs no state but weights and moments, and the bits do not
-depend on interruptions.
+The recipe is nanoGPT's (App. B): AdamW, decay on matrices, clipping, warm-up and cosine. Loop
+counts, batches and noise are functions of (seed, iteration, purpose), so an iteration needs no
+state but weights and moments, and the bits do not depend on interruptions.
 """
 
 import contextlib
@@ -31,7 +31,13 @@ from twoscale.model.loss import exit_log_probabilities
 from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
 from twoscale.model.registry import Loss
 from twoscale.training.metrics_log import Record, monitoring
-from twoscale.training.processes import World, connected, destroy_distributed, init_distributed, reshard
+from twoscale.training.processes import (
+    World,
+    connected,
+    destroy_distributed,
+    init_distributed,
+    reshard,
+)
 from twoscale.training.state import (
     Segment,
     SegmentConfig,
@@ -50,32 +56,44 @@ if TYPE_CHECKING:
 
 
 def default_loss(
-    model: LoopedModel, tokens: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise, train: TrainConfig
+    model: LoopedModel,
+    tokens: Tensor,
+    targets: Tensor,
+    loops: Sequence[int],
+    noise: Noise,
+    train: TrainConfig,
 ) -> Tensor:
     """The `Loss` of an architecture without its own, see `twoscale.model.registry`."""
     if train.exit_gate is not None:
         return exit_gate_loss(cast(Gated, model), tokens, targets, loops[0], noise, train)
-    return model.loss(model.hidden_states(tokens, loops, noise, train.backprop_depth, train.recompute), targets)
+    return model.loss(
+        model.hidden_states(tokens, loops, noise, train.backprop_depth, train.recompute), targets
+    )
 
 
 def exit_gate_loss(
     model: Gated, tokens: Tensor, targets: Tensor, loops: int, noise: Noise, train: TrainConfig
 ) -> Tensor:
-    """Mean loss in nats of `tokens` (B, T) against the ids `targets` (B, T) after up to `loops` loop steps.
+    """Mean loss in nats of `tokens` (B, T) against the ids `targets` (B, T) after up to `loops`
+    loop steps.
 
-    This is Ouro's first stage (Zhu et al., arXiv 2510.25741). After loop step k the gate reads lambda^k from the state
-    of a token, and p^k = lambda^k prod_{j<k} (1 - lambda^j) is the probability that the token leaves there; the rest is
-    that of the last loop step. The loss of a token is
+    This is Ouro's first stage (Zhu et al., arXiv 2510.25741). After loop step k the gate reads
+    lambda^k from the state of a token, and p^k = lambda^k prod_{j<k} (1 - lambda^j) is the
+    probability that the token leaves there; the rest is that of the last loop step. The loss of a
+    token is
 
         sum_k p^k CE^k - beta H(p)
 
-    with CE^k the cross-entropy if all tokens leave with their x^k, decoded through the layers after the group, and H
-    the entropy of p in nats, which keeps p from collapsing onto one loop step: a uniform prior, up to a constant. Ouro
-    has no layers after its group and a fixed number of loop steps; here p is over the loop steps drawn for the
-    iteration. The gradient reaches the gate and, through both p and CE, the whole model.
+    with CE^k the cross-entropy if all tokens leave with their x^k, decoded through the layers after
+    the group, and H the entropy of p in nats, which keeps p from collapsing onto one loop step: a
+    uniform prior, up to a constant. Ouro has no layers after its group and a fixed number of loop
+    steps; here p is over the loop steps drawn for the iteration. The gradient reaches the gate and,
+    through both p and CE, the whole model.
     """
     assert train.exit_gate is not None
-    states, hidden = model.exit_states(tokens, loops, noise, train.backprop_depth, train.recompute)  # (K, B, T, C)
+    states, hidden = model.exit_states(
+        tokens, loops, noise, train.backprop_depth, train.recompute
+    )  # (K, B, T, C)
     log_p = exit_log_probabilities(model.exit_gate_logit(states))  # (K, B, T)
     p = log_p.exp()
     # `loss` is a mean over exits too
@@ -101,21 +119,29 @@ def draw_loops(model: ModelConfig, seed: int, iteration: int) -> tuple[int, ...]
 
 
 def learning_rate(train: TrainConfig, iteration: int) -> float:
-    """Rate of `iteration`, counted from 0: linear warm-up, then the peak, or a cosine to the minimum as in nanoGPT."""
+    """Rate of `iteration`, counted from 0: linear warm-up, then the peak, or a cosine to the
+    minimum as in nanoGPT.
+    """
     if iteration < train.warmup_iterations:
         return train.learning_rate * (iteration + 1) / (train.warmup_iterations + 1)
     if train.lr_decay_iterations is None:
         return train.learning_rate
     if iteration >= train.lr_decay_iterations:
         return train.min_learning_rate
-    done = (iteration - train.warmup_iterations) / (train.lr_decay_iterations - train.warmup_iterations)
+    done = (iteration - train.warmup_iterations) / (
+        train.lr_decay_iterations - train.warmup_iterations
+    )
     height = train.learning_rate - train.min_learning_rate
     return train.min_learning_rate + height * (1 + math.cos(math.pi * done)) / 2
 
 
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager:
     """The context of a forward pass in `precision`, float32 or bfloat16, for float32 weights."""
-    return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else contextlib.nullcontext()
+    return (
+        torch.autocast(device, torch.bfloat16)
+        if precision == "bfloat16"
+        else contextlib.nullcontext()
+    )
 
 
 def held_out_loss(
@@ -127,14 +153,22 @@ def held_out_loss(
     precision: str = "float32",
     drawn: DrawnNoise | None = None,
 ) -> float:
-    """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count; `drawn` keeps the noise."""
+    """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count; `drawn`
+    keeps the noise.
+    """
     # always eager: rare evaluation shapes would trigger recompilation
     device = next(model.parameters()).device
     total = 0.0
-    with torch.no_grad(), autocast(device.type, precision), torch.compiler.set_stance("force_eager"):
+    with (
+        torch.no_grad(),
+        autocast(device.type, precision),
+        torch.compiler.set_stance("force_eager"),
+    ):
         for batch in held_out.batches(batch_size):
             noise = EvaluationNoise.of(model.config, seed, batch.sequences, drawn)
-            hidden = model.hidden_states(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
+            hidden = model.hidden_states(
+                batch.inputs.to(device), [loops] * len(model.config.groups), noise
+            )
             total += model.loss(hidden, batch.targets.to(device)).item() * batch.targets.numel()
     return total / held_out.targets.numel()
 
@@ -149,30 +183,54 @@ class TrainingData:
     @classmethod
     def open(cls, shard: TokenShard, config: SegmentConfig) -> "TrainingData":
         tokens = open_shard(shard.train, shard.metadata, config.model.vocab_size)
-        return cls(tokens, open_held_out(shard.val, shard.metadata, config.model, config.train.held_out_sequences))
+        return cls(
+            tokens,
+            open_held_out(shard.val, shard.metadata, config.model, config.train.held_out_sequences),
+        )
 
 
 class Trainer:
     """Runs the iterations of one config; holds what is the same for all of them."""
 
     def __init__(self, config: SegmentConfig, data: TrainingData, world: World = ALONE) -> None:
-        self.seed, self.device, self.model, self.train = config.seed, config.device, config.model, config.train
-        self.precision, self.world, self.held_out = config.train.precision_on(config.device), world, data.held_out
+        self.seed, self.device, self.model, self.train = (
+            config.seed,
+            config.device,
+            config.model,
+            config.train,
+        )
+        self.precision, self.world, self.held_out = (
+            config.train.precision_on(config.device),
+            world,
+            data.held_out,
+        )
         self.record: Record = lambda row: None  # called with each row of the log
         self._loss: Loss = registry.architecture(self.model.architecture).loss or default_loss
-        batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
-        self.batches = Prefetched(batches, pins=self.device == "cuda") if self.train.prefetch else batches
+        batches = Batches(
+            data.tokens,
+            self.model.context_length,
+            self.train.batch_size,
+            self.train.order,
+            self.seed,
+        )
+        self.batches = (
+            Prefetched(batches, pins=self.device == "cuda") if self.train.prefetch else batches
+        )
         self._held_out_noise = DrawnNoise()
-        self._unread: tuple[dict[str, Any], Timer] | None = None  # row and numbers of the last iteration
+        # row and numbers of the last iteration
+        self._unread: tuple[dict[str, Any], Timer] | None = None
 
     def iterate(self, state: TrainingState) -> None:
         """One optimizer update, and its row in the log.
 
-        On CUDA the row comes with the next iteration or with `complete`, so that the host queues an iteration while the
-        device computes the one before.
+        On CUDA the row comes with the next iteration or with `complete`, so that the host queues an
+        iteration while the device computes the one before.
         """
         timer = Timer(self.device)
-        loops, rate = draw_loops(self.model, self.seed, state.iteration), learning_rate(self.train, state.iteration)
+        loops, rate = (
+            draw_loops(self.model, self.seed, state.iteration),
+            learning_rate(self.train, state.iteration),
+        )
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         loss = self.accumulate_gradient(state.model, state.iteration, loops)
@@ -183,30 +241,42 @@ class Trainer:
         state.tokens_seen += self.train.batch_size * self.model.context_length
         timer.stop(loss, gradient_norm)
         self.complete(state)  # of the iteration before
-        row = {"iteration": state.iteration, "tokens_seen": state.tokens_seen, "learning_rate": rate}
+        row = {
+            "iteration": state.iteration,
+            "tokens_seen": state.tokens_seen,
+            "learning_rate": rate,
+        }
         self._unread = row | {"held_out_loss": None, "loops": list(loops)}, timer
         if self.device == "cpu":
             self.complete(state)
 
-    def accumulate_gradient(self, model: LoopedModel, iteration: int, loops: Sequence[int]) -> Tensor:
+    def accumulate_gradient(
+        self, model: LoopedModel, iteration: int, loops: Sequence[int]
+    ) -> Tensor:
         """Mean loss () of the batch of an iteration; its gradient is left in the parameters.
 
-        The batch is split into micro-batches, and each of them over the processes. Noise is a function of the number
-        of a sample in the batch, so the split changes nothing but the order of sums.
+        The batch is split into micro-batches, and each of them over the processes. Noise is a
+        function of the number of a sample in the batch, so the split changes nothing but the order
+        of sums.
         """
-        inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[iteration])  # (B, T)
+        inputs, targets = (
+            part.to(self.device, non_blocking=True) for part in self.batches[iteration]
+        )  # (B, T)
         loss = torch.zeros((), device=self.device)
-        # weights are rounded to bfloat16 once, not at every loop step; FSDP has to gather them first, so of a divided
-        # model autocast rounds them
+        # weights are rounded to bfloat16 once, not at every loop step; FSDP has to gather them
+        # first, so of a divided model autocast rounds them
         lowered = model.blocks if self.precision == "bfloat16" and not self.train.shard else ()
         with lowered_weights(lowered, torch.bfloat16):
             for rows in self.world.parts(self.train.batch_size, self.train.micro_batches):
                 if rows.start < rows.stop:
-                    # 1 / parts times the 1 / size of the average over processes is the share of the batch in `rows`
+                    # 1 / parts times the 1 / size of the average over processes is the share of the
+                    # batch in `rows`
                     parts = self.train.batch_size / ((rows.stop - rows.start) * self.world.size)
                     noise = training_noise(self.seed, iteration, rows.start, self.model.state_std)
                     with autocast(self.device, self.precision):
-                        part = self._loss(model, inputs[rows], targets[rows], loops, noise, self.train)
+                        part = self._loss(
+                            model, inputs[rows], targets[rows], loops, noise, self.train
+                        )
                     (part / parts).backward()
                     loss += part.detach() / parts
         if self.train.shard:  # FSDP has averaged the gradients
@@ -223,20 +293,34 @@ class Trainer:
         return cast("DTensor", norm).full_tensor() if self.train.shard else norm
 
     def complete(self, state: TrainingState) -> None:
-        """Append the row of the last iteration to the log, if it is not there; waits for the device."""
+        """Append the row of the last iteration to the log, if it is not there; waits for the
+        device.
+        """
         if self._unread is None:
             return
         (row, timer), self._unread = self._unread, None
         (loss, gradient_norm), seconds = timer.read()
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):
-            found = f"the loss {loss} and the gradient norm {gradient_norm} at iteration {row['iteration']}"
-            raise InputError(f"training: found {found}, expected finite numbers; a lower train.learning_rate may help.")
-        state.log.append(row | {"loss": loss, "gradient_norm": gradient_norm} | self._speed(row["loops"], seconds))
+            found = (
+                f"the loss {loss} and the gradient norm {gradient_norm} at iteration"
+                f" {row['iteration']}"
+            )
+            raise InputError(
+                f"training: found {found}, expected finite numbers; a lower train.learning_rate"
+                f" may help."
+            )
+        state.log.append(
+            row
+            | {"loss": loss, "gradient_norm": gradient_norm}
+            | self._speed(row["loops"], seconds)
+        )
 
     def _speed(self, loops: Sequence[int], seconds: float) -> dict[str, float | None]:
         """Tokens and model FLOPs per second of one iteration, and their share of the GPU's peak."""
         tokens_per_s = self.train.batch_size * self.model.context_length / seconds
-        flops = registry.architecture(self.model.architecture).flops(self.model, loops, self.train.backprop_depth)
+        flops = registry.architecture(self.model.architecture).flops(
+            self.model, loops, self.train.backprop_depth
+        )
         if self.train.exit_gate is not None:
             flops += exit_gate_flops(self.model, loops[0])
         tflops, peak = tokens_per_s * flops.total / 1e12, self.train.peak_tflops
@@ -246,14 +330,16 @@ class Trainer:
     def measure_held_out(self, state: TrainingState) -> None:
         """Write the held-out loss at the fixed loop count into the row of the last iteration.
 
-        The main process measures it; the others wait at their next average. With train.shard all measure it, because
-        no process has the whole model.
+        The main process measures it; the others wait at their next average. With train.shard all
+        measure it, because no process has the whole model.
         """
         self.complete(state)
         if not self.world.is_main and not state.sharded:
             return
         loops, size, drawn = self.train.held_out_loops, self.train.batch_size, self._held_out_noise
-        loss = held_out_loss(state.model, self.held_out, loops, self.seed, size, self.precision, drawn)
+        loss = held_out_loss(
+            state.model, self.held_out, loops, self.seed, size, self.precision, drawn
+        )
         state.log[-1]["held_out_loss"] = loss
         if state.sharded:
             reshard(state.model)
@@ -262,7 +348,8 @@ class Trainer:
 class Timer:
     """Times work from its construction to `stop`; `read` waits for it and for nothing else.
 
-    On CUDA events on the current stream are the clock, and numbers are copied to pinned memory after the work.
+    On CUDA events on the current stream are the clock, and numbers are copied to pinned memory
+    after the work.
     """
 
     def __init__(self, device: str) -> None:
@@ -294,7 +381,9 @@ class Timer:
 # --- one segment
 
 
-def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths) -> None:
+def train_segment(
+    config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths
+) -> None:
     """Train from the latest saved state of the segment, and write its outputs.
 
     The outputs are the log, the optimizer state and the weights; the partial state is removed last.
@@ -305,11 +394,16 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         starts = sorted(set(world.gather_number(state.iteration)))
         if len(starts) > 1:  # nodes that do not see the same files
             found = f"states after iterations {', '.join(map(str, starts))} on the nodes"
-            raise InputError(f"{paths.partial}: found {found}, expected the same state on all nodes; start it again.")
+            raise InputError(
+                f"{paths.partial}: found {found}, expected the same state on all nodes; start it"
+                f" again."
+            )
         now = machine.environment(config.device, world.size, config.train.nodes, config.train.shard)
         note_environment(state, paths.previous_log, now, world.is_main)
         trainer = Trainer(config, data, world)
-        with monitoring(config, segment.run, segment.until, state, paths.log.parent, world.is_main) as trainer.record:
+        with monitoring(
+            config, segment.run, segment.until, state, paths.log.parent, world.is_main
+        ) as trainer.record:
             partial_identity = segment.unfinished(paths.start[0]).identity
             run_segment(trainer, state, segment.until, paths.partial, partial_identity)
         if world.is_main or state.sharded:
@@ -317,8 +411,11 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         destroy_distributed(world)
 
 
-def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
-    """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file `partial`.
+def run_segment(
+    trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]
+) -> None:
+    """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file
+    `partial`.
 
     With train.shard all processes take part in a save, when the main one decides on it.
     """
@@ -336,7 +433,9 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
             if saves:  # nothing that is not finite is saved
                 trainer.complete(state)
             for row in state.log[shown:]:  # on CUDA a row comes one iteration late
-                bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
+                bar.set_postfix_str(
+                    f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False
+                )
                 bar.update(1)
                 trainer.record(row)
             shown = len(state.log)

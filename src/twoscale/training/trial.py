@@ -1,10 +1,11 @@
-"""How fast a machine trains a run, eager and compiled, measured in whole iterations before a session chooses.
+"""How fast a machine trains a run, eager and compiled, measured in whole iterations before a
+session chooses.
 
 Memory grows with the loop counts of an iteration, so the largest ones of the run are tried as well.
 
-A row is a dict: `setting` in words, the keys of `train` that it changes, and `tokens_per_s` at the mean loop count,
-`tflops`, `memory_gb` on CUDA and `startup_s` (what the first iterations took longer, such as compilation), or `failed`
-with the reason in their place.
+A row is a dict: `setting` in words, the keys of `train` that it changes, and `tokens_per_s` at the
+mean loop count, `tflops`, `memory_gb` on CUDA and `startup_s` (what the first iterations took
+longer, such as compilation), or `failed` with the reason in their place.
 """
 
 import time
@@ -26,7 +27,12 @@ from twoscale.training.state import restore
 from twoscale.training.trainer import Trainer, TrainingData, draw_loops
 
 WARM_UP, COUNTED = 2, 10  # iterations; the first ones compile
-MICRO_BATCHES = (1, 2, 5, 10)  # the first of these fits that does not exceed the memory of the device
+MICRO_BATCHES = (
+    1,
+    2,
+    5,
+    10,
+)  # the first of these fits that does not exceed the memory of the device
 SLOW = 70_000  # tokens/s of the configured batch below which a larger one is tried
 LARGER = 4  # times the configured batch
 
@@ -34,7 +40,9 @@ Row = dict[str, Any]
 
 
 def trial(run: Config) -> Iterator[Row]:
-    """The rows that decide how a run is trained: eager, compiled if the config compiles, and slow batches enlarged."""
+    """The rows that decide how a run is trained: eager, compiled if the config compiles, and slow
+    batches enlarged.
+    """
     rows = [row := fitting(run, run.train.batch_size, compiled=False)]
     yield row
     if run.train.compiles(run.compute.device):
@@ -58,7 +66,10 @@ def measure(run: Config, batch_size: int, micro_batches: int, compiled: bool) ->
     """The row of one setting; what fails is a row as well."""
     keys = {"batch_size": batch_size, "micro_batches": micro_batches, "compile": compiled}
     parts = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
-    row = {"setting": f"{'compiled' if compiled else 'eager'}, {batch_size} sequences{parts}", **keys}
+    row = {
+        "setting": f"{'compiled' if compiled else 'eager'}, {batch_size} sequences{parts}",
+        **keys,
+    }
     changed = run.model_copy(update={"train": run.train.model_copy(update=keys)})
     on_cuda = run.compute.device == "cuda"
     if on_cuda:
@@ -76,7 +87,9 @@ def measure(run: Config, batch_size: int, micro_batches: int, compiled: bool) ->
 
 
 def speed(run: Config) -> tuple[float, float]:
-    """FLOP/s of the counted iterations, which draw different loop counts, and the extra seconds of the first ones."""
+    """FLOP/s of the counted iterations, which draw different loop counts, and the extra seconds of
+    the first ones.
+    """
     identity = configs.training_identity(run)
     settings = ConfigSlice(identity | {"train": identity["train"] | configs.runtime(run)})
     trainer, state = start(settings)
@@ -89,7 +102,9 @@ def speed(run: Config) -> tuple[float, float]:
         times.append(time.perf_counter() - began)
         flops.append(sum(map(iteration_flops(settings), iterations)))
     if settings.device == "cuda":  # whether the largest loop counts of the run fit as well
-        most = max((draw_loops(run.model, run.seed, n) for n in range(run.train.iterations)), key=sum)
+        most = max(
+            (draw_loops(run.model, run.seed, n) for n in range(run.train.iterations)), key=sum
+        )
         trainer.accumulate_gradient(state.model, 0, most)
         torch.cuda.synchronize()
     rate = flops[1] / times[1]
@@ -97,10 +112,14 @@ def speed(run: Config) -> tuple[float, float]:
 
 
 def start(settings: Any) -> tuple[Trainer, Any]:
-    """A trainer on random tokens, and the state of an untrained model, whose weights only have the right size."""
+    """A trainer on random tokens, and the state of an untrained model, whose weights only have the
+    right size.
+    """
     model, train = settings.model, settings.train
     stream = rng.stream(settings.seed, "trial")
-    tokens = stream.integers(0, model.vocab_size, size=4 * train.batch_size * model.context_length + 1).astype("<u2")
+    tokens = stream.integers(
+        0, model.vocab_size, size=4 * train.batch_size * model.context_length + 1
+    ).astype("<u2")
     none = torch.empty(0, model.context_length, dtype=torch.int64)
     trainer = Trainer(settings, TrainingData(tokens, HeldOut(none, none, (), ())))
     weights = dict(any_model(model).state_dict())
@@ -109,7 +128,9 @@ def start(settings: Any) -> tuple[Trainer, Any]:
 
 @torch.no_grad()
 def any_model(config: ModelConfig) -> LoopedModel:
-    """A model to take times of: its weights have the right size, and are drawn faster than the initial ones."""
+    """A model to take times of: its weights have the right size, and are drawn faster than the
+    initial ones.
+    """
     model = registry.build(config)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.02) if weight.dim() > 1 else torch.nn.init.ones_(weight)

@@ -1,1 +1,3 @@
-"""Everything that the rules compute: the runs of a config, and the files, params and resources of their jobs."""
+"""Everything that the rules compute: the runs of a config, and the files, params and resources of
+their jobs.
+"""

@@ -1,4 +1,6 @@
-"""Figures and pages of the selected run: the tables that they read, their params, captions and targets."""
+"""Figures and pages of the selected run: the tables that they read, their params, captions and
+targets.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +13,21 @@ from twoscale import config as configs
 from twoscale import tables
 from twoscale.base import InputError, canonical_json, rst
 from twoscale.claims.scale import scales
-from twoscale.figures.catalogue import Figure, caption_values, figures, report_values, snapshot_figures
+from twoscale.figures.catalogue import (
+    Figure,
+    caption_values,
+    figures,
+    report_values,
+    snapshot_figures,
+)
 from twoscale.workflow.params import module_of, trains, untracked
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
 
-REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
+# figure -> sentences, written with the first page of the report
+REPORT_RESULTS = "results/report/results.json"
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Figures:
     def __getitem__(self, name: str) -> Figure:
         return next(figure for figure in self if figure.name == name)
 
-    # --- files ------------------------------------------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     def drawn(self, name: str) -> str:
         """The file of a figure or page of the selected run; see `in_results`."""
@@ -47,12 +56,19 @@ class Figures:
         """Name -> file of the figure or page that the wildcard `figure` or `page` names."""
         if hasattr(wildcards, "page"):
             return {"page": self.drawn(wildcards.page)}
-        return {"figure": self.drawn(f"{wildcards.figure}.pdf"), "picture": self.drawn(f"{wildcards.figure}.svg")}
+        return {
+            "figure": self.drawn(f"{wildcards.figure}.pdf"),
+            "picture": self.drawn(f"{wildcards.figure}.svg"),
+        }
 
     @property
     def claims(self) -> list[str]:
-        """The page of the claims, which are about loops: empty for a model without groups, or without their tables."""
-        needed = (f"{self.runs.selected}/tables/{table}.parquet" for table in tables.CLAIM_TABLES.values())
+        """The page of the claims, which are about loops: empty for a model without groups, or
+        without their tables.
+        """
+        needed = (
+            f"{self.runs.selected}/tables/{table}.parquet" for table in tables.CLAIM_TABLES.values()
+        )
         absent = self.runs.unreleased(needed)
         return [self.drawn("claims.md")] if self.runs.config.model.groups and not absent else []
 
@@ -60,12 +76,14 @@ class Figures:
         """The figures of the paper and the claims. Raises InputError for a model without loops."""
         if not self.runs.config.model.groups:
             raise InputError(
-                f"run {self.runs.selected}: found no looped groups (model.groups: []), expected at least one for the "
-                "figures of the paper; the checkpoints of this run and the baselines can still be requested by name."
+                f"run {self.runs.selected}: found no looped groups (model.groups: []), expected"
+                f" at least one for the "
+                "figures of the paper; the checkpoints of this run and the baselines can still be"
+                " requested by name."
             )
         return self.of_target("all") + list(map(in_results, self.claims))
 
-    # --- inputs and params of a figure --------------------------------------------------------------------------------
+    # --- inputs and params of a figure ------------------------------------------------------------
 
     def runs_of(self, figure: Figure) -> list[str]:
         """The runs whose tables a figure reads."""
@@ -82,20 +100,29 @@ class Figures:
 
         For a figure that the selected run does not have: an input function that says why.
         """
-        return self._inputs(figure, f"results/{figure.name}.pdf", self.runs_of(figure), figure.inputs)
+        return self._inputs(
+            figure, f"results/{figure.name}.pdf", self.runs_of(figure), figure.inputs
+        )
 
     def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
-        """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its figure shows."""
+        """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its
+        figure shows.
+        """
         figure = self[name]
         return self._inputs(figure, f"results/{name}.md", self._shown_runs(figure), files)
 
-    def _inputs(self, figure: Figure, output: str, runs: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
+    def _inputs(
+        self, figure: Figure, output: str, runs: Sequence[str], files: Mapping[str, str]
+    ) -> dict[str, Any]:
         problem, root = self._problem(figure), self.runs.table_root
 
         def refuse(wildcards: Any) -> list[str]:
             raise InputError(f"{output}: run {self.runs.selected} {problem}.")
 
-        return {name: refuse if problem else [f"{root}/{run}/{file}" for run in runs] for name, file in files.items()}
+        return {
+            name: refuse if problem else [f"{root}/{run}/{file}" for run in runs]
+            for name, file in files.items()
+        }
 
     def _problem(self, figure: Figure) -> str | None:
         """Why the selected run does not have the figure: the end of a sentence, or None."""
@@ -122,32 +149,40 @@ class Figures:
         def param(wildcards: Any) -> str:
             config = self.runs[self._shown_runs(figure)[0]]
             shown = self._names() | {"runs": self.runs_of(figure), "published": not trains(config)}
-            return canonical_json(shown | {"loops": figure.loops(config), "values": figure.values(config)})
+            return canonical_json(
+                shown | {"loops": figure.loops(config), "values": figure.values(config)}
+            )
 
         return param
 
     def _names(self) -> dict[str, str]:
         return {"run": self.runs.selected, "text": configs.text_label(self.runs.config.data)}
 
-    # --- targets ----------------------------------------------------------------------------------------------------
+    # --- targets ----------------------------------------------------------------------------------
 
     def of_target(self, target: str) -> list[str]:
         """The files of a target rule: its figures that the selected run has, and their pages."""
         has = [figure for figure in self if figure.target == target and not self._problem(figure)]
         pages = [figure for figure in has if figure.page and self.runs.release is None]
-        return [f"results/{figure.name}.pdf" for figure in has] + [f"results/{figure.name}.md" for figure in pages]
+        return [f"results/{figure.name}.pdf" for figure in has] + [
+            f"results/{figure.name}.md" for figure in pages
+        ]
 
-    # --- the report and the snapshot --------------------------------------------------------------------------------
+    # --- the report and the snapshot --------------------------------------------------------------
 
     @cached_property
     def reported(self) -> list[Figure]:
-        """The figures of the report: those of the paper, and others whose tables were computed for the selected run.
+        """The figures of the report: those of the paper, and others whose tables were computed for
+        the selected run.
 
-        Decided once, so that inputs and params agree while jobs of the same call write further tables.
+        Decided once, so that inputs and params agree while jobs of the same call write further
+        tables.
         """
 
         def has_tables(figure: Figure) -> bool:
-            return all(Path(file).exists() for files in self.inputs(figure).values() for file in files)
+            return all(
+                Path(file).exists() for files in self.inputs(figure).values() for file in files
+            )
 
         has = [figure for figure in self if not self._problem(figure)]
         return [figure for figure in has if figure.target == "all" or has_tables(figure)]
@@ -157,36 +192,59 @@ class Figures:
 
     @property
     def sentence_modules(self) -> list[str]:
-        """The modules of the functions `sentence`, which the job of the overview imports by name."""
+        """The modules of the functions `sentence`, which the job of the overview imports by
+        name.
+        """
         return [module_of(figure.sentence) for figure in self if figure.sentence]
 
     def reported_tables(self, wildcards: Any) -> list[str]:
-        """The tables from which the overview takes sentences: those with the name of a figure of the report."""
+        """The tables from which the overview takes sentences: those with the name of a figure of
+        the report.
+        """
         return [self.runs.table_file(figure.name) for figure in self.reported if figure.sentence]
 
     def overview_slice(self, wildcards: Any) -> str:
         """What the first page of the report shows besides tables, as one canonical JSON string."""
         names = [
-            {"name": figure.name, "title": figure.label, "claims": figure.claims, "sentence": figure.sentence}
+            {
+                "name": figure.name,
+                "title": figure.label,
+                "claims": figure.claims,
+                "sentence": figure.sentence,
+            }
             for figure in self.reported
         ]
         config = self.runs.config
-        shown = {"reference_state": config.figures.dlr_reference_state, "scales": scales(config).plain}
+        shown = {
+            "reference_state": config.figures.dlr_reference_state,
+            "scales": scales(config).plain,
+        }
         return canonical_json(self._names() | {"report_figures": names} | shown)
 
     def snapshot_files(self, wildcards: Any) -> list[str]:
-        """Claims, the figures of the report and of training, and their tables; InputError for a published model."""
+        """Claims, the figures of the report and of training, and their tables; InputError for a
+        published model.
+        """
         if not trains(self.runs.config):
             found = f"run {self.runs.selected} has a published model"
             raise InputError(f"results/snapshot: {found}, expected one trained here.")
-        chosen = snapshot_figures((figure for figure in self if not self._problem(figure)), self.reported)
+        chosen = snapshot_figures(
+            (figure for figure in self if not self._problem(figure)), self.reported
+        )
         pictures = [f"results/{figure.name}.svg" for figure in chosen]
-        read = [file for figure in chosen for files in self.inputs(figure).values() for file in files]
+        read = [
+            file for figure in chosen for files in self.inputs(figure).values() for file in files
+        ]
         judged = ["claims", *tables.CLAIM_TABLES.values()] if self.claims else []
-        files = [*map(in_results, self.claims), *map(self.runs.table_file, judged), *pictures, *read]
+        files = [
+            *map(in_results, self.claims),
+            *map(self.runs.table_file, judged),
+            *pictures,
+            *read,
+        ]
         return list(dict.fromkeys(files))
 
-    # --- captions ---------------------------------------------------------------------------------------------------
+    # --- captions ---------------------------------------------------------------------------------
 
     def in_report(self, name: str) -> dict[str, Any]:
         """How Snakemake's report shows the picture of a figure."""
@@ -209,7 +267,8 @@ class Figures:
         return param
 
     def _near_duplicates(self) -> dict[str, Any] | None:
-        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists.
+        """Held-out documents that were examined and dropped, from the selected run's tokens.json
+        once it exists.
 
         None for a published model: its training text is not here.
         """
@@ -220,7 +279,9 @@ class Figures:
 
 
 class Caption(dict):
-    """The values of a caption, which the report does not print once more with the params of the job."""
+    """The values of a caption, which the report does not print once more with the params of the
+    job.
+    """
 
     def __str__(self) -> str:
         return "(see the description)"
@@ -233,8 +294,12 @@ def in_results(file: str) -> str:
 
 
 def _results(figure: str) -> str:
-    """The results of a figure for its caption, as a list in reStructuredText; empty if there are none yet."""
+    """The results of a figure for its caption, as a list in reStructuredText; empty if there are
+    none yet.
+    """
     results = Path(REPORT_RESULTS)
-    sentences = json.loads(results.read_text(encoding="utf-8")).get(figure) if results.is_file() else None
+    sentences = (
+        json.loads(results.read_text(encoding="utf-8")).get(figure) if results.is_file() else None
+    )
     items = [f"- {rst(sentence)}" for sentence in sentences or ()]
     return "\n".join(["**Results**, with 95 % intervals in brackets:", "", *items]) if items else ""

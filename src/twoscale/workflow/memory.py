@@ -6,8 +6,8 @@ from twoscale.config import Config
 from twoscale.model.flops import BYTES, parameters
 
 PUBLISHED_BYTES = BYTES["bfloat16"]  # of a published weight
-# Sizes of the weights that training has on disk besides its checkpoints, at most: two moments to start from, and a
-# partial state of weights and moments with the one that it replaces.
+# Sizes of the weights that training has on disk besides its checkpoints, at most: two moments to
+# start from, and a partial state of weights and moments with the one that it replaces.
 SEGMENT_STATES = 2 + 3 + 3
 LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them
 TRAINED = 7  # weights, gradients and two moments, and weights and moments of a file
@@ -16,16 +16,23 @@ TRAINED = 7  # weights, gradients and two moments, and weights and moments of a 
 def states_bytes(run: Config) -> int:
     """The states of one sequence, for Fig. 1."""
     model = run.model
-    states = 1 + model.num_layers - sum(map(len, model.groups)) + len(model.groups) * (run.trajectories.loops + 1)
+    states = (
+        1
+        + model.num_layers
+        - sum(map(len, model.groups))
+        + len(model.groups) * (run.trajectories.loops + 1)
+    )
     return states * model.context_length * model.hidden_size * BYTES["float32"]
 
 
 def activation_bytes(run: Config) -> float:
-    """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1, without its logits.
+    """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1,
+    without its logits.
 
-    A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4 if gated), the
-    adapter or the norm of a boundary 1; with train.recompute a loop step keeps its state only. With train.exit_gate the
-    layers after the group decode every state, and three stacks of states are kept. A test compares this with autograd.
+    A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4
+    if gated), the adapter or the norm of a boundary 1; with train.recompute a loop step keeps its
+    state only. With train.exit_gate the layers after the group decode every state, and three stacks
+    of states are kept. A test compares this with autograd.
     """
     model, train = run.model, run.train
 
@@ -35,7 +42,9 @@ def activation_bytes(run: Config) -> float:
 
     steps = min(model.mean_loops + 1, train.backprop_depth or math.inf)
     adapter = model.hidden_size if model.injection in ("projection", "diagonal", "boundary") else 0
-    kept: float = sum(layer(number) for number in range(1, model.num_layers + 1) if not model.is_looped(number))
+    kept: float = sum(
+        layer(number) for number in range(1, model.num_layers + 1) if not model.is_looped(number)
+    )
     for group in model.groups:
         step = sum(map(layer, group)) + adapter
         kept += step + steps * model.hidden_size if train.recompute else steps * step
@@ -50,15 +59,19 @@ def loading_bytes(run: Config) -> int:
 
     Each has all weights and moments from the file, and the whole model, before it keeps its part.
     """
-    return LOADED * parameters(run.model) * BYTES["float32"] * (run.train.processes // run.train.nodes)
+    return (
+        LOADED * parameters(run.model) * BYTES["float32"] * (run.train.processes // run.train.nodes)
+    )
 
 
 def training_bytes(run: Config) -> int:
-    """Bytes of a node's memory that training on the CPU takes, without those of Python and its libraries.
+    """Bytes of a node's memory that training on the CPU takes, without those of Python and its
+    libraries.
 
-    A process has weights, gradients and moments, those of a file that it reads or writes, the activations of its
-    sequences, and four copies of their logits. Activations and logits are doubled, because loop counts are sampled and
-    the allocator keeps what it has had: two runs of 0.7 and 3.5 million parameters took half of the result at most.
+    A process has weights, gradients and moments, those of a file that it reads or writes, the
+    activations of its sequences, and four copies of their logits. Activations and logits are
+    doubled, because loop counts are sampled and the allocator keeps what it has had: two runs of
+    0.7 and 3.5 million parameters took half of the result at most.
     """
     model, train = run.model, run.train
     sequences = math.ceil(train.batch_size / (train.micro_batches * train.processes))

@@ -1,7 +1,9 @@
-"""A pack for a machine with a GPU and without a network: wheels, tokens, a config and a script. See docs/gpu.md.
+"""A pack for a machine with a GPU and without a network: wheels, tokens, a config and a script. See
+docs/gpu.md.
 
-The folder has the wheels of what a machine with PyTorch lacks, the compressed files that training starts from under
-their paths in the checkout, the config, `pack.sh`, and the commit of the checkout.
+The folder has the wheels of what a machine with PyTorch lacks, the compressed files that training
+starts from under their paths in the checkout, the config, `pack.sh`, and the commit of the
+checkout.
 """
 
 import hashlib
@@ -30,22 +32,36 @@ NEEDED = ("snakemake", "pydantic")  # with all that they need
 SOURCE_ONLY = ("connection_pool", "stopit")  # of Snakemake's needs those without a wheel
 UNUSED = ("pulp",)  # the solvers of a scheduler that the pack does not use
 NEWEST_GLIBC = 39
-CODE = ("Snakefile", "scripts/*.py", "src/**/*.py", "workflow/rules/*.smk", "workflow/presets/*.yaml")
+CODE = (
+    "Snakefile",
+    "scripts/*.py",
+    "src/**/*.py",
+    "workflow/rules/*.smk",
+    "workflow/presets/*.yaml",
+)
 
 
 def make(folder: Path, user: dict[str, Any], python: str) -> str:
-    """Write the pack of a run in place of an earlier one; a sentence. The workflow makes tokens that are missing.
+    """Write the pack of a run in place of an earlier one; a sentence. The workflow makes tokens
+    that are missing.
 
-    `user` are the user's layers of the config, `python` is the version on the other machine, such as "3.12". Raises
-    InputError for a run that cannot be packed, and where Snakemake or pip fails.
+    `user` are the user's layers of the config, `python` is the version on the other machine, such
+    as "3.12". Raises InputError for a run that cannot be packed, and where Snakemake or pip fails.
     """
     runs = Runs(user, PROJECT / "scripts")
     if not trains(runs.config):
-        raise InputError(f"run {runs.selected}: found a published model, but only trained models can be packed.")
+        raise InputError(
+            f"run {runs.selected}: found a published model, but only trained models can be packed."
+        )
     if runs.config.train.processes > 1:
-        raise InputError(f"config key train.processes: found {runs.config.train.processes}, expected 1 for a pack.")
+        raise InputError(
+            f"config key train.processes: found {runs.config.train.processes}, expected 1 for a"
+            f" pack."
+        )
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise InputError(f"{folder}: found files that are no pack, expected an empty folder or an earlier pack.")
+        raise InputError(
+            f"{folder}: found files that are no pack, expected an empty folder or an earlier pack."
+        )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(yaml.safe_dump(user), encoding="utf-8")
@@ -68,7 +84,9 @@ def make(folder: Path, user: dict[str, Any], python: str) -> str:
 
 
 def training_files(runs: Runs) -> list[str]:
-    """The files that the selected run is trained and analysed from: tokens, and the tokenizer if it has a file."""
+    """The files that the selected run is trained and analysed from: tokens, and the tokenizer if it
+    has a file.
+    """
     run = SimpleNamespace(run=runs.selected)
     tokenizer = runs.tokenizer_file(run)
     tokens = [runs.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
@@ -76,7 +94,9 @@ def training_files(runs: Runs) -> list[str]:
 
 
 def record_of_text(runs: Runs) -> list[str]:
-    """The file by which the other machine knows the local text that the tokens are of, if the run has one."""
+    """The file by which the other machine knows the local text that the tokens are of, if the run
+    has one.
+    """
     record = runs.data_file(SOURCE_DIGEST)(SimpleNamespace(run=runs.selected))
     return [record] if Path(record).is_file() else []
 
@@ -98,20 +118,37 @@ def unpack(folder: Path) -> None:
 
 
 def code_digest(project: Path) -> str:
-    """SHA-256 of the code of a checkout, which tells without git whether it is the code of the pack's commit."""
+    """SHA-256 of the code of a checkout, which tells without git whether it is the code of the
+    pack's commit.
+    """
     found = sorted({path for pattern in CODE for path in project.glob(pattern)})
     lines = (f"{path.relative_to(project)} {sha256(path)}" for path in found)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _download_wheels(folder: Path, python: str) -> None:
-    """The wheels of NEEDED and of what they need, in the versions of requirements.txt, for Linux on x86-64."""
-    pins = re.findall(rf"^(?:{'|'.join(NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE)
-    names = [*(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)), "manylinux2014", "manylinux1"]
+    """The wheels of NEEDED and of what they need, in the versions of requirements.txt, for Linux on
+    x86-64.
+    """
+    pins = re.findall(
+        rf"^(?:{'|'.join(NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE
+    )
+    names = [
+        *(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)),
+        "manylinux2014",
+        "manylinux1",
+    ]
     platforms = (word for name in names for word in ("--platform", f"{name}_x86_64"))
     pip = ("pip", "--quiet", "--disable-pip-version-check")
     _call(*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *SOURCE_ONLY)
-    target = ("--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms)
+    target = (
+        "--only-binary=:all:",
+        "--implementation",
+        "cp",
+        "--python-version",
+        python,
+        *platforms,
+    )
     _call(*pip, "download", *target, "--find-links", str(folder), "--dest", str(folder), *pins)
     for path in (path for name in UNUSED for path in folder.glob(f"{name}-*.whl")):
         path.unlink()
@@ -120,4 +157,6 @@ def _download_wheels(folder: Path, python: str) -> None:
 def _call(module: str, *arguments: str) -> None:
     status = subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
     if status:
-        raise InputError(f"python -m {module}: found exit status {status}, expected 0; its messages are above.")
+        raise InputError(
+            f"python -m {module}: found exit status {status}, expected 0; its messages are above."
+        )

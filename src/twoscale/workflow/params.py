@@ -1,6 +1,8 @@
-"""What jobs are given: slices of the config, the fingerprint of their code, commands, processors, memory and time.
+"""What jobs are given: slices of the config, the fingerprint of their code, commands, processors,
+memory and time.
 
-Everything that matters for a result is tracked; what does not, a path, a launcher, a download, is `untracked`.
+Everything that matters for a result is tracked; what does not, a path, a launcher, a download, is
+`untracked`.
 """
 
 import os
@@ -37,7 +39,8 @@ SMALL = 20_000_000  # parameters; jobs on such a model ask for half
 
 @dataclass(frozen=True)
 class Params:
-    """The params and resources of jobs. Where nothing else is said, a method is such a function or makes one.
+    """The params and resources of jobs. Where nothing else is said, a method is such a function or
+    makes one.
 
     Attributes:
         runs: The runs of the config.
@@ -47,7 +50,7 @@ class Params:
     runs: "Runs"
     scripts: Path
 
-    # --- slices of the config ---------------------------------------------------------------------------------------
+    # --- slices of the config ---------------------------------------------------------------------
 
     def slice(self, *names: str, **derived: Callable[[Config], Any]) -> Callable:
         """The part of the config that a rule depends on, as one canonical JSON string.
@@ -64,16 +67,19 @@ class Params:
             own = {"run": run, "device": config.compute.device}
             values = {name: own[name] if name in own else getattr(config, name) for name in names}
             values |= {name: value(config) for name, value in derived.items()}
-            plain = {n: configs.plain(v) if isinstance(v, BaseModel) else v for n, v in values.items()}
+            plain = {
+                n: configs.plain(v) if isinstance(v, BaseModel) else v for n, v in values.items()
+            }
             return canonical_json(plain)
 
         return param
 
     def exit_slice(self, grid: str | None = None, **derived: Callable[[Config], Any]) -> Callable:
-        """The slice for exit criteria on a grid, a wildcard unless given, with the code of users' criteria.
+        """The slice for exit criteria on a grid, a wildcard unless given, with the code of users'
+        criteria.
 
-        It is about the wildcard `criterion`, or else about all. `sequences` is the number of held-out ones that
-        quality_tokens make. `derived` are further values, as for `slice`.
+        It is about the wildcard `criterion`, or else about all. `sequences` is the number of
+        held-out ones that quality_tokens make. `derived` are further values, as for `slice`.
         """
 
         def param(wildcards: Any) -> str:
@@ -84,7 +90,9 @@ class Params:
             own = {
                 "exits": lambda config: exits,
                 "criterion_files": lambda config: files,
-                "sequences": lambda config: configs.whole_sequences(exits.quality_tokens, config.model.context_length),
+                "sequences": lambda config: configs.whole_sequences(
+                    exits.quality_tokens, config.model.context_length
+                ),
             }
             return self.slice("run", "seed", "device", "model", **own | derived)(wildcards)
 
@@ -94,10 +102,12 @@ class Params:
         """Everything that the weights of a run depend on besides its text, as JSON."""
         return canonical_json(configs.training_identity(self.runs.of(wildcards)[1]))
 
-    # --- files that are no inputs of Snakemake ----------------------------------------------------------------------
+    # --- files that are no inputs of Snakemake ----------------------------------------------------
 
     def source_digest(self, wildcards: Any) -> str:
-        """Digest of the files of data.path, or, where they are gone, as prepare_text recorded it; empty otherwise."""
+        """Digest of the files of data.path, or, where they are gone, as prepare_text recorded it;
+        empty otherwise.
+        """
         run, config = self.runs.of(wildcards)
         if config.data.source not in configs.FILE_SOURCES:
             return ""
@@ -106,25 +116,33 @@ class Params:
             assert config.data.path is not None
             return digest_files(Path(config.data.path), config.data.source)
         except (InputError, OSError):
-            if not record.is_file() and not Path(f"results/{run}/data/text/shard_000.parquet").exists():
+            if (
+                not record.is_file()
+                and not Path(f"results/{run}/data/text/shard_000.parquet").exists()
+            ):
                 raise  # now, not in the first job
             return record.read_text().strip() if record.is_file() else ""
 
     def record_source(self, wildcards: Any, output: Any) -> str:
-        """End of the command of prepare_text, which writes `source_digest` to a file; empty without one. Untracked."""
+        """End of the command of prepare_text, which writes `source_digest` to a file; empty without
+        one. Untracked.
+        """
         digest = self.source_digest(wildcards)
         record = Path(output[0]).parents[1] / SOURCE_DIGEST
         return f" && echo {digest} > {shlex.quote(str(record))}" if digest else ""
 
-    # --- code -------------------------------------------------------------------------------------------------------
+    # --- code -------------------------------------------------------------------------------------
 
     def code(self, script: str, *modules: str) -> str:
-        """Param: fingerprint of an entry script, of further modules by dotted name, and of all that they import."""
+        """Param: fingerprint of an entry script, of further modules by dotted name, and of all that
+        they import.
+        """
         return fingerprint(self.scripts / f"{script}.py", *modules)
 
     def torch_code(self, script: str, *modules: str) -> Callable:
-        """Like `code`, with the modules that are imported by name for the model of the run, and with the defaults of
-        the optional keys of `model` and `train`, which slices and identities leave out.
+        """Like `code`, with the modules that are imported by name for the model of the run, and
+        with the defaults of the optional keys of `model` and `train`, which slices and identities
+        leave out.
         """
 
         def param(wildcards: Any) -> str:
@@ -134,12 +152,20 @@ class Params:
 
         return param
 
-    # --- jobs of scripts --------------------------------------------------------------------------------------------
+    # --- jobs of scripts --------------------------------------------------------------------------
 
     def script(self, name: str, *arguments: str, modules: Sequence[str] = ()) -> dict[str, Any]:
-        """Params of a job of scripts/<name>.py, which imports `modules` by name: command, files, and tracked code."""
-        command = untracked(lambda wildcards: shlex.join(["python", self._script(name), *arguments]))
-        return {"command": command, "files": file_options, "code": lambda wildcards: self.code(name, *modules)}
+        """Params of a job of scripts/<name>.py, which imports `modules` by name: command, files,
+        and tracked code.
+        """
+        command = untracked(
+            lambda wildcards: shlex.join(["python", self._script(name), *arguments])
+        )
+        return {
+            "command": command,
+            "files": file_options,
+            "code": lambda wildcards: self.code(name, *modules),
+        }
 
     def call(
         self,
@@ -148,18 +174,21 @@ class Params:
         config: Callable | None = None,
         modules: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Params of a job of scripts/call.py, which calls the function with this dotted path on files.
+        """Params of a job of scripts/call.py, which calls the function with this dotted path on
+        files.
 
-        `tables` are those that it writes, `config` is the param function of its slice, by default the name of the run,
-        and `modules` are those that the function imports by name.
+        `tables` are those that it writes, `config` is the param function of its slice, by default
+        the name of the run, and `modules` are those that the function imports by name.
         """
         params = self.script("call", function, modules=[module_of(function), *modules])
         return params | {"config": config or self.slice("run"), "tables": table_columns(*tables)}
 
     def measure(self, function: str, tables: Sequence[str], config: Callable) -> dict[str, Any]:
-        """Params of a job of scripts/measure.py, which calls the function with this dotted path on a checkpoint.
+        """Params of a job of scripts/measure.py, which calls the function with this dotted path on
+        a checkpoint.
 
-        `tables` are those that it writes, and `config` is the param function of its slice. A rerun restores its result.
+        `tables` are those that it writes, and `config` is the param function of its slice. A rerun
+        restores its result.
         """
         return self.cached_script("measure", config, *tables, function=function)
 
@@ -173,14 +202,20 @@ class Params:
     ) -> dict[str, Any]:
         """Params of a job with torch, of which a rerun restores the result; see `cache_files`.
 
-        `config` is the param function of its slice, `written` are its tables, `function` is the dotted path of the
-        function that the script calls.
+        `config` is the param function of its slice, `written` are its tables, `function` is the
+        dotted path of the function that the script calls.
         """
         arguments, modules = ([function], [module_of(function)]) if function else ([], [])
         code, columns = self.torch_code(name, *modules), table_columns(*written)
         files = self.cache_files(code, config, columns, later)
         command = self.torch_command(name, *arguments)
-        return {"command": command, "files": files, "code": code, "config": config, "tables": columns}
+        return {
+            "command": command,
+            "files": files,
+            "code": code,
+            "config": config,
+            "tables": columns,
+        }
 
     def torch_command(self, script: str, *arguments: str) -> Callable:
         """The command that starts an entry script with torch in one process."""
@@ -188,12 +223,16 @@ class Params:
         return untracked(lambda wildcards: shlex.join([*self._lease(self.gpus(wildcards)), *call]))
 
     def training_command(self, script: str) -> Callable:
-        """The command that starts an entry script in train.processes processes on train.nodes nodes."""
+        """The command that starts an entry script in train.processes processes on train.nodes
+        nodes.
+        """
 
         @untracked
         def param(wildcards: Any) -> str:
             share = self.node_share(wildcards)
-            lease = self._lease(share.gpus) if share.nodes == 1 else []  # SLURM assigns the GPUs of several nodes
+            lease = (
+                self._lease(share.gpus) if share.nodes == 1 else []
+            )  # SLURM assigns the GPUs of several nodes
             together = share.nodes * share.processes > 1
             launcher = [self._script("with_nodes"), *map(str, share)] if together else []
             return shlex.join([*lease, "python", *launcher, self._script(script)])
@@ -204,14 +243,22 @@ class Params:
         return str(self.scripts / f"{name}.py")
 
     def _lease(self, gpus: int) -> list[str]:
-        return ["python", self._script("with_gpus"), str(gpus)] if gpus or worker.ADDRESS in os.environ else []
+        return (
+            ["python", self._script("with_gpus"), str(gpus)]
+            if gpus or worker.ADDRESS in os.environ
+            else []
+        )
 
-    def cache_files(self, code: Callable, config: Callable, columns: str, later: Callable) -> Callable:
-        """`file_options`, and what `twoscale.jobs.result_cache` needs to restore the result of a job; untracked.
+    def cache_files(
+        self, code: Callable, config: Callable, columns: str, later: Callable
+    ) -> Callable:
+        """`file_options`, and what `twoscale.jobs.result_cache` needs to restore the result of a
+        job; untracked.
 
-        `code`, `config` and `columns` are the tracked params of the job, the result of which depends on nothing else
-        but its inputs. `later`: the first outputs of the later segments, in order; where there are any, the optimizer
-        state is temporary. It is left out of the inputs, because it is a function of the same as its weights.
+        `code`, `config` and `columns` are the tracked params of the job, the result of which
+        depends on nothing else but its inputs. `later`: the first outputs of the later segments, in
+        order; where there are any, the optimizer state is temporary. It is left out of the inputs,
+        because it is a function of the same as its weights.
         """
 
         def param(wildcards: Any, input: Any, output: Any) -> str:
@@ -226,29 +273,38 @@ class Params:
                 "temporary": temporary,
                 "later": [_cache_folder(wildcards.run, file) for file in following],
             }
-            return f"{file_options(wildcards, input, output)} --result-cache {shlex.quote(canonical_json(job))}"
+            return (
+                f"{file_options(wildcards, input, output)} --result-cache"
+                f" {shlex.quote(canonical_json(job))}"
+            )
 
         return param
 
-    # --- resources --------------------------------------------------------------------------------------------------
+    # --- resources --------------------------------------------------------------------------------
 
     def gpus(self, wildcards: Any) -> int:
         return int(self.runs.of(wildcards)[1].compute.device == "cuda")
 
     def exit_threads(self, cores: int | None) -> Callable:
-        """Threads of a quality job: those of all criteria share the cores; small tensors gain little from a second."""
+        """Threads of a quality job: those of all criteria share the cores; small tensors gain
+        little from a second.
+        """
         return lambda wildcards: max(1, (cores or 1) // len(self.runs.exits(wildcards).criteria))
 
     def last_group(self, wildcards: Any) -> str:
-        """The group of jobs that analyse the last checkpoint, as the rules' `analyses_{run}_{iteration}` names it."""
+        """The group of jobs that analyse the last checkpoint, as the rules'
+        `analyses_{run}_{iteration}` names it.
+        """
         run, _ = self.runs.of(wildcards)
         return f"analyses_{run}_{self.runs.iterations(run)[-1]:06d}"
 
     def torch_job(self, section: str, minutes: int = 60, cpus: int = 1) -> dict[str, Any]:
-        """Resources of a job that opens a checkpoint in the dtype of a section, at the first attempt.
+        """Resources of a job that opens a checkpoint in the dtype of a section, at the first
+        attempt.
 
-        A job on a small model asks for half of the memory, one on a published model for that of its weights, too.
-        `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests `cpus`.
+        A job on a small model asks for half of the memory, one on a published model for that of its
+        weights, too. `threads` is limited by the cores of the machine that runs Snakemake; a
+        cluster job requests `cpus`.
         """
 
         def mem_mb(wildcards: Any, attempt: int) -> int:
@@ -256,7 +312,9 @@ class Params:
             weights = parameters(config.model)
             if trains(config):
                 return (ANALYSIS_MB // 2 if weights < SMALL else ANALYSIS_MB) * attempt
-            return (ANALYSIS_MB + weights * BYTES[getattr(config, section).dtype] // 10**6) * attempt
+            return (
+                ANALYSIS_MB + weights * BYTES[getattr(config, section).dtype] // 10**6
+            ) * attempt
 
         return {
             "mem_mb": mem_mb,
@@ -275,7 +333,9 @@ class Params:
         return train.cpu_threads * train.processes // train.nodes
 
     def node_share(self, wildcards: Any) -> NodeResources:
-        """What each node of a training job has; CPUs: four per GPU at least, to prefetch and to compile."""
+        """What each node of a training job has; CPUs: four per GPU at least, to prefetch and to
+        compile.
+        """
         train = self.runs.of(wildcards)[1].train
         gpus = self.training_gpus(wildcards)
         cpus = max(self.training_threads(wildcards), 4 * gpus // train.nodes)
@@ -284,19 +344,26 @@ class Params:
     def training_memory(self, wildcards: Any, attempt: int) -> int:
         config = self.runs.of(wildcards)[1]
         loaded = loading_bytes(config) // 10**6 if config.train.shard else 0
-        on_cpu = LIBRARIES_MB * config.train.processes // config.train.nodes + training_bytes(config) // 10**6
+        on_cpu = (
+            LIBRARIES_MB * config.train.processes // config.train.nodes
+            + training_bytes(config) // 10**6
+        )
         return ((on_cpu if config.compute.device == "cpu" else TRAINING_MB) + loaded) * attempt
 
     def training_job(self) -> dict[str, Callable]:
-        """Processors and GPUs of a training job on one node, and for several what Snakemake's SLURM executor takes.
+        """Processors and GPUs of a training job on one node, and for several what Snakemake's SLURM
+        executor takes.
 
         `cpus_per_task`: Snakemake limits `threads` to the cores of its machine, but not this.
-        `mpi`: the job itself calls srun. `tasks_per_gpu` keeps the executor from a number of tasks of its own.
-        `gres`: GPUs of each node, in place of `gpu`, those of the job, which SLURM may distribute unevenly.
+        `mpi`: the job itself calls srun. `tasks_per_gpu` keeps the executor from a number of tasks
+        of its own. `gres`: GPUs of each node, in place of `gpu`, those of the job, which SLURM may
+        distribute unevenly.
         """
 
         def on_several(value: Callable[[NodeResources], Any]) -> Callable:
-            return lambda wildcards: value(share) if (share := self.node_share(wildcards)).nodes > 1 else None
+            return lambda wildcards: (
+                value(share) if (share := self.node_share(wildcards)).nodes > 1 else None
+            )
 
         return {
             "nodes": on_several(lambda share: share.nodes),
@@ -305,7 +372,9 @@ class Params:
             "tasks_per_gpu": on_several(lambda share: 0),
             "gres": on_several(lambda share: f"gpu:{share.gpus}" if share.gpus else None),
             "cpus_per_task": lambda wildcards: self.node_share(wildcards).cpus,
-            "gpu": lambda wildcards: self.training_gpus(wildcards) if self.node_share(wildcards).nodes == 1 else 0,
+            "gpu": lambda wildcards: (
+                self.training_gpus(wildcards) if self.node_share(wildcards).nodes == 1 else 0
+            ),
             "gpu_slot": self.training_gpus,
         }
 
@@ -341,15 +410,21 @@ def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
 
 
 def table_columns(*names: str) -> str:
-    """Param: the columns of the tables that a rule writes, and the type of measures, as one canonical JSON string."""
-    measures = {name: {"": tables.MEASURE_TYPE} if name in tables.MEASURED else {} for name in names}
+    """Param: the columns of the tables that a rule writes, and the type of measures, as one
+    canonical JSON string.
+    """
+    measures = {
+        name: {"": tables.MEASURE_TYPE} if name in tables.MEASURED else {} for name in names
+    }
     return canonical_json({name: tables.columns(name) | measures[name] for name in names})
 
 
 def untracked(function: Callable) -> Callable:
-    """Param function with the value of `function`, a function of the wildcards, that never causes a rerun.
+    """Param function with the value of `function`, a function of the wildcards, that never causes a
+    rerun.
 
-    Snakemake does not record a param that is computed from `output`, because a change of the output is visible anyway.
+    Snakemake does not record a param that is computed from `output`, because a change of the output
+    is visible anyway.
     """
 
     def param(wildcards: Any, output: Any) -> Any:
@@ -359,7 +434,8 @@ def untracked(function: Callable) -> Callable:
 
 
 def file_options(wildcards: Any, input: Any, output: Any) -> str:
-    """Param function: every named input and output of a job as an option, ``--name PATH ...``; untracked.
+    """Param function: every named input and output of a job as an option, ``--name PATH ...``;
+    untracked.
 
     Underscores become dashes. Inputs and outputs without a name or without files are left out.
     """

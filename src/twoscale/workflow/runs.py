@@ -1,8 +1,9 @@
 """The runs of a config and their files: where each lies, and on which files a job depends.
 
-Rules use the methods of `Runs`, `Params` and `Figures` as Snakemake's input, param and resource functions. Such a
-function uses `run` and `iteration` of Snakemake's `wildcards`; without a wildcard `run` it is about the selected run.
-Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so it is fast and unit tests need no workflow.
+Rules use the methods of `Runs`, `Params` and `Figures` as Snakemake's input, param and resource
+functions. Such a function uses `run` and `iteration` of Snakemake's `wildcards`; without a wildcard
+`run` it is about the selected run. Planning imports Snakemake, pydantic, PyYAML and jinja2 only, so
+it is fast and unit tests need no workflow.
 """
 
 import re
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from twoscale.report.release import Release
 
 NOTHING = "(?!)"  # a regular expression that matches nothing
-RESULTS, RELEASED = "results", "results/released"  # folders of runs here, and of the tables of a release
+RESULTS, RELEASED = (
+    "results",
+    "results/released",
+)  # folders of runs here, and of the tables of a release
 RESOURCES = "resources"  # folder of what comes from a network, which runs share
 GPT2 = "gpt2.tiktoken"
 TOKENIZER = "tokenizer.json"
@@ -34,10 +38,11 @@ TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", "config
 
 
 class Runs:
-    """The runs of a config: first the selected one, also under further seeds, then `runs`, then the studies.
+    """The runs of a config: first the selected one, also under further seeds, then `runs`, then the
+    studies.
 
-    With the key `release` those of a release, whose tables take the place of the results of jobs. Where nothing else is
-    said, a method is an input function or makes one.
+    With the key `release` those of a release, whose tables take the place of the results of jobs.
+    Where nothing else is said, a method is an input function or makes one.
 
     Args:
         config: Snakemake's merged config.
@@ -55,13 +60,19 @@ class Runs:
             download = build(DownloadConfig, config.get("download") or {}, "download")
             self.release = import_module("twoscale.report.release").Release.open(source, download)
         self.configs: dict[str, Config] = (
-            self.release.runs(config) if self.release else configs.runs(config) | configs.studies(config)
+            self.release.runs(config)
+            if self.release
+            else configs.runs(config) | configs.studies(config)
         )
         self.selected = next(iter(self.configs))
-        self.table_root = RESULTS if self.release is None else RELEASED  # of the tables that are shown
+        self.table_root = (
+            RESULTS if self.release is None else RELEASED
+        )  # of the tables that are shown
         self.params, self.figures = Params(self, scripts), Figures(self)
         for run in self.configs.values() if self.release is None else ():
-            for exits in run.exit_grids.values():  # refuses a user's file that cannot be read, before any job
+            for exits in (
+                run.exit_grids.values()
+            ):  # refuses a user's file that cannot be read, before any job
                 criterion_files(exits.criteria)
 
     def __iter__(self) -> Iterator[str]:
@@ -79,7 +90,9 @@ class Runs:
         return run, self.configs[run]
 
     def exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
-        """The criteria and settings on a grid of thresholds, a wildcard unless given; see `CoreConfig.exit_grids`."""
+        """The criteria and settings on a grid of thresholds, a wildcard unless given; see
+        `CoreConfig.exit_grids`.
+        """
         return self.of(wildcards)[1].exit_grids[grid or wildcards.grid]
 
     @property
@@ -93,7 +106,7 @@ class Runs:
             return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
         return [run for run in self.configs if run.startswith(f"{name}/")]
 
-    # --- constraints of wildcards -----------------------------------------------------------------------------------
+    # --- constraints of wildcards -----------------------------------------------------------------
 
     @property
     def trained_pattern(self) -> str:
@@ -103,16 +116,21 @@ class Runs:
     @property
     def last_segments(self) -> str:
         """Pattern of the wildcard `run` that matches only in paths of a run's last checkpoint."""
-        last = {run: self.iterations(run)[-1] for run, config in self.configs.items() if trains(config)}
+        last = {
+            run: self.iterations(run)[-1] for run, config in self.configs.items() if trains(config)
+        }
         path = r"(?=/(?:checkpoints|training|logs|benchmarks)/\D*%06d\.)"
-        return "|".join(re.escape(run) + path % iteration for run, iteration in last.items()) or NOTHING
+        return (
+            "|".join(re.escape(run) + path % iteration for run, iteration in last.items())
+            or NOTHING
+        )
 
     @property
     def criterion_pattern(self) -> str:
         used = (exits for config in self.configs.values() for exits in config.exit_grids.values())
         return alternatives(dict.fromkeys(name for exits in used for name in exits.criteria))
 
-    # --- tables -----------------------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------
 
     def table_file(self, table: str) -> str:
         """The file of a table of the selected run that figures and claims read."""
@@ -120,22 +138,30 @@ class Runs:
 
     def unreleased(self, files: Iterable[str]) -> str | None:
         """The end of a sentence about files of runs that the release lacks, or None."""
-        if (release := self.release) is None or not (absent := [file for file in files if file not in release.tables]):
+        if (release := self.release) is None or not (
+            absent := [file for file in files if file not in release.tables]
+        ):
             return None
         return f"is from the release {release.source}, which has no {', '.join(absent)}"
 
-    # --- text and tokens --------------------------------------------------------------------------------------------
+    # --- text and tokens --------------------------------------------------------------------------
 
     @property
     def text_shards(self) -> list[str]:
         return [f"shard_{number:03d}" for number in range(self.config.data.text_shards)]
 
     def data_run(self, run: str) -> str:
-        """The run whose text and tokens `run` trains on: the selected one, unless what shapes them differs."""
+        """The run whose text and tokens `run` trains on: the selected one, unless what shapes them
+        differs.
+        """
 
         def identity(config: Config) -> tuple[Any, ...]:
             model, published = config.model, config.tokenizer.name == "published"
-            return config.data, config.tokenizer, published and (model.repository, model.revision, model.folder)
+            return (
+                config.data,
+                config.tokenizer,
+                published and (model.repository, model.revision, model.folder),
+            )
 
         return self.selected if identity(self[run]) == identity(self.config) else run
 
@@ -153,7 +179,8 @@ class Runs:
         return runs
 
     def dataset(self, run: str) -> str | None:
-        """<data set>/<digest of the keys that shape the text>, if the text of a run comes from a hub.
+        """<data set>/<digest of the keys that shape the text>, if the text of a run comes from a
+        hub.
 
         Texts of one data set share the folder of their parts, from which a larger text continues.
         """
@@ -166,7 +193,9 @@ class Runs:
         return f"{re.sub('[^A-Za-z0-9._-]', '-', name)}/{digest}"
 
     def text_folder(self, run: str) -> str:
-        """The folder with the text of a run: with its results, or in resources/ if it comes from a hub."""
+        """The folder with the text of a run: with its results, or in resources/ if it comes from a
+        hub.
+        """
         own = f"results/{self.data_run(run)}/data"
         dataset = self.dataset(run)
         # earlier versions kept texts and parts of a hub there too
@@ -198,7 +227,9 @@ class Runs:
         model = self.of(wildcards)[1].model
         if model.folder is None:
             return self.model_files(wildcards)
-        return [str(path) for name in TOKENIZER_SETTINGS if (path := Path(model.folder, name)).is_file()]
+        return [
+            str(path) for name in TOKENIZER_SETTINGS if (path := Path(model.folder, name)).is_file()
+        ]
 
     @property
     def downloads(self) -> list[str]:
@@ -208,24 +239,41 @@ class Runs:
             folder = self.text_folder(run)
             files |= dict.fromkeys(f"{folder}/{shard}.parquet" for shard in self.text_shards)
             files |= {downloaded(GPT2): None} if config.tokenizer.name == "gpt2" else {}
-            files |= {f"{self.model_folder(run)}/{MANIFEST}": None} if config.model.repository is not None else {}
+            files |= (
+                {f"{self.model_folder(run)}/{MANIFEST}": None}
+                if config.model.repository is not None
+                else {}
+            )
         return list(files)
 
-    # --- published models -------------------------------------------------------------------------------------------
+    # --- published models -------------------------------------------------------------------------
 
     @cached_property
     def repositories(self) -> dict[str, dict[str, str | None]]:
-        """Name of a folder in resources/models -> repository and revision of the hub that it is downloaded from."""
-        models = (config.model for config in self.configs.values() if config.model.repository is not None)
-        return {repository_name(each): {"repository": each.repository, "revision": each.revision} for each in models}
+        """Name of a folder in resources/models -> repository and revision of the hub that it is
+        downloaded from.
+        """
+        models = (
+            config.model for config in self.configs.values() if config.model.repository is not None
+        )
+        return {
+            repository_name(each): {"repository": each.repository, "revision": each.revision}
+            for each in models
+        }
 
     def model_folder(self, run: str) -> str:
         """The folder with the files of a published model."""
         model = self[run].model
-        return model.folder if model.folder is not None else downloaded(f"models/{repository_name(model)}")
+        return (
+            model.folder
+            if model.folder is not None
+            else downloaded(f"models/{repository_name(model)}")
+        )
 
     def model_files(self, wildcards: Any) -> list[str]:
-        """The files of a published model besides config.json; for those of a repository, the manifest of a download."""
+        """The files of a published model besides config.json; for those of a repository, the
+        manifest of a download.
+        """
         run, config = self.of(wildcards)
         if trains(config):
             return []
@@ -235,10 +283,12 @@ class Runs:
         index, files = folder / reader.INDEX, reader.PublishedFolder(folder).weight_files
         return [str(path) for path in ([index] if index.is_file() else []) + files]
 
-    # --- checkpoints ------------------------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def iterations(self, run: str) -> list[int]:
-        """Iterations of all checkpoints, ascending: 0, the untrained or the published model, and those of training."""
+        """Iterations of all checkpoints, ascending: 0, the untrained or the published model, and
+        those of training.
+        """
         config = self[run]
         return [0, *(configs.checkpoint_iterations(config.train) if trains(config) else [])]
 
@@ -247,7 +297,10 @@ class Runs:
         if trains(self[run]):
             return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
         if iteration:
-            found = f"found no checkpoint at iteration {iteration}, expected iteration 0 of the published model"
+            found = (
+                f"found no checkpoint at iteration {iteration}, expected iteration 0 of the"
+                f" published model"
+            )
             raise InputError(f"run {run}: {found}.")
         return f"{self.model_folder(run)}/config.json"
 
@@ -263,11 +316,16 @@ class Runs:
         return [self.checkpoint(run, later) for later in self.iterations(run) if later > iteration]
 
     def segment_start(self, wildcards: Any) -> list[str]:
-        """The checkpoint that a segment starts from, and its optimizer state unless it is untrained."""
+        """The checkpoint that a segment starts from, and its optimizer state unless it is
+        untrained.
+        """
         run, iteration = wildcards.run, int(wildcards.iteration)
         first, *trained = self.iterations(run)
         if iteration not in trained:
-            raise InputError(f"run {run}: found no checkpoint at iteration {iteration}, expected one of {trained}.")
+            raise InputError(
+                f"run {run}: found no checkpoint at iteration {iteration}, expected one of"
+                f" {trained}."
+            )
         before = [first, *trained][trained.index(iteration)]
         weights = self.checkpoint(run, before)
         return [weights, weights.replace(".safetensors", OPTIMIZER)] if before else [weights]
@@ -277,20 +335,31 @@ class Runs:
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self.of(wildcards)
-            return [pattern.format(run=run, iteration=f"{n:06d}") for n in self.iterations(run) if n or untrained]
+            return [
+                pattern.format(run=run, iteration=f"{n:06d}")
+                for n in self.iterations(run)
+                if n or untrained
+            ]
 
         return files
 
-    # --- exit criteria ----------------------------------------------------------------------------------------------
+    # --- exit criteria ----------------------------------------------------------------------------
 
     def each_criterion(self, pattern: str, users_of: str | None = None) -> Callable:
-        """`pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones on the grid given."""
+        """`pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones on
+        the grid given.
+        """
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self.of(wildcards)
-            entries = sorted(self.exits(wildcards, users_of).criteria.items())  # as in the slices of a job
+            entries = sorted(
+                self.exits(wildcards, users_of).criteria.items()
+            )  # as in the slices of a job
             names = [name for name, entry in entries if entry.file is not None or users_of is None]
-            return [pattern.format(run=run, grid=users_of or wildcards.grid, criterion=name) for name in names]
+            return [
+                pattern.format(run=run, grid=users_of or wildcards.grid, criterion=name)
+                for name in names
+            ]
 
         return files
 

@@ -1,4 +1,6 @@
-"""Where the rules touch Snakemake itself: its errors, the check of its plan, the last lines of a call."""
+"""Where the rules touch Snakemake itself: its errors, the check of its plan, the last lines of a
+call.
+"""
 
 import ast
 import json
@@ -52,13 +54,14 @@ def one_sentence() -> Iterator[None]:
         raise WrongInput(str(error)) from None
 
 
-# --- the last lines of a call -----------------------------------------------------------------------------------------
+# --- the last lines of a call ---------------------------------------------------------------------
 
 
 class LastLines(logging.Handler):
     """Prints lines after some of Snakemake's messages, for which it has no hook.
 
-    After an error, the sentence of an InputError; after a dry run, what the jobs would replace and why they would run.
+    After an error, the sentence of an InputError; after a dry run, what the jobs would replace and
+    why they would run.
     """
 
     def __init__(self, workflow: Any) -> None:
@@ -107,29 +110,38 @@ def last_line(path: str) -> str | None:
     if (line := next(filter(None, map(str.strip, reversed(lines))), None)) is not None:
         return one_line(line)
     if shutil.disk_usage(log).free < LITTLE_SPACE:
-        return f"error: {log}: found the error 'No space left on device', expected free space on its disk."
+        return (
+            f"error: {log}: found the error 'No space left on device', expected free space on its"
+            f" disk."
+        )
     return None
 
 
-# --- before planning --------------------------------------------------------------------------------------------------
+# --- before planning ------------------------------------------------------------------------------
 
 
 def prepare(source: str) -> None:
-    """Prepare this process and the environment of its jobs, which import the library from the folder `source`."""
+    """Prepare this process and the environment of its jobs, which import the library from the
+    folder `source`.
+    """
     leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
     _prepend("PYTHONPATH", source)
     # jobs call `python`: the one that runs Snakemake, unless a conda environment comes first
     _prepend("PATH", str(Path(sys.executable).parent))
-    # torch frees and allocates the same large tensors again and again; glibc keeps their pages and does not return them
+    # torch frees and allocates the same large tensors again and again; glibc keeps their pages and
+    # does not return them
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
     os.environ.update(PYTHONUTF8="1")  # jobs read and write UTF-8, whatever the locale
-    # Snakemake follows the chain of segments by recursion, and takes a RecursionError for an ambiguous rule
+    # Snakemake follows the chain of segments by recursion, and takes a RecursionError for an
+    # ambiguous rule
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 50_000))
 
 
 def _prepend(variable: str, folder: str) -> None:
-    folders = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != folder]
+    folders = [
+        part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != folder
+    ]
     os.environ[variable] = os.pathsep.join([folder, *folders])
 
 
@@ -137,11 +149,13 @@ def in_container(workflow: Any, image: Path) -> bool:
     """Whether jobs run in the image. Raises InputError where there is none."""
     asked = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
     if asked and not image.exists():
-        raise InputError(f"{image}: found no image, expected that of envs/apptainer.def or envs/Dockerfile.")
+        raise InputError(
+            f"{image}: found no image, expected that of envs/apptainer.def or envs/Dockerfile."
+        )
     return asked
 
 
-# --- before the first job ---------------------------------------------------------------------------------------------
+# --- before the first job -------------------------------------------------------------------------
 
 
 PlannedJob = namedtuple("PlannedJob", "rule wildcards uses_torch")
@@ -151,7 +165,9 @@ def check_plan(workflow: Any, runs: Runs) -> None:
     if workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
         return
     methods, planned = workflow.deployment_settings.deployment_method, workflow.dag.needrun_jobs()
-    jobs = [PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in planned]
+    jobs = [
+        PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in planned
+    ]
     srun = workflow.executor_plugin.name == "slurm" and DeploymentMethod.APPTAINER not in methods
     with one_sentence():
         check(runs, jobs, here=workflow.local_exec, installed=not methods, srun=srun)
@@ -160,9 +176,14 @@ def check_plan(workflow: Any, runs: Runs) -> None:
 
 
 def check(
-    runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: bool = True, srun: bool = False
+    runs: Runs,
+    jobs: Iterable[PlannedJob],
+    here: bool = True,
+    installed: bool = True,
+    srun: bool = False,
 ) -> None:
-    """Refuse planned jobs that would fail after hours: for want of CUDA devices, nodes or disk. Raises InputError.
+    """Refuse planned jobs that would fail after hours: for want of CUDA devices, nodes or disk.
+    Raises InputError.
 
     Args:
         runs: The runs of the config.
@@ -172,26 +193,41 @@ def check(
         srun: Whether jobs can start processes on other nodes: on SLURM and not in a container.
     """
     jobs, params = list(jobs), runs.params
-    nodes = max((runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1)
+    nodes = max(
+        (runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1
+    )
     if nodes > 1 and not srun:
-        expected = "1 for jobs that do not run on SLURM (--profile profiles/slurm) or that run in a container"
+        expected = (
+            "1 for jobs that do not run on SLURM (--profile profiles/slurm) or that run in a"
+            " container"
+        )
         raise InputError(f"config key train.nodes: found {nodes}, expected {expected}.")
     with_torch = (job for job in jobs if job.uses_torch)
-    needed = [(params.training_gpus if job.rule in TRAINING else params.gpus)(job.wildcards) for job in with_torch]
+    needed = [
+        (params.training_gpus if job.rule in TRAINING else params.gpus)(job.wildcards)
+        for job in with_torch
+    ]
     if here and any(needed):
         check_cuda("config key compute.device", max(needed), installed)
-    check_disk(Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan")
+    check_disk(
+        Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan"
+    )
 
 
 def say_changed(workflow: Any) -> None:
-    """Name the changed keys behind params that Snakemake shows as two whole texts: a line per rule."""
+    """Name the changed keys behind params that Snakemake shows as two whole texts: a line per
+    rule.
+    """
     keys: dict[str, dict[str, str]] = {}
     for job in workflow.dag.needrun_jobs(exclude_finished=False):
         change = workflow.dag.reason(job).params_changed
         before, now = _json_values(change.only_old), _json_values(change.only_new)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
-                found = f"{key} was {before.get(key, 'not there')} and is {now.get(key, 'not there')} now"
+                found = (
+                    f"{key} was {before.get(key, 'not there')} and is {now.get(key, 'not there')}"
+                    f" now"
+                )
                 keys.setdefault(job.rule.name, {})[key] = one_line(found)
     for rule, changed in keys.items():
         first, *others = changed.values()
@@ -211,7 +247,11 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        found |= (
+            _leaves(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{key}": value}
+        )
     return found
 
 
@@ -220,20 +260,31 @@ def _and_others(others: Sequence[str]) -> str:
 
 
 def say_replaced(workflow: Any, runs: Runs) -> None:
-    """Warn of planned trainings over weights of another config, as of another preset under the same name."""
+    """Warn of planned trainings over weights of another config, as of another preset under the same
+    name.
+    """
     planned = workflow.dag.needrun_jobs(exclude_finished=False)  # after a dry run all are
     for run in sorted(job.wildcards.run for job in planned if job.rule.name == "init_model"):
-        theirs, ours = _recorded(Path(runs.checkpoint(run, 0))), _keys(configs.training_identity(runs[run]))
+        theirs, ours = (
+            _recorded(Path(runs.checkpoint(run, 0))),
+            _keys(configs.training_identity(runs[run])),
+        )
         if changed := [key for key in ours if key in theirs and theirs[key] != ours[key]]:
             found = (
-                f"{changed[0]} was {theirs[changed[0]]} there and is {ours[changed[0]]} now{_and_others(changed[1:])}"
+                f"{changed[0]} was {theirs[changed[0]]} there and is {ours[changed[0]]}"
+                f" now{_and_others(changed[1:])}"
             )
             what = f"replaces results of another config in results/{run}"
-            print(f"run {run}: {what}: {found}; choose another `run` name to keep them.", file=sys.stderr)
+            print(
+                f"run {run}: {what}: {found}; choose another `run` name to keep them.",
+                file=sys.stderr,
+            )
 
 
 def _recorded(weights: Path) -> dict[str, Any]:
-    """The keys in the header of a checkpoint, read without safetensors; none where there is no such file."""
+    """The keys in the header of a checkpoint, read without safetensors; none where there is no such
+    file.
+    """
     with suppress(OSError, ValueError, KeyError), weights.open("rb") as file:
         header = json.loads(file.read(min(MOST_HEADER, int.from_bytes(file.read(8), "little"))))
         return _keys(json.loads(header["__metadata__"]["twoscale"])["identity"])
@@ -241,12 +292,18 @@ def _recorded(weights: Path) -> dict[str, Any]:
 
 
 def _keys(identity: Mapping[str, Any]) -> dict[str, Any]:
-    parts = {f"{part}.{key}": value for part in ("model", "train") for key, value in identity[part].items()}
+    parts = {
+        f"{part}.{key}": value
+        for part in ("model", "train")
+        for key, value in identity[part].items()
+    }
     return {"seed": identity["seed"]} | parts
 
 
 def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
-    """Bytes that the jobs are certain to put on disk: weights, moments, partial states; not text, tokens and tables."""
+    """Bytes that the jobs are certain to put on disk: weights, moments, partial states; not text,
+    tokens and tables.
+    """
     total, trained = 0, set()
     for job in jobs:
         run = _run(runs, job)
@@ -267,11 +324,15 @@ def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
 def _run(runs: Runs, job: PlannedJob) -> str:
     """The run that a job belongs to; for the download of a model, one that measures it."""
     model = getattr(job.wildcards, "model", None)
-    published = (run for run in runs if runs[run].model.repository and repository_name(runs[run].model) == model)
+    published = (
+        run
+        for run in runs
+        if runs[run].model.repository and repository_name(runs[run].model) == model
+    )
     return getattr(job.wildcards, "run", None) or next(published, runs.selected)
 
 
-# --- after the last job -----------------------------------------------------------------------------------------------
+# --- after the last job ---------------------------------------------------------------------------
 
 
 def say_ending(workflow: Any, runs: Runs) -> None:
@@ -291,9 +352,16 @@ def ending(runs: Runs) -> str:
     table = tables.read("claims", runs.table_file("claims"))
     whole = table[table["scope"] == ALL]
     counts, plural = Counter(whole["verdict"]), {HOLDS: "hold", FAILS: "do not hold"}
-    found = [(counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict]]
-    verdicts = ", ".join(f"{n} {verdict if n == 1 else plural.get(verdict, verdict)}" for n, verdict in found)
+    found = [
+        (counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict]
+    ]
+    verdicts = ", ".join(
+        f"{n} {verdict if n == 1 else plural.get(verdict, verdict)}" for n, verdict in found
+    )
     scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
     lines = [f"run {runs.selected}{scale}: of the paper's {len(whole)} claims {verdicts} ({page})"]
-    lines += [f"figures: {', '.join(runs.figures.of_target('all'))}", NEXT.format(run=runs.selected)]
+    lines += [
+        f"figures: {', '.join(runs.figures.of_target('all'))}",
+        NEXT.format(run=runs.selected),
+    ]
     return "\n".join(lines)

@@ -16,35 +16,58 @@ GROUPS = ("4", "5-6")
 
 
 def matched_tables(gain=0.2, noise=0.0, criterion="kl", documents=DOCUMENTS, seed=0):
-    """Tables exit_quality, exit_loops and exit_cost_matched: the latter lose `gain` nats more than the criterion.
+    """Tables exit_quality, exit_loops and exit_cost_matched: the latter lose `gain` nats more than
+    the criterion.
 
-    noise: standard deviation over documents of the difference between cost-matched exits and the criterion.
+    noise: standard deviation over documents of the difference between cost-matched exits and the
+    criterion.
     """
     random = np.random.default_rng(seed)
     quality, loops, cost_matched = [], [], []
-    for (sequence, document), threshold in itertools.product(enumerate(range(documents)), THRESHOLDS):
-        key = {"criterion": criterion, "threshold": threshold, "sequence": sequence, "document": document}
+    for (sequence, document), threshold in itertools.product(
+        enumerate(range(documents)), THRESHOLDS
+    ):
+        key = {
+            "criterion": criterion,
+            "threshold": threshold,
+            "sequence": sequence,
+            "document": document,
+        }
         ce = LOSS[threshold] + 0.3 * np.sin(document)  # texts differ more than exits do
-        quality.append(key | {"tokens": 100, "ce": ce, "ppl": np.exp(ce), "share_at_max_loops": 0.0})
+        quality.append(
+            key | {"tokens": 100, "ce": ce, "ppl": np.exp(ce), "share_at_max_loops": 0.0}
+        )
         for group, more in zip(GROUPS, (-1, 1), strict=True):
             evaluations = COST[threshold] + more
-            loops.append(key | {"group": group, "loop_steps": evaluations, "evaluations": evaluations})
+            loops.append(
+                key | {"group": group, "loop_steps": evaluations, "evaluations": evaluations}
+            )
         for reference, draw in (("random", 0), ("random", 1), ("fixed", 0)):
             nats = ce + gain + noise * random.normal()
-            row = {"reference": reference, "draw": draw, "tokens": 100, "evaluations": COST[threshold], "ce": nats}
+            row = {
+                "reference": reference,
+                "draw": draw,
+                "tokens": 100,
+                "evaluations": COST[threshold],
+                "ce": nats,
+            }
             cost_matched.append(key | row)
     return tuple(map(pd.DataFrame, (quality, loops, cost_matched)))
 
 
 def regret_tables(documents=DOCUMENTS, worse=0.05):
-    """Tables exit_regret and oracle_frontier of tokens whose loss is 1 / k after k evaluations, in both groups.
+    """Tables exit_regret and oracle_frontier of tokens whose loss is 1 / k after k evaluations, in
+    both groups.
 
-    The criterion kl leaves every token after 2 evaluations and loses `worse` nats more than the state does.
+    The criterion kl leaves every token after 2 evaluations and loses `worse` nats more than the
+    state does.
     """
     regret, frontier = [], []
     for document, group in itertools.product(range(documents), GROUPS):
         key = {"group": group, "sequence": document, "document": document, "tokens": 50}
-        regret.append(key | {"criterion": "kl", "threshold": 1.0, "evaluations": 2.0, "ce": 0.5 + worse})
+        regret.append(
+            key | {"criterion": "kl", "threshold": 1.0, "evaluations": 2.0, "ce": 0.5 + worse}
+        )
         for price in 10.0 ** np.arange(-6, 1.25, 0.125):
             k = min(range(1, 9), key=lambda k: 1 / k + price * k)
             frontier.append(key | {"price": price, "evaluations": float(k), "ce": 1 / k})
@@ -65,6 +88,9 @@ def pareto():
 
 def arena():
     """The figure with intervals."""
-    parts = [matched_tables(gain=0.05, noise=0.1, criterion=name, seed=i) for i, name in enumerate(("kl", "step_norm"))]
+    parts = [
+        matched_tables(gain=0.05, noise=0.1, criterion=name, seed=i)
+        for i, name in enumerate(("kl", "step_norm"))
+    ]
     cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
     return drawing.draw_arena(drawing.summarise(*cost_matched, *regret_tables()), **RUN)

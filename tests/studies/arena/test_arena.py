@@ -1,4 +1,6 @@
-"""Gains over cost-matched exits and regrets, from tables with known answers; their page and figure."""
+"""Gains over cost-matched exits and regrets, from tables with known answers; their page and
+figure.
+"""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.figures import RUN
-from tests.studies.arena.samples import DOCUMENTS, THRESHOLDS, compared, matched_tables, regret_tables
+from tests.studies.arena.samples import (
+    DOCUMENTS,
+    THRESHOLDS,
+    compared,
+    matched_tables,
+    regret_tables,
+)
 from twoscale.claims.evidence import Estimate
 from twoscale.exits.references import split_half
 from twoscale.figures import style
@@ -27,7 +35,9 @@ def rows_of(table, reference):
 def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(reference):
     rows = rows_of(compared(gain=0.2), reference)
     assert rows["gain"].tolist() == pytest.approx([0.2] * 3)
-    assert rows["gain_low"].tolist() == pytest.approx([0.2] * 3)  # the text varies, the difference does not
+    assert rows["gain_low"].tolist() == pytest.approx(
+        [0.2] * 3
+    )  # the text varies, the difference does not
     assert rows["evaluations"].tolist() == pytest.approx([8, 5, 2])
     assert rows["documents"].tolist() == [DOCUMENTS] * 3
     assert rows["effective_documents"].tolist() == [DOCUMENTS] * 3  # of equal length
@@ -36,20 +46,27 @@ def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(re
 def planted(gain: float, seed: int, documents: int = 300, length: int = 64) -> pd.DataFrame:
     """The table "arena" of a criterion whose gain over random exits and fixed loops is known.
 
-    Half of the tokens lose 0.2 nats if they leave after one evaluation and not after two. The criterion knows them with
-    a probability of 0.5 + gain / 0.2, as many as it errs about the others.
+    Half of the tokens lose 0.2 nats if they leave after one evaluation and not after two. The
+    criterion knows them with a probability of 0.5 + gain / 0.2, as many as it errs about the
+    others.
     """
     generator = np.random.default_rng(seed)
     shape = (documents, length)
     needs = generator.random(shape) < 0.5
-    benefit = 0.2 * needs * generator.lognormal(-0.125, 0.5, (documents, 1))  # documents differ, with mean 1
+    benefit = (
+        0.2 * needs * generator.lognormal(-0.125, 0.5, (documents, 1))
+    )  # documents differ, with mean 1
     first, second = generator.normal(3, 0.7, (2, *shape))
     nats = np.stack([first, second]) + np.stack([benefit, np.zeros(shape)])
     loops = np.where(generator.random(shape) < 0.5 + gain / 0.1, needs, ~needs)
     own, share = np.where(loops, nats[1], nats[0]), loops.mean()
     point = {"criterion": "kl", "threshold": 0.1, "tokens": length}
-    keys = pd.DataFrame({"sequence": range(documents), "document": range(documents)}).assign(**point)
-    matched = keys.assign(draw=0, evaluations=1 + share, ce=(share * nats[1] + (1 - share) * nats[0]).mean(axis=1))
+    keys = pd.DataFrame({"sequence": range(documents), "document": range(documents)}).assign(
+        **point
+    )
+    matched = keys.assign(
+        draw=0, evaluations=1 + share, ce=(share * nats[1] + (1 - share) * nats[0]).mean(axis=1)
+    )
     return draw.summarise(
         keys.assign(ce=own.mean(axis=1)),
         keys.assign(group="4", evaluations=1 + loops.mean(axis=1)),
@@ -66,16 +83,25 @@ def share_found(gain: float, draws: int) -> float:
 @pytest.mark.parametrize("draws", [25, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_planted_gain_of_0_02_nats_is_found_in_300_documents_and_a_planted_zero_is_not(draws):
     assert share_found(0.02, draws) >= 0.9
-    assert share_found(0.0, draws) <= 0.05 + 2 * (0.05 * 0.95 / draws) ** 0.5  # two standard errors of a rate of 5 %
+    assert (
+        share_found(0.0, draws) <= 0.05 + 2 * (0.05 * 0.95 / draws) ** 0.5
+    )  # two standard errors of a rate of 5 %
 
 
 def test_the_least_gain_is_the_one_that_is_found_in_80_percent():
     """A gain as large as the smallest one that the documents show, by their own standard error."""
-    least = np.mean([draw.judged(planted(0.01, seed, documents=60))["least"].iloc[0] for seed in range(10)])
-    found = [draw.judged(planted(least, seed, documents=60))["verdict"].iloc[0] == "better" for seed in range(100)]
+    least = np.mean(
+        [draw.judged(planted(0.01, seed, documents=60))["least"].iloc[0] for seed in range(10)]
+    )
+    found = [
+        draw.judged(planted(least, seed, documents=60))["verdict"].iloc[0] == "better"
+        for seed in range(100)
+    ]
     assert 0.7 < np.mean(found) < 0.92
     by_documents = dict(draw.least_by_documents(draw.judged(planted(0.01, 0, documents=100))))
-    assert by_documents[100] == pytest.approx(draw.judged(planted(0.01, 0, documents=100))["least"].median())
+    assert by_documents[100] == pytest.approx(
+        draw.judged(planted(0.01, 0, documents=100))["least"].median()
+    )
     assert by_documents[30] / by_documents[3000] > 10
 
 
@@ -123,18 +149,29 @@ FULL_DEPTH = gains("fixed", (-1.0, -1.0, -1.0), reference="oracle").assign(thres
 
 def test_the_primary_family_is_the_published_criteria_nearest_to_a_quarter_and_half_of_full_depth():
     many = [(-1.0, 0.0, 1.0)] * 4
-    table = pd.concat([gains("kl", *many, evaluations=[1.0, 2.2, 3.5, 7.0]), gains("entropy", *many), FULL_DEPTH])
+    table = pd.concat(
+        [gains("kl", *many, evaluations=[1.0, 2.2, 3.5, 7.0]), gains("entropy", *many), FULL_DEPTH]
+    )
     primary = draw.judged(table).query("primary")
-    assert list(zip(primary["criterion"], primary["evaluations"], strict=True)) == [("kl", 2.2), ("kl", 3.5)]
+    assert list(zip(primary["criterion"], primary["evaluations"], strict=True)) == [
+        ("kl", 2.2),
+        ("kl", 3.5),
+    ]
     own = pd.concat([gains("mine", *many, evaluations=[1.0, 2.2, 3.5, 7.0]), FULL_DEPTH])
     assert draw.judged(own).query("primary")["evaluations"].tolist() == [2.2, 3.5]
 
 
 @pytest.mark.parametrize(
     ("room", "documents", "verdict"),
-    [(0.1, 9, "cannot be judged"), (0.1, 900, "no relevant difference"), (1e-4, 900, "cannot be judged")],
+    [
+        (0.1, 9, "cannot be judged"),
+        (0.1, 900, "no relevant difference"),
+        (1e-4, 900, "cannot be judged"),
+    ],
 )
-def test_a_gain_that_is_not_shown_is_judged_only_if_the_documents_would_show_a_relevant_one(room, documents, verdict):
+def test_a_gain_that_is_not_shown_is_judged_only_if_the_documents_would_show_a_relevant_one(
+    room, documents, verdict
+):
     """The interval shrinks with the documents; the oracle may have less than 0.02 nats to gain."""
     half = 0.06 / documents**0.5
     table = gains("kl", (-half, 0.0, half), documents=documents)
@@ -154,34 +191,55 @@ def test_the_summary_has_each_criterion_at_its_verdict():
             FULL_DEPTH,
         ]
     )
-    found = [part.partition(": ")[2].split("; ") for part in draw.summary(table).removesuffix(".").split(". ")]
+    found = [
+        part.partition(": ")[2].split("; ")
+        for part in draw.summary(table).removesuffix(".").split(". ")
+    ]
     best, both, worse, unknown = found[0]
     assert best == "better: entropy diff (by up to 0.21 nats per token)"
-    assert ("minp kl (by up to 0.11" in both, worse, "step norm" in unknown) == (True, "worse: cosine", True)
+    assert ("minp kl (by up to 0.11" in both, worse, "step norm" in unknown) == (
+        True,
+        "worse: cosine",
+        True,
+    )
     assert ["kl (by" in found[1][0], "entropy (by up to 0.41" in found[2][0]] == [True, True]
     assert found[3] == ["no difference is shown in 0 gains"]
 
 
 @pytest.mark.parametrize(
-    ("gain", "noise", "verdict"), [(0.2, 0.0, "better"), (-0.2, 0.0, "worse"), (0.0, 0.1, "cannot be judged")]
+    ("gain", "noise", "verdict"),
+    [(0.2, 0.0, "better"), (-0.2, 0.0, "worse"), (0.0, 0.1, "cannot be judged")],
 )
 def test_page_and_figure_say_whether_a_criterion_beats_its_controls(gain, noise, verdict):
     table = compared(gain=gain, noise=noise).assign(run="trial")
     assert set(draw.judged(table)["verdict"]) == {verdict}
     assert draw.page(table, HALVES, PAGE).count(f"| {verdict} |") == 6
-    lines = [line for line in draw.draw_arena(table, **RUN).axes[0].get_lines() if line.get_marker() == "o"]
-    filled = sum(len(line.get_xdata()) for line in lines if line.get_markerfacecolor() == style.ORANGE)
+    lines = [
+        line
+        for line in draw.draw_arena(table, **RUN).axes[0].get_lines()
+        if line.get_marker() == "o"
+    ]
+    filled = sum(
+        len(line.get_xdata()) for line in lines if line.get_markerfacecolor() == style.ORANGE
+    )
     assert filled == (len(THRESHOLDS) if verdict != "cannot be judged" else 0)
 
 
 def test_a_verdict_counts_every_gain_of_its_family():
-    """Gains of the same family weaken the evidence of each; those of the other family and regrets do not."""
+    """Gains of the same family weaken the evidence of each; those of the other family and regrets
+    do not.
+    """
     clear, narrow = (0.2, 1.0, 1.8), (-0.5, 0.4, 1.3)
     few = pd.concat([gains("kl", clear), gains("kl", narrow, reference="fixed"), FULL_DEPTH])
     for others, verdict in (
         (gains("entropy", *[narrow] * 30), "better"),
         (
-            pd.concat([gains(name, *[narrow] * 2) for name in ("cosine", "step_norm", "acceleration", "minp_kl")]),
+            pd.concat(
+                [
+                    gains(name, *[narrow] * 2)
+                    for name in ("cosine", "step_norm", "acceleration", "minp_kl")
+                ]
+            ),
             "cannot be judged",
         ),
     ):
@@ -190,12 +248,16 @@ def test_a_verdict_counts_every_gain_of_its_family():
 
 
 @pytest.mark.parametrize(("agreement", "expected"), [(1.0, 1.0), (0.0, 0.0)])
-def test_the_reliability_of_best_depths_is_1_for_depths_of_tokens_and_0_for_noise(agreement, expected):
+def test_the_reliability_of_best_depths_is_1_for_depths_of_tokens_and_0_for_noise(
+    agreement, expected
+):
     """Tokens have a best depth of their own, or losses are noise."""
     generator = torch.Generator().manual_seed(0)
     best = torch.randint(1, 20, (40, 50), generator=generator)
     depths = torch.arange(1, 41)[:, None, None]
-    losses = agreement * (depths - 2 * best).abs() + (1 - agreement) * torch.rand(40, 40, 50, generator=generator)
+    losses = agreement * (depths - 2 * best).abs() + (1 - agreement) * torch.rand(
+        40, 40, 50, generator=generator
+    )
     halves = split_half(torch.cat([losses[:1], losses]))
     rows = pd.DataFrame({name: values.mean(-1).tolist() for name, values in halves.items()})
     rows = rows.assign(group="4", sequence=range(40), document=range(40), tokens=50)

@@ -24,8 +24,17 @@ from twoscale.studies.arena.measure import frozen_groups, measure_regret
 
 LOOPS, LENGTH = 3, 5
 STRUCTURES = VARIANTS | PUBLISHED
-THRESHOLDS = {"fixed": 2, "argmax_stability": 1, "exit_gate": 0.6, "step_norm": 2.0, "acceleration": 3.0}
-TEXT = held_out(*torch.randint(11, (2, 4, LENGTH), generator=torch.Generator().manual_seed(1)), sequences=(0, 3, 2, 5))
+THRESHOLDS = {
+    "fixed": 2,
+    "argmax_stability": 1,
+    "exit_gate": 0.6,
+    "step_norm": 2.0,
+    "acceleration": 3.0,
+}
+TEXT = held_out(
+    *torch.randint(11, (2, 4, LENGTH), generator=torch.Generator().manual_seed(1)),
+    sequences=(0, 3, 2, 5),
+)
 
 
 def small_model(seed=0, **variants):
@@ -33,13 +42,17 @@ def small_model(seed=0, **variants):
 
 
 def frozen_of(model, text=TEXT, loops=LOOPS):
-    return list(frozen_groups(Pass.of(checkpoint(model), text.inputs, text.sequences, loops), text.inputs))
+    return list(
+        frozen_groups(Pass.of(checkpoint(model), text.inputs, text.sequences, loops), text.inputs)
+    )
 
 
 def engine_losses(model, plan, text):
     """Losses (B, T) in the causal engine with the evaluations `plan` (G, B, T)."""
     noise = EvaluationNoise(checkpoint(model).seed, text.sequences, model.config.context_length)
-    return cross_entropies(evaluate(model, text.inputs, Planned(plan), LOOPS, noise)[0], text.targets)
+    return cross_entropies(
+        evaluate(model, text.inputs, Planned(plan), LOOPS, noise)[0], text.targets
+    )
 
 
 @pytest.mark.parametrize("structure", ["default", "loops at both ends", "Ouro", "Parcae"])
@@ -52,10 +65,14 @@ def test_a_token_that_leaves_early_alone_loses_what_it_loses_in_the_causal_engin
         for k, token in itertools.product(range(1, LOOPS), (0, 2, LENGTH - 1)):
             plan = full.clone()
             plan[frozen.group, :, token] = k
-            torch.testing.assert_close(losses[k, :, token], engine_losses(model, plan, text)[:, token])
+            torch.testing.assert_close(
+                losses[k, :, token], engine_losses(model, plan, text)[:, token]
+            )
 
 
-@pytest.mark.parametrize("name", ["fixed", "argmax_stability", "exit_gate", "step_norm", "acceleration"])
+@pytest.mark.parametrize(
+    "name", ["fixed", "argmax_stability", "exit_gate", "step_norm", "acceleration"]
+)
 def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
     model = small_model()
     criterion = make_criterion(name, THRESHOLDS.get(name, 0.02))
@@ -69,25 +86,38 @@ def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
 def test_a_loss_that_is_not_finite_is_refused_with_its_place():
     model = small_model()
     model.final_norm.weight.data[0] = torch.nan
-    with pytest.raises(InputError, match=r"^group \S+, loop step 0, sequence 0, position 0: found a loss of nan"):
+    with pytest.raises(
+        InputError, match=r"^group \S+, loop step 0, sequence 0, position 0: found a loss of nan"
+    ):
         measure_regret(checkpoint(model), TEXT, exits(max_loops=LOOPS), 2)
-    with pytest.raises(InputError, match=r"^config key exits.max_loops: found 1, expected at least 2"):
+    with pytest.raises(
+        InputError, match=r"^config key exits.max_loops: found 1, expected at least 2"
+    ):
         measure_regret(checkpoint(small_model()), TEXT, exits(max_loops=1), 2)
 
 
 def test_a_weighted_mean_is_no_state_of_a_trajectory_and_has_no_regret():
-    criteria = {"fixed": {"thresholds": [2]}, "act": {"thresholds": [0.5], "file": act.__file__, "class": "ACT"}}
+    criteria = {
+        "fixed": {"thresholds": [2]},
+        "act": {"thresholds": [0.5], "file": act.__file__, "class": "ACT"},
+    }
     tables_of = measure_regret(checkpoint(small_model()), TEXT, exits(criteria, max_loops=LOOPS), 2)
     assert {row["criterion"] for row in tables_of["exit_regret"]} == {"fixed"}
 
 
 def test_the_remaining_layers_are_read_out_as_the_run_continues():
-    """With predictions through the remaining layers, the prediction of x^k is that of a token that leaves at k."""
+    """With predictions through the remaining layers, the prediction of x^k is that of a token that
+    leaves at k.
+    """
     model = small_model()
     frozen = frozen_of(model)[-1]
     _, evaluations = frozen.exits(make_criterion("argmax_stability", 1), "remaining_layers")
-    predictions = torch.stack([model.readout(hidden).argmax(-1) for hidden in frozen.behind(frozen.states)])
-    for (sequence, token), found in zip(itertools.product(range(4), range(LENGTH)), evaluations.flatten(), strict=True):
+    predictions = torch.stack(
+        [model.readout(hidden).argmax(-1) for hidden in frozen.behind(frozen.states)]
+    )
+    for (sequence, token), found in zip(
+        itertools.product(range(4), range(LENGTH)), evaluations.flatten(), strict=True
+    ):
         path = predictions[1:, sequence, token].tolist()
         same = [k for k in range(2, LOOPS + 1) if path[k - 1] == path[k - 2]]
         assert found == (same[0] if same else LOOPS)
@@ -111,7 +141,11 @@ def test_no_criterion_beats_an_oracle_on_the_same_trajectories(tmp_path):
     for rows in measure_regret(CHECKPOINT, CHOSEN, exits_of_chosen(), 2).values():
         assert_numbered(rows)
     model = small_model()
-    criteria = {name: {"thresholds": [threshold]} for name, threshold in THRESHOLDS.items() if name != "fixed"}
+    criteria = {
+        name: {"thresholds": [threshold]}
+        for name, threshold in THRESHOLDS.items()
+        if name != "fixed"
+    }
     config = exits(criteria | {"kl": {"thresholds": [1e-4, 0.1]}}, max_loops=6)
     rows = measure_regret(checkpoint(model), TEXT, config, 3)
     regret, frontier = (pd.DataFrame(rows[name]) for name in ("exit_regret", "oracle_frontier"))

@@ -16,7 +16,13 @@ def test_the_arena_has_every_criterion_of_the_dense_grids(editable):
     editable.succeed(page, figure)
     arena = pd.read_parquet(editable.root / "results/tiny/tables/arena.parquet")
     controlled = arena[arena["reference"] != "oracle"]
-    assert set(controlled["criterion"]) == {"step_norm", "kl", "acceleration", "argmax_stability", "confidence"}
+    assert set(controlled["criterion"]) == {
+        "step_norm",
+        "kl",
+        "acceleration",
+        "argmax_stability",
+        "confidence",
+    }
     assert set(controlled["reference"]) == {"random", "fixed"}
     assert set(arena.loc[arena["reference"] == "oracle", "threshold"]) >= {0.01, 0.1, *range(1, 7)}
     assert "| confidence |" in (editable.root / page).read_text()

@@ -10,16 +10,26 @@ from twoscale.studies.depth import draw
 
 CONTEXT = style.FigureContext("trial", "text", 24)
 
-# --- lens -----------------------------------------------------------------------------------------------------------
+# --- lens -----------------------------------------------------------------------------------------
 
 
 def lens_table(groups=("2", "3"), steps=(0, 1, 3, 24)):
-    """Two documents; cross-entropy, rank and shares are functions of k, the text shifts both alike."""
+    """Two documents; cross-entropy, rank and shares are functions of k, the text shifts both
+    alike.
+    """
     rows = [
         {"run": "trial", "iteration": 20, "group": group, "k": k}
         | {"sequence": number, "document": number, "tokens": 100 + 100 * number}
-        | {"ce": 4 + 1 / (k + 1) + number, "entropy": 3 + 1 / (k + 1), "log_rank": np.log(2 + k) + number}
-        | {"right": 0.25, "lost": 0.1 * k / 24 if k else None, "lost_since_mean": 0.05 if k > 3 else None}
+        | {
+            "ce": 4 + 1 / (k + 1) + number,
+            "entropy": 3 + 1 / (k + 1),
+            "log_rank": np.log(2 + k) + number,
+        }
+        | {
+            "right": 0.25,
+            "lost": 0.1 * k / 24 if k else None,
+            "lost_since_mean": 0.05 if k > 3 else None,
+        }
         | {"agreement": 1 - 1 / (k + 2)}
         for group in groups
         for k in steps
@@ -36,7 +46,7 @@ def lens():
     return draw_lens(steps=(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96))
 
 
-# --- scaling --------------------------------------------------------------------------------------------------------
+# --- scaling --------------------------------------------------------------------------------------
 
 
 def scaling_table(iterations=(0, 50, 600), loops=(1, 2, 6)):
@@ -53,17 +63,36 @@ def scaling(table=None):
     return draw.draw_scaling(scaling_table() if table is None else table, mean_loops=3, **RUN)
 
 
-# --- depth card -----------------------------------------------------------------------------------------------------
+# --- depth card -----------------------------------------------------------------------------------
 
 TRAINED = 3
-LOSSES = {1: 4.0, 2: 3.2, 3: 3.0, 6: 2.995, 12: 3.006, 24: 3.3}  # nats by loops, before the shift of a document
+LOSSES = {
+    1: 4.0,
+    2: 3.2,
+    3: 3.0,
+    6: 2.995,
+    12: 3.006,
+    24: 3.3,
+}  # nats by loops, before the shift of a document
 
 
 def quality(losses=LOSSES, documents=8, tokens=100):
-    """Documents of one sequence each, whose losses are shifted alike, and by 1e-4 times the loops of their own."""
+    """Documents of one sequence each, whose losses are shifted alike, and by 1e-4 times the loops
+    of their own.
+    """
     rows = [
-        {"iteration": 20, "loops": loops, "sequence": n, "document": n, "tokens": tokens * (1 + n % 2)}
-        | {"ce": ce + n + 1e-4 * (-1) ** (n // 2) * loops, "entropy": 2.0, "flips": None if loops == 1 else 1 / loops}
+        {
+            "iteration": 20,
+            "loops": loops,
+            "sequence": n,
+            "document": n,
+            "tokens": tokens * (1 + n % 2),
+        }
+        | {
+            "ce": ce + n + 1e-4 * (-1) ** (n // 2) * loops,
+            "entropy": 2.0,
+            "flips": None if loops == 1 else 1 / loops,
+        }
         | {"agreement": 1 - 1 / (loops + 1)}
         for loops, ce in losses.items()
         for n in range(documents)
@@ -72,7 +101,9 @@ def quality(losses=LOSSES, documents=8, tokens=100):
 
 
 def states(step=lambda k: 0.5**k, norm=lambda k: 1.0, groups=("2", "3"), documents=8, last=24):
-    """Step and state norms as functions of the loop step; the direction moves by the step over the norm."""
+    """Step and state norms as functions of the loop step; the direction moves by the step over the
+    norm.
+    """
     keys = ["iteration", "group", "k", "sequence", "document"]
     rows = [
         dict(zip(keys, (20, group, k, n, n), strict=True))
@@ -91,7 +122,9 @@ def card(losses=LOSSES, unlooped=None, tolerance=0.01, **of_states):
     """The tables "depth_card" and "depth_findings"."""
     measured = quality(losses), states(**of_states)
     found = draw.findings(*measured, TRAINED, tolerance, unlooped, seed=1)
-    return draw.summarise_card(*measured, TRAINED, seed=1).assign(run="trial"), found.assign(run="trial")
+    return draw.summarise_card(*measured, TRAINED, seed=1).assign(run="trial"), found.assign(
+        run="trial"
+    )
 
 
 def draw_card(**changes):

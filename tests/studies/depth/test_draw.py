@@ -1,4 +1,6 @@
-"""Summaries, findings, figures and pages of tables with known content, and what the jobs of the study get."""
+"""Summaries, findings, figures and pages of tables with known content, and what the jobs of the
+study get.
+"""
 
 import numpy as np
 import pandas as pd
@@ -13,16 +15,20 @@ from twoscale.config.definitions import loop_counts
 from twoscale.figures import style
 from twoscale.studies.depth import draw, study
 
-# --- lens -----------------------------------------------------------------------------------------------------------
+# --- lens -----------------------------------------------------------------------------------------
 
 
 def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_the_text():
     summary = draw.summarise_lens(lens_table(groups=("3", "2")), 3)
-    assert summary[["group", "k"]].to_numpy().tolist() == [[g, k] for g in ("3", "2") for k in (0, 1, 3, 24)]
+    assert summary[["group", "k"]].to_numpy().tolist() == [
+        [g, k] for g in ("3", "2") for k in (0, 1, 3, 24)
+    ]
     at = summary.set_index(["group", "k"])
     row, first = at.loc["2", 1], at.loc["2", 0]
     assert row["ce"] == pytest.approx(4.5 + 2 / 3)
-    assert (row["ce_low"], row["ce_high"]) == pytest.approx((row["ce"],) * 2)  # every document changes alike
+    assert (row["ce_low"], row["ce_high"]) == pytest.approx(
+        (row["ce"],) * 2
+    )  # every document changes alike
     assert row["rank"] == pytest.approx(3 * np.exp(2 / 3))
     assert first[["lost", "lost_low", "lost_since_mean"]].isna().all()
 
@@ -31,7 +37,11 @@ def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_th
     ("preset", "keys", "steps"),
     [
         ("demo", {}, [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96]),
-        ("demo", {"model": {"mean_loops": 4.6}, "lens": {"max_multiple": 3}}, [0, 1, 2, 3, 4, 5, 6, 8, 12, 14]),
+        (
+            "demo",
+            {"model": {"mean_loops": 4.6}, "lens": {"max_multiple": 3}},
+            [0, 1, 2, 3, 4, 5, 6, 8, 12, 14],
+        ),
         ("tiny", {"model": {"mean_loops": 0.4}, "lens": {"max_multiple": 1}}, [0, 1]),
     ],
 )
@@ -39,7 +49,7 @@ def test_the_loop_steps_reach_a_multiple_of_the_mean_and_contain_it(preset, keys
     assert study.lens_steps(config.checked(config.merge(config.preset(preset), keys))) == steps
 
 
-# --- scaling --------------------------------------------------------------------------------------------------------
+# --- scaling --------------------------------------------------------------------------------------
 
 
 def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
@@ -51,7 +61,9 @@ def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
             for i in range(3)
         ]
         tables.write("scaling_quality", pd.DataFrame(rows), tmp_path / f"{iteration}.parquet")
-    found = draw.summarise_scaling([tmp_path / "20.parquet", tmp_path / "0.parquet"], "trial", seed=3)
+    found = draw.summarise_scaling(
+        [tmp_path / "20.parquet", tmp_path / "0.parquet"], "trial", seed=3
+    )
     tables.write("scaling", found, tmp_path / "scaling.parquet")
     assert found[["iteration", "loops"]].to_numpy().tolist() == [[0, 1], [0, 4], [20, 1], [20, 4]]
     assert found["ce"].tolist() == [2, 5, 22, 25]
@@ -67,11 +79,13 @@ def test_an_untrained_model_far_above_the_others_is_a_number_in_the_panel_of_per
     assert not scaling(table).axes[0].texts
     table.loc[table["iteration"] == 0, "ppl"] = 5000.0
     first = scaling(table).axes[0]
-    assert [text.get_text() for text in first.texts] == [f"untrained: {style.grouped(5000)} (above)"]
+    assert [text.get_text() for text in first.texts] == [
+        f"untrained: {style.grouped(5000)} (above)"
+    ]
     assert first.get_ylim()[1] < 100
 
 
-# --- depth card -----------------------------------------------------------------------------------------------------
+# --- depth card -----------------------------------------------------------------------------------
 
 
 def test_the_loop_counts_are_multiples_of_the_trained_loops_with_themselves():
@@ -83,7 +97,11 @@ def test_the_loop_counts_are_multiples_of_the_trained_loops_with_themselves():
 def test_best_loops_plateau_and_their_intervals():
     _, findings = card()
     found = findings[findings["group"] == ""].set_index("quantity")
-    assert found.loc[["trained_loops", "best_loops", "plateau_first"], "value"].tolist() == [3, 6, 3]
+    assert found.loc[["trained_loops", "best_loops", "plateau_first"], "value"].tolist() == [
+        3,
+        6,
+        3,
+    ]
     assert found.loc["plateau_last", "value"] == 6  # 12 loops are 0.011 nats above
     assert found.loc["trained_excess", "value"] == pytest.approx(0.005, abs=1e-3)
     assert found.loc["trained_excess", "low"] < 0.005 < found.loc["trained_excess", "high"]
@@ -97,20 +115,31 @@ GAP = {1: 4.0, 2: 2.999, 3: 3.2, 6: 2.995, 12: 3.006, 24: 3.3}
 @pytest.mark.parametrize(
     ("losses", "tolerance", "ends"),
     [
-        *((GAP, *case) for case in ((1e-4, [6, 6]), (0.02, [6, 12]), (0.21, [2, 12]), (9.0, [1, 24]))),
-        ({1: 4.0, 2: 3.0, 3: 3.2, 6: 3.002}, 0.01, [2, 2]),  # 6 is within the tolerance, and 3 is not
+        *(
+            (GAP, *case)
+            for case in ((1e-4, [6, 6]), (0.02, [6, 12]), (0.21, [2, 12]), (9.0, [1, 24]))
+        ),
+        (
+            {1: 4.0, 2: 3.0, 3: 3.2, 6: 3.002},
+            0.01,
+            [2, 2],
+        ),  # 6 is within the tolerance, and 3 is not
     ],
 )
 def test_a_plateau_has_no_gap(losses, tolerance, ends):
     _, findings = card(losses, tolerance=tolerance)
-    assert findings.set_index("quantity")["value"][["plateau_first", "plateau_last"]].tolist() == ends
+    assert (
+        findings.set_index("quantity")["value"][["plateau_first", "plateau_last"]].tolist() == ends
+    )
 
 
 def test_the_loop_gain_is_the_loss_without_loops_minus_that_at_the_trained_loops_on_the_same_documents():
     _, findings = card(unlooped=quality({1: 3.5}))
     gain = findings.set_index("quantity").loc["loop_gain"]
     assert gain["value"] == pytest.approx(0.5, abs=1e-3)
-    assert 0.49 < gain["low"] < gain["value"] < gain["high"] < 0.51  # documents differ by nats, alike in both
+    assert (
+        0.49 < gain["low"] < gain["value"] < gain["high"] < 0.51
+    )  # documents differ by nats, alike in both
     with pytest.raises(InputError, match="depth_quality"):
         card(unlooped=quality({1: 3.5}, tokens=50))
 
@@ -143,7 +172,7 @@ def test_the_card_has_each_quantity_at_each_loop_count_weighted_by_tokens():
     assert set(found.loc[found["loops"] == 6, "multiple"]) == {2.0}
 
 
-# --- sentences, empty tables and jobs -------------------------------------------------------------------------------
+# --- sentences, empty tables and jobs -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,5 +200,9 @@ def test_the_run_without_loops_is_the_named_one():
     assert inputs["unlooped"](small.of()) == ["results/plain/depth_card/quality.parquet"]
     assert inputs["unlooped_text"](small.of()) == ["results/tiny/data/tokens.json"]
     assert rules()["compare_depths"].input["unlooped"](small.of()) == []
-    with pytest.raises(InputError, match=r"depth_card.unlooped: found plan, expected one of the runs .*mean plain"):
-        rules(depth_card={"unlooped": "plan"}, **twin)["compare_depths"].input["unlooped"](small.of())
+    with pytest.raises(
+        InputError, match=r"depth_card.unlooped: found plan, expected one of the runs .*mean plain"
+    ):
+        rules(depth_card={"unlooped": "plan"}, **twin)["compare_depths"].input["unlooped"](
+            small.of()
+        )

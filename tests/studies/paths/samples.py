@@ -7,7 +7,12 @@ from twoscale.studies.paths import draw
 
 
 def types_table(groups=("4", "5-6")):
-    shares = [("converging", 0, 0.4), ("orbiting", 2, 0.3), ("orbiting", 5, 0.1), ("orbiting", 3, 0.1)]
+    shares = [
+        ("converging", 0, 0.4),
+        ("orbiting", 2, 0.3),
+        ("orbiting", 5, 0.1),
+        ("orbiting", 3, 0.1),
+    ]
     rows = [
         (iteration, group, *part)
         for iteration in ITERATIONS
@@ -19,7 +24,9 @@ def types_table(groups=("4", "5-6")):
 
 def draw_types(types=None, metrics=None):
     types = types_table() if types is None else types
-    return draw.draw_path_types(types, quantile_table(draw.PATH_ROWS) if metrics is None else metrics, **RUN)
+    return draw.draw_path_types(
+        types, quantile_table(draw.PATH_ROWS) if metrics is None else metrics, **RUN
+    )
 
 
 def draw_independence(groups=("4", "5-6", "all"), **changes):
@@ -41,7 +48,9 @@ def one_checkpoint():
 
 
 FURTHER = {
-    "path_types, all converge": lambda: draw_types(types_table().query("path_type == 'converging'").assign(share=1.0)),
+    "path_types, all converge": lambda: draw_types(
+        types_table().query("path_type == 'converging'").assign(share=1.0)
+    ),
     "path_types, one checkpoint": one_checkpoint,
     "path_independence, no rounding": draw_independence,
 }

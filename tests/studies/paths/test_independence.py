@@ -1,4 +1,6 @@
-"""Path independence: what other noise changes, group by group, against passes computed by hand; and the figure."""
+"""Path independence: what other noise changes, group by group, against passes computed by hand; and
+the figure.
+"""
 
 from types import SimpleNamespace
 
@@ -38,19 +40,33 @@ def test_there_is_one_row_for_every_token_group_and_draw():
     assert frame["group"].unique().tolist() == ["2", "3", "all"]
     assert sorted(frame["draw"].unique()) == [1, 2]
     assert set(frame["iteration"]) == {ITERATION}
-    assert measured(float64_model(groups=[[2, 3]]))["group"].unique().tolist() == ["2-3"]  # not again as "all"
-    assert list(measure.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)) == []
+    assert measured(float64_model(groups=[[2, 3]]))["group"].unique().tolist() == [
+        "2-3"
+    ]  # not again as "all"
+    assert (
+        list(
+            measure.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)
+        )
+        == []
+    )
 
 
 def test_all_groups_varied_is_a_pass_under_the_noise_of_another_seed():
     model = float64_model()
-    passes = [measure.final_states(model, TOKENS[:2], LOOPS, EvaluationNoise(SEED + n, [0, 1], 8)) for n in (0, 1)]
+    passes = [
+        measure.final_states(model, TOKENS[:2], LOOPS, EvaluationNoise(SEED + n, [0, 1], 8))
+        for n in (0, 1)
+    ]
     (states, log_p), (others, log_q) = passes
     rows = measured(model).query("group == 'all' and draw == 1")
     difference = (others[-1] - states[-1]).norm(dim=-1).flatten()
     np.testing.assert_allclose(rows["distance"], difference, rtol=1e-5)
-    np.testing.assert_allclose(rows["distance_relative"], difference / states[-1].norm(dim=-1).flatten(), rtol=1e-5)
-    np.testing.assert_allclose(rows["kl"], (log_p.exp() * (log_p - log_q)).sum(-1).flatten(), rtol=1e-4)
+    np.testing.assert_allclose(
+        rows["distance_relative"], difference / states[-1].norm(dim=-1).flatten(), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        rows["kl"], (log_p.exp() * (log_p - log_q)).sum(-1).flatten(), rtol=1e-4
+    )
     assert rows["agreement"].tolist() == (log_p.argmax(-1) == log_q.argmax(-1)).flatten().tolist()
 
 
@@ -71,9 +87,14 @@ def test_a_loop_that_forgets_its_start_is_path_independent_and_one_that_keeps_it
 def written(loaded_checkpoint, text, path, batch_size=2, draws=1):
     """The table of a job."""
     settings = SimpleNamespace(dtype="float64", batch_size=batch_size, loops=LOOPS)
-    config = SimpleNamespace(trajectories=settings, path_independence=SimpleNamespace(draws=draws), sequences=3)
+    config = SimpleNamespace(
+        trajectories=settings, path_independence=SimpleNamespace(draws=draws), sequences=3
+    )
     job = SimpleNamespace(
-        config=config, checkpoint=lambda _: loaded_checkpoint, held_out=lambda _: text, file=lambda _: path
+        config=config,
+        checkpoint=lambda _: loaded_checkpoint,
+        held_out=lambda _: text,
+        file=lambda _: path,
     )
     measure.run(job)
     return tables.read("token_independence", path)
@@ -81,9 +102,9 @@ def written(loaded_checkpoint, text, path, batch_size=2, draws=1):
 
 def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
     frames = [
-        written(loaded(float64_model()), held_out(TOKENS), tmp_path / "table.parquet", size).sort_values(
-            KEYS, ignore_index=True
-        )
+        written(
+            loaded(float64_model()), held_out(TOKENS), tmp_path / "table.parquet", size
+        ).sort_values(KEYS, ignore_index=True)
         for size in (1, 2)
     ]
     pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)

@@ -20,7 +20,13 @@ def write(frame, path):
 def path_rows(iteration, types_of_groups):
     """Table "token_paths": types_of_groups maps a group to (path type, period) of its tokens."""
     rows = [
-        {"iteration": iteration, "group": group, "position": place, "path_type": path_type, "period": period}
+        {
+            "iteration": iteration,
+            "group": group,
+            "position": place,
+            "path_type": path_type,
+            "period": period,
+        }
         for group, types in types_of_groups.items()
         for place, (path_type, period) in enumerate(types)
     ]
@@ -29,11 +35,17 @@ def path_rows(iteration, types_of_groups):
     return frame[[*tables.columns("token_paths"), *MEASURES]]
 
 
-PATH_TYPES = {"10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)], "4": [("sliding", 0)] * 4}
+PATH_TYPES = {
+    "10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)],
+    "4": [("sliding", 0)] * 4,
+}
 
 
 def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
-    paths = [write(path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet") for iteration in (20, 0)]
+    paths = [
+        write(path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet")
+        for iteration in (20, 0)
+    ]
     shares = draw.path_types(paths, "demo")
     assert list(shares.columns) == list(tables.columns("path_types"))
     assert shares["iteration"].tolist() == [0] * 4 + [20] * 4
@@ -45,12 +57,17 @@ def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that
         ["4", "sliding", 0, 4, 1.0],
     ]
     tables.write("path_types", shares, tmp_path / "path_types.parquet")
-    assert draw.path_types([write(path_rows(0, {"4": []}), tmp_path / "empty.parquet")], "demo").empty
+    assert draw.path_types(
+        [write(path_rows(0, {"4": []}), tmp_path / "empty.parquet")], "demo"
+    ).empty
 
 
 @pytest.mark.parametrize(
     "drawn",
-    [lambda: draw_types(types_table(()), quantile_table(draw.PATH_ROWS, ())), lambda: draw_independence(groups=())],
+    [
+        lambda: draw_types(types_table(()), quantile_table(draw.PATH_ROWS, ())),
+        lambda: draw_independence(groups=()),
+    ],
 )
 def test_a_table_without_groups_is_refused(drawn):
     with pytest.raises(InputError, match="expected at least one"):

@@ -13,7 +13,10 @@ SPREADS = {1: (0.02, 0.2), 6: (1.0, 0.01)}  # claim -> error over documents, dev
 
 
 def seeds_table():
-    blank = dict.fromkeys(tables.columns("seeds"), "") | {"deviation": np.nan, "document_error": np.nan}
+    blank = dict.fromkeys(tables.columns("seeds"), "") | {
+        "deviation": np.nan,
+        "document_error": np.nan,
+    }
     rows = [
         blank | {"claim": claim, "scope": "all", "seed": seed, "verdict": verdict}
         for claim, verdicts in VERDICTS.items()

@@ -1,4 +1,6 @@
-"""Several seeds: the figure and the page of known verdicts, what the job reads, and `snakemake seeds` to the end."""
+"""Several seeds: the figure and the page of known verdicts, what the job reads, and `snakemake
+seeds` to the end.
+"""
 
 import pandas as pd
 import pytest
@@ -41,14 +43,17 @@ def test_the_tables_of_all_seeds_are_read_or_one_sentence_says_why_not():
             drift(**config)(of())
 
 
-# --- rules ----------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def test_seeds_trains_and_analyses_the_run_under_each_seed_on_one_text(fresh):
     alone = fresh.plan()
     done = fresh.run("-n", "seeds")
     assert done.returncode != 0
-    assert "run tiny has one seed, expected further ones in the config key seeds" in done.stdout + done.stderr
+    assert (
+        "run tiny has one seed, expected further ones in the config key seeds"
+        in done.stdout + done.stderr
+    )
     fresh.configure(**BOTH)
     planned, once = fresh.plan("seeds"), ("prepare_text", "tokenize_text")
     assert [planned[rule] for rule in once] == [alone[rule] for rule in once]
@@ -70,10 +75,14 @@ def test_seeds_are_compared_and_drawn_without_a_rerun_of_the_run_that_is_there(e
     claims = pd.read_parquet(editable.root / "results/tiny/tables/claims.parquet")
     first = frame[frame["seed"] == "1337"].reset_index(drop=True)
     columns = ["claim", "scope", "quantity", "value", "low", "high", "verdict"]
-    merged = claims[columns].merge(first[columns], on=["claim", "scope", "quantity"], suffixes=("", "_of_seed"))
+    merged = claims[columns].merge(
+        first[columns], on=["claim", "scope", "quantity"], suffixes=("", "_of_seed")
+    )
     assert len(merged) == len(claims)
     for column in columns[3:]:
-        pd.testing.assert_series_equal(merged[column], merged[f"{column}_of_seed"], check_names=False)
+        pd.testing.assert_series_equal(
+            merged[column], merged[f"{column}_of_seed"], check_names=False
+        )
     assert "under 2 seeds" in (editable.root / "results/seeds.md").read_text()
     assert editable.plan("seeds") == {}
     editable.configure(**BOTH, figures={"seed_band": True})

@@ -12,7 +12,9 @@ LENGTH, SEQUENCES = 8, 6
 
 
 def token_table(iteration=20, groups=("4", "5-6"), seed=0):
-    """Tokens whose rate is the prefix modulus; token 2 of every sequence is the slowest, after it all inherit."""
+    """Tokens whose rate is the prefix modulus; token 2 of every sequence is the slowest, after it
+    all inherit.
+    """
     generator = np.random.default_rng(seed)
     frames = []
     for group in groups:

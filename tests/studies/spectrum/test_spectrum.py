@@ -1,4 +1,6 @@
-"""The spectrum of a loop: diagonal blocks, eigenvalues, paths, and how well one predicts the other."""
+"""The spectrum of a loop: diagonal blocks, eigenvalues, paths, and how well one predicts the
+other.
+"""
 
 from itertools import pairwise
 
@@ -19,8 +21,20 @@ from twoscale.model.registry import architecture
 from twoscale.studies.spectrum import draw, measure
 from twoscale.studies.spectrum.config import SpectrumConfig
 
-ROTARY = {"positions": "rotary", "num_kv_heads": 1, "qk_norm": True, "qk_bias": True, "mlp": "gated"}
-PARCAE = {"positions": "rotary", "rotary_channels": 2, "norms": "pre", "injection": "diagonal", "qk_norm": "head"}
+ROTARY = {
+    "positions": "rotary",
+    "num_kv_heads": 1,
+    "qk_norm": True,
+    "qk_bias": True,
+    "mlp": "gated",
+}
+PARCAE = {
+    "positions": "rotary",
+    "rotary_channels": 2,
+    "norms": "pre",
+    "injection": "diagonal",
+    "qk_norm": "head",
+}
 PARCAE |= {"num_kv_heads": 1, "looped_kv_heads": 2, "activation": "gelu", "input_norm": True}
 PARCAE |= {"value_embeddings": (3,)}
 
@@ -34,13 +48,16 @@ def rotation(modulus: float, angle: float) -> Tensor:
 class LinearLoop:
     """A looped model with one group: x_t <- M_t x_t + c * (mean of x_s over s <= t) + input.
 
-    The attention has the same weight for all tokens, so the diagonal block of the token at t is M_t + c I / (t + 1).
+    The attention has the same weight for all tokens, so the diagonal block of the token at t is M_t
+    + c I / (t + 1).
     """
 
     stages = (Stage(group=0),)
 
     def __init__(self, matrices: Tensor, coupling: float) -> None:
-        self.config = small.model_config(groups=((1,),), num_heads=1, hidden_size=matrices.shape[-1])
+        self.config = small.model_config(
+            groups=((1,),), num_heads=1, hidden_size=matrices.shape[-1]
+        )
         self.matrices, self.coupling = matrices, coupling
 
     def parameters(self):
@@ -69,17 +86,27 @@ class LinearLoop:
 
     def diagonal_block(self) -> Tensor:
         length, size = self.matrices.shape[:2]
-        return self.matrices + self.coupling * torch.eye(size) / torch.arange(1, length + 1)[:, None, None]
+        return (
+            self.matrices
+            + self.coupling * torch.eye(size) / torch.arange(1, length + 1)[:, None, None]
+        )
 
 
 def blocks_of(model, states: Tensor, injected: Tensor) -> arnoldi.LoopStepMap:
     """The diagonal blocks of one sequence (T, C)."""
-    (blocks,) = measure.diagonal_blocks(model, 0, 0, states[None], injected[None], torch.arange(len(states))[None])
+    (blocks,) = measure.diagonal_blocks(
+        model, 0, 0, states[None], injected[None], torch.arange(len(states))[None]
+    )
     return blocks
 
 
 def transformer(seed: int = 0, gain: float = 1.0, **changes):
-    model = architecture("transformer").initialise(small.model_config(**changes), seed).double().requires_grad_(False)
+    model = (
+        architecture("transformer")
+        .initialise(small.model_config(**changes), seed)
+        .double()
+        .requires_grad_(False)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -88,7 +115,9 @@ def transformer(seed: int = 0, gain: float = 1.0, **changes):
 
 
 def random_states(number, length, size, seed=0):
-    return torch.randn(number, length, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        number, length, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 @torch.no_grad()
@@ -97,20 +126,27 @@ def rows_of(model, exact=(0, 1), ids=None, loops=3, **config):
     ids = torch.arange(16).reshape(2, 8) % 7 if ids is None else ids
     settings = SpectrumConfig(**{"window": 12, "steps": 400} | config)
     found = measure.measure_batch(
-        small.checkpoint(model, seed=3), small.held_out(ids), exact, measure.Loops(model, settings, loops)
+        small.checkpoint(model, seed=3),
+        small.held_out(ids),
+        exact,
+        measure.Loops(model, settings, loops),
     )
     return [{name: values.reshape(2, -1) for name, values in rows.items()} for rows in found]
 
 
-# --- diagonal blocks and eigenvalues -----------------------------------------------------------------------------
+# --- diagonal blocks and eigenvalues --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, ROTARY, {"norms": "pre"}, PARCAE], ids=["plain", "rotary", "pre", "Parcae"])
+@pytest.mark.parametrize(
+    "changes", [{}, ROTARY, {"norms": "pre"}, PARCAE], ids=["plain", "rotary", "pre", "Parcae"]
+)
 def test_own_blocks_are_the_diagonal_of_a_block_lower_triangular_jacobian(changes):
     model = transformer(groups=((2, 3),), **changes)
     states, injected, vectors = random_states(3, 5, 8)
     attend = CausalAttention.of(torch.arange(5)[None])
-    jacobian = torch.autograd.functional.jacobian(lambda x: model.recur(0, 0, x, injected[None], attend), states[None])
+    jacobian = torch.autograd.functional.jacobian(
+        lambda x: model.recur(0, 0, x, injected[None], attend), states[None]
+    )
     jacobian = jacobian[0, :, :, 0].transpose(1, 2)  # (T, T, C, C)
     later = torch.ones(5, 5).triu(1).bool()
     assert jacobian[later].abs().max() == 0
@@ -122,16 +158,23 @@ def test_own_blocks_are_the_diagonal_of_a_block_lower_triangular_jacobian(change
 
 
 def test_the_leading_eigenvalues_of_a_linear_loop_with_attention_are_known():
-    model = LinearLoop(torch.stack([rotation(0.5, 1.2), rotation(0.8, 2.0), rotation(0.3, 0.4)]).double(), coupling=0.3)
+    model = LinearLoop(
+        torch.stack([rotation(0.5, 1.2), rotation(0.8, 2.0), rotation(0.3, 0.4)]).double(),
+        coupling=0.3,
+    )
     blocks = blocks_of(model, torch.ones(3, 2).double(), torch.zeros(3, 2).double())
     torch.testing.assert_close(blocks.dense(), model.diagonal_block())
-    expected = torch.tensor([0.5, 0.8, 0.3]) * torch.exp(1j * torch.tensor([1.2, 2.0, 0.4])) + 0.3 / torch.arange(1, 4)
+    expected = torch.tensor([0.5, 0.8, 0.3]) * torch.exp(
+        1j * torch.tensor([1.2, 2.0, 0.4])
+    ) + 0.3 / torch.arange(1, 4)
     modulus, angle = measure.leading(blocks, dense_size=2)
     torch.testing.assert_close(modulus, expected.abs().double())
     torch.testing.assert_close(angle, expected.angle().double())
 
 
-def test_arnoldi_agrees_with_the_dense_blocks_and_what_does_not_converge_is_not_a_number(monkeypatch):
+def test_arnoldi_agrees_with_the_dense_blocks_and_what_does_not_converge_is_not_a_number(
+    monkeypatch,
+):
     blocks = blocks_of(transformer(gain=1.5, hidden_size=64), *random_states(2, 3, 64))
     (dense, dense_angle), (iterated, angle) = (measure.leading(blocks, size) for size in (64, 8))
     torch.testing.assert_close(iterated, dense, rtol=1e-7, atol=0)
@@ -153,7 +196,9 @@ def test_a_spectrum_in_float32_or_on_cuda_while_tf32_is_allowed_is_refused(allow
     with pytest.raises(InputError, match="spectrum: found float32, expected float64"):
         measure.Loops(transformer().float(), SpectrumConfig(), 3)
     with FakeTensorMode():
-        on_cuda, on_cpu = (torch.ones(1, 8, dtype=torch.float64, device=device) for device in ("cuda", "cpu"))
+        on_cuda, on_cpu = (
+            torch.ones(1, 8, dtype=torch.float64, device=device) for device in ("cuda", "cpu")
+        )
     arnoldi.check_precision(on_cuda)
     try:
         allow_tf32()
@@ -162,7 +207,9 @@ def test_a_spectrum_in_float32_or_on_cuda_while_tf32_is_allowed_is_refused(allow
             arnoldi.check_precision(on_cuda)
     finally:
         torch.set_float32_matmul_precision("highest")
-        torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = (
+            "none"
+        )
 
 
 def test_the_prefix_modulus_is_the_largest_so_far():
@@ -173,7 +220,7 @@ def test_the_prefix_modulus_is_the_largest_so_far():
     torch.testing.assert_close(angle, 10 * largest)
 
 
-# --- paths ---------------------------------------------------------------------------------------------------------
+# --- paths ----------------------------------------------------------------------------------------
 
 
 def test_a_window_ends_before_rounding_and_holds_the_last_updates():
@@ -242,19 +289,23 @@ def test_a_group_sees_the_states_of_earlier_groups_after_the_loops_of_the_trajec
     rows_of(model, (), ids, steps=10)
     with torch.no_grad():
         traced = [
-            part for part in model.trace(ids, [3, 3], small.checkpoint(model, seed=3).noise([0, 1])) if part.stage
+            part
+            for part in model.trace(ids, [3, 3], small.checkpoint(model, seed=3).noise([0, 1]))
+            if part.stage
         ]
     for part, state in zip([part for part in traced if part.stage.is_group], passed, strict=True):
         torch.testing.assert_close(state, part.states[-1])
 
 
-# --- agreement, figure ---------------------------------------------------------------------------------------------
+# --- agreement, figure ----------------------------------------------------------------------------
 
 
 def agreed(folder, *frames):
     for number, frame in enumerate(frames):
         tables.write("token_spectrum", frame, folder / f"{number}.parquet")
-    return draw.agreement([folder / f"{number}.parquet" for number in range(len(frames))], "demo", seed=1)
+    return draw.agreement(
+        [folder / f"{number}.parquet" for number in range(len(frames))], "demo", seed=1
+    )
 
 
 def indexed(found):
@@ -271,7 +322,9 @@ def test_agreement_is_that_of_all_tokens_and_its_interval_contains_it(agreement)
     of_group = tokens[tokens["group"] == "4"]
     expected = np.corrcoef(of_group["leading_modulus"], of_group["rate"])[0, 1]
     assert row["correlation"] == pytest.approx(expected, abs=1e-6)
-    assert row["difference"] == pytest.approx((of_group["leading_modulus"] - of_group["rate"]).abs().mean(), abs=1e-6)
+    assert row["difference"] == pytest.approx(
+        (of_group["leading_modulus"] - of_group["rate"]).abs().mean(), abs=1e-6
+    )
     assert len(agreement) == 2 * 2 * 4
     assert row["correlation_low"] < row["correlation"] < row["correlation_high"]
     assert row["difference_low"] < row["difference"] < row["difference_high"]
@@ -279,22 +332,30 @@ def test_agreement_is_that_of_all_tokens_and_its_interval_contains_it(agreement)
 
 def test_a_prediction_that_is_right_has_correlation_one_and_no_difference(agreement):
     row = indexed(agreement).loc[(20, "5-6", "prefix", "rate")]
-    assert row[["correlation", "difference", "nearer"]].tolist() == pytest.approx([1, 0, 1], abs=1e-6)
+    assert row[["correlation", "difference", "nearer"]].tolist() == pytest.approx(
+        [1, 0, 1], abs=1e-6
+    )
     assert row["tokens"] == LENGTH * SEQUENCES
     constant = indexed(agreement).loc[(20, "4", "leading", "cosine")]
     assert constant[["correlation", "nearer"]].isna().all()  # no variance, and no other prediction
 
 
 def test_the_correlation_of_a_sample_is_about_the_means_of_that_sample():
-    x, y = np.random.default_rng(0).normal(size=(2, 3, 40)) + np.array([[[5], [6], [7]], [[1], [2], [0]]])
-    sums = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y, abs(x - y)]).sum(-1).T  # (documents, 7)
+    x, y = np.random.default_rng(0).normal(size=(2, 3, 40)) + np.array(
+        [[[5], [6], [7]], [[1], [2], [0]]]
+    )
+    sums = (
+        np.stack([np.ones_like(x), x, y, x * x, y * y, x * y, abs(x - y)]).sum(-1).T
+    )  # (documents, 7)
     sampled = [[0, 1, 2], [2, 2, 0]]
     expected = [np.corrcoef(x[rows].ravel(), y[rows].ravel())[0, 1] for rows in sampled]
     assert draw.correlation(sums[sampled]) == pytest.approx(expected)
 
 
 def test_an_interval_is_null_where_a_sample_of_documents_has_no_correlation():
-    values = pd.DataFrame({"predicted": [0.1, 0.3, 0.2], "measured": [0.2, 0.3, 0.1], "document": [0, 1, 2]})
+    values = pd.DataFrame(
+        {"predicted": [0.1, 0.3, 0.2], "measured": [0.2, 0.3, 0.1], "document": [0, 1, 2]}
+    )
     found = draw.compare(values, seed=1)
     assert np.isfinite(found["correlation"])
     assert np.isnan([found["correlation_low"], found["correlation_high"]]).all()
@@ -310,5 +371,9 @@ def test_tokens_without_a_fixed_point_or_without_exact_blocks_do_not_count(tmp_p
 
 
 def test_a_table_without_a_fixed_point_is_refused():
-    with pytest.raises(InputError, match=r"found no token with a fixed point, .* raise spectrum\.steps"):
-        draw.draw_spectrum(token_table().assign(converged=False), pd.DataFrame({"iteration": []}), context=None)
+    with pytest.raises(
+        InputError, match=r"found no token with a fixed point, .* raise spectrum\.steps"
+    ):
+        draw.draw_spectrum(
+            token_table().assign(converged=False), pd.DataFrame({"iteration": []}), context=None
+        )

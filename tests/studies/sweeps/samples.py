@@ -12,7 +12,7 @@ from twoscale import tables
 from twoscale.figures import style
 from twoscale.studies.sweeps import draw
 
-# --- adapter initialisations ----------------------------------------------------------------------------------------
+# --- adapter initialisations ----------------------------------------------------------------------
 
 SHARES = (0.0, 0.5, 1.0, np.nan)
 ITERATIONS = (0, 100, 400)
@@ -25,10 +25,20 @@ def value(share, iteration, seed):
 
 def starts_table(groups=("4", "5-6"), cases=(("noise", "branch"),), seeds=("1", "2", "all")):
     rows = []
-    for share, (state_init, sandwich), seed, iteration in itertools.product(SHARES, cases, seeds, ITERATIONS):
-        key = {"share": share, "state_init": state_init, "sandwich": sandwich, "seed": seed, "iteration": iteration}
+    for share, (state_init, sandwich), seed, iteration in itertools.product(
+        SHARES, cases, seeds, ITERATIONS
+    ):
+        key = {
+            "share": share,
+            "state_init": state_init,
+            "sandwich": sandwich,
+            "seed": seed,
+            "iteration": iteration,
+        }
         mean = value(share, iteration, seed)
-        rows += [key | {"group": group, "measure": "late_cosine", "value": mean} for group in groups]
+        rows += [
+            key | {"group": group, "measure": "late_cosine", "value": mean} for group in groups
+        ]
         if iteration:
             rows.append(key | {"group": "all", "measure": "held_out_loss", "value": 7 + mean})
     table = pd.DataFrame(rows, columns=[*rows[0], "low", "high"])
@@ -36,16 +46,22 @@ def starts_table(groups=("4", "5-6"), cases=(("noise", "branch"),), seeds=("1", 
 
 
 def draw_starts(**changes):
-    return draw.draw_adapter_init(starts_table(**changes), context=style.FigureContext("demo", "python_docs", 30))
+    return draw.draw_adapter_init(
+        starts_table(**changes), context=style.FigureContext("demo", "python_docs", 30)
+    )
 
 
 def adapter_init():
     return draw_starts(groups=("4", "5-6", "7"))
 
 
-# --- variants -------------------------------------------------------------------------------------------------------
+# --- variants -------------------------------------------------------------------------------------
 
-RUNS = ("variants/post_residual-random-noise", "variants/post_residual-random-input", "variants/branch-random-noise")
+RUNS = (
+    "variants/post_residual-random-noise",
+    "variants/post_residual-random-input",
+    "variants/branch-random-noise",
+)
 
 
 def draw_variants(groups=("4", "5-6"), boundaries=("4->5-6",), runs=RUNS):
@@ -61,7 +77,13 @@ def draw_variants(groups=("4", "5-6"), boundaries=("4->5-6",), runs=RUNS):
         for measure in draw.MEASURES
     ]
     drift = [
-        {"run": run, "iteration": iteration, "boundary": boundary, "reference_state": state, "measure": "dlr"}
+        {
+            "run": run,
+            "iteration": iteration,
+            "boundary": boundary,
+            "reference_state": state,
+            "measure": "dlr",
+        }
         | statistics
         | {"mean": mean}
         for run in runs
@@ -70,7 +92,9 @@ def draw_variants(groups=("4", "5-6"), boundaries=("4->5-6",), runs=RUNS):
         for state, mean in (("first_state", 3.0), ("final", 5.0))
     ]
     training = [
-        {"run": run, "iteration": n, "held_out_loss": 7.0 - n if n % 2 else None} for run in runs for n in range(1, 6)
+        {"run": run, "iteration": n, "held_out_loss": 7.0 - n if n % 2 else None}
+        for run in runs
+        for n in range(1, 6)
     ]
     keys, values = ["run", "iteration"], ["measure", "mean", "q05", "q95"]
     return draw.draw_variants(
@@ -86,7 +110,7 @@ def variants():
     return draw_variants()
 
 
-# --- baselines ------------------------------------------------------------------------------------------------------
+# --- baselines ------------------------------------------------------------------------------------
 
 DOCUMENTS = 6
 THREE = {("looped", 1): 0.0, ("looped", 2): 0.5, ("looped", 3): 1.0} | {
@@ -106,15 +130,23 @@ def compared(folder, offsets=THREE, effect=0.05):
     models = [{"model": model, "seed": seed} | described for model, seed in offsets]
     numbers, paths = np.arange(DOCUMENTS), []
     for (model, seed), offset in offsets.items():
-        frame = pd.DataFrame({"sequence": numbers, "document": numbers, "tokens": 100 + 100 * (numbers == 0)})
+        frame = pd.DataFrame(
+            {"sequence": numbers, "document": numbers, "tokens": 100 + 100 * (numbers == 0)}
+        )
         frame["ce"] = 4 + numbers + offset + effect * (model != "looped") * (-1.0) ** numbers
         paths.append(folder / f"{model}-{seed}.parquet")
-        tables.write("scaling_quality", frame.assign(iteration=20, loops=3, ppl=np.exp(frame["ce"])), paths[-1])
+        tables.write(
+            "scaling_quality",
+            frame.assign(iteration=20, loops=3, ppl=np.exp(frame["ce"])),
+            paths[-1],
+        )
     return draw.compare_baselines(models, paths, "trial", seed=0)
 
 
 def draw_baselines(folder, offsets=THREE):
-    return draw.draw_baselines(compared(folder, offsets), context=style.FigureContext("trial", "text", 3))
+    return draw.draw_baselines(
+        compared(folder, offsets), context=style.FigureContext("trial", "text", 3)
+    )
 
 
 def baselines(offsets=THREE):

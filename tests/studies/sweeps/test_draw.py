@@ -16,7 +16,7 @@ from twoscale.claims import bootstrap, geometry
 from twoscale.claims.evidence import FAILS, HOLDS, OPEN, Evidence
 from twoscale.studies.sweeps import draw
 
-# --- adapter initialisations ----------------------------------------------------------------------------------------
+# --- adapter initialisations ----------------------------------------------------------------------
 
 ABSENT = [
     pd.DataFrame(columns=list(tables.columns(name)))
@@ -36,7 +36,9 @@ def start_run(share=0.5, seed=1, state_init="noise", level=0.55, loss=6.0, **sha
 
 
 def cells(table, measure="late_cosine", seed="all", iteration=10, group="4"):
-    chosen = (table["measure"] == measure) & (table["seed"] == seed) & (table["iteration"] == iteration)
+    chosen = (
+        (table["measure"] == measure) & (table["seed"] == seed) & (table["iteration"] == iteration)
+    )
     return table[chosen & (table["group"] == group)]
 
 
@@ -52,8 +54,12 @@ def test_the_cosine_of_one_seed_is_that_of_claim_4():
 
 def test_all_seeds_have_their_mean_and_its_interval_the_scatter_of_the_seeds_with_students_t():
     levels = {1: 0.4, 2: 0.6}
-    table = draw.compare_starts([start_run(seed=seed, level=level, level_spread=0) for seed, level in levels.items()])
-    assert [cells(table, seed=str(seed))["value"].item() for seed in levels] == pytest.approx([0.4, 0.6], abs=1e-3)
+    table = draw.compare_starts(
+        [start_run(seed=seed, level=level, level_spread=0) for seed, level in levels.items()]
+    )
+    assert [cells(table, seed=str(seed))["value"].item() for seed in levels] == pytest.approx(
+        [0.4, 0.6], abs=1e-3
+    )
     (row,) = cells(table).itertuples()
     half = 12.7062 * 0.1  # quantile of Student's t with one degree of freedom, standard error
     assert row.value == pytest.approx(0.5, abs=1e-3)
@@ -68,14 +74,18 @@ def test_runs_of_another_start_first_state_or_norm_are_not_averaged(tmp_path):
     assert rows["state_init"].tolist() == ["noise", "noise", "zero", "noise"]
     assert rows["value"].iloc[-1] == pytest.approx(0.65, abs=1e-3)
     tables.write("adapter_init", table, tmp_path / "starts.parquet")
-    pd.testing.assert_frame_equal(tables.read("adapter_init", tmp_path / "starts.parquet"), table, check_dtype=False)
+    pd.testing.assert_frame_equal(
+        tables.read("adapter_init", tmp_path / "starts.parquet"), table, check_dtype=False
+    )
 
 
 def test_the_loss_is_that_of_the_checkpoint_with_an_interval_over_seeds():
     runs = [start_run(seed=seed, loss=loss) for seed, loss in ((1, 6.0), (2, 6.2), (3, 6.4))]
     (row,) = cells(draw.compare_starts(runs), "held_out_loss", group="all").itertuples()
     assert row.value == pytest.approx(6.2)
-    assert row.high - row.value == pytest.approx(4.30265 * 0.2 / np.sqrt(3), rel=1e-4)  # Student's t, two degrees
+    assert row.high - row.value == pytest.approx(
+        4.30265 * 0.2 / np.sqrt(3), rel=1e-4
+    )  # Student's t, two degrees
     (alone,) = cells(draw.compare_starts(runs[:1]), "held_out_loss", group="all").itertuples()
     assert (alone.value, np.isnan(alone.low), alone.verdict) == (6.0, True, "")
 
@@ -100,7 +110,7 @@ def test_a_cosine_is_judged_by_the_bounds_of_claim_4(level, verdict):
     assert cells(draw.compare_starts([start_run(level=level)]))["verdict"].item() == verdict
 
 
-# --- baselines ------------------------------------------------------------------------------------------------------
+# --- baselines ------------------------------------------------------------------------------------
 
 
 def test_differences_are_between_models_of_the_same_seed_on_the_same_documents(tmp_path):
@@ -111,7 +121,9 @@ def test_differences_are_between_models_of_the_same_seed_on_the_same_documents(t
     alternating = 0.05 * weights @ (-1.0) ** np.arange(DOCUMENTS)
     assert each.loc[("parameters", 2), "difference"] == pytest.approx(0.33 + alternating)
     assert each.loc[("flops", 3), "difference"] == pytest.approx(-0.24 + alternating)
-    assert each.loc[("flops", 3), "ce"] == pytest.approx(4 + weights @ np.arange(DOCUMENTS) + 1 - 0.24 + alternating)
+    assert each.loc[("flops", 3), "ce"] == pytest.approx(
+        4 + weights @ np.arange(DOCUMENTS) + 1 - 0.24 + alternating
+    )
     row = each.loc[("parameters", 2)]
     # the text varies by nats between documents, the difference by hundredths
     assert row["difference_high"] - row["difference_low"] < 0.2 < 2 < row["ce_high"] - row["ce_low"]
@@ -122,11 +134,22 @@ def test_differences_are_between_models_of_the_same_seed_on_the_same_documents(t
 def test_the_mean_over_seeds_has_an_interval_over_seeds_one_over_documents_and_both(tmp_path):
     table = compared(tmp_path)
     means = table[table["seed"].isna()].set_index("model")
-    mean, seeds = means.loc["parameters"], table.dropna(subset="seed").query("model == 'parameters'")["difference"]
+    mean, seeds = (
+        means.loc["parameters"],
+        table.dropna(subset="seed").query("model == 'parameters'")["difference"],
+    )
     assert mean["difference"] == pytest.approx(seeds.mean())
-    assert (mean["seeds_low"], mean["seeds_high"]) == pytest.approx(bootstrap.t_interval(seeds.to_numpy()))
+    assert (mean["seeds_low"], mean["seeds_high"]) == pytest.approx(
+        bootstrap.t_interval(seeds.to_numpy())
+    )
     for end in ("low", "high"):
         parts = [mean[f"{part}_{end}"] - mean["difference"] for part in ("documents", "seeds")]
-        assert abs(mean[f"difference_{end}"] - mean["difference"]) == pytest.approx(np.hypot(*parts))
+        assert abs(mean[f"difference_{end}"] - mean["difference"]) == pytest.approx(
+            np.hypot(*parts)
+        )
     assert mean["seeds"] == 3
-    assert means.loc["looped", ["difference", "difference_low", "difference_high"]].tolist() == [0, 0, 0]
+    assert means.loc["looped", ["difference", "difference_low", "difference_high"]].tolist() == [
+        0,
+        0,
+        0,
+    ]

@@ -21,11 +21,15 @@ def selected_of(preset, **user):
     return config.checked(config.merge(config.preset(preset), user))
 
 
-# --- adapter initialisations and variants ---------------------------------------------------------------------------
+# --- adapter initialisations and variants ---------------------------------------------------------
 
 
 def test_every_start_is_a_run_under_each_first_state_norm_and_seed():
-    user = {"preset": "demo", "seeds": [5], "adapter_init": {"shares": [0, 0.25], "state_init": ["noise", "zero"]}}
+    user = {
+        "preset": "demo",
+        "seeds": [5],
+        "adapter_init": {"shares": [0, 0.25], "state_init": ["noise", "zero"]},
+    }
     runs = runs_of("adapter_init", user)
     assert list(runs) == [
         f"adapter_init/{start}-{state}-post_residual{seed}"
@@ -39,7 +43,9 @@ def test_every_start_is_a_run_under_each_first_state_norm_and_seed():
 
 
 def test_random_weights_have_the_usual_share_in_the_sweeps_of_a_run_that_has_another():
-    runs = config.studies({"preset": "demo", "model": {"adapter_init": "blend", "adapter_share": 0.25}})
+    runs = config.studies(
+        {"preset": "demo", "model": {"adapter_init": "blend", "adapter_share": 0.25}}
+    )
     shares = {"adapter_init/random-noise-post_residual": 0.5, "variants/branch-random-noise": 0.5}
     shares |= {"variants/branch-blend-noise": 0.25}
     assert {name: runs[name].model.adapter_share for name in shares} == shares
@@ -49,7 +55,8 @@ def test_models_from_before_the_share_keep_their_identity():
     before = config.training_identity(config.checked(config.preset("demo")))["model"]
     assert "adapter_share" not in before
     half, quarter = (
-        config.studies({"preset": "demo"})[f"adapter_init/{share}-noise-post_residual"] for share in (0.5, 0.25)
+        config.studies({"preset": "demo"})[f"adapter_init/{share}-noise-post_residual"]
+        for share in (0.5, 0.25)
     )
     assert config.plain(half.model) == before | {"adapter_init": "blend"}
     assert config.plain(quarter.model)["adapter_share"] == 0.25
@@ -70,12 +77,18 @@ def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overri
     ("user", "words"),
     [
         ({"model": {"adapter_share": 0.25}}, r"model\.adapter_share: found 0\.25"),
-        ({"model": {"adapter_init": "blend", "adapter_share": 1.5}}, r"model\.adapter_share: .*1\.5"),
+        (
+            {"model": {"adapter_init": "blend", "adapter_share": 1.5}},
+            r"model\.adapter_share: .*1\.5",
+        ),
         ({"adapter_init": {"shares": [0.5, 0.5]}}, r"adapter_init\.shares"),
         ({"adapter_init": {"shares": [], "random": False}}, r"adapter_init\.shares: found none"),
         ({"variants": {"sandwich": []}}, r"variants\.sandwich"),
         ({"variants": {"sandwich": ["brnch"]}}, r"variants\.sandwich.*did you mean branch\?"),
-        ({"variants": {"overrides": {"train": {"lr": 1}}}}, r"variants/post_residual-random-noise .*train.*lr"),
+        (
+            {"variants": {"overrides": {"train": {"lr": 1}}}},
+            r"variants/post_residual-random-noise .*train.*lr",
+        ),
         ({"model": {"mean_loops": 1e308}}, r"config key model: found infinite FLOPs"),
     ],
 )
@@ -86,22 +99,36 @@ def test_wrong_values_are_refused(user, words):
 
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
     config = {"seeds": [5], "adapter_init": {"shares": [0.25]}}
-    expected = [f"results/{run}/tables/training.parquet" for run in project(**config).study("adapter_init")]
+    expected = [
+        f"results/{run}/tables/training.parquet" for run in project(**config).study("adapter_init")
+    ]
     assert rules(**config)["compare_adapter_init"].input["training"] == expected
     labels = config_of("compare_adapter_init", **config)["runs"]
-    assert [(label["share"], label["seed"]) for label in labels] == [(0.25, 1337), (0.25, 5), (None, 1337), (None, 5)]
-    assert {(label["state_init"], label["sandwich"]) for label in labels} == {("noise", "post_residual")}
+    assert [(label["share"], label["seed"]) for label in labels] == [
+        (0.25, 1337),
+        (0.25, 5),
+        (None, 1337),
+        (None, 5),
+    ]
+    assert {(label["state_init"], label["sandwich"]) for label in labels} == {
+        ("noise", "post_residual")
+    }
 
 
-# --- baselines ------------------------------------------------------------------------------------------------------
+# --- baselines ------------------------------------------------------------------------------------
 
 
 def baselines_of(selected):
     """Name -> config of each baseline."""
     values = config.complete(selected)
     del values["model"]["vocab_size"]
-    base, found = config.merge(values, selected.baselines.overrides), study.runs(selected)["baselines"]
-    return {name: config.checked(config.merge(base, overrides)) for name, overrides in found.items()}
+    base, found = (
+        config.merge(values, selected.baselines.overrides),
+        study.runs(selected)["baselines"],
+    )
+    return {
+        name: config.checked(config.merge(base, overrides)) for name, overrides in found.items()
+    }
 
 
 def flops_of(run):
@@ -122,8 +149,12 @@ def test_the_baselines_have_the_nearest_width_and_the_nearest_number_of_layers(p
     assert gaps[0] < 0.002 * wanted
     for other in (-1, 1):
         changed = deep.model.model_copy(update={"num_layers": deep.model.num_layers + other})
-        assert gaps[0] <= abs(parameters(wide.model_copy(update={"mlp_size": wide.mlp_width + other})) - wanted)
-        assert gaps[1] < abs(flops_of(deep.model_copy(update={"model": changed})) - flops_of(selected))
+        assert gaps[0] <= abs(
+            parameters(wide.model_copy(update={"mlp_size": wide.mlp_width + other})) - wanted
+        )
+        assert gaps[1] < abs(
+            flops_of(deep.model_copy(update={"model": changed})) - flops_of(selected)
+        )
     assert flops_of(found["parameters"]) < flops_of(selected)
 
 
@@ -157,7 +188,9 @@ def test_without_overrides_the_looped_model_is_the_selected_run_under_every_seed
         ("untrained", "tiny", 1337, 0),
         ("untrained", "tiny-seed5", 5, 0),
     ]
-    looped, *others = (mine[m["run"]] for m in study.compared(mine) if m["iteration"] and m["seed"] == 1337)
+    looped, *others = (
+        mine[m["run"]] for m in study.compared(mine) if m["iteration"] and m["seed"] == 1337
+    )
     for other in others:  # the same batches
         assert (other.seed, other.train, other.data) == (looped.seed, looped.train, looped.data)
         assert other.model.context_length == looped.model.context_length
@@ -172,7 +205,7 @@ def test_with_overrides_all_models_are_trained_under_them():
     assert (looped.model, looped.train) == (selected.model, selected.train.model_copy(update=train))
 
 
-# --- rules ----------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def test_the_sweeps_are_runs_of_the_same_rules_under_every_seed_and_no_part_of_all(fresh):
@@ -180,9 +213,18 @@ def test_the_sweeps_are_runs_of_the_same_rules_under_every_seed_and_no_part_of_a
     assert fresh.plan()["init_model"] == 1
     starts, variants = fresh.plan("adapter_init"), fresh.plan("variants")
     assert variants["init_model"] == 2 * 2
-    jobs = {"init_model": 1, "train_segment_last": 1, "extract_trajectories": 2, "aggregate_metrics": 1}
-    assert {rule: starts[rule] for rule in jobs} == {rule: 6 * count for rule, count in jobs.items()}
-    assert starts["compare_adapter_init"] == starts["plot_adapter_init"] == starts["prepare_text"] == 1
+    jobs = {
+        "init_model": 1,
+        "train_segment_last": 1,
+        "extract_trajectories": 2,
+        "aggregate_metrics": 1,
+    }
+    assert {rule: starts[rule] for rule in jobs} == {
+        rule: 6 * count for rule, count in jobs.items()
+    }
+    assert (
+        starts["compare_adapter_init"] == starts["plot_adapter_init"] == starts["prepare_text"] == 1
+    )
     assert {rule for rule in starts if rule.startswith("plot_")} == {"plot_adapter_init"}
     assert not {"benchmark_exits", "judge_claims"} & set(starts)
 
@@ -206,18 +248,23 @@ def test_a_run_without_a_sweep_says_why(fresh, target, user, words):
 @pytest.mark.runs
 def test_the_sweeps_are_made_to_their_end(editable):
     start = {"shares": [0.25], "random": False}
-    editable.configure(adapter_init=start, trajectories={"loops": 30})  # angles settle over k = 10 … 29
+    editable.configure(
+        adapter_init=start, trajectories={"loops": 30}
+    )  # angles settle over k = 10 … 29
     assert editable.plan("baselines")["measure_baseline"] == 4
     targets = ("adapter_init", "baselines", "variants")
     editable.succeed(*targets)
     starts, baselines = (
-        pd.read_parquet(editable.root / f"results/tiny/tables/{n}.parquet") for n in ("adapter_init", "baselines")
+        pd.read_parquet(editable.root / f"results/tiny/tables/{n}.parquet")
+        for n in ("adapter_init", "baselines")
     )
     assert set(starts.loc[starts["measure"] == "late_cosine", "iteration"]) == {0, 10}
     assert baselines["model"].unique().tolist() == ["looped", "parameters", "flops", "untrained"]
     assert "| same parameters |" in (editable.root / "results/baselines.md").read_text()
     seen = [
-        pd.read_parquet(editable.root / f"results/{run}/training/iteration_000020.parquet")["tokens_seen"].tolist()
+        pd.read_parquet(editable.root / f"results/{run}/training/iteration_000020.parquet")[
+            "tokens_seen"
+        ].tolist()
         for run in ("tiny", "baselines/flops")
     ]
     assert seen[0] == seen[1]

@@ -20,7 +20,9 @@ def test_of_a_plain_model_says_nothing_of_loops():
     figure = draw(groups=())
     assert len(figure.axes) == 3
     caption = render_caption("training", {"model": {"groups": []}})
-    assert not any("loop" in words for words in (*legend_texts(figure), figure.get_supxlabel(), caption))
+    assert not any(
+        "loop" in words for words in (*legend_texts(figure), figure.get_supxlabel(), caption)
+    )
     with pytest.raises(InputError, match=r"table training: .*expected at least") as error:
         draw(iterations=0)
     assert one_sentence(error)

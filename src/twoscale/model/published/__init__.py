@@ -1,1 +1,3 @@
-"""Published looped models: their config.json as the section `model`, their tensors as our parameters."""
+"""Published looped models: their config.json as the section `model`, their tensors as our
+parameters.
+"""

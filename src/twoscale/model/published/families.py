@@ -1,7 +1,8 @@
-"""Families of published models: how their config.json and tensors map to the section `model` and our parameters.
+"""Families of published models: how their config.json and tensors map to the section `model` and
+our parameters.
 
-A family is one entry of `FAMILIES`: a function that reads a config.json, and the names of its tensors. Nothing here
-needs torch.
+A family is one entry of `FAMILIES`: a function that reads a config.json, and the names of its
+tensors. Nothing here needs torch.
 """
 
 import json
@@ -20,15 +21,21 @@ from twoscale.config.types import LONGEST_VALUE, parse_json
 Shapes = Mapping[str, tuple[int, ...]]
 HEAD = "lm_head.weight"
 # Keys of `model` that all or most families share.
-SHARED = {"positions": "rotary", "vocab_multiple": 1, "exit_norm": "none", "loop_norm": False, "exit_gate": False}
+SHARED = {
+    "positions": "rotary",
+    "vocab_multiple": 1,
+    "exit_norm": "none",
+    "loop_norm": False,
+    "exit_gate": False,
+}
 
 
 @dataclass(frozen=True)
 class Description:
     """A published model as its config.json and tensors describe it.
 
-    model: keys of the section `model`. loops, criteria: published loop steps, and exit criterion -> thresholds.
-    max_context_length: positions that it knows.
+    model: keys of the section `model`. loops, criteria: published loop steps, and exit criterion ->
+    thresholds. max_context_length: positions that it knows.
     """
 
     model: dict[str, Any]
@@ -40,10 +47,12 @@ class Description:
 
 @dataclass(frozen=True)
 class Names:
-    """Names of published tensors: ours -> theirs, or several that are the rows of ours, in this order. None: ones.
+    """Names of published tensors: ours -> theirs, or several that are the rows of ours, in this
+    order. None: ones.
 
-    outside: parameters outside of layers. inside: parameters of a layer, both without the beginnings of their names.
-    beginning: (our model, number of a layer) -> the beginning of its tensors' names.
+    outside: parameters outside of layers. inside: parameters of a layer, both without the
+    beginnings of their names. beginning: (our model, number of a layer) -> the beginning of its
+    tensors' names.
     """
 
     outside: Mapping[str, str | Sequence[str]]
@@ -76,8 +85,10 @@ class Family:
         name: Its name in messages.
         describe: (config.json, shapes of the tensors) -> the model.
         names: (our model, shapes of the tensors) -> names of its tensors.
-        droppable: Pattern of the names of tensors that may be there and are not needed; a head that is tied, too.
-        adapt: (config.json, name, published tensor as our rows) changes the rows to what our model multiplies by.
+        droppable: Pattern of the names of tensors that may be there and are not needed; a head that
+            is tied, too.
+        adapt: (config.json, name, published tensor as our rows) changes the rows to what our model
+            multiplies by.
     """
 
     name: str
@@ -88,15 +99,20 @@ class Family:
 
 
 class Options:
-    """The keys of a config.json. Errors name the file and the key. Keys that nobody asks for are ignored."""
+    """The keys of a config.json. Errors name the file and the key. Keys that nobody asks for are
+    ignored.
+    """
 
     def __init__(self, path: Path, values: Mapping[str, Any] | None = None) -> None:
         self.path = path
         try:
-            self.values = parse_json(path.read_bytes(), dict[str, Any]) if values is None else values
+            self.values = (
+                parse_json(path.read_bytes(), dict[str, Any]) if values is None else values
+            )
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{path}: cannot be read ({first_line(error)}), expected the config.json of a published model."
+                f"{path}: cannot be read ({first_line(error)}), expected the config.json of a"
+                f" published model."
             ) from error
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -125,7 +141,9 @@ class Options:
         return value
 
     def require(self, value: Any, *keys: str) -> Any:
-        """`value`, which is the only supported one of these keys; a key that is absent or null is fine."""
+        """`value`, which is the only supported one of these keys; a key that is absent or null is
+        fine.
+        """
         for key in keys:
             if self.get(key, value) != value:
                 raise self.error(key, json.dumps(value))
@@ -146,7 +164,8 @@ class Options:
 def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
     """`model.rotary_base` and `model.rotary_scaling`, as in Llama 3.1 or None.
 
-    They are under rope_theta and rope_scaling, or from version 5 of transformers on together under rope_parameters.
+    They are under rope_theta and rope_scaling, or from version 5 of transformers on together under
+    rope_parameters.
     """
     together = options.within("rope_parameters")
     base, key = (together, "rope_parameters") if together.values else (options, "rope_scaling")
@@ -154,10 +173,15 @@ def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
         options.require(together.get("rope_theta", options.get("rope_theta")), "rope_theta")
     scaling = options.within(key)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in ("default", "llama3") or any(isinstance(value, dict) for value in scaling.values.values()):
+    if kind not in ("default", "llama3") or any(
+        isinstance(value, dict) for value in scaling.values.values()
+    ):
         raise options.error(key, "null or one rotation of the type llama3 for all layers")
     base = base if base.get("rope_theta") is not None else options
-    found: dict[str, Any] = {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": None}
+    found: dict[str, Any] = {
+        "rotary_base": base.positive("rope_theta", default_base),
+        "rotary_scaling": None,
+    }
     if kind == "llama3":
         found["rotary_scaling"] = {
             "factor": scaling.positive("factor"),
@@ -169,24 +193,31 @@ def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
 
 
 def core_layer(core: Sequence[int], number: int) -> str:
-    """Name of layer `number` in the code that Huginn and Parcae share: layers are counted from 0 in each part."""
+    """Name of layer `number` in the code that Huginn and Parcae share: layers are counted from 0 in
+    each part.
+    """
     if number in core:
         return f"core_block.{number - core[0]}"
     return f"prelude.{number - 1}" if number < core[0] else f"coda.{number - core[-1] - 1}"
 
 
-# --- Ouro (Zhu et al., arXiv 2510.25741): all layers are looped; each loop ends with the final norm and an exit gate
+# --- Ouro (Zhu et al., arXiv 2510.25741): all layers are looped; each loop ends with the final norm
+# and an exit gate
 
 
 def describe_ouro(options: Options, shapes: Shapes) -> Description:
-    """All of `total_ut_steps` loops or those up to `early_exit_step`; an exit by the gate at `early_exit_threshold`."""
+    """All of `total_ut_steps` loops or those up to `early_exit_step`; an exit by the gate at
+    `early_exit_threshold`.
+    """
     options.require("silu", "hidden_act")
     options.require(False, "use_sliding_window", "attention_bias", "mlp_bias")
     layers, size = options.count("num_hidden_layers"), options.count("hidden_size")
     options.require(["full_attention"] * layers, "layer_types")
     heads, mean = options.count("num_attention_heads"), options.count("total_ut_steps", default=4)
     options.require(size // heads, "head_dim")
-    last = options.get("early_exit_step", mean - 1)  # from 0; their code ignores a number out of range
+    last = options.get(
+        "early_exit_step", mean - 1
+    )  # from 0; their code ignores a number out of range
     if type(last) is not int:
         raise options.error("early_exit_step", "a whole number")
     model = SHARED | {
@@ -231,7 +262,11 @@ OURO_NAMES = Names(
         "norm2.weight": "input_layernorm_2.weight",
         "norm3.weight": "post_attention_layernorm.weight",
         "norm4.weight": "post_attention_layernorm_2.weight",
-        "qkv.weight": ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
+        "qkv.weight": [
+            "self_attn.q_proj.weight",
+            "self_attn.k_proj.weight",
+            "self_attn.v_proj.weight",
+        ],
         "attention_out.weight": "self_attn.o_proj.weight",
         "mlp_in.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
         "mlp_out.weight": "mlp.down_proj.weight",
@@ -240,11 +275,12 @@ OURO_NAMES = Names(
 )
 
 
-# --- Huginn (Geiping et al., arXiv 2502.05171), and models retrofitted with its loop (McLeish et al., arXiv 2511.07384)
-# Their layers differ and are told apart by the tensors of a layer: Huginn's has four norms, that of a retrofitted Llama
-# two before the branches, that of a retrofitted OLMo two after them and norms of queries and keys. The retrofitted
-# models keep rotary embeddings, embedding scale and head of the model they come from, and have no norm where the loop
-# ends.
+# --- Huginn (Geiping et al., arXiv 2502.05171), and models retrofitted with its loop
+# (McLeish et al., arXiv 2511.07384)
+# Their layers differ and are told apart by the tensors of a layer: Huginn's has four norms, that of
+# a retrofitted Llama two before the branches, that of a retrofitted OLMo two after them and norms
+# of queries and keys. The retrofitted models keep rotary embeddings, embedding scale and head of
+# the model they come from, and have no norm where the loop ends.
 
 # Norms of a layer, as in `model.norms`: our norm -> theirs.
 RAVEN_NORMS = {
@@ -254,7 +290,12 @@ RAVEN_NORMS = {
 }
 # Thresholds "auto" of the exit evaluators in Huginn's code.
 AUTO_THRESHOLDS: Mapping[str, Sequence[float]]
-AUTO_THRESHOLDS = {"entropy_diff": [1e-3], "argmax_stability": [5], "cosine": [1e-3], "minp_kl": [1e-5]}
+AUTO_THRESHOLDS = {
+    "entropy_diff": [1e-3],
+    "argmax_stability": [5],
+    "cosine": [1e-3],
+    "minp_kl": [1e-5],
+}
 
 
 def describe_raven(options: Options, shapes: Shapes) -> Description:
@@ -266,19 +307,36 @@ def describe_raven(options: Options, shapes: Shapes) -> Description:
     options.require("linear", "injection_type")
     options.require(False, "bias", "test_time_noise")
     mode = options.choice("initial_state_mode", "random", ("random", "embed-init"))
-    prelude, core, coda = (options.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda"))
-    size, heads = options.count("n_embd", "hidden_size"), options.count("n_heads", "num_attention_heads")
+    prelude, core, coda = (
+        options.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda")
+    )
+    size, heads = (
+        options.count("n_embd", "hidden_size"),
+        options.count("n_heads", "num_attention_heads"),
+    )
     options.require(size // heads, "head_dim")
-    qk_bias, loops = bool(options.get("qk_bias", True)), options.count("mean_recurrence", default=32)
+    qk_bias, loops = (
+        bool(options.get("qk_bias", True)),
+        options.count("mean_recurrence", default=32),
+    )
     if qk_bias:  # one bias of both in their code
         options.require(heads, "num_key_value_heads")
-    has = {part: f"transformer.core_block.0.{part}.weight" in shapes for part in ("norm_3", "attn.q_norm")}
+    has = {
+        part: f"transformer.core_block.0.{part}.weight" in shapes
+        for part in ("norm_3", "attn.q_norm")
+    }
     norms = "sandwich" if has["norm_3"] else "post" if has["attn.q_norm"] else "pre"
     init, scale = options.within("init_values"), math.sqrt(size)
     if norms == "sandwich":
-        # Huginn's code takes the scale from the size and draws the first state, whatever the config says
+        # Huginn's code takes the scale from the size and draws the first state, whatever the config
+        # says
         base = {"rotary_base": options.positive("rope_base", 50_000.0), "rotary_scaling": None}
-        variant = {"sandwich": "post_residual", "exit_norm": "final_norm", "rotary_pairs": "interleaved", **base}
+        variant = {
+            "sandwich": "post_residual",
+            "exit_norm": "final_norm",
+            "rotary_pairs": "interleaved",
+            **base,
+        }
     else:
         scale = init.positive("embed_scale", scale)
         variant = {"rotary_pairs": "halves", **rotation(options, None)}
@@ -304,7 +362,9 @@ def describe_raven(options: Options, shapes: Shapes) -> Description:
         "tied_head": bool(options.get("tie_embeddings", True)),
     }
     positions = options.count("max_position_embeddings", "block_size", default=4096)
-    return Description(model, options.count("padded_vocab_size", "vocab_size"), positions, loops, AUTO_THRESHOLDS)
+    return Description(
+        model, options.count("padded_vocab_size", "vocab_size"), positions, loops, AUTO_THRESHOLDS
+    )
 
 
 def raven_names(model: ModelConfig, shapes: Shapes) -> Names:
@@ -329,14 +389,23 @@ def raven_names(model: ModelConfig, shapes: Shapes) -> Names:
     )
 
 
-# --- Parcae (Prairie et al., arXiv 2604.12946): a prelude, a core that is looped with its input, a coda
-# Two namings of tensors are read: Parcae's, and the one of the training script derived from it that names the embedding
-# `tok_emb` and the projection after the core `project_out`. Sizes are read from the tensors, whatever config.json says.
+# --- Parcae (Prairie et al., arXiv 2604.12946): a prelude, a core that is looped with its input,
+# a coda
+# Two namings of tensors are read: Parcae's, and the one of the training script derived from it that
+# names the embedding `tok_emb` and the projection after the core `project_out`. Sizes are read from
+# the tensors, whatever config.json says.
 
 PARCAE_ACTIVATIONS = {"GELU": "gelu", "SiLU": "silu", "ReLU2": "relu2"}
 PARCAE_STATES = {"like-init": "noise", "zero": "zero"}
-# Initialisations whose embedding has the deviation sqrt(2 / 5C) -> whether the embedding is multiplied by sqrt(C).
-PARCAE_STRATEGIES = {"scaled": False, "scaled-zero": False, "scaled-geiping": False, "small": False, "takase": True}
+# Initialisations whose embedding has the deviation sqrt(2 / 5C) -> whether the embedding is
+# multiplied by sqrt(C).
+PARCAE_STRATEGIES = {
+    "scaled": False,
+    "scaled-zero": False,
+    "scaled-geiping": False,
+    "small": False,
+    "takase": True,
+}
 
 
 @dataclass(frozen=True)
@@ -358,9 +427,25 @@ class Layout:
     def of(cls, shapes: Shapes) -> "Layout":
         """The naming of a folder."""
         if any(name.startswith("transformer.") for name in shapes):
-            names = ("transformer.wte", "transformer.ln_prelude", "transformer.C", "transformer.ln_f")
+            names = (
+                "transformer.wte",
+                "transformer.ln_prelude",
+                "transformer.C",
+                "transformer.ln_f",
+            )
             return cls("transformer.", *names, 50_000.0, 1e-5, None, 4096, None)
-        return cls("", "tok_emb", "prelude_norm_layer", "project_out", "final_norm", 10_000.0, 1e-6, 30.0, 1024, 0.005)
+        return cls(
+            "",
+            "tok_emb",
+            "prelude_norm_layer",
+            "project_out",
+            "final_norm",
+            10_000.0,
+            1e-6,
+            30.0,
+            1024,
+            0.005,
+        )
 
 
 def describe_parcae(options: Options, shapes: Shapes) -> Description:
@@ -400,41 +485,58 @@ def describe_parcae(options: Options, shapes: Shapes) -> Description:
         "tied_head": bool(options.get("tie_embeddings", HEAD not in shapes)),
         "logit_softcap": cap and options.positive("logit_softcap", cap),
     }
-    return Description(model, rows, options.count("block_size", "train_seq_len", default=of.context), loops, {})
+    return Description(
+        model, rows, options.count("block_size", "train_seq_len", default=of.context), loops, {}
+    )
 
 
 def _refuse_parcae(options: Options, shapes: Shapes, of: Layout) -> None:
     """Refuse options and tensors that are not supported."""
     options.require("TransformerPreNormBlock", "block_class_name")
     options.require("RMSNorm", "norm_class_name")
-    options.require(0, "bias", "use_abacus", "debias_attention", "center_attention", "bigram_hash_buckets")
+    options.require(
+        0, "bias", "use_abacus", "debias_attention", "center_attention", "bigram_hash_buckets"
+    )
     options.require(1, "mup_model_scaling_factor", "logit_scale")
     options.require(None, "clip_qkv", "randomize_positions_from")
     options.require("", "recurrent_layer_rope_dims")
     core = f"{of.prefix}core_block.0"
     for name in (f"{of.embedding}.weight", f"{core}.attn.c_q.weight", f"{core}.mlp.fc.weight"):
         if name not in shapes:
-            raise InputError(f"{options.path.parent}: found no tensor {name}, expected the tensors of Parcae.")
+            raise InputError(
+                f"{options.path.parent}: found no tensor {name}, expected the tensors of Parcae."
+            )
 
 
 def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
-    heads, size = options.count("num_attention_heads", "num_heads"), shapes[f"{of.embedding}.weight"][1]
+    heads, size = (
+        options.count("num_attention_heads", "num_heads"),
+        shapes[f"{of.embedding}.weight"][1],
+    )
     options.require(heads, "recurrent_num_attention_heads", "recurrent_num_heads")
     options.require(size // heads, "head_dim")
 
     def layers(part: str) -> int:
         start = f"{of.prefix}{part}."
-        return len({name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)})
+        return len(
+            {name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)}
+        )
 
     def layer_sizes(part: str) -> tuple[int, int]:
         """Heads of keys and values of the first layer of a part, and the hidden size of its MLP."""
         start, head_dim = f"{of.prefix}{part}.0", size // heads
-        keys, width = shapes.get(f"{start}.attn.c_k.weight", (head_dim,)), shapes.get(f"{start}.mlp.proj.weight", (1,))
+        keys, width = (
+            shapes.get(f"{start}.attn.c_k.weight", (head_dim,)),
+            shapes.get(f"{start}.mlp.proj.weight", (1,)),
+        )
         return max(1, keys[0] // head_dim), width[-1]
 
     prelude, core, coda = (layers(part) for part in ("prelude", "core_block", "coda"))
     looped = range(prelude + 1, prelude + core + 1)
-    gates = {n: f"{of.prefix}{core_layer(looped, n)}.attn.ve_gate.weight" for n in range(1, looped.stop + coda)}
+    gates = {
+        n: f"{of.prefix}{core_layer(looped, n)}.attn.ve_gate.weight"
+        for n in range(1, looped.stop + coda)
+    }
     kv_heads, width = layer_sizes("prelude" if prelude else "coda" if coda else "core_block")
     looped_kv_heads, looped_width = layer_sizes("core_block")
     is_gated = shapes[f"{of.prefix}core_block.0.mlp.fc.weight"][0] == 2 * looped_width
@@ -447,7 +549,11 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any
         "hidden_size": size,
         "groups": [list(looped)],
         # their code has tables without gates and gates without tables, and uses neither
-        "value_embeddings": [n for n, gate in gates.items() if {gate, f"value_embeds.{n - 1}.weight"} <= shapes.keys()],
+        "value_embeddings": [
+            n
+            for n, gate in gates.items()
+            if {gate, f"value_embeds.{n - 1}.weight"} <= shapes.keys()
+        ],
         "mlp": "gated" if is_gated else "plain",
         "mlp_size": width,
         "looped_mlp_size": looped_width,
@@ -483,8 +589,9 @@ def parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
     return Names(outside, inside, lambda model, number: f"{of.prefix}{core_layer(core, number)}")
 
 
-# --- Loop-2, Loop-Grow and Operator-1 of Chen et al. (arXiv 2609.19107): each step of the core ends with a norm and the
-# addition of the prelude's output. No norm has weights. Their `result.json` is the config.json.
+# --- Loop-2, Loop-Grow and Operator-1 of Chen et al. (arXiv 2609.19107): each step of the core ends
+# with a norm and the addition of the prelude's output. No norm has weights. Their `result.json` is
+# the config.json.
 
 FLOAT32_EPSILON = 2.0**-23  # of every norm
 LADDER_NAMES = Names(
@@ -512,7 +619,10 @@ def describe_ladder(options: Options, shapes: Shapes) -> Description:
     options.require(1, "output_multiplier")
     options.require("L", "window_pattern")
     layers, core, size = (options.count(key) for key in ("n_layer", "core_layer_count", "n_embd"))
-    prelude, heads = options.count("prelude_layer_count", default=(layers - core) // 2), options.count("n_head")
+    prelude, heads = (
+        options.count("prelude_layer_count", default=(layers - core) // 2),
+        options.count("n_head"),
+    )
     options.require(layers - prelude - core, "coda_layer_count")
     options.require(heads, "n_kv_head")
     grown = "final_eval_active_core_repetitions"
@@ -539,11 +649,15 @@ def describe_ladder(options: Options, shapes: Shapes) -> Description:
         "vocab_multiple": 64,
     }
     vocab_size = options.count("vocab_size", default=GPT2_VOCAB_SIZE)
-    return Description(model, vocab_size, options.count("sequence_len", default=2048), int(loops), {})
+    return Description(
+        model, vocab_size, options.count("sequence_len", default=2048), int(loops), {}
+    )
 
 
 def adapt_ladder(options: Options, name: str, rows: Any) -> None:
-    """Norm of the embedding, factor of the branches, and the direction of their rotation, which swaps the halves."""
+    """Norm of the embedding, factor of the branches, and the direction of their rotation, which
+    swaps the halves.
+    """
     if name == "transformer.wte.weight":
         rows *= (rows.square().mean(-1, keepdim=True) + FLOAT32_EPSILON).rsqrt()
     elif name.endswith("c_proj.weight"):
@@ -552,12 +666,28 @@ def adapt_ladder(options: Options, name: str, rows: Any) -> None:
         rows.copy_(rows.unflatten(0, (options.count("n_head"), 2, -1)).flip(1).flatten(0, 2))
 
 
-OURO = Family("Ouro", describe_ouro, lambda model, shapes: OURO_NAMES, r"model\.rotary_emb\.inv_freq")
-RAVEN = Family("Huginn and retrofitted models", describe_raven, raven_names, r"freqs_cis|rotary_emb\.inv_freq")
+OURO = Family(
+    "Ouro", describe_ouro, lambda model, shapes: OURO_NAMES, r"model\.rotary_emb\.inv_freq"
+)
+RAVEN = Family(
+    "Huginn and retrofitted models", describe_raven, raven_names, r"freqs_cis|rotary_emb\.inv_freq"
+)
 # the table of rotations, and gates or tables of value embeddings without the other
 UNUSED = r"freqs_cis|.*\.attn\.ve_gate\.weight|value_embeds\.\d+\.weight"
 PARCAE = Family("Parcae", describe_parcae, parcae_names, UNUSED)
 MULTIPLIERS = r"transformer\.h\.\d+\.residual_branch_multipliers"
-LADDER = Family("the loop ladder", describe_ladder, lambda model, shapes: LADDER_NAMES, MULTIPLIERS, adapt_ladder)
+LADDER = Family(
+    "the loop ladder",
+    describe_ladder,
+    lambda model, shapes: LADDER_NAMES,
+    MULTIPLIERS,
+    adapt_ladder,
+)
 # Value of the key of config.json that names the family. Parcae's code writes no model_type.
-FAMILIES = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE, "loop": LADDER}
+FAMILIES = {
+    "huginn_raven": RAVEN,
+    "ouro": OURO,
+    "Parcae": PARCAE,
+    "ParcaeConfig": PARCAE,
+    "loop": LADDER,
+}

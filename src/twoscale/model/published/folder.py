@@ -1,4 +1,6 @@
-"""A folder in the layout of the hub: config.json, and safetensors files that an index may list. Without torch."""
+"""A folder in the layout of the hub: config.json, and safetensors files that an index may list.
+Without torch.
+"""
 
 import json
 import math
@@ -23,7 +25,8 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "fin
 KIND_KEYS = ("model_type", "model_class_name", "_class_name", "depth_scale_mode")
 # Thresholds around the published one, so that a curve shows where a gate starts to cost quality.
 GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-# Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
+# Keys of a layer that a run may set otherwise: they change how the model is started, not what it
+# is.
 FREE_KEYS = ("mean_loops", "state_init", "state_std")
 # Key that may be null -> property with its value.
 RESOLVED = {
@@ -56,14 +59,17 @@ class PublishedFolder:
             files = parse_json(path.read_bytes(), Index).weight_map.values()
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{path}: cannot be read ({first_line(error)}), expected a weight_map from tensors to files."
+                f"{path}: cannot be read ({first_line(error)}), expected a weight_map from"
+                f" tensors to files."
             ) from error
         return [self.path / file for file in sorted(set(files))]
 
     @cached_property
     def shapes(self) -> Shapes:
         """Name of each tensor -> its shape."""
-        return {name: shape for file in self.weight_files for name, shape in tensor_shapes(file).items()}
+        return {
+            name: shape for file in self.weight_files for name, shape in tensor_shapes(file).items()
+        }
 
     @cached_property
     def options(self) -> Options:
@@ -84,16 +90,23 @@ class PublishedFolder:
     def layer(self) -> dict[str, dict[str, Any]]:
         """config.json as a layer of the config: sections `model` and `tokenizer`."""
         found = self.description
-        return {"model": found.model, "tokenizer": {"name": "published", "vocab_size": found.vocab_size}}
+        return {
+            "model": found.model,
+            "tokenizer": {"name": "published", "vocab_size": found.vocab_size},
+        }
 
     @property
     def readout(self) -> str:
-        """`exits.readout` as published: predictions through the layers after the last loop, where there are any."""
+        """`exits.readout` as published: predictions through the layers after the last loop, where
+        there are any.
+        """
         model = self.description.model
         return "remaining_layers" if model["groups"][-1][-1] < model["num_layers"] else "head"
 
     def model_config(self, **changes: Any) -> ModelConfig:
-        """The section `model` of this folder, with the published context length unless `changes` have another."""
+        """The section `model` of this folder, with the published context length unless `changes`
+        have another.
+        """
         found = self.description
         values = {"source": "published", "folder": str(self.path), "vocab_size": found.vocab_size}
         values |= {"context_length": found.max_context_length} | found.model | changes
@@ -103,12 +116,19 @@ class PublishedFolder:
         """Refuse a section `model` that describes another model than this folder."""
         published = self.model_config()
         for key in ("vocab_size", *self.description.model):
-            found, expected = (getattr(model, RESOLVED.get(key, key)) for model in (config, published))
+            found, expected = (
+                getattr(model, RESOLVED.get(key, key)) for model in (config, published)
+            )
             # floats agree up to their digits in a file
-            agree = math.isclose(found, expected) if isinstance(expected, float) else found == expected
+            agree = (
+                math.isclose(found, expected) if isinstance(expected, float) else found == expected
+            )
             if key not in FREE_KEYS and not agree:
                 name = "tokenizer.vocab_size" if key == "vocab_size" else f"model.{key}"
-                raise InputError(f"config key {name}: found {found}, expected {expected} as in {self.path / CONFIG}.")
+                raise InputError(
+                    f"config key {name}: found {found}, expected {expected} as in"
+                    f" {self.path / CONFIG}."
+                )
         if config.context_length > published.context_length:
             raise InputError(
                 f"config key model.context_length: found {config.context_length}, expected at most "
@@ -117,27 +137,44 @@ class PublishedFolder:
 
 
 def tensor_shapes(file: Path) -> Shapes:
-    """Name and shape of the tensors of a safetensors file, from its header: planning needs no package for weights."""
+    """Name and shape of the tensors of a safetensors file, from its header: planning needs no
+    package for weights.
+    """
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             tensors = json.loads(opened.read(size))
         tensors.pop("__metadata__", None)
-        if file.stat().st_size != 8 + size + max(tensor["data_offsets"][1] for tensor in tensors.values()):
+        if file.stat().st_size != 8 + size + max(
+            tensor["data_offsets"][1] for tensor in tensors.values()
+        ):
             raise ValueError("the file is cut or has further bytes")
         return {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
-    except (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as error:
-        pickled = [name for name in PICKLED if not file.is_file() and (file.parent / name).is_file()]
+    except (
+        OSError,
+        OverflowError,
+        MemoryError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        pickled = [
+            name for name in PICKLED if not file.is_file() and (file.parent / name).is_file()
+        ]
         hint = f"; {pickled[0]} is not read because pickled files can run code" if pickled else ""
         raise InputError(
-            f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors file{hint}."
+            f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors"
+            f" file{hint}."
         ) from error
 
 
 def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The layer between a preset and the user's keys for the model in `folder`: loops, exit criteria and thresholds.
+    """The layer between a preset and the user's keys for the model in `folder`: loops, exit
+    criteria and thresholds.
 
-    The layer keeps what `values`, all keys, allow of context, timed tokens, loop grid and path window.
+    The layer keeps what `values`, all keys, allow of context, timed tokens, loop grid and path
+    window.
     """
     source = PublishedFolder(Path(folder))
     found, window = source.description, values["path_types"]
@@ -155,7 +192,9 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
             "max_loops": loops,
             "readout": source.readout,
             "latency_tokens": min(values["exits"]["latency_tokens"], context),
-            "criteria": {name: {"thresholds": list(thresholds)} for name, thresholds in criteria.items()},
+            "criteria": {
+                name: {"thresholds": list(thresholds)} for name, thresholds in criteria.items()
+            },
         },
         "scaling": {"loops": sorted(scaling | {found.loops})},
     }

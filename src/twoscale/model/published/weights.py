@@ -1,4 +1,6 @@
-"""Published weights as a model: read tensor by tensor from the mapped files, with no second copy in memory."""
+"""Published weights as a model: read tensor by tensor from the mapped files, with no second copy in
+memory.
+"""
 
 import math
 import re
@@ -19,14 +21,16 @@ from twoscale.model.published.folder import CONFIG, PublishedFolder
 MEMORY = Path("/proc/meminfo")
 
 
-def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> LoopedModel:
+def open_published(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, device: str
+) -> LoopedModel:
     """The model in `folder` for evaluation, in `dtype` on `device`.
 
     Each published tensor is used exactly once or is one that the family does not need.
 
     Raises:
-        InputError: if the folder has another model than `config`, a tensor is missing, unknown or of another shape,
-            or memory is too small.
+        InputError: if the folder has another model than `config`, a tensor is missing, unknown or
+            of another shape, or memory is too small.
     """
     source = PublishedFolder(folder)
     source.check(config)
@@ -36,7 +40,9 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
     theirs = {ours: names.of(config, ours) for ours, _ in model.named_parameters()}
     _check_tensors(source, model, theirs)
     model = model.to_empty(device=device).eval().requires_grad_(False)
-    targets: dict[str, Tensor] = {}  # name of a published tensor -> the rows of our parameter that it is
+    targets: dict[
+        str, Tensor
+    ] = {}  # name of a published tensor -> the rows of our parameter that it is
     for ours, parameter in model.named_parameters():
         if not (parts := theirs[ours]):
             parameter.data.fill_(1.0)  # a norm that has no weights there
@@ -48,18 +54,26 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
             for name in targets.keys() & set(opened.keys()):
                 tensor = opened.get_tensor(name)
                 if tensor.dtype not in FLOATS:
-                    raise InputError(f"{file}: tensor {name}: found the dtype {tensor.dtype}, expected a float.")
+                    raise InputError(
+                        f"{file}: tensor {name}: found the dtype {tensor.dtype}, expected a float."
+                    )
                 check_finite(file, name, tensor)
                 targets[name].copy_(tensor.reshape(targets[name].shape))
                 source.family.adapt(source.options, name, targets[name])
     return model
 
 
-def _check_tensors(source: PublishedFolder, model: LoopedModel, theirs: dict[str, list[str]]) -> None:
+def _check_tensors(
+    source: PublishedFolder, model: LoopedModel, theirs: dict[str, list[str]]
+) -> None:
     """Refuse missing and unknown tensors and other shapes, before any is read."""
     shapes, wanted = source.shapes, {part for parts in theirs.values() for part in parts}
     tied = {HEAD} if model.config.tied_head else set()
-    unknown = {name for name in shapes.keys() - wanted - tied if not re.fullmatch(source.family.droppable, name)}
+    unknown = {
+        name
+        for name in shapes.keys() - wanted - tied
+        if not re.fullmatch(source.family.droppable, name)
+    }
     expected_names = f"the tensors of {CONFIG} in the names of {source.family.name}"
     check_names(source.path, wanted - shapes.keys(), unknown, expected_names)
     for ours, parameter in model.named_parameters():
@@ -67,12 +81,17 @@ def _check_tensors(source: PublishedFolder, model: LoopedModel, theirs: dict[str
         if not (found := [shapes[part] for part in parts]):
             continue
         # a single tensor may have more axes; several are the rows of the parameter
-        fits = found == [expected] or (len(found[0]) > 2 and math.prod(found[0]) == math.prod(expected))
+        fits = found == [expected] or (
+            len(found[0]) > 2 and math.prod(found[0]) == math.prod(expected)
+        )
         if len(found) > 1:
-            fits = {shape[1:] for shape in found} == {expected[1:]} and sum(n for n, *_ in found) == expected[0]
+            fits = {shape[1:] for shape in found} == {expected[1:]} and sum(
+                n for n, *_ in found
+            ) == expected[0]
         if not fits:
             raise InputError(
-                f"{source.path}: tensor {' and '.join(parts)}: found the shape {' and '.join(map(str, found))}, "
+                f"{source.path}: tensor {' and '.join(parts)}: found the shape"
+                f" {' and '.join(map(str, found))}, "
                 f"expected {expected}."
             )
 
@@ -88,6 +107,8 @@ def _check_memory(folder: Path, config: ModelConfig, dtype: torch.dtype, device:
         return
     if needed > free:
         raise InputError(
-            f"{folder}: found {free / 1e9:.1f} GB of free memory on {device}, expected at least {needed / 1e9:.1f} GB "
-            f"for {flops.parameters(config) / 1e9:.2f} billion weights in {str(dtype).removeprefix('torch.')}."
+            f"{folder}: found {free / 1e9:.1f} GB of free memory on {device}, expected at least"
+            f" {needed / 1e9:.1f} GB "
+            f"for {flops.parameters(config) / 1e9:.2f} billion weights in"
+            f" {str(dtype).removeprefix('torch.')}."
         )

@@ -1,14 +1,17 @@
-"""The arena for exits that another program chose: cost-matched exits, oracle and intervals, without a model.
+"""The arena for exits that another program chose: cost-matched exits, oracle and intervals, without
+a model.
 
     python -m twoscale.studies.arena losses.parquet exits.parquet results/mine
 
-losses.parquet has the loss of every token at every depth, exits.parquet the depths at which one or more gates let the
-tokens leave (tables "depth_losses" and "gate_exits"; docs/arena.md, "Exits of other programs"). Losses may also come as
-an array of sequences, positions and depths in losses.npz. Written are arena.md, arena.pdf and arena.parquet.
+losses.parquet has the loss of every token at every depth, exits.parquet the depths at which one or
+more gates let the tokens leave (tables "depth_losses" and "gate_exits"; docs/arena.md, "Exits of
+other programs"). Losses may also come as an array of sequences, positions and depths in losses.npz.
+Written are arena.md, arena.pdf and arena.parquet.
 
-A depth is the number of evaluations of the loop after which a token's loss was measured. It is taken not to depend on
-the depths at which other tokens leave, as where all tokens run every depth and the exits only choose what is read out.
-Random exits and fixed loops are then exact: the mean over all draws is computed.
+A depth is the number of evaluations of the loop after which a token's loss was measured. It is
+taken not to depend on the depths at which other tokens leave, as where all tokens run every depth
+and the exits only choose what is read out. Random exits and fixed loops are then exact: the mean
+over all draws is computed.
 """
 
 import argparse
@@ -23,7 +26,14 @@ from torch import Tensor
 
 from twoscale import tables
 from twoscale.base import InputError, replacing
-from twoscale.exits.references import FIXED, RANDOM, cheapest_exits, exit_costs, fixed_evaluations, split_half
+from twoscale.exits.references import (
+    FIXED,
+    RANDOM,
+    cheapest_exits,
+    exit_costs,
+    fixed_evaluations,
+    split_half,
+)
 from twoscale.figures import style
 from twoscale.jobs import command
 from twoscale.studies.arena.draw import draw_arena, page, reliability, summarise, summary
@@ -31,12 +41,16 @@ from twoscale.studies.arena.measure import PRICES
 
 GROUP = "loop"  # the one looped group of these tables
 TOKEN, POINT = ["sequence", "position"], ["criterion", "threshold"]
-KINDS = {  # dtype of a declared column -> what it holds, and kinds of NumPy; whole numbers may be stored as floats
+# dtype of a declared column -> what it holds, and kinds of NumPy; whole numbers may be stored as
+# floats
+KINDS = {
     "string": ("text", "OU"),
     "float64": ("a finite number", "iuf"),
     "int32": ("a whole number", "iuf"),
 }
-Exits = dict[tuple[str, float], Tensor]  # (criterion, threshold) -> the depth int64 (M,) at which each token leaves
+Exits = dict[
+    tuple[str, float], Tensor
+]  # (criterion, threshold) -> the depth int64 (M,) at which each token leaves
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,8 @@ class Losses:
 
     path: Path
     tokens: pd.DataFrame  # document, sequence and position of each, ordered by the last two
-    nats: Tensor  # (K + 1, M), float64 or as in the file; infinite at depth 0, where no token can leave
+    # (K + 1, M), float64 or as in the file; infinite at depth 0, where no token can leave
+    nats: Tensor
 
     @property
     def depths(self) -> int:
@@ -58,7 +73,11 @@ class Losses:
     def means(self, **values: Tensor) -> pd.DataFrame:
         """Means of values (M,) over the tokens of each sequence, with its keys."""
         columns = {name: of_tokens.double().numpy() for name, of_tokens in values.items()}
-        by_sequence = self.tokens[["sequence", "document"]].assign(**columns).groupby(["sequence", "document"])
+        by_sequence = (
+            self.tokens[["sequence", "document"]]
+            .assign(**columns)
+            .groupby(["sequence", "document"])
+        )
         return by_sequence.mean().assign(tokens=by_sequence.size()).reset_index()
 
     def at(self, depths: Tensor, **keys: Any) -> pd.DataFrame:
@@ -69,7 +88,8 @@ class Losses:
 def read_losses(path: Path) -> Losses:
     """Read the table "depth_losses" or, from .npz, the array `losses` of `read_wide`.
 
-    Raises InputError unless every token has one finite loss at each depth 1 … K, and K is at least 2.
+    Raises InputError unless every token has one finite loss at each depth 1 … K, and K is at least
+    2.
     """
     if path.suffix == ".npz":
         return read_wide(path)
@@ -80,59 +100,91 @@ def read_losses(path: Path) -> Losses:
     is_whole = (counts["min"] == 1) & (counts["size"] == depths) & (counts["nunique"] == depths)
     _refuse(path, counts[~is_whole].reset_index(), f"expected one loss at each depth 1 … {depths}")
     documents = frame.groupby("sequence")["document"].agg(["min", "max"])
-    _refuse(path, documents[documents["min"] < documents["max"]].reset_index(), "expected one document per sequence")
-    nats = torch.from_numpy(frame["loss"].to_numpy(np.float64).reshape(-1, depths).T.copy())  # (K, M)
+    _refuse(
+        path,
+        documents[documents["min"] < documents["max"]].reset_index(),
+        "expected one document per sequence",
+    )
+    nats = torch.from_numpy(
+        frame["loss"].to_numpy(np.float64).reshape(-1, depths).T.copy()
+    )  # (K, M)
     tokens = frame.loc[frame["depth"] == 1, ["document", *TOKEN]].reset_index(drop=True)
     return Losses(path, tokens, torch.cat([torch.full_like(nats[:1], torch.inf), nats]))
 
 
 def read_wide(path: Path) -> Losses:
-    """Read an .npz with `losses` (sequences, positions, K), NaN beyond the end of a sequence, and `documents`.
+    """Read an .npz with `losses` (sequences, positions, K), NaN beyond the end of a sequence, and
+    `documents`.
 
-    `documents` are integers (sequences,); without them, each sequence is a document. The arrays keep their precision.
+    `documents` are integers (sequences,); without them, each sequence is a document. The arrays
+    keep their precision.
     """
     with np.load(path) as arrays:
         shape = arrays["losses"].shape if "losses" in arrays else None
         if shape is None or len(shape) != 3 or 0 in shape:
             raise InputError(
-                f"{path}: found {'no array losses' if shape is None else f'losses with shape {shape}'}, expected "
+                f"{path}: found"
+                f" {'no array losses' if shape is None else f'losses with shape {shape}'},"
+                f" expected "
                 "an array losses of sequences, positions and depths."
             )
         losses = _floats(path, "losses", arrays["losses"])
         documents = arrays["documents"] if "documents" in arrays else np.arange(len(losses))
     _check_depths(path, shape[-1])
     if documents.shape != shape[:1]:
-        raise InputError(f"{path}: found documents with shape {documents.shape}, expected {shape[:1]} as in losses.")
+        raise InputError(
+            f"{path}: found documents with shape {documents.shape}, expected {shape[:1]} as in"
+            f" losses."
+        )
     if not (np.isfinite(_floats(path, "documents", documents)) & (documents % 1 == 0)).all():
-        raise InputError(f"{path}: found documents that are not whole numbers, expected one whole number per sequence.")
+        raise InputError(
+            f"{path}: found documents that are not whole numbers, expected one whole number per"
+            f" sequence."
+        )
     missing = np.isnan(losses).sum(-1)  # (sequences, positions)
     sequence, position = np.nonzero(missing < shape[-1])
     wrong = np.nonzero((missing % shape[-1] > 0) | np.isinf(losses).any(-1))
     if len(wrong[0]):
         where = f"sequence {wrong[0][0]}, position {wrong[1][0]}"
-        raise InputError(f"{path}: found {where}, expected one finite loss at each depth, or NaN at all of them.")
+        raise InputError(
+            f"{path}: found {where}, expected one finite loss at each depth, or NaN at all of them."
+        )
     if not len(sequence):
-        raise InputError(f"{path}: found no losses besides NaN, expected those of at least one token.")
+        raise InputError(
+            f"{path}: found no losses besides NaN, expected those of at least one token."
+        )
     nats = np.empty((shape[-1] + 1, len(sequence)), losses.dtype)
     nats[0], nats[1:] = np.inf, losses[sequence, position].T
     tokens = pd.DataFrame(
-        {"document": documents[sequence].astype(np.int64), "sequence": sequence, "position": position}
+        {
+            "document": documents[sequence].astype(np.int64),
+            "sequence": sequence,
+            "position": position,
+        }
     )
     return Losses(path, tokens, torch.from_numpy(nats))
 
 
 def read_exits(path: Path, losses: Losses) -> Exits:
-    """Read the table "gate_exits". Raises InputError unless each criterion and threshold has one exit of each token."""
+    """Read the table "gate_exits". Raises InputError unless each criterion and threshold has one
+    exit of each token.
+    """
     frame = _read("gate_exits", path)
-    _refuse(path, frame[~frame["depth"].between(1, losses.depths)], f"expected a depth of 1 … {losses.depths}")
+    _refuse(
+        path,
+        frame[~frame["depth"].between(1, losses.depths)],
+        f"expected a depth of 1 … {losses.depths}",
+    )
     _refuse(path, frame[frame["criterion"] == FIXED], "expected another criterion than fixed loops")
     known, exits = pd.MultiIndex.from_frame(losses.tokens[TOKEN]), {}
     for point, rows in frame.groupby(POINT, sort=False):
         chosen = rows.set_index(TOKEN)["depth"].sort_index()
         if not chosen.index.equals(known):
             raise InputError(
-                f"{path}: found {len(chosen)} exits of {known.isin(chosen.index).sum()} tokens for {point[0]} at "
-                f"threshold {point[1]:g}, expected one of each of the {len(known)} tokens of {losses.path}."
+                f"{path}: found {len(chosen)} exits of {known.isin(chosen.index).sum()} tokens"
+                f" for {point[0]} at "
+                f"threshold {point[1]:g}, expected one of each of the {len(known)} tokens of"
+                f" {losses.path}."
             )
         exits[point] = torch.tensor(chosen.to_numpy(np.int64))
     return exits
@@ -142,7 +194,9 @@ def _read(table: str, path: Path) -> pd.DataFrame:
     frame = tables.read(table, path)
     if frame.empty:
         raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
-    checked = {name: _column(path, frame, name, dtype) for name, dtype in tables.columns(table).items()}
+    checked = {
+        name: _column(path, frame, name, dtype) for name, dtype in tables.columns(table).items()
+    }
     return pd.DataFrame(checked)
 
 
@@ -152,7 +206,10 @@ def _column(path: Path, frame: pd.DataFrame, name: str, dtype: str) -> np.ndarra
     _refuse(path, frame[frame[name].isna()], f"expected {expected} in the column {name}")
     values = frame[name].to_numpy()
     if values.dtype.kind not in kinds:
-        raise InputError(f"{path}: found the column {name} with type {frame[name].dtype}, expected {expected} in it.")
+        raise InputError(
+            f"{path}: found the column {name} with type {frame[name].dtype}, expected {expected}"
+            f" in it."
+        )
     if dtype != "string":
         _refuse(path, frame[~np.isfinite(values)], f"expected {expected} in the column {name}")
     if dtype == "int32":
@@ -170,31 +227,44 @@ def _floats(path: Path, name: str, values: np.ndarray) -> np.ndarray:
 
 def _check_depths(path: Path, depths: int) -> None:
     if depths < 2:
-        raise InputError(f"{path}: found losses at {depths} depth, expected at least 2 depths to choose from.")
+        raise InputError(
+            f"{path}: found losses at {depths} depth, expected at least 2 depths to choose from."
+        )
 
 
 def _refuse(path: Path, wrong: pd.DataFrame, expected: str) -> None:
     if len(wrong):
-        found = ", ".join(f"{name} {value}" for name, value in wrong[:1].to_dict("records")[0].items())
+        found = ", ".join(
+            f"{name} {value}" for name, value in wrong[:1].to_dict("records")[0].items()
+        )
         raise InputError(f"{path}: found {found}, {expected}.")
 
 
-# --- the arena ---------------------------------------------------------------------------------------------------
+# --- the arena ------------------------------------------------------------------------------------
 
 
 def compare(losses: Losses, exits: Exits, seed: int = 0) -> pd.DataFrame:
-    """The table "arena" without its column `run`: exits against cost-matched exits and the budget oracle."""
+    """The table "arena" without its column `run`: exits against cost-matched exits and the budget
+    oracle.
+    """
     quality, loops, cost_matched, regret = [], [], [], []
     for (criterion, threshold), depths in exits.items():
         point = {"criterion": criterion, "threshold": threshold}
         own = losses.at(depths, **point)
         quality.append(own.drop(columns="evaluations"))
         loops.append(own.drop(columns="ce").assign(group=GROUP))
-        plans = {RANDOM: depths, FIXED: torch.from_numpy(fixed_evaluations(depths.numpy()[None, None])).flatten()}
+        plans = {
+            RANDOM: depths,
+            FIXED: torch.from_numpy(fixed_evaluations(depths.numpy()[None, None])).flatten(),
+        }
         for reference, plan in plans.items():
             spent = plan.double().mean().expand(len(plan))
-            cost_matched.append(losses.rows(mean_over_draws(losses.nats, plan), spent, **point, reference=reference))
-    fixed = {(FIXED, float(k)): torch.full((len(losses.tokens),), k) for k in range(1, losses.depths + 1)}
+            cost_matched.append(
+                losses.rows(mean_over_draws(losses.nats, plan), spent, **point, reference=reference)
+            )
+    fixed = {
+        (FIXED, float(k)): torch.full((len(losses.tokens),), k) for k in range(1, losses.depths + 1)
+    }
     for (criterion, threshold), depths in (exits | fixed).items():
         regret.append(losses.at(depths, criterion=criterion, threshold=threshold, group=GROUP))
     costs = exit_costs(len(losses.nats), losses.nats.device)
@@ -204,10 +274,11 @@ def compare(losses: Losses, exits: Exits, seed: int = 0) -> pd.DataFrame:
 
 
 def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:
-    """Expected loss (M,) of each token if the depths of a plan (M,) are dealt to the tokens at random.
+    """Expected loss (M,) of each token if the depths of a plan (M,) are dealt to the tokens at
+    random.
 
-    It is the mean of `exits.references.random_plan` over all draws: there, too, each token has every depth with its
-    share in the text. nats (K + 1, M), of which depth 0 is in no plan.
+    It is the mean of `exits.references.random_plan` over all draws: there, too, each token has
+    every depth with its share in the text. nats (K + 1, M), of which depth 0 is in no plan.
     """
     shares = torch.bincount(plan, minlength=len(nats)).double() / len(plan)
     return shares[1:] @ nats[1:]
@@ -219,13 +290,20 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def write_arena(losses: Losses, exits: Exits, name: str, folder: Path) -> None:
-    """Write arena.md, arena.pdf and arena.parquet to a folder, and print the summary; `name` is that of the gates."""
+    """Write arena.md, arena.pdf and arena.parquet to a folder, and print the summary; `name` is
+    that of the gates.
+    """
     arena = compare(losses, exits).assign(run=name)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
     depths = {name: values[0] for name, values in split_half(losses.nats[:, None]).items()}
     halves = reliability(losses.means(**depths).assign(group=GROUP))
-    values = {"run": name, "text": losses.path.name, "tokens": len(losses.tokens), "loops": losses.depths}
+    values = {
+        "run": name,
+        "text": losses.path.name,
+        "tokens": len(losses.tokens),
+        "loops": losses.depths,
+    }
     with replacing(folder / "arena.md") as temporary:
         temporary.write_text(page(arena, halves, values | {"draws": "all"}), encoding="utf-8")
     context = style.FigureContext(name, losses.path.name, losses.depths)
@@ -234,8 +312,16 @@ def write_arena(losses: Losses, exits: Exits, name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("losses", type=Path, help="parquet table of losses: document, sequence, position, depth, loss")
-    options.add_argument("exits", type=Path, help="parquet table: criterion, threshold, sequence, position, depth")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "losses",
+        type=Path,
+        help="parquet table of losses: document, sequence, position, depth, loss",
+    )
+    options.add_argument(
+        "exits", type=Path, help="parquet table: criterion, threshold, sequence, position, depth"
+    )
     options.add_argument("folder", type=Path, help="folder of the results")
     command.run(main, options)

@@ -1,8 +1,9 @@
-"""Value of the exits of a criterion: gains over cost-matched exits, and regret against an oracle; page and figures.
+"""Value of the exits of a criterion: gains over cost-matched exits, and regret against an oracle;
+page and figures.
 
-A gain is how many nats lower the cross-entropy is than the reference's at the same evaluations. The regret is the
-negative gain over the budget oracle. Units of resampling are documents, and a criterion and its references are
-resampled together.
+A gain is how many nats lower the cross-entropy is than the reference's at the same evaluations. The
+regret is the negative gain over the budget oracle. Units of resampling are documents, and a
+criterion and its references are resampled together.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from twoscale import tables
 from twoscale.claims import bootstrap
-from twoscale.claims.bootstrap import OPERATING_POINT, mean_evaluations, summarise_latency, summarise_quality
+from twoscale.claims.bootstrap import (
+    OPERATING_POINT,
+    mean_evaluations,
+    summarise_latency,
+    summarise_quality,
+)
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
@@ -36,30 +42,39 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 @job_files(
-    reads="oracle_frontier exit_reliability exit_quality exit_loops exit_cost_matched exit_regret", writes="arena page"
+    reads="oracle_frontier exit_reliability exit_quality exit_loops exit_cost_matched exit_regret",
+    writes="arena page",
 )
 def run(job: StudyJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config
     arena = summarise(*map(job.read, INPUTS), seed=config.seed)
     job.write("arena", arena)
-    sizes = {name: getattr(config, name) for name in ("run", "text", "draws", "loops", "groups", "tokens")}
+    sizes = {
+        name: getattr(config, name)
+        for name in ("run", "text", "draws", "loops", "groups", "tokens")
+    }
     values = sizes | {"oracle_tokens": config.oracle_tokens}
-    job.write_text("page", page(arena, reliability(job.read("exit_reliability"), config.seed), values))
+    job.write_text(
+        "page", page(arena, reliability(job.read("exit_reliability"), config.seed), values)
+    )
 
 
-# --- gains and regrets -------------------------------------------------------------------------------------------
+# --- gains and regrets ----------------------------------------------------------------------------
 
 
 def summarise(*inputs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """The table "arena" without its column `run`, from the tables `INPUTS`; `seed` of the bootstrap."""
+    """The table "arena" without its column `run`, from the tables `INPUTS`; `seed` of the
+    bootstrap.
+    """
     quality, exit_loops, cost_matched, regret, frontier = inputs
     rows = [*_gains(quality, exit_loops, cost_matched, seed), *_regrets(regret, frontier, seed)]
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
 def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndarray:
-    """Sums of columns over the tokens of each document, and the tokens: (documents, values of `by` …, columns + 1).
+    """Sums of columns over the tokens of each document, and the tokens: (documents, values of `by`
+    …, columns + 1).
 
     `by` names keys with their values in order; `rows` have every combination in every document.
     """
@@ -69,29 +84,48 @@ def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndar
     return total.reshape(-1, *map(len, by.values()), len(columns) + 1)
 
 
-def estimates(statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int) -> list[Estimate]:
-    """Statistics of the sums over documents, units (documents, ...), with intervals if there are two documents."""
+def estimates(
+    statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int
+) -> list[Estimate]:
+    """Statistics of the sums over documents, units (documents, ...), with intervals if there are
+    two documents.
+    """
     values = statistic(units.sum(axis=0)[None])[0]
     if len(units) < 2:
         return list(map(Estimate, values))
-    samples, effective = statistic(bootstrap.totals(units, seed)), bootstrap.effective_number(tokens)
+    samples, effective = (
+        statistic(bootstrap.totals(units, seed)),
+        bootstrap.effective_number(tokens),
+    )
     return [
-        Estimate(value, *bootstrap.interval_about(float(value), np.ascontiguousarray(of_value), effective))
+        Estimate(
+            value,
+            *bootstrap.interval_about(float(value), np.ascontiguousarray(of_value), effective),
+        )
         for value, of_value in zip(values, samples.T, strict=True)
     ]
 
 
-def _row(point: dict[str, Any], gain: Estimate, evaluations: float, ce: float, tokens: np.ndarray) -> dict[str, Any]:
-    documents = {"documents": len(tokens), "effective_documents": bootstrap.effective_number(tokens)}
+def _row(
+    point: dict[str, Any], gain: Estimate, evaluations: float, ce: float, tokens: np.ndarray
+) -> dict[str, Any]:
+    documents = {
+        "documents": len(tokens),
+        "effective_documents": bootstrap.effective_number(tokens),
+    }
     ends = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
     return point | documents | {"evaluations": evaluations, "ce": ce} | ends
 
 
-def _gains(quality: pd.DataFrame, exit_loops: pd.DataFrame, cost_matched: pd.DataFrame, seed: int) -> Iterator[dict]:
+def _gains(
+    quality: pd.DataFrame, exit_loops: pd.DataFrame, cost_matched: pd.DataFrame, seed: int
+) -> Iterator[dict]:
     """Rows of the table "arena" for the cost-matched exits of every criterion that has some."""
     keys = [*OPERATING_POINT, "sequence"]
     columns = ["evaluations", "ce", "evaluations_reference", "ce_reference"]
-    measured = quality.join(mean_evaluations(exit_loops, keys), on=keys).rename(columns={"loops": "evaluations"})
+    measured = quality.join(mean_evaluations(exit_loops, keys), on=keys).rename(
+        columns={"loops": "evaluations"}
+    )
     for criterion, of_criterion in cost_matched.groupby("criterion", sort=False):
         own = measured[measured["criterion"] == criterion]
         thresholds = sorted(own["threshold"].unique())
@@ -99,9 +133,13 @@ def _gains(quality: pd.DataFrame, exit_loops: pd.DataFrame, cost_matched: pd.Dat
             matched = of_criterion[of_criterion["reference"] == reference]
             beside = matched.groupby(keys)[["evaluations", "ce"]].mean()  # over draws
             joined = own.join(beside.add_suffix("_reference"), on=keys)
-            units = document_sums(joined, columns, threshold=thresholds)  # (documents, thresholds, 5)
+            units = document_sums(
+                joined, columns, threshold=thresholds
+            )  # (documents, thresholds, 5)
             tokens = units[:, 0, 4]
-            gains = estimates(lambda sums: (sums[..., 3] - sums[..., 1]) / sums[..., 4], units, tokens, seed)
+            gains = estimates(
+                lambda sums: (sums[..., 3] - sums[..., 1]) / sums[..., 4], units, tokens, seed
+            )
             for place, (threshold, gain) in enumerate(zip(thresholds, gains, strict=True)):
                 evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()
                 point = {"criterion": criterion, "threshold": threshold, "reference": reference}
@@ -113,13 +151,17 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
     if regret.empty:
         return
     groups, prices = list(regret["group"].unique()), np.sort(frontier["price"].unique())
-    bought = document_sums(frontier, ["evaluations", "ce"], group=groups, price=list(prices))[..., :2]  # (D, G, L, 2)
+    bought = document_sums(frontier, ["evaluations", "ce"], group=groups, price=list(prices))[
+        ..., :2
+    ]  # (D, G, L, 2)
 
     def gain_of(sums: np.ndarray) -> np.ndarray:
         """`oracle_gain`, mean over groups, from sums (R, G, 3 + 2 L) -> (R, 1)."""
         means = sums / sums[..., 2:3]
         cost, quality = np.moveaxis(means[..., 3:].reshape(*means.shape[:2], -1, 2), -1, 0)
-        return oracle_gain(means[..., 0], means[..., 1], cost, quality, prices).mean(axis=1, keepdims=True)
+        return oracle_gain(means[..., 0], means[..., 1], cost, quality, prices).mean(
+            axis=1, keepdims=True
+        )
 
     for (criterion, threshold), rows in regret.groupby(OPERATING_POINT, sort=False):
         spent = document_sums(rows, ["evaluations", "ce"], group=groups)  # (D, G, 3)
@@ -133,12 +175,17 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
 
 
 def oracle_gain(
-    evaluations: np.ndarray, ce: np.ndarray, cost: np.ndarray, quality: np.ndarray, prices: np.ndarray
+    evaluations: np.ndarray,
+    ce: np.ndarray,
+    cost: np.ndarray,
+    quality: np.ndarray,
+    prices: np.ndarray,
 ) -> np.ndarray:
     """Nats of the budget oracle minus a criterion's at the same evaluations, never above 0: (...).
 
-    At each price the oracle has the least sum of nats and paid evaluations, so it bounds the nats of every choice of
-    exits at the evaluations of the criterion from below; the best bound is that at the right price.
+    At each price the oracle has the least sum of nats and paid evaluations, so it bounds the nats
+    of every choice of exits at the evaluations of the criterion from below; the best bound is that
+    at the right price.
 
     Args:
         evaluations, ce: Means of the criterion (...).
@@ -149,11 +196,15 @@ def oracle_gain(
 
 
 def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]:
-    """Correlation of a token's best odd with its best even depth, and with that of other tokens; mean over groups.
+    """Correlation of a token's best odd with its best even depth, and with that of other tokens;
+    mean over groups.
 
     The first is the split-half reliability of the oracle's choices: 0 if they follow noise.
     """
-    names, groups = ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"], list(table["group"].unique())
+    names, groups = (
+        ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"],
+        list(table["group"].unique()),
+    )
     units = document_sums(table, names, group=groups)  # (documents, groups, 7)
 
     def correlations(sums: np.ndarray) -> np.ndarray:
@@ -161,13 +212,15 @@ def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]
         odd, even, odd_odd, even_even, *products = np.moveaxis(sums[..., :6] / sums[..., 6:], -1, 0)
         spread = np.sqrt((odd_odd - odd**2) * (even_even - even**2))
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.stack([((product - odd * even) / spread).mean(axis=1) for product in products], axis=-1)
+            return np.stack(
+                [((product - odd * even) / spread).mean(axis=1) for product in products], axis=-1
+            )
 
     same, other = estimates(correlations, units, units[:, 0, 6], seed)
     return same, other
 
 
-# --- verdicts ----------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 # The primary family, fixed before any run: the criteria of the paper and those of the parent work.
 PRIMARY = {"step_norm", "kl", "acceleration"}
@@ -179,15 +232,17 @@ DOCUMENTS = (10, 30, 100, 300, 1000, 3000)
 
 
 def judged(arena: pd.DataFrame) -> pd.DataFrame:
-    """The gains over cost-matched exits with the columns `primary`, `room`, `error`, `least` and `verdict`.
+    """The gains over cost-matched exits with the columns `primary`, `room`, `error`, `least` and
+    `verdict`.
 
-    The primary family has the criteria `PRIMARY`, or all criteria where a table has none of them, each at the
-    thresholds whose evaluations are nearest to `SHARES` of full depth. All other gains are exploratory. Each of the two
-    families is judged as a whole (Holm), so each says something wrong with a probability of at most 5 %.
+    The primary family has the criteria `PRIMARY`, or all criteria where a table has none of them,
+    each at the thresholds whose evaluations are nearest to `SHARES` of full depth. All other gains
+    are exploratory. Each of the two families is judged as a whole (Holm), so each says something
+    wrong with a probability of at most 5 %.
 
-    `room` is the gain of the oracle over the same exits, NaN if not known; `error` the standard error of the gain;
-    `least` the smallest gain that these documents show with probability `POWER`. Where `least` exceeds `RELEVANT` or
-    `room`, a gain that is not shown says nothing.
+    `room` is the gain of the oracle over the same exits, NaN if not known; `error` the standard
+    error of the gain; `least` the smallest gain that these documents show with probability `POWER`.
+    Where `least` exceeds `RELEVANT` or `room`, a gain that is not shown says nothing.
     """
     is_regret = arena["reference"] == ORACLE
     gains, regrets = arena[~is_regret].reset_index(drop=True), arena[is_regret]
@@ -200,7 +255,9 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
         for _, rows in family.groupby(["criterion", "reference"])
         for share in SHARES
     }
-    regret = gains[OPERATING_POINT].merge(regrets[[*OPERATING_POINT, "gain"]], how="left", on=OPERATING_POINT)["gain"]
+    regret = gains[OPERATING_POINT].merge(
+        regrets[[*OPERATING_POINT, "gain"]], how="left", on=OPERATING_POINT
+    )["gain"]
     gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
     return pd.concat(
         [with_verdicts(rows) for _, rows in gains.groupby("primary")] or [with_verdicts(gains)]
@@ -208,9 +265,13 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Gains of one family with a column `room`, and then `error`, `least` and `verdict` (see `judged`)."""
+    """Gains of one family with a column `room`, and then `error`, `least` and `verdict` (see
+    `judged`).
+    """
     freedom = np.maximum(1.0, rows["effective_documents"].to_numpy(np.float64) - 1)
-    gain, low, high, room = (rows[name].to_numpy(np.float64) for name in ("gain", "gain_low", "gain_high", "room"))
+    gain, low, high, room = (
+        rows[name].to_numpy(np.float64) for name in ("gain", "gain_low", "gain_high", "room")
+    )
     # from the end of the interval on the side of 0, which decides
     error = np.where(gain > 0, gain - low, high - gain) / _quantiles(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -219,7 +280,9 @@ def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     is_shown = bootstrap.holm(np.nan_to_num(tails, nan=1.0))
     least = error * _least_errors(len(rows), freedom)
     verdict = np.where(least > np.fmin(room, RELEVANT), UNKNOWN, NO_DIFFERENCE)
-    verdict = np.where(is_shown, np.where(gain > 0, BETTER, WORSE), np.where(np.isnan(low), UNKNOWN, verdict))
+    verdict = np.where(
+        is_shown, np.where(gain > 0, BETTER, WORSE), np.where(np.isnan(low), UNKNOWN, verdict)
+    )
     return rows.assign(error=error, least=least, verdict=verdict)
 
 
@@ -228,63 +291,107 @@ def _quantiles(probability: float, freedom: np.ndarray) -> np.ndarray:
 
 
 def _least_errors(family: int, freedom: np.ndarray) -> np.ndarray:
-    """The smallest gain that is shown with probability `POWER`, in standard errors, as the first of a family."""
+    """The smallest gain that is shown with probability `POWER`, in standard errors, as the first of
+    a family.
+    """
     return _quantiles(1 - 0.025 / max(1, family), freedom) + _quantiles(POWER, freedom)
 
 
 def least_by_documents(family: pd.DataFrame) -> list[tuple[int, float]]:
-    """Numbers of documents with the smallest gain that they show, the median over a family of gains with verdicts."""
-    of_one = family["error"] * np.sqrt(family["effective_documents"])  # standard error of a single document
+    """Numbers of documents with the smallest gain that they show, the median over a family of gains
+    with verdicts.
+    """
+    of_one = family["error"] * np.sqrt(
+        family["effective_documents"]
+    )  # standard error of a single document
     freedom = np.array(DOCUMENTS, dtype=np.float64) - 1
-    return list(zip(DOCUMENTS, of_one.median() / np.sqrt(DOCUMENTS) * _least_errors(len(family), freedom), strict=True))
+    return list(
+        zip(
+            DOCUMENTS,
+            of_one.median() / np.sqrt(DOCUMENTS) * _least_errors(len(family), freedom),
+            strict=True,
+        )
+    )
 
 
 def summary(arena: pd.DataFrame) -> str:
-    """One sentence for each family and kind of cost-matched exits: which criteria are better, by how much at most."""
+    """One sentence for each family and kind of cost-matched exits: which criteria are better, by
+    how much at most.
+    """
     gains, sentences = judged(arena), []
     for family, rows in gains.groupby(~gains["primary"]):
         for reference, name in COST_MATCHED.items():
             listed = _by_verdict(rows[rows["reference"] == reference], is_primary=not family)
-            start = f"Exploratory, compared with {name}" if family else f"Compared with {name} of the same cost"
+            start = (
+                f"Exploratory, compared with {name}"
+                if family
+                else f"Compared with {name} of the same cost"
+            )
             sentences.append(f"{start}: {listed}.")
     return " ".join(sentences) or "No criterion was compared."
 
 
 def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:
     """The criteria with each verdict; of exploratory gains only what is shown."""
-    found: dict[str, list[str]] = {verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)}
+    found: dict[str, list[str]] = {
+        verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)
+    }
     for criterion, of_criterion in rows.groupby("criterion", sort=False):
         words = set(of_criterion["verdict"])  # over all thresholds together
-        word = BOTH if {BETTER, WORSE} <= words else next(verdict for verdict in found if verdict in words)
+        word = (
+            BOTH
+            if {BETTER, WORSE} <= words
+            else next(verdict for verdict in found if verdict in words)
+        )
         most = of_criterion.loc[of_criterion["verdict"] == BETTER, "gain"].max()
         by = "" if np.isnan(most) else f" (by up to {number(most)} nats per token)"
         found[word].append(criterion.replace("_", " ") + by)
-    shown = [word for word, names in found.items() if names and (is_primary or word in (BETTER, BOTH, WORSE))]
+    shown = [
+        word
+        for word, names in found.items()
+        if names and (is_primary or word in (BETTER, BOTH, WORSE))
+    ]
     said = {UNKNOWN: f"{UNKNOWN} at {rows['documents'].max()} documents"} if len(rows) else {}
     listed = "; ".join(f"{said.get(word, word)}: {', '.join(found[word])}" for word in shown)
     return listed or f"no difference is shown in {len(rows)} gains"
 
 
-# --- page --------------------------------------------------------------------------------------------------------
+# --- page -----------------------------------------------------------------------------------------
 
 
 def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping[str, Any]) -> str:
-    """Markdown of the table "arena" and of its `reliability`; `values` name the run, the text and their sizes."""
+    """Markdown of the table "arena" and of its `reliability`; `values` name the run, the text and
+    their sizes.
+    """
     gains, regret = judged(arena), arena[arena["reference"] == ORACLE]
     cells = [
-        (*_cells(row), COST_MATCHED[row.reference], number(row.room), number(row.least), row.verdict)
+        (
+            *_cells(row),
+            COST_MATCHED[row.reference],
+            number(row.room),
+            number(row.least),
+            row.verdict,
+        )
         for row in gains.itertuples()
     ]
     families = {
-        name: [row for row, is_primary in zip(cells, gains["primary"], strict=True) if is_primary == wanted]
+        name: [
+            row
+            for row, is_primary in zip(cells, gains["primary"], strict=True)
+            if is_primary == wanted
+        ]
         for name, wanted in (("primary", True), ("exploratory", False))
     }
-    turned = regret.assign(gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"])
+    turned = regret.assign(
+        gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"]
+    )
     least = [(count, number(value)) for count, value in least_by_documents(gains[gains["primary"]])]
     documents = gains["documents"].max() if len(gains) else 0
     values = {**values, "halves": [(estimated(half), interval(half)) for half in halves]}
     rows = families | {"regrets": list(map(_cells, turned.itertuples())), "least": least}
-    return render("studies/arena/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena))
+    return render(
+        "studies/arena/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena)
+    )
 
 
 def _cells(row: Any) -> tuple[str, ...]:
@@ -293,7 +400,7 @@ def _cells(row: Any) -> tuple[str, ...]:
     return *point, estimated(gain), interval(gain)
 
 
-# --- figure: gains -----------------------------------------------------------------------------------------------
+# --- figure: gains --------------------------------------------------------------------------------
 
 LINEAR = 1e-2  # nats
 SURE: style.Look = {"marker": "o", "markersize": 4, "linestyle": ""}
@@ -306,9 +413,10 @@ ROOM: style.Look = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth":
 def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """Gain in nats against mean evaluations (i) over random exits, (ii) over fixed loops.
 
-    One line per exit criterion with a point per threshold, filled where a difference from 0 is shown. The criteria of
-    the paper and of the user are in colour, the others grey. Gains in the grey area are too small for these documents
-    to show. The dashed line is the gain of the oracle over fixed loops, mean over groups, at each count.
+    One line per exit criterion with a point per threshold, filled where a difference from 0 is
+    shown. The criteria of the paper and of the user are in colour, the others grey. Gains in the
+    grey area are too small for these documents to show. The dashed line is the gain of the oracle
+    over fixed loops, mean over groups, at each count.
 
     Raises InputError for a table without criteria.
     """
@@ -317,13 +425,17 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     colours = style.criterion_colours(gains["criterion"])
     figure = style.new_figure(style.DOUBLE, 3.0, context)
     panels = figure.subplots(1, len(COST_MATCHED), sharex=True, sharey=True)
-    for place, (axes, (reference, name)) in enumerate(zip(panels, COST_MATCHED.items(), strict=True), start=1):
+    for place, (axes, (reference, name)) in enumerate(
+        zip(panels, COST_MATCHED.items(), strict=True), start=1
+    ):
         draw_gains(axes, arena, reference, colours)
         style.name_panel(axes, place, f"gain over {name}")
         axes.set_xlabel("evaluations per token and group (mean, log scale)")
     panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}")
     lines: dict[str, Line2D | Patch] = {
-        criterion_name(name): Line2D([], [], color=colour) for name, colour in colours.items() if colour != style.OTHERS
+        criterion_name(name): Line2D([], [], color=colour)
+        for name, colour in colours.items()
+        if colour != style.OTHERS
     }
     others = sum(colour == style.OTHERS for colour in colours.values())
     lines |= {f"{others} other criteria": Line2D([], [], color=style.OTHERS)} if others else {}
@@ -336,27 +448,45 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
 
 def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping[str, str]) -> None:
-    """The gains over one kind of cost-matched exits against mean evaluations, of the criteria that have a colour."""
+    """The gains over one kind of cost-matched exits against mean evaluations, of the criteria that
+    have a colour.
+    """
     gains = judged(arena).sort_values("evaluations", kind="stable")
     gains = gains[(gains["reference"] == reference) & gains["criterion"].isin(list(colours))]
     for criterion, rows in gains.groupby("criterion", sort=False):
         colour, x, y = colours[criterion], rows["evaluations"].to_numpy(), rows["gain"].to_numpy()
         axes.plot(
-            x, y, color=colour, linewidth=0.8 if colour != style.OTHERS else 0.5, zorder=-(colour == style.OTHERS)
+            x,
+            y,
+            color=colour,
+            linewidth=0.8 if colour != style.OTHERS else 0.5,
+            zorder=-(colour == style.OTHERS),
         )
         sure = rows["verdict"].isin((BETTER, WORSE)).to_numpy()
         axes.plot(x[~sure], y[~sure], color=colour, **UNSURE)
         axes.plot(x[sure], y[sure], color=colour, **SURE)
     shown = gains[gains["verdict"] == BETTER].sort_values("gain")
-    if len(shown) and colours[shown.iloc[-1]["criterion"]] == style.OTHERS:  # which of the grey lines gains most
+    if (
+        len(shown) and colours[shown.iloc[-1]["criterion"]] == style.OTHERS
+    ):  # which of the grey lines gains most
         best = shown.iloc[-1]
         at = (best["evaluations"], best["gain"])
-        axes.annotate(criterion_name(best["criterion"]), at, (4, 4), textcoords="offset points", color=style.OTHERS)
+        axes.annotate(
+            criterion_name(best["criterion"]),
+            at,
+            (4, 4),
+            textcoords="offset points",
+            color=style.OTHERS,
+        )
     bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
-    least = gains.groupby(np.digitize(gains["evaluations"], bins))[["evaluations", "least"]].median()
+    least = gains.groupby(np.digitize(gains["evaluations"], bins))[
+        ["evaluations", "least"]
+    ].median()
     axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
     # a regret of fixed loops is what the oracle gains over them
-    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")].sort_values("threshold")
+    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")].sort_values(
+        "threshold"
+    )
     axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
     _scale(axes)
@@ -373,34 +503,49 @@ def _scale(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
 
 
-# --- figure: Pareto ----------------------------------------------------------------------------------------------
+# --- figure: Pareto -------------------------------------------------------------------------------
 
 # x axis of each panel: column -> title, label
 COSTS = {
     "latency_ms": ("(i)  quality against latency", "latency (ms/token, log scale)"),
     "loops": ("(ii)  quality against loops", "evaluations per token and group (mean, log scale)"),
 }
-FIXED: style.Look = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1, "marker": "|", "markersize": 5}
+FIXED: style.Look = {
+    "color": style.BLACK,
+    "linestyle": (0, (5, 2)),
+    "linewidth": 1,
+    "marker": "|",
+    "markersize": 5,
+}
 LINE: style.Look = {"markersize": 3.5, "linewidth": 1.2}
 FRONTIER: style.Look = {"color": "0.8", "linewidth": 3, "solid_joinstyle": "round", "zorder": 0}
 
 
 @style.look()
 def draw_pareto(
-    exit_latency: pd.DataFrame, exit_quality: pd.DataFrame, exit_loops: pd.DataFrame, *, context: style.FigureContext
+    exit_latency: pd.DataFrame,
+    exit_quality: pd.DataFrame,
+    exit_loops: pd.DataFrame,
+    *,
+    context: style.FigureContext,
 ) -> Figure:
-    """Two panels, quality over (i) latency and (ii) mean loops: one line per exit criterion along its thresholds.
+    """Two panels, quality over (i) latency and (ii) mean loops: one line per exit criterion along
+    its thresholds.
 
-    The criteria of the paper and those of the user are in colour, with 95 % intervals over documents. The broad grey
-    line is the frontier of all other criteria: their points that no other of them beats in both quantities. Quality is
-    the cross-entropy minus that of `fixed` at all `context.loops` loop steps. Raises InputError for a table without
-    rows.
+    The criteria of the paper and those of the user are in colour, with 95 % intervals over
+    documents. The broad grey line is the frontier of all other criteria: their points that no other
+    of them beats in both quantities. Quality is the cross-entropy minus that of `fixed` at all
+    `context.loops` loop steps. Raises InputError for a table without rows.
     """
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
-    points = summarise_quality(exit_quality, exit_loops, context.loops).merge(times, on=OPERATING_POINT)
-    full = points.loc[(points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"].item()
+    points = summarise_quality(exit_quality, exit_loops, context.loops).merge(
+        times, on=OPERATING_POINT
+    )
+    full = points.loc[
+        (points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"
+    ].item()
     points = points.sort_values("threshold").assign(excess=points["ce"] - full)
     colours = style.criterion_colours(exit_quality["criterion"])
     others = [name for name, colour in colours.items() if colour == style.OTHERS]
@@ -419,8 +564,15 @@ def draw_pareto(
         _scale(axes)
         axes.set_xlabel(label)
         axes.set_title(title, loc="left")
-    panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
-    handles = {criterion_name(name): Line2D([], [], **look) for name, look in styles.items() if name != "fixed"}
+    panels[0].set_ylabel(
+        f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within"
+        f" ±{LINEAR:g})"
+    )
+    handles = {
+        criterion_name(name): Line2D([], [], **look)
+        for name, look in styles.items()
+        if name != "fixed"
+    }
     handles["fixed loops"] = Line2D([], [], **FIXED)
     if others:
         handles[f"best of {len(others)} other criteria"] = Line2D([], [], **FRONTIER)
@@ -429,7 +581,9 @@ def draw_pareto(
 
 
 def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Cost and excess of the points that no other point beats, from low to high cost; their excess falls."""
+    """Cost and excess of the points that no other point beats, from low to high cost; their excess
+    falls.
+    """
     order = np.lexsort((excess, cost))
     cost, excess = cost.to_numpy()[order], excess.to_numpy()[order]
     least_before = np.minimum.accumulate(np.r_[np.inf, excess[:-1]])

@@ -1,9 +1,10 @@
 """The regret of exit criteria: their cost and loss compared with an oracle, on frozen trajectories.
 
-The states x^0 … x^K of a group are from the run at K loop steps of every group. What a token predicts if it leaves with
-x^k is decoded as the model would continue with this token, while all tokens before it keep their states, keys and
-values of the run. So a token's loss is a function of its exit alone, and the best exit of every token is known: the
-budget oracle chooses one state per token so that the mean loss is least at given mean evaluations. In the causal engine
+The states x^0 … x^K of a group are from the run at K loop steps of every group. What a token
+predicts if it leaves with x^k is decoded as the model would continue with this token, while all
+tokens before it keep their states, keys and values of the run. So a token's loss is a function of
+its exit alone, and the best exit of every token is known: the budget oracle chooses one state per
+token so that the mean loss is least at given mean evaluations. In the causal engine
 (`twoscale.exits.parallel`), a token sees what earlier exits have changed.
 """
 
@@ -44,7 +45,8 @@ def run(job: CheckpointJob) -> None:
 class FrozenAttention:
     """Attention of S streams of the same sequences, of which stream 0 is the frozen run.
 
-    A token of any stream attends to itself and, before it, to the tokens of stream 0. It is an `Attend`.
+    A token of any stream attends to itself and, before it, to the tokens of stream 0. It is an
+    `Attend`.
     """
 
     positions: Tensor  # (T,)
@@ -53,7 +55,9 @@ class FrozenAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (S, B, T, H, D) and k, v (S, B, T, G, D) -> (S, B, T, H, D)."""
         tokens = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
-        mask = torch.cat([tokens.tril(-1), tokens.tril().triu()], dim=1)  # (T, 2 T): those before, the token itself
+        mask = torch.cat(
+            [tokens.tril(-1), tokens.tril().triu()], dim=1
+        )  # (T, 2 T): those before, the token itself
         seen = (torch.cat([z[:1].expand_as(z), z], dim=2) for z in (k, v))  # (S, B, 2 T, G, D)
         queries, keys, values = (z.flatten(0, 1).transpose(1, 2) for z in (q, *seen))
         return attention(queries, keys, values, mask).transpose(1, 2).unflatten(0, q.shape[:2])
@@ -68,7 +72,9 @@ class FrozenGroup:
     states: Tensor  # x^0 … x^K of all tokens, (K + 1, B, T, C)
 
     def behind(self, exits: Tensor) -> Tensor:
-        """The head's input if tokens leave one at a time, with the states `exits`: (S, B, T, C) -> (S, B, T, C)."""
+        """The head's input if tokens leave one at a time, with the states `exits`: (S, B, T, C) ->
+        (S, B, T, C).
+        """
         noise = self.passing.noise
         streams = replace(
             self.passing,
@@ -84,8 +90,13 @@ class FrozenGroup:
         return torch.stack([cross_entropies(readout(each), targets) for each in hidden])
 
     def exits(self, criterion: ExitCriterion, readout: str) -> tuple[Tensor, Tensor]:
-        """Loop steps and evaluations (B, T) with which a criterion lets each token leave; `readout`: of the config."""
-        criterion, rows = criterion.of_group(self.group), self.states.flatten(1, 2)  # (K + 1, B * T, C)
+        """Loop steps and evaluations (B, T) with which a criterion lets each token leave;
+        `readout`: of the config.
+        """
+        criterion, rows = (
+            criterion.of_group(self.group),
+            self.states.flatten(1, 2),
+        )  # (K + 1, B * T, C)
         model = self.passing.model
         read = make_readout(model, criterion, readout, self.group)
         if is_sequential(criterion, readout) and self.group == len(model.config.groups) - 1:
@@ -101,25 +112,36 @@ class FrozenGroup:
 
 
 def frozen_groups(passing: Pass, tokens: Tensor) -> Iterator[FrozenGroup]:
-    """Each group of the run on token ids (B, T), in the order of the model; the states of one are alive at a time."""
+    """Each group of the run on token ids (B, T), in the order of the model; the states of one are
+    alive at a time.
+    """
     for group, entered in passing.entering(tokens):
-        yield FrozenGroup(passing, group, torch.stack(list(passing.states(group, entered, passing.loops))))
+        yield FrozenGroup(
+            passing, group, torch.stack(list(passing.states(group, entered, passing.loops)))
+        )
 
 
 @torch.inference_mode()
 def measure_regret(
     checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, batch_size: int
 ) -> dict[str, list[Row]]:
-    """Rows of the tables "exit_regret", "oracle_frontier" and "exit_reliability" without their column `run`, by name.
+    """Rows of the tables "exit_regret", "oracle_frontier" and "exit_reliability" without their
+    column `run`, by name.
 
-    Every operating point of `exits`, and fixed loops at every count; every loop step has its own keys and values. A
-    weighted mean is no state of a trajectory, so criteria that keep one are left out. Raises InputError for a loss that
-    is not finite.
+    Every operating point of `exits`, and fixed loops at every count; every loop step has its own
+    keys and values. A weighted mean is no state of a trajectory, so criteria that keep one are left
+    out. Raises InputError for a loss that is not finite.
     """
     if exits.max_loops < 2:
-        raise InputError("config key exits.max_loops: found 1, expected at least 2 loop steps to choose from.")
-    criteria = make_criteria(exits) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
-    criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
+        raise InputError(
+            "config key exits.max_loops: found 1, expected at least 2 loop steps to choose from."
+        )
+    criteria = make_criteria(exits) | {
+        ("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)
+    }
+    criteria = {
+        point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"
+    }
     labels = checkpoint.model.config.group_labels
     found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": [], "exit_reliability": []}
     with meter("regret", len(labels) * text.inputs.numel(), "tokens") as bar:
@@ -128,7 +150,9 @@ def measure_regret(
             passing = Pass.of(checkpoint, tokens, batch.sequences, exits.max_loops)
             for frozen in frozen_groups(passing, tokens):
                 losses, label = frozen.losses(batch.targets), labels[frozen.group]
-                check_finite(losses, token_keys(0, batch), loop_places(label, len(losses)), "a loss of")
+                check_finite(
+                    losses, token_keys(0, batch), loop_places(label, len(losses)), "a loss of"
+                )
                 group = {"group": label}
                 for (name, threshold), criterion in criteria.items():
                     loop_steps, evaluations = frozen.exits(criterion, exits.readout)
@@ -140,7 +164,9 @@ def measure_regret(
                     chosen = cheapest_exits(losses, price)
                     point = group | {"price": price}
                     ce = losses.gather(0, chosen[None])[0]
-                    found["oracle_frontier"] += _rows(point, batch, evaluations=costs[chosen], ce=ce)
+                    found["oracle_frontier"] += _rows(
+                        point, batch, evaluations=costs[chosen], ce=ce
+                    )
                 found["exit_reliability"] += _rows(group, batch, **split_half(losses))
                 bar.update(batch.inputs.numel())
     return found

@@ -1,24 +1,28 @@
-"""Exit criteria against random exits, fixed loops and an oracle: results/arena.pdf and .md, results/pareto.pdf."""
+"""Exit criteria against random exits, fixed loops and an oracle: results/arena.pdf and .md,
+results/pareto.pdf.
+"""
 
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
 from twoscale.tables import Column
 from twoscale.tables import table as columns
 
 TABLES: dict[str, dict[str, Column]] = {
-    # One row per (group, operating point, held-out sequence), on frozen trajectories: tokens leave this group one at a
-    # time, while all others run exits.max_loops. The criterion fixed has every loop count.
+    # One row per (group, operating point, held-out sequence), on frozen trajectories: tokens leave
+    # this group one at a time, while all others run exits.max_loops. The criterion fixed has every
+    # loop count.
     "exit_regret": columns(
         "run group criterion threshold sequence document tokens",
         evaluations=("float64", "mean evaluations of f per token"),
         ce=("float64", "cross-entropy of the states with which tokens leave"),
     ),
-    # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
-    # lowest loss + price x evaluations, on frozen trajectories.
+    # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of
+    # each token with the lowest loss + price x evaluations, on frozen trajectories.
     "oracle_frontier": columns(
-        "run group price sequence document tokens evaluations ce", price=("float64", "price of an evaluation in nats")
+        "run group price sequence document tokens evaluations ce",
+        price=("float64", "price of an evaluation in nats"),
     ),
-    # One row per (group, held-out sequence), on frozen trajectories: means over tokens, from which the split-half
-    # reliability of a token's best depth follows.
+    # One row per (group, held-out sequence), on frozen trajectories: means over tokens, from which
+    # the split-half reliability of a token's best depth follows.
     "exit_reliability": columns(
         "run group sequence document tokens",
         odd=("float64", "odd loop step with the lowest loss"),
@@ -33,16 +37,21 @@ TABLES: dict[str, dict[str, Column]] = {
         "run criterion threshold reference documents",
         reference=(
             "string",
-            "random, fixed: cost-matched exits, as in exit_cost_matched; oracle: the budget oracle, mean over groups",
+            "random, fixed: cost-matched exits, as in exit_cost_matched; oracle: the budget"
+            " oracle, mean over groups",
         ),
-        effective_documents=("float64", "number of documents of equal length that would be as informative"),
+        effective_documents=(
+            "float64",
+            "number of documents of equal length that would be as informative",
+        ),
         evaluations=("float64", "mean evaluations of f per token and group, of the criterion"),
         ce=("float64", "cross-entropy of the criterion in nats per token"),
         gain=("float64", "ce of the reference minus ce of the criterion, at equal evaluations"),
         gain_low=("float64", "lower end of the 95 % interval"),
         gain_high=("float64", "upper end of the interval"),
     ),
-    # Written by another program, for `python -m twoscale.studies.arena`. One row per (token, depth).
+    # Written by another program, for `python -m twoscale.studies.arena`. One row per (token,
+    # depth).
     "depth_losses": columns(
         "document sequence position depth loss",
         document=("int32", "number of the document of the sequence; whole documents are resampled"),
@@ -63,7 +72,9 @@ TABLES: dict[str, dict[str, Column]] = {
 FIGURES = (
     Figure(
         "pareto",
-        table(exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
+        table(
+            exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"
+        ),
         loops=exit_max_loops,
         title="Pareto: quality against latency",
         claims=(10,),

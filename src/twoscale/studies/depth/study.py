@@ -1,4 +1,6 @@
-"""Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth card."""
+"""Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth
+card.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,42 +19,65 @@ if TYPE_CHECKING:
 
 
 def lens_steps(config: "Config") -> list[int]:
-    """0, the powers of two and the numbers half way between them, the mean of training and the last one; ascending."""
-    last = max(config.model.typical_loops, round(config.lens.max_multiple * config.model.mean_loops))
+    """0, the powers of two and the numbers half way between them, the mean of training and the last
+    one; ascending.
+    """
+    last = max(
+        config.model.typical_loops, round(config.lens.max_multiple * config.model.mean_loops)
+    )
     grid = {count << shift for count in (2, 3) for shift in range(last.bit_length())}
     return sorted({0, 1, config.model.typical_loops, last, *(k for k in grid if k < last)})
 
 
 def card_loops(config: "Config") -> list[int]:
-    """Loop counts of the depth card, ascending; 1 for a model without groups, which has no other."""
-    return list(loop_counts(config.model.mean_loops, config.depth_card.multiples)) if config.model.groups else [1]
+    """Loop counts of the depth card, ascending; 1 for a model without groups, which has no
+    other.
+    """
+    return (
+        list(loop_counts(config.model.mean_loops, config.depth_card.multiples))
+        if config.model.groups
+        else [1]
+    )
 
 
 def trained_loops(config: "Config") -> int:
     return config.model.typical_loops if config.model.groups else 1
 
 
-# --- tables and figures ---------------------------------------------------------------------------------------------
+# --- tables and figures ---------------------------------------------------------------------------
 
 ENDS = {"low": "lower", "high": "upper"}
 INTERVAL = {end: ("float64", f"{word} end of the 95 % interval") for end, word in ENDS.items()}
 OF_GROUP = ("string", "looped group; empty for quantities of the prediction")
 TABLES = {
-    # One row per (group, loop step, held-out sequence) at the last checkpoint: what x^k predicts through the layers
-    # after its group, as means over the tokens of the sequence.
+    # One row per (group, loop step, held-out sequence) at the last checkpoint: what x^k predicts
+    # through the layers after its group, as means over the tokens of the sequence.
     "lens": columns(
         "run iteration group k sequence document tokens ce",
         k=("int32", "loop steps before the decoded state"),
         entropy=("float64", "entropy of the prediction in nats per token"),
-        log_rank=("float64", "logarithm of the correct token's rank; exp of the mean is a geometric mean"),
+        log_rank=(
+            "float64",
+            "logarithm of the correct token's rank; exp of the mean is a geometric mean",
+        ),
         right=("float64", "share of tokens whose most likely next token is correct"),
-        lost=("float64", "share of tokens predicted wrongly, but correctly at an earlier k > 0; null at k = 0"),
-        lost_since_mean=("float64", "the same share among tokens predicted correctly at the mean loops of training"),
-        agreement=("float64", "share of tokens whose most likely next token is that at the mean loops of training"),
+        lost=(
+            "float64",
+            "share of tokens predicted wrongly, but correctly at an earlier k > 0; null at k = 0",
+        ),
+        lost_since_mean=(
+            "float64",
+            "the same share among tokens predicted correctly at the mean loops of training",
+        ),
+        agreement=(
+            "float64",
+            "share of tokens whose most likely next token is that at the mean loops of training",
+        ),
     ),
     # One row per (checkpoint, fixed loop count), with 95 % intervals over documents.
     "scaling": columns(
-        "run iteration loops tokens ce ce_low ce_high ppl ppl_low ppl_high excess excess_low excess_high",
+        "run iteration loops tokens ce ce_low ce_high ppl ppl_low ppl_high excess excess_low"
+        " excess_high",
         loops=("int32",),
         excess=("float64", "ce minus ce at the largest loop count, on the same sequences"),
         **{
@@ -66,10 +91,14 @@ TABLES = {
         "iteration loops sequence document tokens ce",
         loops=("int32", "loop count of every group"),
         entropy=("float64", "entropy of the prediction in nats per token"),
-        flips=("float64", "share of tokens whose prediction differs from the one at the next smaller loop count"),
+        flips=(
+            "float64",
+            "share of tokens whose prediction differs from the one at the next smaller loop count",
+        ),
         agreement=("float64", "share of tokens whose prediction is that at the trained loop count"),
     ),
-    # One row per (checkpoint, group, loop step, sequence, measure), from one pass, as in "loop_sequences".
+    # One row per (checkpoint, group, loop step, sequence, measure), from one pass, as in
+    # "loop_sequences".
     "depth_states": columns("iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     # One row per (loop count, group, quantity), with 95 % intervals over documents.
     "depth_card": columns(
@@ -79,17 +108,27 @@ TABLES = {
         group=OF_GROUP,
         quantity=(
             "string",
-            "ce, excess (ce minus the lowest one), a column of depth_quality or a measure of depth_states",
+            "ce, excess (ce minus the lowest one), a column of depth_quality or a measure of"
+            " depth_states",
         ),
-        value=("float64", "mean over tokens; for a measure of depth_states, of the group at k = loops"),
+        value=(
+            "float64",
+            "mean over tokens; for a measure of depth_states, of the group at k = loops",
+        ),
         **INTERVAL,
     ),
     # Findings of the card, one row per (group, quantity), with 95 % intervals over documents.
     "depth_findings": columns(
         "run iteration group quantity value low high",
         group=OF_GROUP,
-        quantity=("string", "such as best_loops, plateau_first, loop_gain; regime, and its numbers"),
-        value=("float64", "loop counts, nats per token, an exponent or a share; null if not measured"),
+        quantity=(
+            "string",
+            "such as best_loops, plateau_first, loop_gain; regime, and its numbers",
+        ),
+        value=(
+            "float64",
+            "loop counts, nats per token, an exponent or a share; null if not measured",
+        ),
         **INTERVAL,
         statement=("string", "the finding in words"),
     ),
@@ -102,7 +141,10 @@ FIGURES = (
         table("lens"),
         title="Lens: through the loops",
         loops=lambda config: lens_steps(config)[-1],
-        values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},
+        values=lambda config: {
+            "mean_loops": config.model.mean_loops,
+            "typical_loops": config.model.typical_loops,
+        },
         sentence=f"{DRAW}.lens_sentence",
     ),
     Figure(
@@ -122,7 +164,7 @@ FIGURES = (
     ),
 )
 
-# --- inputs and params of its rules ----------------------------------------------------------------------------------
+# --- inputs and params of its rules ---------------------------------------------------------------
 
 
 def unlooped_run(runs: "Runs", config: "Config") -> str | None:
@@ -130,7 +172,8 @@ def unlooped_run(runs: "Runs", config: "Config") -> str | None:
     name = config.depth_card.unlooped
     if name is not None and name not in runs.configs:
         raise InputError(
-            f"config key depth_card.unlooped: found {name}, expected one of the runs {', '.join(runs)}"
+            f"config key depth_card.unlooped: found {name}, expected one of the runs"
+            f" {', '.join(runs)}"
             f"{did_you_mean(name, runs.configs)}."
         )
     return name
@@ -166,11 +209,16 @@ def identity(config: "Config") -> dict[str, Any]:
     """The model and the text of the measurement: rows of the page."""
     model = config.model
     published = is_published(config)
-    sizes = f"{parameters(model):,} parameters, {model.num_layers} layers, hidden size {model.hidden_size}"
+    sizes = (
+        f"{parameters(model):,} parameters, {model.num_layers} layers, hidden size"
+        f" {model.hidden_size}"
+    )
     loops = "as published" if published else "r of training, rounded"
     text = f"{text_label(config.data)}, {config.whole_tokens('depth_card')} held-out tokens"
     return {
-        "weights": model.folder or f"{model.repository} at {model.revision}" if published else "trained here",
+        "weights": model.folder or f"{model.repository} at {model.revision}"
+        if published
+        else "trained here",
         "model": f"{sizes}, looped layers {', '.join(model.group_labels)}",
         "trained loops": f"{model.typical_loops} ({loops})",
         "text": f"{text} in sequences of {model.context_length}",

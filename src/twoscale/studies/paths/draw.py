@@ -1,4 +1,6 @@
-"""Path types and path independence: statistics over tokens, sentences for the report, and the two figures."""
+"""Path types and path independence: statistics over tokens, sentences for the report, and the two
+figures.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +19,12 @@ from twoscale.dynamics.aggregate import statistics
 from twoscale.figures import style
 from twoscale.jobs.table_job import StudyJob, job_files
 
-# --- path types --------------------------------------------------------------------------------------------------
+# --- path types -----------------------------------------------------------------------------------
 
-PATH_ROWS = {"contraction_rate": "(a)  contraction rate", "effective_dimension": "(b)  effective dimension"}
+PATH_ROWS = {
+    "contraction_rate": "(a)  contraction rate",
+    "effective_dimension": "(b)  effective dimension",
+}
 # Quantiles at the ends of a band -> its name, and how opaque it is.
 BANDS = {("q05", "q95"): ("9 of 10 tokens", 0.15), ("q25", "q75"): ("half of the tokens", 0.4)}
 SHARES = "(c)  tokens of other types"
@@ -42,9 +47,11 @@ def run_types(job: StudyJob) -> None:
 
 
 def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Number of tokens of each (path type, period) that occurs, per (iteration, group), of tables "token_paths".
+    """Number of tokens of each (path type, period) that occurs, per (iteration, group), of tables
+    "token_paths".
 
-    The shares of an (iteration, group) add up to one. Iterations rise, groups keep the order of the file.
+    The shares of an (iteration, group) add up to one. Iterations rise, groups keep the order of the
+    file.
     """
     checkpoints = []
     for path in paths:
@@ -52,8 +59,16 @@ def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
         frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
         counts = frame.groupby(["iteration", "group", "path_type", "period"], observed=True).size()
         share = counts / counts.groupby(["iteration", "group"], observed=True).transform("sum")
-        checkpoints.append(pd.DataFrame({"tokens": counts, "share": share}).reset_index().astype({"group": "string"}))
-    rows = pd.concat(checkpoints).assign(run=run).sort_values("iteration", kind="stable", ignore_index=True)
+        checkpoints.append(
+            pd.DataFrame({"tokens": counts, "share": share})
+            .reset_index()
+            .astype({"group": "string"})
+        )
+    rows = (
+        pd.concat(checkpoints)
+        .assign(run=run)
+        .sort_values("iteration", kind="stable", ignore_index=True)
+    )
     return rows[list(tables.columns("path_types"))]
 
 
@@ -61,29 +76,37 @@ def types_sentence(table: pd.DataFrame) -> str:
     last = table[table["iteration"] == table["iteration"].max()]
     shares = last.groupby(["group", "path_type"], sort=False)["share"].sum().mul(100)
     groups = [
-        f"group {group.replace('-', '–')}: " + ", ".join(f"{share:.1f} % {kind}" for (_, kind), share in rows.items())
+        f"group {group.replace('-', '–')}: "
+        + ", ".join(f"{share:.1f} % {kind}" for (_, kind), share in rows.items())
         for group, rows in shares.groupby("group", sort=False)
     ]
     return f"At the last checkpoint, {'; '.join(groups)}."
 
 
 @style.look()
-def draw_path_types(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
-    """One column per group over the checkpoints: contraction rate, effective dimension, shares of path types.
+def draw_path_types(
+    path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style.FigureContext
+) -> Figure:
+    """One column per group over the checkpoints: contraction rate, effective dimension, shares of
+    path types.
 
-    Lines are medians over tokens, bands contain half and nine tenths of the tokens. The title of a column has the share
-    of tokens that converge; other types are a row of panels where there are any. Raises InputError for a model without
-    looped groups.
+    Lines are medians over tokens, bands contain half and nine tenths of the tokens. The title of a
+    column has the share of tokens that converge; other types are a row of panels where there are
+    any. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_types, "the path types")
     shares = other_shares(path_types)
     rows = len(PATH_ROWS) + (not shares.empty)
-    figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 0.9 + 1.4 * rows, context)
+    figure = style.new_figure(
+        style.DOUBLE if len(groups) > 1 else style.SINGLE, 0.9 + 1.4 * rows, context
+    )
     panels = figure.subplots(rows, len(groups), sharex=True, sharey="row", squeeze=False)
     iterations = sorted(path_types["iteration"].unique())
     for column, group in zip(panels.T, groups, strict=True):
         for axes, measure in zip(column, PATH_ROWS, strict=False):
-            metrics = path_metrics[(path_metrics["group"] == group) & (path_metrics["measure"] == measure)]
+            metrics = path_metrics[
+                (path_metrics["group"] == group) & (path_metrics["measure"] == measure)
+            ]
             places = style.scale_iterations(axes, iterations, context)
             known = metrics[metrics["count"] > 0].set_index("iteration").reindex(iterations)
             for (low, high), (_, alpha) in BANDS.items():
@@ -105,35 +128,54 @@ def draw_path_types(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, con
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axes.set_ylim(bottom=0)
     handles: list[Artist] = [Line2D([], [], label="median", **_BLUE)]
-    handles += [Patch(color=style.BLUE, alpha=alpha, linewidth=0, label=name) for name, alpha in BANDS.values()]
+    handles += [
+        Patch(color=style.BLUE, alpha=alpha, linewidth=0, label=name)
+        for name, alpha in BANDS.values()
+    ]
     handles += [Line2D([], [], label=name, **OTHER_TYPES[name][2]) for name in shares.columns]
-    ncols = style.legend_columns([str(handle.get_label()) for handle in handles], figure.get_figwidth())
+    ncols = style.legend_columns(
+        [str(handle.get_label()) for handle in handles], figure.get_figwidth()
+    )
     figure.legend(handles=handles, loc="outside upper center", ncols=ncols)
     return figure
 
 
 def other_shares(path_types: pd.DataFrame) -> pd.DataFrame:
-    """Share of tokens, by group and iteration, of each of OTHER_TYPES that occurs; empty if all tokens converge."""
+    """Share of tokens, by group and iteration, of each of OTHER_TYPES that occurs; empty if all
+    tokens converge.
+    """
     columns = {}
     for name, (path_type, belongs, _) in OTHER_TYPES.items():
-        found = path_types["share"].where((path_types["path_type"] == path_type) & belongs(path_types["period"]), 0.0)
+        found = path_types["share"].where(
+            (path_types["path_type"] == path_type) & belongs(path_types["period"]), 0.0
+        )
         columns[name] = found.groupby([path_types["group"], path_types["iteration"]]).sum()
     shares = pd.DataFrame(columns)
     return shares.loc[:, (shares > 0).any()]
 
 
 def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> None:
-    """Title each column with its group and the least share of tokens that converge at a checkpoint."""
+    """Title each column with its group and the least share of tokens that converge at a
+    checkpoint.
+    """
     style.title_groups(panels, groups)
-    converging = path_types[path_types["path_type"] == "converging"].groupby(["group", "iteration"])["share"].sum()
-    shares = converging.unstack().reindex(index=groups, columns=path_types["iteration"].unique()).fillna(0.0)
+    converging = (
+        path_types[path_types["path_type"] == "converging"]
+        .groupby(["group", "iteration"])["share"]
+        .sum()
+    )
+    shares = (
+        converging.unstack()
+        .reindex(index=groups, columns=path_types["iteration"].unique())
+        .fillna(0.0)
+    )
     least = "" if shares.shape[1] == 1 else "at least "
     for axes, share in zip(panels, shares.min(axis="columns"), strict=True):
         tokens = "all" if share > 1 - 1e-9 else f"{least}{min(100 * share, 99.9):.3g} %"
         axes.set_title(f"{axes.get_title()}, {tokens} converge")
 
 
-# --- path independence -------------------------------------------------------------------------------------------
+# --- path independence ----------------------------------------------------------------------------
 
 FLOOR_EPS = 16  # a value below 16 eps is mostly rounding error
 ROUNDING: style.Look = {"color": "0.88", "linewidth": 0, "zorder": 0}
@@ -147,9 +189,14 @@ EFFECTS = {
 
 @job_files(reads="independence", writes="path_independence")
 def run_independence(job: StudyJob) -> None:
-    """Write the table "path_independence"; the mean of `agreement` is the share of equal predictions."""
+    """Write the table "path_independence"; the mean of `agreement` is the share of equal
+    predictions.
+    """
     paths = job.files["independence"]
-    job.write("path_independence", statistics(paths, job.config.run, "token_independence", "path_independence"))
+    job.write(
+        "path_independence",
+        statistics(paths, job.config.run, "token_independence", "path_independence"),
+    )
 
 
 def independence_sentence(table: pd.DataFrame) -> str:
@@ -157,44 +204,62 @@ def independence_sentence(table: pd.DataFrame) -> str:
     rows = last.set_index("measure")
     distance, agreement = rows.loc["distance_relative", "q50"], rows.loc["agreement", "mean"]
     return (
-        f"At the last checkpoint, noise varied in all groups: median relative distance {distance:.2g}, "
+        f"At the last checkpoint, noise varied in all groups: median relative distance"
+        f" {distance:.2g}, "
         f"another prediction for {100 * (1 - agreement):.2g} % of the tokens."
     )
 
 
 @style.look()
-def draw_path_independence(path_independence: pd.DataFrame, *, dtype: str, context: style.FigureContext) -> Figure:
-    """Distance of last states, KL and changed predictions over the checkpoints, one line per varied group.
+def draw_path_independence(
+    path_independence: pd.DataFrame, *, dtype: str, context: style.FigureContext
+) -> Figure:
+    """Distance of last states, KL and changed predictions over the checkpoints, one line per varied
+    group.
 
-    Lines are medians over tokens and draws with bands of nine tenths, for the predictions shares. The grey range holds
-    rounding errors of the measurement's `dtype`; smaller values are drawn at its edge. Raises InputError for a model
-    without looped groups.
+    Lines are medians over tokens and draws with bands of nine tenths, for the predictions shares.
+    The grey range holds rounding errors of the measurement's `dtype`; smaller values are drawn at
+    its edge. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_independence, "path independence")
     floor = FLOOR_EPS * float(np.finfo(dtype).eps)
     figure = style.new_figure(style.DOUBLE, 2.6, context)
     panels = figure.subplots(1, len(EFFECTS))
     looks = style.group_styles(groups)
-    for number, (axes, (measure, (title, label))) in enumerate(zip(panels, EFFECTS.items(), strict=True), start=1):
+    for number, (axes, (measure, (title, label))) in enumerate(
+        zip(panels, EFFECTS.items(), strict=True), start=1
+    ):
         of_measure = path_independence[path_independence["measure"] == measure]
         _draw_measure(axes, of_measure, looks, floor, context)
         style.name_panel(axes, number, title, label)
     panels[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     panels[-1].set_ylim(bottom=0)
-    names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]
+    names = [
+        "all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups
+    ]
     handles: dict[str, Artist] = dict(zip(names, panels[0].get_lines(), strict=True))
     if panels[0].get_ylim()[0] < floor:
         handles[f"rounding errors, below {style.power_name(floor)}"] = Patch(**ROUNDING)
     figure.legend(
-        handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles), title="noise varied in"
+        handles.values(),
+        handles.keys(),
+        loc="outside upper center",
+        ncols=len(handles),
+        title="noise varied in",
     )
     return figure
 
 
 def _draw_measure(
-    axes: Axes, of_measure: pd.DataFrame, looks: dict[str, dict], floor: float, context: style.FigureContext
+    axes: Axes,
+    of_measure: pd.DataFrame,
+    looks: dict[str, dict],
+    floor: float,
+    context: style.FigureContext,
 ) -> None:
-    """One line per varied group over the checkpoints: a median with a band of nine tenths, or a share."""
+    """One line per varied group over the checkpoints: a median with a band of nine tenths, or a
+    share.
+    """
     iterations = sorted(of_measure["iteration"].unique())
     places = style.scale_iterations(axes, iterations, context)
     for group, look in looks.items():

@@ -1,8 +1,9 @@
-"""Path independence: whether a loop ends at the same state from every initial state that its noise gives it.
+"""Path independence: whether a loop ends at the same state from every initial state that its noise
+gives it.
 
-Geiping et al. (2025) hope for it and show it in pictures. Here the same text is run under several draws of the
-noise. They vary in one group at a time, which separates the effect of a group's initial state from the effect of
-what earlier groups pass on, and in all groups at once.
+Geiping et al. (2025) hope for it and show it in pictures. Here the same text is run under several
+draws of the noise. They vary in one group at a time, which separates the effect of a group's
+initial state from the effect of what earlier groups pass on, and in all groups at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,12 +37,14 @@ def run(job: CheckpointJob) -> None:
                 append(columns)
 
 
-def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draws: int) -> Iterator[Columns]:
-    """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at a time, each against
-    the run's own noise.
+def measure_batch(
+    checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draws: int
+) -> Iterator[Columns]:
+    """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at
+    a time, each against the run's own noise.
 
-    The distance is between the last states x^K of the varied group; of the last group if all are varied, which is not
-    measured again for a model with one group.
+    The distance is between the last states x^K of the varied group; of the last group if all are
+    varied, which is not measured again for a model with one group.
     """
     model, labels = checkpoint.model, checkpoint.model.config.group_labels
     if not labels:
@@ -75,7 +78,9 @@ def compare(state: Tensor, other: Tensor, log_p: Tensor, log_q: Tensor) -> Colum
     return {name: flat(values) for name, values in compared.items()}
 
 
-def final_states(model: LoopedModel, tokens: Tensor, loops: int, noise: Noise) -> tuple[list[Tensor], Tensor]:
+def final_states(
+    model: LoopedModel, tokens: Tensor, loops: int, noise: Noise
+) -> tuple[list[Tensor], Tensor]:
     """x^K (B, T, C) of every group, and the log-probabilities (B, T, V) of the next token."""
     states = []
     for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):

@@ -1,4 +1,6 @@
-"""Types of the paths of tokens, and path independence: results/path_types.pdf and path_independence.pdf."""
+"""Types of the paths of tokens, and path independence: results/path_types.pdf and
+path_independence.pdf.
+"""
 
 from twoscale.figures.catalogue import Figure, table
 from twoscale.tables import STATISTICS, Column
@@ -19,7 +21,8 @@ TABLES: dict[str, dict[str, Column]] = {
         distance_relative=("float32", "distance divided by the norm of this state"),
         kl=(
             "float32",
-            "KL divergence in nats from the prediction with the run's noise to the prediction with the draw",
+            "KL divergence in nats from the prediction with the run's noise to the prediction"
+            " with the draw",
         ),
         agreement=("float32", "1 if both predictions have the same most likely token, otherwise 0"),
     ),

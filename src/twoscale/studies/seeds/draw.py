@@ -1,4 +1,6 @@
-"""The verdicts under each seed and over all seeds: the table "seeds", results/seeds.md and the figure."""
+"""The verdicts under each seed and over all seeds: the table "seeds", results/seeds.md and the
+figure.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +33,10 @@ def run(job: StudyJob) -> None:
     values = {"max_loops": config.max_loops, "warmup": config.warmup_iterations}
     values |= {"seed": config.seed, "published": config.published}
     files = zip(*(job.files[name] for name in tables.CLAIM_TABLES), strict=True)
-    found = [Evidence.read(dict(zip(tables.CLAIM_TABLES, paths, strict=True)), **values) for paths in files]
+    found = [
+        Evidence.read(dict(zip(tables.CLAIM_TABLES, paths, strict=True)), **values)
+        for paths in files
+    ]
     verdicts = seeds.verdicts(dict(zip(config.seeds, found, strict=True)))
     scales = Scales.of(config.scales).with_run(seeds=len(config.seeds))
     frame = seeds.table(verdicts, config.run, config.seeds, scales.mark)
@@ -39,21 +44,32 @@ def run(job: StudyJob) -> None:
     job.write_text("page", page(verdicts, config.run, config.text, config.seeds, scales))
 
 
-# --- page -----------------------------------------------------------------------------------------------------------
+# --- page -----------------------------------------------------------------------------------------
 
 
 def page(
-    verdicts: Sequence[SeedVerdict], run: str, text: str, named: Sequence[int], scales: Scales | None = None
+    verdicts: Sequence[SeedVerdict],
+    run: str,
+    text: str,
+    named: Sequence[int],
+    scales: Scales | None = None,
 ) -> str:
-    """Markdown of the verdicts under each seed and over all of them; `named` are the seeds in their order."""
+    """Markdown of the verdicts under each seed and over all of them; `named` are the seeds in their
+    order.
+    """
     frame = seeds.table(verdicts, run, named, scales.mark if scales else "")
-    cells = {verdict.claim.number: [_cells(finding) for finding in verdict.findings] for verdict in verdicts}
+    cells = {
+        verdict.claim.number: [_cells(finding) for finding in verdict.findings]
+        for verdict in verdicts
+    }
     values = _summary(frame, text, scales) | {"verdicts": verdicts, "named": named, "cells": cells}
     return render("studies/seeds/seeds.md.j2", **values)
 
 
 def summary(frame: pd.DataFrame, text: str, scales: Scales | None = None) -> str:
-    """The first part of the page: how to read it, the scale, and how many seeds have each verdict."""
+    """The first part of the page: how to read it, the scale, and how many seeds have each
+    verdict.
+    """
     return render("studies/seeds/seeds.md.j2", **_summary(frame, text, scales), verdicts=[])
 
 
@@ -67,23 +83,62 @@ def _summary(frame: pd.DataFrame, text: str, scales: Scales | None) -> dict[str,
     rows = []
     for claim, own in whole.groupby("claim"):
         each = (verdicts := own.set_index("seed")["verdict"]).drop(MEAN)
-        counts = ["" if (each == NOT_ASKED).any() else (each == name).sum() for name in (HOLDS, FAILS, OPEN)]
-        rows.append((claim, titles.get(claim, ""), *counts, f"**{marked(verdicts[MEAN], own['scale'].iloc[0])}**"))
-    shown = {"run": frame["run"].iloc[0], "text": text, "seeds": named, "scale": scale_table(scales), "counts": rows}
-    header = ("claim", "in short", *(f"seeds: {verdict}" for verdict in (HOLDS, FAILS, OPEN)), "mean over seeds")
-    return shown | {"reach": reach, "low": low, "high": high, "few": len(named) < FEW_SEEDS, "header": header}
+        counts = [
+            "" if (each == NOT_ASKED).any() else (each == name).sum()
+            for name in (HOLDS, FAILS, OPEN)
+        ]
+        rows.append(
+            (
+                claim,
+                titles.get(claim, ""),
+                *counts,
+                f"**{marked(verdicts[MEAN], own['scale'].iloc[0])}**",
+            )
+        )
+    shown = {
+        "run": frame["run"].iloc[0],
+        "text": text,
+        "seeds": named,
+        "scale": scale_table(scales),
+        "counts": rows,
+    }
+    header = (
+        "claim",
+        "in short",
+        *(f"seeds: {verdict}" for verdict in (HOLDS, FAILS, OPEN)),
+        "mean over seeds",
+    )
+    return shown | {
+        "reach": reach,
+        "low": low,
+        "high": high,
+        "few": len(named) < FEW_SEEDS,
+        "header": header,
+    }
 
 
 def _cells(finding: SeedFinding) -> tuple[str, ...]:
     """The row of a finding."""
     mean, ratio = finding.mean, finding.mean.estimate.is_ratio
     spreads = (
-        "" if np.isnan(value) else f"{100 * value:.2g} %" if ratio else f"{value:.2g}"  # of logarithms for ratios
+        ""
+        if np.isnan(value)
+        else f"{100 * value:.2g} %"
+        if ratio
+        else f"{value:.2g}"  # of logarithms for ratios
         for value in (finding.deviation, finding.document_error)
     )
     bounds = mean.bounds or "(for comparison)"
     of_seeds = (_cell(found.estimate) for found in finding.of_seeds)
-    return (mean.scope, mean.quantity, *of_seeds, *spreads, _cell(mean.estimate), bounds, mean.verdict)
+    return (
+        mean.scope,
+        mean.quantity,
+        *of_seeds,
+        *spreads,
+        _cell(mean.estimate),
+        bounds,
+        mean.verdict,
+    )
 
 
 def _cell(estimate: Estimate) -> str:
@@ -91,7 +146,7 @@ def _cell(estimate: Estimate) -> str:
     return "–" if np.isnan(estimate.value) else f"{estimated(estimate)} ({interval(estimate)})"
 
 
-# --- figure ---------------------------------------------------------------------------------------------------------
+# --- figure ---------------------------------------------------------------------------------------
 
 # Verdict -> colour and sign of its cell; the others have a dash.
 CELLS = {HOLDS: (style.GREEN, "✓"), FAILS: (style.ORANGE, "✗"), OPEN: ("0.75", "?")}
@@ -103,10 +158,11 @@ EQUAL: style.Look = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1,
 
 @style.look()
 def draw_seeds(seeds: pd.DataFrame, *, context: style.FigureContext) -> Figure:
-    """(i) The verdict on each claim under each seed and over seeds. (ii) Each quantity of the claims as a point.
+    """(i) The verdict on each claim under each seed and over seeds. (ii) Each quantity of the
+    claims as a point.
 
-    In (ii) the standard deviation between seeds is against the standard error that is due to the documents, each pair
-    in the unit of its quantity; filled points count for a verdict.
+    In (ii) the standard deviation between seeds is against the standard error that is due to the
+    documents, each pair in the unit of its quantity; filled points count for a verdict.
     """
     style.check_rows("seeds", seeds)
     figure = style.new_figure(style.DOUBLE, 3.7, context)
@@ -126,7 +182,9 @@ def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
             axes.scatter(place, row, s=105, marker="s", color=colour, linewidth=0)
             axes.text(place, row, sign, ha="center", va="center_baseline")
     titles = {claim.number: claim.title for claim in CLAIMS}
-    axes.set_yticks(range(len(cells)), [f"{titles.get(claim, 'claim')}  {claim}" for claim in cells.index])
+    axes.set_yticks(
+        range(len(cells)), [f"{titles.get(claim, 'claim')}  {claim}" for claim in cells.index]
+    )
     axes.set_xticks(places, ["over\nseeds" if seed == MEAN else seed for seed in cells.columns])
     axes.set_xlim(-0.6, places[-1] + 0.6)
     axes.set_ylim(len(cells) - 0.4, -0.6)
@@ -140,7 +198,9 @@ def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
     spread = ["deviation", "document_error"]
-    known = rows.dropna(subset=spread).drop_duplicates(["scope", "quantity", *spread])  # claims share some
+    known = rows.dropna(subset=spread).drop_duplicates(
+        ["scope", "quantity", *spread]
+    )  # claims share some
     known = known[(known["deviation"] > 0) & (known["document_error"] > 0)]
     marks = {}
     for (kind, claims), looks in zip(KINDS.items(), style.series_styles(len(KINDS)), strict=True):
@@ -148,7 +208,13 @@ def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
         of_kind = known[known["claim"].isin(claims)]
         for counts, points in of_kind.groupby(of_kind["bounds"] != ""):
             filled: style.Look = {} if counts else {"markerfacecolor": "white"}
-            axes.plot(points["document_error"], points["deviation"], **marks[kind], **filled, markeredgewidth=0.8)
+            axes.plot(
+                points["document_error"],
+                points["deviation"],
+                **marks[kind],
+                **filled,
+                markeredgewidth=0.8,
+            )
     axes.set_xscale("log")
     axes.set_yscale("log")
     # the same range on both axes, so that the diagonal is where the spreads are equal

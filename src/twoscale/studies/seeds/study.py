@@ -4,19 +4,37 @@ from twoscale.figures.catalogue import Figure, table
 from twoscale.tables import table as columns
 
 TABLES = {
-    # The claims over seeds: one row per measured quantity and seed, and one per quantity for the mean over seeds; the
-    # last rows of a claim, scope "all", are the verdicts on the claim.
+    # The claims over seeds: one row per measured quantity and seed, and one per quantity for the
+    # mean over seeds; the last rows of a claim, scope "all", are the verdicts on the claim.
     "seeds": columns(
-        "run claim scope quantity seed value low high deviation document_error bounds verdict reason scale",
+        "run claim scope quantity seed value low high deviation document_error bounds verdict"
+        " reason scale",
         quantity=("string", "measured quantity"),
         seed=("string", 'seed of the run, or "mean" over all seeds, geometric for ratios'),
         value=("float64", "infinite if a length is not reached; null if nothing was measured"),
-        low=("float64", "95 % interval: for a seed, over documents or prompts; for the mean, over documents and seeds"),
+        low=(
+            "float64",
+            "95 % interval: for a seed, over documents or prompts; for the mean, over documents"
+            " and seeds",
+        ),
         high=("float64", "upper end of the interval"),
-        deviation=("float64", "in the row of the mean: standard deviation between seeds, of logarithms for ratios"),
-        document_error=("float64", "in the row of the mean: standard error over the documents under one seed"),
-        verdict=("string", 'holds, does not hold, cannot be judged, not asked, or "per run" for means of times'),
-        scale=("string", "small scale: less than half of the paper's training tokens or parameters; otherwise empty"),
+        deviation=(
+            "float64",
+            "in the row of the mean: standard deviation between seeds, of logarithms for ratios",
+        ),
+        document_error=(
+            "float64",
+            "in the row of the mean: standard error over the documents under one seed",
+        ),
+        verdict=(
+            "string",
+            'holds, does not hold, cannot be judged, not asked, or "per run" for means of times',
+        ),
+        scale=(
+            "string",
+            "small scale: less than half of the paper's training tokens or parameters; otherwise"
+            " empty",
+        ),
     ),
 }
 FIGURES = (

@@ -1,14 +1,15 @@
 """The spectrum of a loop at its fixed point, with the paths of tokens: the table "token_spectrum".
 
-A group's loop runs until the update of every token is under the rounding floor. Its input is as in the table
-"trajectories": the groups before it pass on their states after trajectories.loops loop steps. A group sees keys and
-values of its own layers only, all of the same loop step. Everything is in float64. Fresh noise per loop step
-(model.loop_noise) is left out, because a loop with noise has no fixed point.
+A group's loop runs until the update of every token is under the rounding floor. Its input is as in
+the table "trajectories": the groups before it pass on their states after trajectories.loops loop
+steps. A group sees keys and values of its own layers only, all of the same loop step. Everything is
+in float64. Fresh noise per loop step (model.loop_noise) is left out, because a loop with noise has
+no fixed point.
 
-The Jacobian of a loop step over a text of T tokens is block lower triangular, because attention is causal. Its
-eigenvalues are the eigenvalues of the T blocks on its diagonal, C × C each: the derivative of a token's next state by
-its state, its keys and values included, with the keys and values of all earlier tokens held. They are computed at the
-last loop step of the exact sequences.
+The Jacobian of a loop step over a text of T tokens is block lower triangular, because attention is
+causal. Its eigenvalues are the eigenvalues of the T blocks on its diagonal, C × C each: the
+derivative of a token's next state by its state, its keys and values included, with the keys and
+values of all earlier tokens held. They are computed at the last loop step of the exact sequences.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -24,11 +25,24 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import vectors
-from twoscale.dynamics.arnoldi import TOLERANCE, LoopStepMap, arnoldi, check_precision, start_vectors
+from twoscale.dynamics.arnoldi import (
+    TOLERANCE,
+    LoopStepMap,
+    arnoldi,
+    check_precision,
+    start_vectors,
+)
 from twoscale.dynamics.states import Columns, batches, flat, token_keys
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
-from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, any_weight, run_stages
+from twoscale.model.interface import (
+    Attend,
+    AttendAt,
+    CausalAttention,
+    LoopedModel,
+    any_weight,
+    run_stages,
+)
 
 if TYPE_CHECKING:
     from twoscale.studies.spectrum.config import SpectrumConfig
@@ -49,13 +63,15 @@ def run(job: CheckpointJob) -> None:
     measure(checkpoint, held_out, set(exact.sequences), loops, job.file("spectrum"))
 
 
-# --- loops to their fixed points -------------------------------------------------------------------------------
+# --- loops to their fixed points ------------------------------------------------------------------
 
 
 class LatePath:
-    """Collects the last updates of each token (...) that rounding does not decide, while a loop runs.
+    """Collects the last updates of each token (...) that rounding does not decide, while a loop
+    runs.
 
-    A token's window ends for good with its first update under `MARGIN` rounding floors. Only the window is in memory.
+    A token's window ends for good with its first update under `MARGIN` rounding floors. Only the
+    window is in memory.
     """
 
     def __init__(self, window: int, x0: Tensor) -> None:
@@ -63,7 +79,9 @@ class LatePath:
         self.updates = x0.new_zeros(window, *x0.shape)
         # updates before the end of the window, (...); those beyond W have been dropped
         self.count = torch.zeros(x0.shape[:-1], dtype=torch.int64, device=x0.device)
-        self.is_open = torch.ones_like(self.count, dtype=torch.bool)  # whether the window has not ended
+        self.is_open = torch.ones_like(
+            self.count, dtype=torch.bool
+        )  # whether the window has not ended
         self.converged = ~self.is_open  # whether the latest update is under the rounding floor
 
     def add(self, before: Tensor, after: Tensor) -> None:
@@ -99,12 +117,15 @@ class Converged:
     state: Tensor  # the last one, (B, T, C)
     last: int  # index of the last loop step
     late: LatePath
-    # loop steps until the update was under the rounding floor for the token and all earlier ones, int64 (B, T); or -1
+    # loop steps until the update was under the rounding floor for the token and all earlier ones,
+    # int64 (B, T); or -1
     steps: Tensor
 
 
 class Loops:
-    """Loops of one model, in float64, that run to their fixed points; a state is passed on after `loops` loop steps."""
+    """Loops of one model, in float64, that run to their fixed points; a state is passed on after
+    `loops` loop steps.
+    """
 
     def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
         check_precision(any_weight(model))
@@ -126,13 +147,15 @@ class Loops:
         return Converged(injected, passed, state, k, late, steps)
 
 
-# --- diagonal blocks -------------------------------------------------------------------------------------------
+# --- diagonal blocks ------------------------------------------------------------------------------
 
 
 def diagonal_blocks(
     model: LoopedModel, group: int, k: int, states: Tensor, injected: Tensor, tokens: Tensor
 ) -> Iterator[LoopStepMap]:
-    """The diagonal blocks of all `tokens` (B, T) of each sequence, at the states (B, T, C) before loop step k."""
+    """The diagonal blocks of all `tokens` (B, T) of each sequence, at the states (B, T, C) before
+    loop step k.
+    """
     found: dict[int, tuple[Tensor, Tensor]] = {}
     causal = CausalAttention.of(tokens)
 
@@ -150,16 +173,24 @@ def diagonal_blocks(
         yield LoopStepMap(partial(step, its_input=its_input, attend=attend), of_sequence)
 
 
-def attend_held(held: Mapping[int, tuple[Tensor, Tensor]], positions: Tensor, tokens: Tensor) -> Attend:
-    """Attention of `tokens` at `positions` (N,) to held keys and values (T, G, D) before them, and to their own."""
+def attend_held(
+    held: Mapping[int, tuple[Tensor, Tensor]], positions: Tensor, tokens: Tensor
+) -> Attend:
+    """Attention of `tokens` at `positions` (N,) to held keys and values (T, G, D) before them, and
+    to their own.
+    """
     length = len(next(iter(held.values()))[0])
-    is_hidden = torch.arange(length, device=positions.device) >= positions[:, None, None]  # (N, 1, T)
+    is_hidden = (
+        torch.arange(length, device=positions.device) >= positions[:, None, None]
+    )  # (N, 1, T)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads = q.shape[-2] // k.shape[-2]
         own_k, own_v, keys, values = (z.repeat_interleave(heads, -2) for z in (k, v, *held[layer]))
         earlier = torch.einsum("nhd,thd->nht", q, keys).masked_fill(is_hidden, -torch.inf)
-        scores = torch.cat([earlier, (q * own_k).sum(-1, keepdim=True)], dim=-1) * q.shape[-1] ** -0.5
+        scores = (
+            torch.cat([earlier, (q * own_k).sum(-1, keepdim=True)], dim=-1) * q.shape[-1] ** -0.5
+        )
         weights = scores.softmax(-1)
         return torch.einsum("nht,thd->nhd", weights[..., :-1], values) + weights[..., -1:] * own_v
 
@@ -169,8 +200,8 @@ def attend_held(held: Mapping[int, tuple[Tensor, Tensor]], positions: Tensor, to
 def leading(blocks: LoopStepMap, dense_size: int) -> tuple[Tensor, Tensor]:
     """Modulus and angle in 0 … π of the eigenvalue of largest modulus of each block, (N,) each.
 
-    Up to a hidden size of `dense_size` from the dense blocks, beyond by Arnoldi's method. An eigenvalue that has not
-    converged then is NaN.
+    Up to a hidden size of `dense_size` from the dense blocks, beyond by Arnoldi's method. An
+    eigenvalue that has not converged then is NaN.
     """
     if blocks.state.shape[-1] <= dense_size:
         values, _ = torch.linalg.eig(blocks.dense())
@@ -182,7 +213,9 @@ def leading(blocks: LoopStepMap, dense_size: int) -> tuple[Tensor, Tensor]:
 
 
 def inherit(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest modulus at this position or before, its angle and its position, the first of equals: (B, T) each."""
+    """The largest modulus at this position or before, its angle and its position, the first of
+    equals: (B, T) each.
+    """
     largest = modulus.cummax(-1).values
     is_new = torch.ones_like(modulus, dtype=torch.bool)
     is_new[:, 1:] = modulus[:, 1:] > largest[:, :-1]
@@ -191,13 +224,19 @@ def inherit(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return largest, angle.gather(-1, source), source
 
 
-# --- the table -------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def measure(checkpoint: LoadedCheckpoint, held_out: HeldOut, exact: Collection[int], loops: Loops, path: Path) -> None:
-    """Write the table "token_spectrum" of a checkpoint, one batch in memory at a time; `exact` numbers the sequences
-    whose diagonal blocks are computed.
+def measure(
+    checkpoint: LoadedCheckpoint,
+    held_out: HeldOut,
+    exact: Collection[int],
+    loops: Loops,
+    path: Path,
+) -> None:
+    """Write the table "token_spectrum" of a checkpoint, one batch in memory at a time; `exact`
+    numbers the sequences whose diagonal blocks are computed.
     """
     with tables.writing("token_spectrum", path) as append:
         for batch in batches(checkpoint, held_out, loops.config.batch_size, "spectrum"):
@@ -205,7 +244,9 @@ def measure(checkpoint: LoadedCheckpoint, held_out: HeldOut, exact: Collection[i
                 append(columns)
 
 
-def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collection[int], loops: Loops) -> list[Columns]:
+def measure_batch(
+    checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collection[int], loops: Loops
+) -> list[Columns]:
     """Rows of the table "token_spectrum" for B held-out sequences, group by group."""
     model, tokens = checkpoint.model, batch.inputs.to(checkpoint.device)
     noise, attend = checkpoint.noise(batch.sequences), CausalAttention.of(tokens)
@@ -214,7 +255,9 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collectio
     def group(index: int, entered: Tensor) -> Tensor:
         converged = loops.converge(index, entered, model.init_state(index, entered, noise), attend)
         label = {"group": np.full(batch.inputs.numel(), model.config.group_labels[index])}
-        columns = _columns(loops, index, converged, tokens, [number in exact for number in batch.sequences])
+        columns = _columns(
+            loops, index, converged, tokens, [number in exact for number in batch.sequences]
+        )
         found.append(token_keys(checkpoint.iteration, batch) | label | columns)
         return model.finish(index, converged.passed)
 
@@ -223,7 +266,9 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collectio
     return found
 
 
-def _columns(loops: Loops, group: int, converged: Converged, tokens: Tensor, is_exact: list[bool]) -> Columns:
+def _columns(
+    loops: Loops, group: int, converged: Converged, tokens: Tensor, is_exact: list[bool]
+) -> Columns:
     """Columns of one group of a batch of B sequences: (B * T,) each."""
     has_fixed_point = converged.steps >= 0  # (B, T)
     values = converged.late.summary()
@@ -231,8 +276,12 @@ def _columns(loops: Loops, group: int, converged: Converged, tokens: Tensor, is_
     source = torch.full_like(converged.steps, -1)
     if sequences := [b for b, exact in enumerate(is_exact) if exact]:
         states, injected = converged.state[sequences], converged.injected[sequences]
-        blocks = diagonal_blocks(loops.model, group, converged.last, states, injected, tokens[sequences])
-        own = zip(*(leading(of_sequence, loops.config.dense_size) for of_sequence in blocks), strict=True)
+        blocks = diagonal_blocks(
+            loops.model, group, converged.last, states, injected, tokens[sequences]
+        )
+        own = zip(
+            *(leading(of_sequence, loops.config.dense_size) for of_sequence in blocks), strict=True
+        )
         modulus, angle = map(torch.stack, own)  # (S, T) each
         prefix_modulus, prefix_angle, its_source = inherit(modulus, angle)
         known = has_fixed_point[sequences]

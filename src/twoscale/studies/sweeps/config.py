@@ -26,7 +26,9 @@ STATE_INIT = key(("noise", "input"), "Values of model.state_init.")
 
 
 class VariantsConfig(Section):
-    """Choices that the paper leaves open. `snakemake variants` trains the model with every combination of them."""
+    """Choices that the paper leaves open. `snakemake variants` trains the model with every
+    combination of them.
+    """
 
     sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
     adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
@@ -39,8 +41,8 @@ class VariantsConfig(Section):
 
 
 class AdapterInitConfig(Section):
-    """Adapter initialisations. `snakemake adapter_init` trains the model from each of them, with each initial state
-    and norm position.
+    """Adapter initialisations. `snakemake adapter_init` trains the model from each of them, with
+    each initial state and norm position.
     """
 
     shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
@@ -51,7 +53,8 @@ class AdapterInitConfig(Section):
     sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
     # early checkpoints: the question is also when the angles are where the paper has them
     overrides: dict[str, Any] = key(
-        _trained(5000, [500, 1000, 2000]), "Config sections for these runs, which override all other layers."
+        _trained(5000, [500, 1000, 2000]),
+        "Config sections for these runs, which override all other layers.",
     )
 
     def check_keys(self) -> None:
@@ -60,16 +63,21 @@ class AdapterInitConfig(Section):
 
 
 class BaselinesConfig(Section):
-    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per token as the looped
-    model. `snakemake baselines` trains them on the same batches with every seed and compares the held-out
-    cross-entropy.
+    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per
+    token as the looped model. `snakemake baselines` trains them on the same batches with every seed
+    and compares the held-out cross-entropy.
     """
 
     overrides: dict[str, Any] = key(
         {},
-        "Config sections for these runs, which override all other layers. If any are given, the looped model is "
+        "Config sections for these runs, which override all other layers. If any are given, the"
+        " looped model is "
         "trained again with them; otherwise the run itself is used.",
     )
 
 
-SECTIONS = {"adapter_init": AdapterInitConfig, "baselines": BaselinesConfig, "variants": VariantsConfig}
+SECTIONS = {
+    "adapter_init": AdapterInitConfig,
+    "baselines": BaselinesConfig,
+    "variants": VariantsConfig,
+}

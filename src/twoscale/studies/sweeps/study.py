@@ -1,10 +1,12 @@
-"""Sweeps: the model trained again under other choices, as variants of the paper, adapter initialisations and baselines.
+"""Sweeps: the model trained again under other choices, as variants of the paper, adapter
+initialisations and baselines.
 
-The baselines have no loops. Of the same parameters: as many layers, each applied once, and an MLP that is wider by the
-parameters of the projections. Of the same FLOPs: more layers of the same size, so that a training pass costs as much
-per token as that of the looped model at its mean loop count. Saunshi et al. (2025, arXiv 2502.17416) compare a k-layer
-model that is looped L times with these two, k and k L layers. All see the same tokens, so equal FLOPs per token are
-equal FLOPs of training.
+The baselines have no loops. Of the same parameters: as many layers, each applied once, and an MLP
+that is wider by the parameters of the projections. Of the same FLOPs: more layers of the same size,
+so that a training pass costs as much per token as that of the looped model at its mean loop count.
+Saunshi et al. (2025, arXiv 2502.17416) compare a k-layer model that is looped L times with these
+two, k and k L layers. All see the same tokens, so equal FLOPs per token are equal FLOPs of
+training.
 """
 
 from itertools import product
@@ -30,73 +32,118 @@ LOOPED, UNTRAINED = "looped", "untrained"
 
 def runs(selected: "Config") -> dict[str, dict[str, Any]]:
     """Sweep -> name of a run -> overrides."""
-    keys = ("sandwich", "adapter_init", "state_init")  # a variant has the name <sandwich>-<adapter_init>-<state_init>
+    keys = (
+        "sandwich",
+        "adapter_init",
+        "state_init",
+    )  # a variant has the name <sandwich>-<adapter_init>-<state_init>
     combinations = product(*(getattr(selected.variants, key) for key in keys))
     variants = {"-".join(values): {"model": model_keys(keys, values)} for values in combinations}
-    return {"adapter_init": _starts(selected), "baselines": _baselines(selected), "variants": variants}
+    return {
+        "adapter_init": _starts(selected),
+        "baselines": _baselines(selected),
+        "variants": variants,
+    }
 
 
 def _starts(selected: "Config") -> dict[str, Any]:
-    """Name <share or random>-<state_init>-<sandwich> -> overrides; none for a model without a projection."""
+    """Name <share or random>-<state_init>-<sandwich> -> overrides; none for a model without a
+    projection.
+    """
     if selected.model.injection != "projection":
         return {}
     sweep, keys = selected.adapter_init, ("adapter_init", "adapter_share", "state_init", "sandwich")
     starts = [("blend", share) for share in sweep.shares] + [("random", HALF)] * sweep.random
     return {
-        f"{init_name(*start)}-{state_init}-{sandwich}": {"model": model_keys(keys, (*start, state_init, sandwich))}
+        f"{init_name(*start)}-{state_init}-{sandwich}": {
+            "model": model_keys(keys, (*start, state_init, sandwich))
+        }
         for start, state_init, sandwich in product(starts, sweep.state_init, sweep.sandwich)
     }
 
 
 def _baselines(selected: "Config") -> dict[str, Any]:
-    """Name -> overrides, also of the looped model if the sweep has overrides; none for a run without looped groups."""
+    """Name -> overrides, also of the looped model if the sweep has overrides; none for a run
+    without looped groups.
+    """
     values = complete(selected)
     del values["model"]["vocab_size"]  # follows from the tokenizer
     config = checked(merge(values, selected.baselines.overrides))
     if not config.model.groups:
         return {}
-    unlooped = {"groups": [], "loop_norm": False}  # loop_norm is the final norm of a looped last layer
-    model, train = config.model.model_copy(update=unlooped), config.train.model_copy(update={"exit_gate": None})
-    # the width of the MLP and the number of layers at which parameters and training FLOPs per token are nearest
-    each = parameters(model.model_copy(update={"mlp_size": model.mlp_width + 1})) - parameters(model)
+    unlooped = {
+        "groups": [],
+        "loop_norm": False,
+    }  # loop_norm is the final norm of a looped last layer
+    model, train = (
+        config.model.model_copy(update=unlooped),
+        config.train.model_copy(update={"exit_gate": None}),
+    )
+    # the width of the MLP and the number of layers at which parameters and training FLOPs per token
+    # are nearest
+    each = parameters(model.model_copy(update={"mlp_size": model.mlp_width + 1})) - parameters(
+        model
+    )
     width = model.mlp_width + round((parameters(config.model) - parameters(model)) / each)
     try:
         one, two = (
-            mean_flops_per_token(model.model_copy(update={"num_layers": layers}), train).total for layers in (1, 2)
+            mean_flops_per_token(model.model_copy(update={"num_layers": layers}), train).total
+            for layers in (1, 2)
         )
-        layers = max(1, 1 + round((mean_flops_per_token(config.model, config.train).total - one) / (two - one)))
+        layers = max(
+            1,
+            1 + round((mean_flops_per_token(config.model, config.train).total - one) / (two - one)),
+        )
     except (OverflowError, ValueError) as error:
-        raise InputError("config key model: found infinite FLOPs per token, expected a smaller model.") from error
-    found = {"parameters": unlooped | {"mlp_size": width}, "flops": unlooped | {"num_layers": layers}}
-    gate = {} if config.train.exit_gate is None else {"train": {"exit_gate": None}}  # no loops to leave
+        raise InputError(
+            "config key model: found infinite FLOPs per token, expected a smaller model."
+        ) from error
+    found = {
+        "parameters": unlooped | {"mlp_size": width},
+        "flops": unlooped | {"num_layers": layers},
+    }
+    gate = (
+        {} if config.train.exit_gate is None else {"train": {"exit_gate": None}}
+    )  # no loops to leave
     looped: dict[str, Any] = {LOOPED: {}} if selected.baselines.overrides else {}
     return looped | {name: {"model": keys} | gate for name, keys in found.items()}
 
 
-# --- tables and figures ---------------------------------------------------------------------------------------------
+# --- tables and figures ---------------------------------------------------------------------------
 
 DIFFERENCE = "interval of the difference over"
 TABLES = {
-    # One row per (adapter initialisation, seed, checkpoint, group, measure), and the same over all seeds.
+    # One row per (adapter initialisation, seed, checkpoint, group, measure), and the same over all
+    # seeds.
     "adapter_init": columns(
         "share state_init sandwich seed iteration",
-        share=("float64", "share of the state in the adapter initialisation; null for random weights"),
+        share=(
+            "float64",
+            "share of the state in the adapter initialisation; null for random weights",
+        ),
         state_init=("string", "initial state of a loop"),
         sandwich=("string", "position of the second norm"),
         seed=("string", 'seed, or "all" for the mean over the seeds'),
         group=("string", 'looped group, or "all" for the whole model'),
         measure=("string", "late_cosine, or held_out_loss in nats per token"),
         value=("float64", "null if it cannot be measured"),
-        low=("float64", 'lower end of the 95 % interval over documents, and for "all" also over seeds'),
+        low=(
+            "float64",
+            'lower end of the 95 % interval over documents, and for "all" also over seeds',
+        ),
         high=("float64", "upper end of the interval"),
         verdict=("string", "verdict on a late cosine, by the bounds of claim 4"),
         reason=("string", "reason for the verdict, or for a missing value"),
     ),
-    # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy of the looped model
-    # at train.held_out_loops, of models without loops, and of the untrained looped model. Intervals are 95 % intervals.
+    # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy
+    # of the looped model at train.held_out_loops, of models without loops, and of the untrained
+    # looped model. Intervals are 95 % intervals.
     "baselines": columns(
         "run model seed seeds layers parameters flops iteration tokens documents ce",
-        model=("string", "looped; parameters or flops: without loops, with the same number of these; untrained"),
+        model=(
+            "string",
+            "looped; parameters or flops: without loops, with the same number of these; untrained",
+        ),
         seed=("int64", "seed; null for the mean over seeds"),
         seeds=("int32", "number of seeds that the row covers"),
         layers=("int32",),
@@ -104,7 +151,10 @@ TABLES = {
         flops=("float64", "training FLOPs per token at the mean loop count"),
         ce_low=("float64", "interval of ce over documents, lower end"),
         ce_high=("float64", "interval of ce over documents, upper end"),
-        difference=("float64", "ce minus ce of the looped model with the same seed, on the same documents"),
+        difference=(
+            "float64",
+            "ce minus ce of the looped model with the same seed, on the same documents",
+        ),
         difference_low=("float64", f"{DIFFERENCE} documents; for the mean, also over seeds"),
         difference_high=("float64", "upper end of this interval"),
         documents_low=("float64", f"{DIFFERENCE} documents alone, lower end"),
@@ -145,22 +195,31 @@ FIGURES = (
     ),
 )
 
-# --- inputs and params of its rules ----------------------------------------------------------------------------------
+# --- inputs and params of its rules ---------------------------------------------------------------
 
 
 def labels(runs: "Runs") -> list[dict[str, Any]]:
-    """Start, first state, norm and seed of each run of "adapter_init"; the share is null for random weights."""
+    """Start, first state, norm and seed of each run of "adapter_init"; the share is null for random
+    weights.
+    """
     compared = [runs[run] for run in runs.study("adapter_init")]
     return [
-        {"share": run.model.adapter_share if run.model.adapter_init == "blend" else None, "seed": run.seed}
+        {
+            "share": run.model.adapter_share if run.model.adapter_init == "blend" else None,
+            "seed": run.seed,
+        }
         | {"state_init": run.model.state_init, "sandwich": run.model.sandwich}
         for run in compared
     ]
 
 
 def compared(runs: "Runs") -> list[dict[str, Any]]:
-    """The compared models; the looped one is the selected run under every seed, unless the sweep has overrides."""
-    names = {run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")}
+    """The compared models; the looped one is the selected run under every seed, unless the sweep
+    has overrides.
+    """
+    names = {
+        run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")
+    }
     if LOOPED not in names.values():
         names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
     rows = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
@@ -177,7 +236,8 @@ def baseline_files(runs: "Runs") -> list[str]:
     """The quality of each compared model. InputError for a run without baselines."""
     if not runs.study("baselines"):
         raise InputError(
-            f"results/baselines.md: run {runs.selected} has no baselines, expected a looped model trained here."
+            f"results/baselines.md: run {runs.selected} has no baselines, expected a looped model"
+            f" trained here."
         )
     return [QUALITY.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in compared(runs)]
 
@@ -190,6 +250,10 @@ def scaling(config: "Config") -> "ScalingConfig":
 def page(runs: "Runs") -> dict[str, Any]:
     config = runs[compared(runs)[0]["run"]]
     train, model = config.train, config.model
-    sizes = {"loops": train.held_out_loops, "mean_loops": f"{model.mean_loops + 1:g}", "iterations": train.iterations}
+    sizes = {
+        "loops": train.held_out_loops,
+        "mean_loops": f"{model.mean_loops + 1:g}",
+        "iterations": train.iterations,
+    }
     sizes |= {"training_tokens": config.training_tokens}
     return {"run": runs.selected, "text": text_label(runs.config.data)} | sizes

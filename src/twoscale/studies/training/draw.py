@@ -1,4 +1,6 @@
-"""Figure of training: loss, learning rate, gradient norm and loop counts, iteration by iteration."""
+"""Figure of training: loss, learning rate, gradient norm and loop counts, iteration by
+iteration.
+"""
 
 import math
 
@@ -14,7 +16,11 @@ from twoscale.base import InputError
 from twoscale.figures import style
 
 SMOOTHED_SHARE = 1 / 50  # of the iterations, which a running mean spans, at least five
-UPPER, LOWER, MARGIN = 2.4, 1.6, 0.5  # heights in inches: the two rows, and the legend and footer around them
+UPPER, LOWER, MARGIN = (
+    2.4,
+    1.6,
+    0.5,
+)  # heights in inches: the two rows, and the legend and footer around them
 TOP_AXIS = 17  # from the top of a panel to the label of the axis there, in points
 ROUND = (1, 2, 5, 10)  # distances of ticks, times a power of ten
 SMALL = 6.5  # font size beside the panels
@@ -46,23 +52,31 @@ def draw_training(
     grad_clip: float,
     context: style.FigureContext,
 ) -> Figure:
-    """Above, loss (nats per token), learning rate and gradient norm; below, a panel of loop counts per group.
+    """Above, loss (nats per token), learning rate and gradient norm; below, a panel of loop counts
+    per group.
 
     A model without groups has only the upper row.
 
-    `mean_loops` is the parameter r of the loop sampler, whose counts have the mean r + 1; the loop steps K of `context`
-    are those of the held-out loss.
+    `mean_loops` is the parameter r of the loop sampler, whose counts have the mean r + 1; the loop
+    steps K of `context` are those of the held-out loss.
     """
     if training.empty:
-        raise InputError("table training: found no rows, expected at least one iteration for the training figure.")
+        raise InputError(
+            "table training: found no rows, expected at least one iteration for the training"
+            " figure."
+        )
     groups = list(training_loops["group"].unique())
     heights = [UPPER, LOWER] if groups else [UPPER]
     figure = Figure(figsize=(style.DOUBLE, sum(heights) + MARGIN), layout="constrained")
     # the loop counts differ between iterations, so the footer has r instead of K
-    style.write_footer(figure, context, *([f"r = {mean_loops:g} mean loop steps"] if groups else []))
+    style.write_footer(
+        figure, context, *([f"r = {mean_loops:g} mean loop steps"] if groups else [])
+    )
     rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     cells = rows[0].subgridspec(2, 2, width_ratios=(1.4, 1))
-    loss, rate, gradient = (figure.add_subplot(cells[place]) for place in (np.s_[:, 0], np.s_[0, 1], np.s_[1, 1]))
+    loss, rate, gradient = (
+        figure.add_subplot(cells[place]) for place in (np.s_[:, 0], np.s_[0, 1], np.s_[1, 1])
+    )
     _draw_loss(loss, training)
     _draw_rate(rate, training)
     _draw_gradient(gradient, training, grad_clip)
@@ -85,7 +99,10 @@ def draw_training(
 
 def sentence(table: pd.DataFrame) -> str:
     measured = table.dropna(subset="held_out_loss").iloc[-1]
-    return f"Held-out loss {measured['held_out_loss']:.3f} nats per token after {measured['iteration']:.0f} iterations."
+    return (
+        f"Held-out loss {measured['held_out_loss']:.3f} nats per token after"
+        f" {measured['iteration']:.0f} iterations."
+    )
 
 
 def window(iterations: int) -> int:
@@ -105,7 +122,9 @@ def _draw_lower_row(row: SubplotSpec, training_loops: pd.DataFrame, expected: fl
     for number, (axes, (group, rows)) in enumerate(zip(panels, by_group, strict=True), start=4):
         _draw_counts(axes, rows["iteration"], rows["loops"], expected)
         _scale_iterations(axes, rows)
-        axes.set_title(f"{style.panel_number(number)}  loop steps, group {style.group_name(group)}", loc="left")
+        axes.set_title(
+            f"{style.panel_number(number)}  loop steps, group {style.group_name(group)}", loc="left"
+        )
     panels[0].set_ylim(bottom=0)  # after the last panel, when the shared axis no longer grows
 
 
@@ -120,7 +139,9 @@ def _draw_loss(axes: Axes, log: pd.DataFrame) -> None:
     axes.plot(log["iteration"], log["held_out_loss"], **HELD_OUT)
     axes.set_ylabel("nats/token")
     per_iteration = log["tokens_seen"].iloc[-1] / log["iteration"].iloc[-1]
-    top = axes.secondary_xaxis("top", functions=(lambda n: n * per_iteration, lambda tokens: tokens / per_iteration))
+    top = axes.secondary_xaxis(
+        "top", functions=(lambda n: n * per_iteration, lambda tokens: tokens / per_iteration)
+    )
     top.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND))
     top.xaxis.set_major_formatter(EngFormatter(sep="\N{THIN SPACE}"))
     top.set_xlabel("tokens seen")
@@ -128,7 +149,9 @@ def _draw_loss(axes: Axes, log: pd.DataFrame) -> None:
 
 
 def _draw_rate(axes: Axes, log: pd.DataFrame) -> None:
-    """The learning rate in units of its power of ten, which matplotlib would print over the title."""
+    """The learning rate in units of its power of ten, which matplotlib would print over the
+    title.
+    """
     power = math.floor(math.log10(log["learning_rate"].max()))
     axes.plot(log["iteration"], log["learning_rate"] / 10.0**power, color=_MEAN)
     axes.set_ylim(bottom=0)
@@ -152,10 +175,16 @@ def _draw_gradient(axes: Axes, log: pd.DataFrame, grad_clip: float) -> None:
 def _draw_counts(axes: Axes, iterations: pd.Series, counts: pd.Series, expected: float) -> None:
     """Loop counts over training, and their histogram at the right."""
     opacity = min(0.5, max(0.05, 300 / len(counts)))  # overlapping points show their density
-    axes.scatter(iterations, counts, s=2, linewidths=0, color="0.3", alpha=opacity, rasterized=True, zorder=1)
+    axes.scatter(
+        iterations, counts, s=2, linewidths=0, color="0.3", alpha=opacity, rasterized=True, zorder=1
+    )
     axes.plot(iterations, smooth(counts), **MEAN)
-    beside = axes.inset_axes((1.03, 0, 0.19, 1), sharey=axes)  # left, bottom, width, height in units of the panel
-    beside.hist(counts, bins=np.arange(0.5, counts.max() + 1), orientation="horizontal", color=EACH["color"])  # type: ignore[arg-type]
+    beside = axes.inset_axes(
+        (1.03, 0, 0.19, 1), sharey=axes
+    )  # left, bottom, width, height in units of the panel
+    beside.hist(
+        counts, bins=np.arange(0.5, counts.max() + 1), orientation="horizontal", color=EACH["color"]
+    )  # type: ignore[arg-type]
     beside.tick_params(axis="y", left=False, labelleft=False)
     beside.spines[:].set_visible(False)
     beside.spines["top"].set_visible(True)
@@ -172,4 +201,6 @@ def _scale_iterations(axes: Axes, log: pd.DataFrame) -> None:
     axes.set_xlim(0, log["iteration"].iloc[-1])
     axes.set_xlabel("iteration")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda iteration, _: style.grouped(round(iteration))))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda iteration, _: style.grouped(round(iteration)))
+    )

@@ -7,7 +7,10 @@ FIGURES = (
         "training",
         table("training", "training_loops"),
         loops=lambda config: config.train.held_out_loops,
-        values=lambda config: {"mean_loops": config.model.mean_loops, "grad_clip": config.train.grad_clip},
+        values=lambda config: {
+            "mean_loops": config.model.mean_loops,
+            "grad_clip": config.train.grad_clip,
+        },
         groups=0,
         training=True,
         sentence="twoscale.studies.training.draw.sentence",
