@@ -192,7 +192,7 @@ def check(
         installed: Whether jobs run in this environment, and not in one of conda or in a container.
         srun: Whether jobs can start processes on other nodes: on SLURM and not in a container.
     """
-    jobs, params = list(jobs), runs.params
+    jobs = list(jobs)
     nodes = max(
         (runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1
     )
@@ -202,13 +202,13 @@ def check(
             " container"
         )
         raise InputError(f"config key train.nodes: found {nodes}, expected {expected}.")
-    with_torch = (job for job in jobs if job.uses_torch)
-    needed = [
-        (params.training_gpus if job.rule in TRAINING else params.gpus)(job.wildcards)
-        for job in with_torch
-    ]
-    if here and any(needed):
-        check_cuda("config key compute.device", max(needed), installed)
+    on_gpus = [0]
+    for job in jobs:
+        config = runs[_run(runs, job)]
+        if job.uses_torch and config.compute.device == "cuda":
+            on_gpus.append(config.train.processes if job.rule in TRAINING else 1)
+    if here and max(on_gpus):
+        check_cuda("config key compute.device", max(on_gpus), installed)
     check_disk(
         Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan"
     )
