@@ -274,12 +274,12 @@ def untracked(function: Callable) -> Callable:
     """A param function with the value of `function`, a function of the wildcards, that never causes
     a rerun.
 
-    Snakemake does not record a param that is computed from `output`, because another output is
-    visible anyway. Issue 3895 of Snakemake calls that a bug. When it is mended, the test
-    `test_an_untracked_param_plans_nothing` fails, and the values of `command`, `job`, `files` and
-    other untracked params go to `resources:`, as the test beside it does: a resource may be a
-    function of wildcards that returns a string, no rerun trigger compares resources, and shell
-    lines read `{resources.job}`.
+    Snakemake does not record a param that is computed from `output`. Its open issue 3895 calls that
+    a bug; tests/workflow/test_untracked.py fails once it is mended. Then these values belong into
+    `resources:`, which no rerun trigger compares, and shell lines read `{resources.job}`: a resource
+    may be a function of wildcards and input that returns a string. The jobs of a group need another
+    name of the resource for each rule, because Snakemake merges those of one name and refuses
+    different strings.
     """
 
     def param(wildcards: Any, output: Any) -> Any:
