@@ -276,10 +276,10 @@ def untracked(function: Callable) -> Callable:
 
     Snakemake does not record a param that is computed from `output`. Its open issue 3895 calls that
     a bug; tests/workflow/test_untracked.py fails once it is mended. Then these values belong into
-    `resources:`, which no rerun trigger compares, and shell lines read `{resources.job}`: a resource
-    may be a function of wildcards and input that returns a string. The jobs of a group need another
-    name of the resource for each rule, because Snakemake merges those of one name and refuses
-    different strings.
+    `resources:`, which no rerun trigger compares, and shell lines read `{resources.job}`: a
+    resource may be a function of wildcards and input that returns a string. The jobs of a group
+    need another name of the resource for each rule, because Snakemake merges those of one name and
+    refuses different strings.
     """
 
     def param(wildcards: Any, output: Any) -> Any:
