@@ -84,7 +84,7 @@ def training_memory(run: config.Config) -> float:
     """Bytes of one training process, on its GPU if it has one."""
     train = run.train
     weights = parameters(run.model) * BYTES["float32"]
-    needed = OPTIMIZER_STEP * weights
+    needed: float = OPTIMIZER_STEP * weights
     if train.shard:
         needed = needed / train.processes + 2 * weights  # gathered weights and gradients, at most
     if train.precision_on(run.compute.device) == "bfloat16":
