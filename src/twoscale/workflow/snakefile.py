@@ -263,10 +263,12 @@ def warn_of_overwritten_weights(workflow: Any, runs: Runs) -> None:
     for run in sorted(job.wildcards.run for job in planned if job.rule.name == "init_model"):
         recorded = _recorded_identity(Path(runs.checkpoint(run, 0)))
         identity = configs.training_identity(runs[run])
-        known = {key: identity[key] for key in ("seed", "model", "train") if key in recorded}
-        # keys that an earlier version did not have are no change
-        changes = changed_keys({key: recorded[key] for key in known}, known)
-        changes = [change for change in changes.values() if "not there" not in change]
+        both = ("seed", "model", "train") if recorded else ()
+        found = changed_keys(
+            {key: recorded[key] for key in both}, {key: identity[key] for key in both}
+        )
+        # a key that an earlier version did not have is no change
+        changes = [change for change in found.values() if "not there" not in change]
         if changes:
             print(
                 f"run {run}: replaces results of another config in results/{run}:"
