@@ -264,9 +264,8 @@ def warn_of_overwritten_weights(workflow: Any, runs: Runs) -> None:
         recorded = _recorded_identity(Path(runs.checkpoint(run, 0)))
         identity = configs.training_identity(runs[run])
         both = ("seed", "model", "train") if recorded else ()
-        found = changed_keys(
-            {key: recorded[key] for key in both}, {key: identity[key] for key in both}
-        )
+        before, now = ({key: values[key] for key in both} for values in (recorded, identity))
+        found = changed_keys(before, now)
         # a key that an earlier version did not have is no change
         changes = [change for change in found.values() if "not there" not in change]
         if changes:
