@@ -55,23 +55,11 @@ if runs.release is None:
 report: "workflow/report/workflow.rst"
 
 
-# All jobs in one image, with `--software-deployment-method apptainer` and not otherwise: Snakemake refuses a path with
-# blanks even where no container is wanted.
-if IN_CONTAINER:
-
-    container: str(IMAGE)
-
-
 wildcard_constraints:
     run=alternatives(runs),
     iteration=r"\d{6}",
     grid=alternatives(runs.config.exit_grids),
     criterion=runs.criterion_pattern,
-
-
-# two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU
-resource_scopes:
-    gpu_slot="local",
 
 
 rule all:

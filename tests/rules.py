@@ -23,6 +23,11 @@ def rules(**config: Any) -> dict[str, Rule]:
 
 @cache
 def _rules(config: str) -> dict[str, Rule]:
+    return read_rules(config)
+
+
+def read_rules(config: str) -> dict[str, Rule]:
+    """Name -> rule for a config in JSON."""
     environment, limit = dict(os.environ), sys.getrecursionlimit()
     with SnakemakeApi() as snakemake, contextlib.chdir(ROOT):
         settings = ConfigSettings(config=json.loads(config))

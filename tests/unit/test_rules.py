@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules import rules
+from tests.rules import read_rules, rules
 from tests.small import ROOT
 from twoscale.figures.catalogue import figures
+from twoscale.workflow import snakefile
 
 RULES = {name: rule for name, rule in rules().items() if rule.output}
 STUDIES = sorted((ROOT / "src" / "twoscale" / "studies").glob("*/rules.smk"))
@@ -53,3 +54,10 @@ def test_logs_and_benchmarks_have_the_name_of_their_rule_and_the_wildcards_of_it
 @pytest.mark.parametrize("figure", figures(), ids=lambda figure: figure.name)
 def test_the_rule_of_a_figure_reads_the_tables_of_its_row(figure):
     assert list(dict(rules()[f"plot_{figure.name}"].input.items())) == list(figure.inputs)
+
+
+def test_every_job_runs_in_the_image_where_one_is_used(monkeypatch):
+    """Snakemake's `container:` holds for the rules after it only."""
+    monkeypatch.setattr(snakefile, "in_container", lambda workflow, image: True)
+    outside = [rule.name for rule in read_rules("{}").values() if not rule.container_img]
+    assert outside == []

@@ -70,6 +70,18 @@ with snakefile.one_sentence():
 last_lines.runs.append(runs)
 
 
+# All jobs in one image (of rules that follow), with `--software-deployment-method apptainer` and not otherwise: Snakemake refuses a path with
+# blanks even where no container is wanted.
+if IN_CONTAINER:
+
+    container: str(IMAGE)
+
+
+# two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU
+resource_scopes:
+    gpu_slot="local",
+
+
 onstart:
     snakefile.check_plan(workflow, runs)
     with snakefile.one_sentence():

@@ -51,26 +51,18 @@ def criterion_file_fingerprint(path: str, name: str) -> str:
     imports.
     """
     try:
+        text = Path(path).read_text(encoding="utf-8")
+        tree = ast.parse(text, filename=path)
         digest = _digest(covered([Path(path)]))
-        nodes = [*ast.walk(ast.parse(Path(path).read_bytes(), filename=path))]
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        MemoryError,
-        RecursionError,
-    ) as error:  # the parser's stack is small
-        expected = "Python code with the criterion's class"
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        # the last two: the parser's stack is small
         raise InputError(
-            f"exit criterion file {path}: cannot be read ({first_line(error)}), expected"
-            f" {expected}."
+            f"exit criterion file {path}: cannot be read ({first_line(error)}), expected Python"
+            " code with the criterion's class."
         ) from error
-    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
-    others = {
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    imported = {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
-    if name not in {*classes, *others, *imported} and "*" not in imported:
+    # a class, or a name that the file assigns or imports
+    if not re.search(rf"\b{re.escape(name)}\b|import \*", text):
+        classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         expected = f"one{did_you_mean(name, classes)}"
         raise InputError(
             f"exit criterion file {path}: found no class {name!r}, expected {expected}."
@@ -146,14 +138,13 @@ class _Code:
     def dump(self, node: object) -> str:
         """Like `ast.dump`, without empty fields, which differ between versions."""
         if isinstance(node, ast.AST):
-            values = vars(node)
-            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                values = values | {"body": node.body[1:]}
-            filled = [
-                name for name in node._fields if values.get(name) is not None and values[name] != []
-            ]
-            fields = ",".join([f"{name}={self.dump(values[name])}" for name in filled])
-            return f"{type(node).__name__}({fields})"
+            fields = []
+            for name, value in ast.iter_fields(node):
+                if name == "body" and isinstance(node, DOCUMENTED):
+                    value = _without_docstring(value)
+                if value is not None and value != []:
+                    fields.append(f"{name}={self.dump(value)}")
+            return f"{type(node).__name__}({','.join(fields)})"
         if isinstance(node, list):
             return f"[{','.join(map(self.dump, self._kept(node)))}]"
         if isinstance(node, str) and node.endswith(".j2"):
@@ -191,6 +182,13 @@ class _Code:
             ]
             files = [file for file in map(module_file, modules) if file is not None]
             self.imports.append((f"{alias.name} {alias.asname}", files))
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    match body:
+        case [ast.Expr(ast.Constant(str())), *rest]:
+            return rest
+    return body
 
 
 @cache
