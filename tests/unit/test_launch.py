@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.segment import Run
-from twoscale.jobs.machine import Team, leave_team, team
+from twoscale.jobs.machine import Launch, clear_launch_variables, launch
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 WITH_NODES = SCRIPTS / "with_nodes.py"
@@ -40,11 +40,11 @@ def export(monkeypatch):
 
 def test_torchrun_gives_a_process_its_team(export):
     export(OPERATOR)
-    assert team() == Team(0, 1, nodes=1)
+    assert launch() == Launch(0, 1, nodes=1)
     export(TORCHRUN)
-    assert team() == Team(3, 4)
+    assert launch() == Launch(3, 4)
     export({"GROUP_WORLD_SIZE": "2"})
-    assert team() == Team(3, 4, nodes=2)
+    assert launch() == Launch(3, 4, nodes=2)
 
 
 SRUN = """#!/bin/sh
@@ -142,7 +142,7 @@ def test_the_processes_of_one_node_listen_on_loopback_and_leave_no_file(tmp_path
 def test_leaving_a_team_removes_its_variables_and_no_other():
     others = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "PETS": "2", "CUDA_VISIBLE_DEVICES": "0"}
     environment = TORCHRUN | {"PET_NNODES": "2", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "4"} | others
-    leave_team(environment)
+    clear_launch_variables(environment)
     assert environment == others
 
 

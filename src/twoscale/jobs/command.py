@@ -71,7 +71,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def with_job_file(arguments: Sequence[str]) -> list[str]:
+def _with_job_file(arguments: Sequence[str]) -> list[str]:
     """The arguments of a script, with the options in the file of ``--job`` in its place."""
     if "--job" not in arguments[:-1]:
         return list(arguments)
@@ -135,7 +135,7 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     `twoscale.jobs.result_cache`.
     """
     try:
-        arguments = parser.parse_args(with_job_file(sys.argv[1:]))
+        arguments = parser.parse_args(_with_job_file(sys.argv[1:]))
         # generate.py and others have parsers without these options
         job = getattr(arguments, "result_cache", None)
         config = getattr(arguments, "config", None)

@@ -26,7 +26,7 @@ EXCLUDED = re.compile(
     r"twoscale|twoscale\.(base|tables|config(?!\.definitions$).*|jobs.*|workflow.*|figures\.catalogue"
     r"|training\.metrics_log)"
 )
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
@@ -38,7 +38,7 @@ def fingerprint(script: Path, *modules: str) -> str:
     """
     roots = [script]
     for module in modules:
-        if (file := module_file(module)) is None:
+        if (file := _module_file(module)) is None:
             raise InputError(
                 f"module {module}: found no file in {SOURCE}, expected a module of the library."
             )
@@ -84,7 +84,7 @@ def covered(roots: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def module_file(name: str) -> Path | None:
+def _module_file(name: str) -> Path | None:
     """The file of a module, or the __init__.py of a package; None if there is neither in the
     library.
     """
@@ -140,7 +140,7 @@ class _Code:
         if isinstance(node, ast.AST):
             fields = []
             for name, value in ast.iter_fields(node):
-                if name == "body" and isinstance(node, DOCUMENTED):
+                if name == "body" and isinstance(node, _DOCUMENTED):
                     value = _without_docstring(value)
                 if value is not None and value != []:
                     fields.append(f"{name}={self.dump(value)}")
@@ -180,7 +180,7 @@ class _Code:
                 for name in (*module, ".".join([*module, alias.name]))
                 if not EXCLUDED.fullmatch(name)
             ]
-            files = [file for file in map(module_file, modules) if file is not None]
+            files = [file for file in map(_module_file, modules) if file is not None]
             self.imports.append((f"{alias.name} {alias.asname}", files))
 
 

@@ -106,7 +106,7 @@ def check_disk(folder: Path, needed: int, purpose: str) -> None:
 
 ENVIRONMENTS = "twoscale.environments"  # key of the metadata of a log
 # Variables that choose other kernels, another order of sums or another precision of products.
-VARIABLES = (
+_VARIABLES = (
     "ATEN_CPU_CAPABILITY CUBLAS_WORKSPACE_CONFIG DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA"
     " MKL_CBWR MKL_DYNAMIC "
     "MKL_ENABLE_INSTRUCTIONS NVIDIA_TF32_OVERRIDE OMP_DYNAMIC OMP_THREAD_LIMIT"
@@ -115,7 +115,7 @@ VARIABLES = (
 ).split()
 FIRST = "first_iteration"
 # version of the operations in model/kernels.py and model/loss.py: raised where their bits change
-OPERATIONS = 2
+_OPERATIONS = 2
 
 Environment = Mapping[str, Any]
 
@@ -134,9 +134,9 @@ def kernels(device: str) -> dict[str, Any]:
     facts = {
         "torch": torch.__version__,
         "cpu_capability": cpu_capability(),
-        "operations": OPERATIONS,
+        "operations": _OPERATIONS,
     } | cuda
-    return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    return facts | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
 
 
 def libraries() -> dict[str, str]:
@@ -156,22 +156,18 @@ def environment(device: str, processes: int, nodes: int = 1, shard: bool = False
 
 
 def differences(
-    before: Environment, now: Environment, words: tuple[str, str] = ("before", "now")
+    before: Environment, now: Environment, labels: tuple[str, str] = ("before", "now")
 ) -> list[str]:
-    """What differs, one text each, in alphabetical order. `words`: what the two are called."""
-    pairs = {
-        name: (before.get(name), now.get(name))
-        for name in sorted((before.keys() | now.keys()) - {FIRST})
-    }
-    shown = {
-        name: ["unset" if value is None else repr(value) for value in pair]
-        for name, pair in pairs.items()
-    }
-    return [
-        f"{name}: {old} {words[0]}, {new} {words[1]}"
-        for name, (old, new) in shown.items()
-        if old != new
-    ]
+    """One line per differing variable, in alphabetical order. `labels` are those of both sides."""
+    lines = []
+    for name in sorted((before.keys() | now.keys()) - {FIRST}):
+        if before.get(name) != now.get(name):
+            old, new = (
+                repr(values[name]) if values.get(name) is not None else "unset"
+                for values in (before, now)
+            )
+            lines.append(f"{name}: {old} {labels[0]}, {new} {labels[1]}")
+    return lines
 
 
 def distinct_environments(logs: Iterable[Path]) -> list[Environment]:
@@ -198,9 +194,9 @@ def recorded_environments(log: Path) -> list[Environment]:
 # workflow removes all of them from the environment of its jobs, in which a torchrun of a rule sets
 # them anew.
 
-STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
-SLURM_JOB = "SLURM_JOB_ID"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+_STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_SLURM_JOB = "SLURM_JOB_ID"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 STORE = "TWOSCALE_STORE"  # the file in which the processes of one node find each other
 # torchrun's options have defaults in variables PET_*, for example PET_NNODES. Source:
 # torch.distributed.argparse_util.
@@ -213,7 +209,7 @@ NAMES = frozenset(
 ) | {"ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", STORE}
 
 
-class Team(NamedTuple):
+class Launch(NamedTuple):
     """The number `rank` of this process, and the numbers of processes and of nodes of its
     launch.
     """
@@ -223,15 +219,15 @@ class Team(NamedTuple):
     nodes: int = 1
 
 
-def team() -> Team:
-    """The team of this process; of one process unless torchrun started it."""
-    if STARTED_BY_TORCHRUN not in os.environ:
-        return Team()
+def launch() -> Launch:
+    """The launch of this process; one process unless torchrun started it."""
+    if _STARTED_BY_TORCHRUN not in os.environ:
+        return Launch()
     numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))
-    return Team(*(int(os.environ.get(name, default)) for name, default in numbers))
+    return Launch(*(int(os.environ.get(name, default)) for name, default in numbers))
 
 
-def leave_team(environment: MutableMapping[str, str]) -> None:
+def clear_launch_variables(environment: MutableMapping[str, str]) -> None:
     """Remove the variables of every launch from an environment."""
     for name in [name for name in environment if name in NAMES or name.startswith(PREFIXES)]:
         del environment[name]
@@ -299,7 +295,7 @@ def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
     unpickles what anyone who reaches its port sends.
     """
     for found, what in (
-        (SLURM_JOB in os.environ, f"variable {SLURM_JOB}"),
+        (_SLURM_JOB in os.environ, f"variable {_SLURM_JOB}"),
         (shutil.which("srun"), "command srun"),
     ):
         if not found:
@@ -335,39 +331,51 @@ def run_on_gpus(count: int, command: list[str]) -> None:
     Snakemake counts the GPUs of a machine but does not assign them; SLURM does. A GPU is leased by
     a lock on a file, which the kernel releases however its holder ends.
     """
-    query = ["sh", "-c", "nvidia-smi --query-gpu=uuid --format=csv,noheader"]
-    names = os.environ.get(
-        VISIBLE, subprocess.run(query, capture_output=True, text=True, check=False).stdout
-    )
-    gpus = [] if SLURM_JOB in os.environ else names.replace(",", " ").split()
+    gpus = [] if _SLURM_JOB in os.environ else _visible_gpus()
     if 1 < len(gpus) < count:
-        raise InputError(
-            f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training"
-            f" process."
-        )
-    while len(gpus) > 1:
-        folder, held = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}", []
-        try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            files = [
-                os.open(folder / name.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW)
-                for name in gpus
-            ]
-        except OSError as error:
-            expected = "a folder of this user; set TMPDIR to another one"
-            raise InputError(
-                f"{folder}: cannot be used ({first_line(error)}), expected {expected}."
-            ) from error
-        for name, file in zip(gpus, files, strict=True):
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held.append((name, file))
-        if len(held) >= count:  # the locks survive `exec` and end with the process
-            for _, file in held[:count]:
-                os.set_inheritable(file, True)
-            os.environ[VISIBLE] = ",".join(name for name, _ in held[:count])
-            break
-        for file in files:
-            os.close(file)
-        time.sleep(0.5)
+        expected = f"at least {count}, one per training process"
+        raise InputError(f"{_VISIBLE}: found {len(gpus)} GPUs, expected {expected}.")
+    if len(gpus) > 1:
+        while not (leased := _lease(gpus, count)):
+            time.sleep(0.5)
+        os.environ[_VISIBLE] = ",".join(leased)
     os.execvp(command[0], command)
+
+
+def _visible_gpus() -> list[str]:
+    """Numbers or UUIDs of the GPUs that this process may use."""
+    names = os.environ.get(_VISIBLE)
+    if names is None:
+        query = ["sh", "-c", "nvidia-smi --query-gpu=uuid --format=csv,noheader"]
+        names = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    return names.replace(",", " ").split()
+
+
+def _lease(gpus: Sequence[str], count: int) -> list[str]:
+    """Lock `count` of the GPUs until this process and those that it becomes have ended; none if
+    fewer are free.
+    """
+    folder = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}"
+    files = {}
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for gpu in gpus:
+            path = folder / gpu.replace("/", "_")
+            files[gpu] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW)
+    except OSError as error:
+        expected = "a folder of this user; set TMPDIR to another one"
+        raise InputError(
+            f"{folder}: cannot be used ({first_line(error)}), expected {expected}."
+        ) from error
+    free = []
+    for gpu, file in files.items():
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free.append(gpu)
+    leased = free[:count] if len(free) >= count else []
+    for gpu, file in files.items():
+        if gpu in leased:
+            os.set_inheritable(file, True)  # the lock survives `exec`
+        elif not leased:
+            os.close(file)
+    return leased

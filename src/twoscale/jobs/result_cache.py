@@ -71,14 +71,14 @@ def run(job: Job, compute: Callable[[], None]) -> None:
     All processes of a job on one node may call this: they decide alike, and the main one restores
     and keeps. Several nodes may not see the same files at a time, so there nothing is restored.
     """
-    team = machine.team()
+    launch = machine.launch()
     inputs = _digests(job.inputs)
-    result = find(job, inputs) if inputs is not None and team.nodes == 1 else None
+    result = find(job, inputs) if inputs is not None and launch.nodes == 1 else None
     if result is None:
         compute()
-        if inputs is not None and team.rank == 0:
+        if inputs is not None and launch.rank == 0:
             keep(job, inputs)
-    elif team.rank == 0:
+    elif launch.rank == 0:
         restore(job, result)
 
 

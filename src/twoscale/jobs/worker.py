@@ -18,7 +18,7 @@ from typing import NoReturn
 
 ADDRESS = "TWOSCALE_WORKER"  # path of the socket of the worker
 MOST_BYTES = 2**17  # of a command; the kernel passes a message of this size whole
-PARENT_SECONDS = 2.0  # between two looks whether the process that started the worker is still there
+_PARENT_SECONDS = 2.0  # between two checks that the process that started the worker is there
 
 
 def forward(*command: str) -> NoReturn:
@@ -47,7 +47,7 @@ def serve(address: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(address))
         server.listen()
-        server.settimeout(PARENT_SECONDS)
+        server.settimeout(_PARENT_SECONDS)
         while os.getppid() == parent:
             try:
                 connection, _ = server.accept()

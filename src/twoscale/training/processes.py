@@ -103,24 +103,24 @@ def init_distributed(device: str, processes: int) -> World:
     """Join the processes of this launch by torchrun. On CUDA a process uses the GPU of its local
     rank.
     """
-    team = machine.team()
-    if team.size != processes:
-        expected = f"{team.size}, the number of processes that torchrun started together"
+    launch = machine.launch()
+    if launch.size != processes:
+        expected = f"{launch.size}, the number of processes that torchrun started together"
         raise InputError(f"config key train.processes: found {processes}, expected {expected}.")
-    if team.size == 1:
+    if launch.size == 1:
         return World()
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else None
     if gpu:
         torch.cuda.set_device(gpu)
     path = os.environ.get(machine.STORE)  # set where all processes are on one node
-    store = dist.FileStore(path, team.size) if path else None
+    store = dist.FileStore(path, launch.size) if path else None
     if store:
         store.set_timeout(TIMEOUT)  # init_process_group sets it only for a store that it makes
-    ranks: dict[str, Any] = {"rank": team.rank, "world_size": team.size}
+    ranks: dict[str, Any] = {"rank": launch.rank, "world_size": launch.size}
     dist.init_process_group(
         "nccl" if gpu else "gloo", store=store, timeout=TIMEOUT, device_id=gpu, **ranks
     )
-    return World(dist.get_rank(), team.size, device)
+    return World(dist.get_rank(), launch.size, device)
 
 
 @contextmanager

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 # figure -> sentences, written with the first page of the report
-REPORT_RESULTS = "results/report/results.json"
+_REPORT_RESULTS = "results/report/results.json"
 
 
 @dataclass(frozen=True)
 class Figures:
     """The figures of the paper and of the studies, a collection to which a stage may append.
 
-    Where nothing else is said, a method is an input or param function or makes one.
+    Unless noted, methods are input or param functions or return one.
     """
 
     runs: "Runs"
@@ -263,9 +263,9 @@ class Figures:
         values |= {name: rst(value) for name, value in values.items() if isinstance(value, str)}
 
         @untracked
-        def param(wildcards: Any) -> Caption:
+        def param(wildcards: Any) -> _Caption:
             results = _results(figure.name) if figure is not None else ""
-            return Caption(values, results=results, held_out=self._near_duplicates())
+            return _Caption(values, results=results, held_out=self._near_duplicates())
 
         return param
 
@@ -281,7 +281,7 @@ class Figures:
         return json.loads(tokens.read_text())["parts"]["val.bin"].get("near_duplicates")
 
 
-class Caption(dict):
+class _Caption(dict):
     """The values of a caption, which the report does not print once more with the params of the
     job.
     """
@@ -300,7 +300,7 @@ def _results(figure: str) -> str:
     """The results of a figure for its caption, as a list in reStructuredText; empty if there are
     none yet.
     """
-    results = Path(REPORT_RESULTS)
+    results = Path(_REPORT_RESULTS)
     sentences = (
         json.loads(results.read_text(encoding="utf-8")).get(figure) if results.is_file() else None
     )

@@ -9,8 +9,8 @@ PUBLISHED_BYTES = BYTES["bfloat16"]  # of a published weight
 # Sizes of the weights that training has on disk besides its checkpoints, at most: two moments to
 # start from, and a partial state of weights and moments with the one that it replaces.
 SEGMENT_STATES = 2 + 3 + 3
-LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them
-TRAINED = 7  # weights, gradients and two moments, and weights and moments of a file
+_LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them
+_TRAINED = 7  # weights, gradients and two moments, and weights and moments of a file
 
 
 def states_bytes(run: Config) -> int:
@@ -59,9 +59,8 @@ def loading_bytes(run: Config) -> int:
 
     Each has all weights and moments from the file, and the whole model, before it keeps its part.
     """
-    return (
-        LOADED * parameters(run.model) * BYTES["float32"] * (run.train.processes // run.train.nodes)
-    )
+    processes = run.train.processes // run.train.nodes
+    return _LOADED * parameters(run.model) * BYTES["float32"] * processes
 
 
 def training_bytes(run: Config) -> int:
@@ -76,6 +75,6 @@ def training_bytes(run: Config) -> int:
     model, train = run.model, run.train
     sequences = math.ceil(train.batch_size / (train.micro_batches * train.processes))
     logits = model.context_length * model.vocab_size * BYTES["float32"]
-    states = TRAINED * parameters(model) * BYTES["float32"]
+    states = _TRAINED * parameters(model) * BYTES["float32"]
     process = states + 2 * sequences * (activation_bytes(run) + 4 * logits)
     return int(process * (train.processes // train.nodes))

@@ -28,11 +28,11 @@ from twoscale.workflow.runs import Runs
 
 CONFIG, MANIFEST, FILES, WHEELS = "config.yaml", "pack.json", "files", "wheels"
 MOST_BYTES = 50_000_000
-NEEDED = ("snakemake", "pydantic")  # with all that they need
-SOURCE_ONLY = ("connection_pool", "stopit")  # of Snakemake's needs those without a wheel
-UNUSED = ("pulp",)  # the solvers of a scheduler that the pack does not use
-NEWEST_GLIBC = 39
-CODE = (
+_NEEDED = ("snakemake", "pydantic")  # with all that they need
+_SOURCE_ONLY = ("connection_pool", "stopit")  # of Snakemake's needs those without a wheel
+_UNUSED = ("pulp",)  # the solvers of a scheduler that the pack does not use
+_NEWEST_GLIBC = 39
+_CODE = (
     "Snakefile",
     "scripts/*.py",
     "src/**/*.py",
@@ -65,7 +65,7 @@ def make(folder: Path, user: dict[str, Any], python: str) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(yaml.safe_dump(user), encoding="utf-8")
-    files = training_files(runs)
+    files = _training_files(runs)
     _call("snakemake", "--cores", "all", "--configfile", str(folder / CONFIG), "--", *files)
     _download_wheels(folder / WHEELS, python)
     for file in [*files, *record_of_text(runs)]:
@@ -83,7 +83,7 @@ def make(folder: Path, user: dict[str, Any], python: str) -> str:
     return f"{folder}: {size / 1e6:.1f} MB, for a checkout of commit {facts['commit']}."
 
 
-def training_files(runs: Runs) -> list[str]:
+def _training_files(runs: Runs) -> list[str]:
     """The files that the selected run is trained and analysed from: tokens, and the tokenizer if it
     has a file.
     """
@@ -121,26 +121,26 @@ def code_digest(project: Path) -> str:
     """SHA-256 of the code of a checkout, which tells without git whether it is the code of the
     pack's commit.
     """
-    found = sorted({path for pattern in CODE for path in project.glob(pattern)})
+    found = sorted({path for pattern in _CODE for path in project.glob(pattern)})
     lines = (f"{path.relative_to(project)} {sha256(path)}" for path in found)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _download_wheels(folder: Path, python: str) -> None:
-    """The wheels of NEEDED and of what they need, in the versions of requirements.txt, for Linux on
-    x86-64.
+    """Download the wheels of Snakemake and pydantic and of what they need, in the versions of
+    requirements.txt, for Linux on x86-64.
     """
     pins = re.findall(
-        rf"^(?:{'|'.join(NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE
+        rf"^(?:{'|'.join(_NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE
     )
     names = [
-        *(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)),
+        *(f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)),
         "manylinux2014",
         "manylinux1",
     ]
     platforms = (word for name in names for word in ("--platform", f"{name}_x86_64"))
     pip = ("pip", "--quiet", "--disable-pip-version-check")
-    _call(*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *SOURCE_ONLY)
+    _call(*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *_SOURCE_ONLY)
     target = (
         "--only-binary=:all:",
         "--implementation",
@@ -150,7 +150,7 @@ def _download_wheels(folder: Path, python: str) -> None:
         *platforms,
     )
     _call(*pip, "download", *target, "--find-links", str(folder), "--dest", str(folder), *pins)
-    for path in (path for name in UNUSED for path in folder.glob(f"{name}-*.whl")):
+    for path in (path for name in _UNUSED for path in folder.glob(f"{name}-*.whl")):
         path.unlink()
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 JOB_FILES = Path(".snakemake/twoscale/jobs")
 SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was read from
-RESULT_CACHE = ".result_cache"  # folder of a run with results that reruns restore
+_RESULT_CACHE = ".result_cache"  # folder of a run with results that reruns restore
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 
 
@@ -170,7 +170,7 @@ class Params:
         return {
             "command": untracked(lambda wildcards: self._python(name, *arguments)),
             "job": job_file(config=config, **options),
-            "files": file_options,
+            "files": _file_options,
             "code": self.code(name, *modules),
             "config": tracked or config,
         }
@@ -226,7 +226,7 @@ class Params:
         return {
             "command": command or self._torch_command(name, *function),
             "job": job_file(result_cache, config=config, **options),
-            "files": file_options,
+            "files": _file_options,
             "code": code,
             "config": config,
             "tables": columns,
@@ -322,7 +322,7 @@ def _write_once(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def file_options(wildcards: Any, input: Any, output: Any) -> str:
+def _file_options(wildcards: Any, input: Any, output: Any) -> str:
     """Param function: every named input and output of a job as an option, ``--name PATH ...``;
     untracked.
 
@@ -356,7 +356,7 @@ def _cached_job(run: str, input: Any, output: Any, later: Sequence[str]) -> dict
 def _cache_folder(run: str, output: str) -> str:
     """The folder that keeps the result of a job, named after its first output."""
     name = output.removeprefix(f"results/{run}/")
-    return str(Path("results", run, RESULT_CACHE, name).with_suffix(""))
+    return str(Path("results", run, _RESULT_CACHE, name).with_suffix(""))
 
 
 def table_columns(*names: str) -> str:

@@ -27,7 +27,7 @@ Lines = list[tuple[str, str]]  # label and value
 # Sustained tera-FLOP/s of training and of analyses, and GB/s from memory, on one GPU or on two
 # threads of a CPU (docs/benchmarks.md). Analyses compute in float32 and float64.
 RATES = {"cuda": (100.0, 20.0, 1000.0), "cpu": (0.03, 0.03, 10.0)}
-OPTIMIZER_STEP = 4  # weights, gradients and two moments
+_OPTIMIZER_STEP = 4  # weights, gradients and two moments
 
 
 def rows(run: config.Config, tflops: float | None = None) -> Lines:
@@ -84,7 +84,7 @@ def training_memory(run: config.Config) -> float:
     """Bytes of one training process, on its GPU if it has one."""
     train = run.train
     weights = parameters(run.model) * BYTES["float32"]
-    needed: float = OPTIMIZER_STEP * weights
+    needed: float = _OPTIMIZER_STEP * weights
     if train.shard:
         needed = needed / train.processes + 2 * weights  # gathered weights and gradients, at most
     if train.precision_on(run.compute.device) == "bfloat16":

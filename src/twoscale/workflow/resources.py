@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
 TRAINING_MB = 16000  # of a training job on a node with GPUs, at its first attempt
-ANALYSIS_MB = 8000  # of a job that opens a checkpoint, besides the weights of a published model
-LIBRARIES_MB = 1500  # of Python and torch
-SMALL = 20_000_000  # parameters; jobs on such a model request half
+_ANALYSIS_MB = 8000  # of a job that opens a checkpoint, besides the weights of a published model
+_LIBRARIES_MB = 1500  # of Python and torch
+_SMALL = 20_000_000  # parameters; jobs on such a model request half
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Resources:
             weights = parameters(config.model)
             if config.model.source == "published":
                 loaded = weights * BYTES[getattr(config, section).dtype] // 10**6
-                return (ANALYSIS_MB + loaded) * attempt
-            return (ANALYSIS_MB // 2 if weights < SMALL else ANALYSIS_MB) * attempt
+                return (_ANALYSIS_MB + loaded) * attempt
+            return (_ANALYSIS_MB // 2 if weights < _SMALL else _ANALYSIS_MB) * attempt
 
         return {
             "mem_mb": mem_mb,
@@ -126,7 +126,7 @@ class Resources:
         if config.compute.device == "cuda":
             needed = TRAINING_MB
         else:
-            libraries = LIBRARIES_MB * train.processes // train.nodes
+            libraries = _LIBRARIES_MB * train.processes // train.nodes
             needed = libraries + training_bytes(config) // 10**6
         if train.shard:
             needed += loading_bytes(config) // 10**6

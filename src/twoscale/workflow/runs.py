@@ -25,17 +25,15 @@ from twoscale.workflow.resources import Resources
 if TYPE_CHECKING:
     from twoscale.report.release import Release
 
-NOTHING = "(?!)"  # a regular expression that matches nothing
-RESULTS, RELEASED = (
-    "results",
-    "results/released",
-)  # folders of runs here, and of the tables of a release
-RESOURCES = "resources"  # folder of what comes from a network, which runs share
-GPT2 = "gpt2.tiktoken"
-TOKENIZER = "tokenizer.json"
+_NOTHING = "(?!)"  # a regular expression that matches nothing
+RESULTS = "results"  # folder of runs here
+RELEASED = "results/released"  # folder of the tables of a release
+_RESOURCES = "resources"  # folder of what comes from a network, which runs share
+_GPT2 = "gpt2.tiktoken"
+_TOKENIZER = "tokenizer.json"
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 # Further files of a published model that may name its end of text.
-TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", "config.json")
+_TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", "config.json")
 
 
 class Runs:
@@ -43,7 +41,7 @@ class Runs:
     studies.
 
     With the key `release` those of a release, whose tables take the place of the results of jobs.
-    Where nothing else is said, a method is an input function or makes one.
+    Unless noted, methods are input functions or return one.
 
     Args:
         config: Snakemake's merged config.
@@ -63,17 +61,16 @@ class Runs:
             else configs.runs(config) | configs.studies(config)
         )
         self.selected = next(iter(self.configs))
-        self.table_root = (
-            RESULTS if self.release is None else RELEASED
-        )  # of the tables that are shown
+        # of the tables that are shown
+        self.table_root = RESULTS if self.release is None else RELEASED
         self.params = Params(self, scripts)
         self.resources = Resources(self)
         self.figures = Figures(self)
-        for run in self.configs.values() if self.release is None else ():
-            for exits in (
-                run.exit_grids.values()
-            ):  # refuses a user's file that cannot be read, before any job
-                criterion_files(exits.criteria)
+        if self.release is None:
+            # refuses a user's file that cannot be read, before any job
+            for run in self.configs.values():
+                for exits in run.exit_grids.values():
+                    criterion_files(exits.criteria)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.configs)
@@ -125,7 +122,7 @@ class Runs:
         path = r"(?=/(?:checkpoints|training|logs|benchmarks)/\D*%06d\.)"
         return (
             "|".join(re.escape(run) + path % iteration for run, iteration in last.items())
-            or NOTHING
+            or _NOTHING
         )
 
     @property
@@ -141,11 +138,12 @@ class Runs:
 
     def unreleased(self, files: Iterable[str]) -> str | None:
         """The end of a sentence about files of runs that the release lacks, or None."""
-        if (release := self.release) is None or not (
-            absent := [file for file in files if file not in release.tables]
-        ):
+        if self.release is None:
             return None
-        return f"is from the release {release.source}, which has no {', '.join(absent)}"
+        absent = [file for file in files if file not in self.release.tables]
+        if not absent:
+            return None
+        return f"is from the release {self.release.source}, which has no {', '.join(absent)}"
 
     # --- text and tokens --------------------------------------------------------------------------
 
@@ -203,7 +201,7 @@ class Runs:
         dataset = self.dataset(run)
         # earlier versions kept texts and parts of a hub there too
         kept = any(Path(own, name).is_dir() for name in ("text", "parts"))
-        return f"{own}/text" if dataset is None or kept else f"{RESOURCES}/text/{dataset}"
+        return f"{own}/text" if dataset is None or kept else f"{_RESOURCES}/text/{dataset}"
 
     def text_file(self, name: str) -> Callable:
         """A file of the text that the run trains on."""
@@ -219,35 +217,32 @@ class Runs:
         run, config = self.of(wildcards)
         match config.tokenizer.name:
             case "published":
-                return f"{self.model_folder(run)}/{TOKENIZER}"
+                return f"{self.model_folder(run)}/{_TOKENIZER}"
             case "bpe":
-                return self.data_file(TOKENIZER)(wildcards)
+                return self.data_file(_TOKENIZER)(wildcards)
             case name:
-                return downloaded(GPT2) if name == "gpt2" else []
+                return downloaded(_GPT2) if name == "gpt2" else []
 
     def tokenizer_settings(self, wildcards: Any) -> list[str]:
         """Further files on which the tokens of a published model depend."""
         model = self.of(wildcards)[1].model
         if model.folder is None:
             return self.model_files(wildcards)
-        return [
-            str(path) for name in TOKENIZER_SETTINGS if (path := Path(model.folder, name)).is_file()
-        ]
+        paths = [Path(model.folder, name) for name in _TOKENIZER_SETTINGS]
+        return [str(path) for path in paths if path.is_file()]
 
     @property
     def downloads(self) -> list[str]:
         """Files of all runs that later jobs cannot recreate without a network."""
-        files: dict[str, None] = {}
+        files = []
         for run, config in self.configs.items():
             folder = self.text_folder(run)
-            files |= dict.fromkeys(f"{folder}/{shard}.parquet" for shard in self.text_shards)
-            files |= {downloaded(GPT2): None} if config.tokenizer.name == "gpt2" else {}
-            files |= (
-                {f"{self.model_folder(run)}/{MANIFEST}": None}
-                if config.model.repository is not None
-                else {}
-            )
-        return list(files)
+            files += [f"{folder}/{shard}.parquet" for shard in self.text_shards]
+            if config.tokenizer.name == "gpt2":
+                files.append(downloaded(_GPT2))
+            if config.model.repository is not None:
+                files.append(f"{self.model_folder(run)}/{MANIFEST}")
+        return list(dict.fromkeys(files))
 
     # --- published models -------------------------------------------------------------------------
 
@@ -323,13 +318,11 @@ class Runs:
         untrained.
         """
         run, iteration = wildcards.run, int(wildcards.iteration)
-        first, *trained = self.iterations(run)
-        if iteration not in trained:
-            raise InputError(
-                f"run {run}: found no checkpoint at iteration {iteration}, expected one of"
-                f" {trained}."
-            )
-        before = [first, *trained][trained.index(iteration)]
+        iterations = self.iterations(run)
+        if iteration not in iterations[1:]:
+            found = f"found no checkpoint at iteration {iteration}"
+            raise InputError(f"run {run}: {found}, expected one of {iterations[1:]}.")
+        before = iterations[iterations.index(iteration) - 1]
         weights = self.checkpoint(run, before)
         return [weights, weights.replace(".safetensors", OPTIMIZER)] if before else [weights]
 
@@ -355,13 +348,12 @@ class Runs:
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self.of(wildcards)
-            entries = sorted(
-                self.exits(wildcards, users_of).criteria.items()
-            )  # as in the slices of a job
-            names = [name for name, entry in entries if entry.file is not None or users_of is None]
+            grid = users_of or wildcards.grid
+            criteria = self.exits(wildcards, users_of).criteria
             return [
-                pattern.format(run=run, grid=users_of or wildcards.grid, criterion=name)
-                for name in names
+                pattern.format(run=run, grid=grid, criterion=name)
+                for name in sorted(criteria)  # as in the config of a job
+                if criteria[name].file is not None or users_of is None
             ]
 
         return files
@@ -370,12 +362,12 @@ class Runs:
 def downloaded(name: str) -> str:
     """Where a download is: in resources/, or in results/, where earlier versions kept it."""
     earlier = f"{RESULTS}/{name}"
-    return earlier if Path(earlier).exists() else f"{RESOURCES}/{name}"
+    return earlier if Path(earlier).exists() else f"{_RESOURCES}/{name}"
 
 
 def alternatives(names: Iterable[str]) -> str:
     """Regular expression that matches these names literally, and nothing else."""
-    return "|".join(map(re.escape, names)) or NOTHING
+    return "|".join(map(re.escape, names)) or _NOTHING
 
 
 def repository_name(model: ModelConfig) -> str:

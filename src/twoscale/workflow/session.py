@@ -35,18 +35,24 @@ from twoscale.workflow.runs import RESULTS, Runs
 TRIAL = 90.0  # for each row of the trial, at most
 START = 20.0  # from the trial to iteration 1
 CHECKPOINT = 6.0  # between two segments
-ANALYSES = 150.0  # for everything after training
-PROFILE = 60.0  # of the profile, at most
-LEAST_CHECK = 45.0  # of time left for the check
-RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
-WORTH = 1.5  # times the tokens per second for which a larger batch than the config's is taken
-NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but the last
-JOBS_ON_GPU = 5  # analyses at a time
-FIGURES = " ".join(f"{RESULTS}/{name}.pdf" for name in ("fig1", "fig2", "fig3", "fig5", "training"))
-STAGES = ("training", "analyses", "latency", "profile", "check")
+_ANALYSES = 150.0  # for everything after training
+_PROFILE = 60.0  # of the profile, at most
+_LEAST_CHECK = 45.0  # of time left for the check
+_RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
+_WORTH = 1.5  # times the tokens per second for which a larger batch than the config's is taken
+_NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but the last
+_JOBS_ON_GPU = 5  # analyses at a time
+_NAMES = ("fig1", "fig2", "fig3", "fig5", "training")
+_FIGURES = " ".join(f"{RESULTS}/{name}.pdf" for name in _NAMES)
+_STAGES = ("training", "analyses", "latency", "profile", "check")
 MOST_BYTES = 15_000_000  # of an archive
-SHOWN = ("snapshot/**/*", "claims.md", "*.pdf", "*.svg")  # of the archive, the most important first
-OF_RUN = ("gpu/*.*", "tables/*.parquet", "training/*.*", "benchmarks/*.tsv", "logs/*.log")
+_SHOWN = (
+    "snapshot/**/*",
+    "claims.md",
+    "*.pdf",
+    "*.svg",
+)  # of the archive, the most important first
+_OF_RUN = ("gpu/*.*", "tables/*.parquet", "training/*.*", "benchmarks/*.tsv", "logs/*.log")
 
 
 class Session:
@@ -148,14 +154,14 @@ def work(session: Session) -> str:
     with _training_worker(session, lock):
         last = session.runs.last_checkpoint(None)
         _stage(session, lock, "training", f"{snakemake} -- {last}", address=session.address)
-    snakemake += f" --resources gpu_slot={JOBS_ON_GPU} --keep-going --"
+    snakemake += f" --resources gpu_slot={_JOBS_ON_GPU} --keep-going --"
     quality = session.runs.table_file("exit_quality")
-    _stage(session, lock, "analyses", f"{snakemake} {FIGURES} {quality}")
+    _stage(session, lock, "analyses", f"{snakemake} {_FIGURES} {quality}")
     _stage(session, lock, "latency", f"{snakemake} all snapshot")
     profile = f"-m tests.benchmarks.profile_token {session.config}"
     page = session.folder / "profile.md"
-    _stage(session, lock, "profile", f"{profile} --page {page}", limit=PROFILE)
-    if (seconds := session.left() - START) > LEAST_CHECK:
+    _stage(session, lock, "profile", f"{profile} --page {page}", limit=_PROFILE)
+    if (seconds := session.left() - START) > _LEAST_CHECK:
         run = f"--device={session.state['device']} --model={session.config}"
         options = f"{run} --folder={session.folder} --seconds={seconds:g}"
         check = f"-m pytest -q -m gpu -p no:cacheprovider tests/gpu {options}"
@@ -208,7 +214,7 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
         rows = [row for row in trial_rows(session) if row]
         best, sentence = choose(rows, session.runs.config, has_hung)
         keys = {key: best[key] for key in ("batch_size", "micro_batches", "compile")}
-        seconds = session.left() - ANALYSES
+        seconds = session.left() - _ANALYSES
         train = schedule(session.runs.config, keys, best["tokens_per_s"], seconds)
         session.configure(train=train)
         session.note(choice=sentence, trial=rows, iterations=train["iterations"])
@@ -272,7 +278,7 @@ def choose(
     of_recipe = [row for row in measured if row["batch_size"] == config.train.batch_size]
     best = max(of_recipe or measured, key=lambda row: row["tokens_per_s"])
     for row in measured:
-        if row["tokens_per_s"] > WORTH * best["tokens_per_s"]:  # a larger batch
+        if row["tokens_per_s"] > _WORTH * best["tokens_per_s"]:  # a larger batch
             best = row
             break
     speeds = [f"{row['setting']}: {row['tokens_per_s']:,.0f} tokens/s" for row in measured]
@@ -306,11 +312,11 @@ def schedule(
     smaller = config.train.batch_size / train.batch_size
     points = [max(1, round(smaller * point)) for point in checkpoint_iterations(config.train)]
     seconds -= START + CHECKPOINT * (len(points) + 1)
-    tokens = RESERVE * tokens_per_s * seconds
+    tokens = _RESERVE * tokens_per_s * seconds
     iterations = int(tokens / (train.batch_size * config.model.context_length))
     iterations = max(1, min(999_999, iterations))
     iterations -= iterations % 10 ** max(0, len(str(iterations)) - 3)  # three digits
-    early = {point for point in points if point < NEAR_END * iterations}
+    early = {point for point in points if point < _NEAR_END * iterations}
     warmup = min(round(smaller * train.warmup_iterations), iterations // 10)
     return {
         **keys,
@@ -345,7 +351,7 @@ def status(session: Session) -> str:
     if "choice" in state:
         lines.append(f"training: {state['choice']}; {state['iterations']} iterations")
     words = {0: "done", None: "not finished in its time"}
-    for name in STAGES:
+    for name in _STAGES:
         if name in state:
             ended = words.get(state[name]["status"], "FAILED")
             lines.append(f"{name}: {ended}, {state[name]['seconds']:g} s")
@@ -365,11 +371,11 @@ def collect(session: Session, folder: Path) -> str:
     """
     results, run = Path(RESULTS), Path(RESULTS, session.run)
     files = []
-    for pattern in SHOWN:
+    for pattern in _SHOWN:
         for path in sorted(results.glob(pattern)):
             if path.is_file() and path.stat().st_mtime >= session.state["started"]:
                 files.append(path)
-    for pattern in OF_RUN:
+    for pattern in _OF_RUN:
         files += sorted(run.glob(pattern))
     target = folder / f"{session.run}.zip"
     left_out = 0

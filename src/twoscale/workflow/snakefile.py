@@ -21,19 +21,19 @@ from snakemake.settings.types import DeploymentMethod, ExecMode
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.base import InputError, one_line
-from twoscale.jobs.machine import check_cuda, check_disk, leave_team
+from twoscale.jobs.machine import check_cuda, check_disk, clear_launch_variables
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.figures import in_results
 from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow.runs import Runs, repository_name
 
 # the sentence of our error, a line in Snakemake's report on the function that raised it
-REFUSED = re.compile(r"^\s*InputError: (.+)$", re.MULTILINE)
-INTERRUPTED = "Repeat the command to continue: finished jobs are kept, and training resumes."
-LITTLE_SPACE = 2**16  # bytes; a disk with less is full
-MOST_HEADER = 2**24  # bytes of a checkpoint's header that are read
-TRAINING = ("train_segment", "train_segment_last")
-NEXT = """\
+_REFUSED = re.compile(r"^\s*InputError: (.+)$", re.MULTILINE)
+_INTERRUPTED = "Repeat the command to continue: finished jobs are kept, and training resumes."
+_LITTLE_SPACE = 2**16  # bytes; a disk with less is full
+_MOST_HEADER = 2**24  # bytes of a checkpoint's header that are read
+_TRAINING = ("train_segment", "train_segment_last")
+_NEXT = """\
 next: make report                         figures, verdicts and tables on one page
       snakemake --cores all supplementary   further figures
       python scripts/generate.py --run {run} --prompt "Return the" --show-loops
@@ -79,7 +79,7 @@ class LastLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if str(getattr(record, "event", None)) == "error" and (refused := REFUSED.search(message)):
+        if str(getattr(record, "event", None)) == "error" and (refused := _REFUSED.search(message)):
             print(refused[1], file=sys.stderr)
         elif message.startswith("This was a dry-run"):
             say_changed(self._workflow)
@@ -96,7 +96,7 @@ def say_causes(workflow: Any) -> None:
             # other jobs of a group have not failed
             if not failed.is_group() or line.startswith("error: "):
                 causes.append(f"{job.rule.name}: {line}")
-    print("\n".join(causes or [INTERRUPTED]), file=sys.stderr)
+    print("\n".join(causes or [_INTERRUPTED]), file=sys.stderr)
 
 
 def last_line(path: str) -> str | None:
@@ -107,7 +107,7 @@ def last_line(path: str) -> str | None:
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     if text:
         return one_line(text.split("\n")[-1].strip())
-    if shutil.disk_usage(log).free < LITTLE_SPACE:
+    if shutil.disk_usage(log).free < _LITTLE_SPACE:
         found = "found the error 'No space left on device'"
         return f"error: {log}: {found}, expected free space on its disk."
     return None
@@ -120,7 +120,7 @@ def prepare(source: str) -> None:
     """Prepare this process and the environment of its jobs, which import the library from the
     folder `source`.
     """
-    leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
+    clear_launch_variables(os.environ)  # no job belongs to the launch that Snakemake was started in
     _prepend("PYTHONPATH", source)
     # jobs call `python`: the one that runs Snakemake, unless a conda environment comes first
     _prepend("PATH", str(Path(sys.executable).parent))
@@ -190,7 +190,7 @@ def check(
     """
     jobs = list(jobs)
     nodes = max(
-        (runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1
+        (runs[_run(runs, job)].train.nodes for job in jobs if job.rule in _TRAINING), default=1
     )
     if nodes > 1 and not srun:
         expected = (
@@ -202,7 +202,7 @@ def check(
     for job in jobs:
         config = runs[_run(runs, job)]
         if job.uses_torch and config.compute.device == "cuda":
-            on_gpus.append(config.train.processes if job.rule in TRAINING else 1)
+            on_gpus.append(config.train.processes if job.rule in _TRAINING else 1)
     if here and max(on_gpus):
         check_cuda("config key compute.device", max(on_gpus), installed)
     check_disk(
@@ -282,7 +282,7 @@ def _recorded_identity(weights: Path) -> dict[str, Any]:
     """
     with suppress(OSError, ValueError, KeyError), weights.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(min(size, MOST_HEADER)))
+        header = json.loads(file.read(min(size, _MOST_HEADER)))
         return json.loads(header["__metadata__"]["twoscale"])["identity"]
     return {}
 
@@ -347,5 +347,5 @@ def ending(runs: Runs) -> str:
     figures = ", ".join(runs.figures.of_target("all"))
     return (
         f"run {runs.selected}{scale}: {verdicts}\nfigures: {figures}\n"
-        f"{NEXT.format(run=runs.selected)}"
+        f"{_NEXT.format(run=runs.selected)}"
     )
