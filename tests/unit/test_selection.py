@@ -13,7 +13,7 @@ SOURCE, TESTS = ROOT / "src" / "twoscale", ROOT / "tests"
         # a module that the test imports, one that such a module imports, and one that none imports
         (SOURCE / "claims/bootstrap.py", "unit/test_bootstrap.py", True),
         (SOURCE / "rng.py", "unit/test_bootstrap.py", True),
-        (SOURCE / "model/loss.py", "unit/test_bootstrap.py", False),
+        (SOURCE / "recorder/recorder.py", "unit/test_bootstrap.py", False),
         # what runs the workflow or a script may start any module
         (SOURCE / "figures/fig2.py", "workflow/test_run.py", True),
         # helpers of tests, and the test itself
