@@ -64,6 +64,11 @@ class InputError(Exception):
         super().__init__(one_line(message))
 
 
+def mismatch(where: object, found: object, expected: object) -> InputError:
+    """The error of a file or key, `where`, in the form of most sentences."""
+    return InputError(f"{where}: found {found}, expected {expected}.")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of another library's message, without its full stop, for use in a sentence of
     ours.

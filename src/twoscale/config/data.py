@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -113,10 +114,10 @@ class DataConfig(Section):
     )
 
     def check_keys(self) -> None:
-        reason = f"a file or a folder of files, because data.source is {self.source!r}"
-        require(self.path or self.source not in FILE_SOURCES, "data.path", "nothing", reason)
-        unread = f"nothing, because data.source is {self.source!r}, which reads no files"
-        require(self.path is None or self.source in FILE_SOURCES, "data.path", self.path, unread)
+        reads_files = self.source in FILE_SOURCES
+        needed = "a file or a folder of files" if reads_files else "nothing"
+        expected = f"{needed}, because data.source is {self.source!r}"
+        require(reads_files == bool(self.path), "data.path", self.path or "nothing", expected)
 
 
 class DownloadConfig(Section):
@@ -163,36 +164,26 @@ class TokenizerConfig(Section):
 
     @property
     def num_ids(self) -> int:
-        """Number of token ids, including the end of text; for a published model, that of its
-        embedding's rows.
-        """
+        """Number of token ids, with the end of text; of a published model, its embedding's rows."""
         return {"gpt2": GPT2_VOCAB_SIZE, "bytes": BYTES_VOCAB_SIZE}.get(self.name, self.vocab_size)
 
     def check_keys(self) -> None:
-        enough = self.name == "published" or self.vocab_size > BYTES_VOCAB_SIZE
-        require(
-            enough,
-            "tokenizer.vocab_size",
-            self.vocab_size,
-            f"a whole number >= {BYTES_VOCAB_SIZE + 1}",
-        )
+        is_enough = self.name == "published" or self.vocab_size > BYTES_VOCAB_SIZE
+        expected = f"more than the {BYTES_VOCAB_SIZE} ids of bytes"
+        require(is_enough, "tokenizer.vocab_size", self.vocab_size, expected)
 
 
 @dataclass(frozen=True)
 class TextQuota:
-    """How much training and held-out text to collect, in `unit` ("tokens" or "characters"); None:
-    no limit.
-    """
+    """How much training and held-out text to collect."""
 
-    unit: str
-    training: int | None
+    unit: str  # "tokens" or "characters"
+    training: int | None  # None: no limit
     held_out: int | None
 
 
 def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
-    """The quota in tokens for GPT-2's tokenizer, which exists before the text, otherwise in
-    characters.
-    """
+    """The quota: in tokens if the tokenizer exists before the text, otherwise in characters."""
     held_out = math.ceil(data.held_out_margin * data.held_out_tokens)
     if tokenizer.name == "published":  # nothing is trained
         return TextQuota("characters", 0, CHARACTERS_PER_TOKEN * held_out)
@@ -204,19 +195,19 @@ def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
 
 def text_source(data: DataConfig) -> dict[str, Any]:
     """The section `data` with the keys that do not affect the text at their defaults."""
-    unused = () if data.source in FILE_SOURCES else ("piece_characters",)
-    return plain(data) | {
-        key: type(data).model_fields[key].default for key in (*QUOTA_KEYS, *TOKEN_KEYS, *unused)
-    }
+    unused = [*QUOTA_KEYS, *TOKEN_KEYS]
+    if data.source not in FILE_SOURCES:
+        unused.append("piece_characters")
+    return plain(data) | {key: DataConfig.model_fields[key].default for key in unused}
 
 
 def text_label(data: DataConfig) -> str:
     """Name of the text in figures and captions, one line of harmless characters."""
     if data.path is not None:  # of a source that reads files
-        return one_line(f"{data.source} {data.path.rstrip('/').rpartition('/')[2]}")
-    return (
-        one_line(f"FineWeb {data.subset}") if data.source == "fineweb" else "Python documentation"
-    )
+        return one_line(f"{data.source} {PurePath(data.path).name}")
+    if data.source == "python_docs":
+        return "Python documentation"
+    return one_line(f"FineWeb {data.subset}")
 
 
 class ComputeConfig(Section):
@@ -230,9 +221,7 @@ class ComputeConfig(Section):
 
 
 class ExitGateTraining(Section):
-    """Training of the exit gate together with the model, as in the first stage of Ouro (arXiv
-    2510.25741).
-    """
+    """Training of the exit gate with the model, as in Ouro's first stage (arXiv 2510.25741)."""
 
     entropy_weight: NonNegative = key(
         0.1,
@@ -378,73 +367,56 @@ class TrainConfig(Section):
 
     def precision_on(self, device: str) -> str:
         """The precision of training on `device`: float32 or bfloat16."""
-        return (
-            {"cuda": "bfloat16", "cpu": "float32"}[device]
-            if self.precision == "auto"
-            else self.precision
-        )
+        if self.precision != "auto":
+            return self.precision
+        return "bfloat16" if device == "cuda" else "float32"
 
     def check_keys(self) -> None:
         self._check_schedule()
         self._check_processes()
 
     def _check_schedule(self) -> None:
-        every = f"a multiple of train.checkpoint_every = {self.checkpoint_every}"
-        expected = (
-            f"an iteration of the checkpoint schedule ({every}), so that a longer run can"
-            f" continue this one"
-        )
-        require(
-            self.iterations in checkpoint_iterations(self),
-            "train.iterations",
-            self.iterations,
-            expected,
-        )
+        is_checkpoint = self.iterations in checkpoint_iterations(self)
+        expected = f"a multiple of train.checkpoint_every = {self.checkpoint_every}"
+        expected += " or one of train.early_checkpoints, so that a longer run can continue this one"
+        require(is_checkpoint, "train.iterations", self.iterations, expected)
         most, least = self.learning_rate, self.min_learning_rate
-        require(
-            least <= most, "train.min_learning_rate", least, f"at most train.learning_rate = {most}"
-        )
+        expected = f"at most train.learning_rate = {most}"
+        require(least <= most, "train.min_learning_rate", least, expected)
         end, warmup = self.lr_decay_iterations, self.warmup_iterations
         expected = f"less than train.lr_decay_iterations = {end}, where null is a constant rate"
         require(end is None or end > warmup, "train.warmup_iterations", warmup, expected)
 
     def _check_processes(self) -> None:
-        size, processes = self.batch_size, self.processes
-        for name in ("micro_batches", "processes"):
-            count = getattr(self, name)
-            require(count <= size, f"train.{name}", count, f"at most train.batch_size = {size}")
-        together = f"a divisor of train.processes = {processes}, the total over all nodes"
-        require(processes % self.nodes == 0, "train.nodes", self.nodes, together)
-        one = "false for train.processes = 1, or more processes"
-        require(not self.shard or processes > 1, "train.shard", "true", one)
-        # processes that compute nothing would not take part in the gathering of weights
-        most = f"at most train.batch_size / train.processes = {size} / {processes} with train.shard"
-        fits = not self.shard or self.micro_batches * processes <= size
-        require(fits, "train.micro_batches", self.micro_batches, most)
+        size, processes, micro = self.batch_size, self.processes, self.micro_batches
+        expected = f"at most train.batch_size = {size}"
+        require(micro <= size, "train.micro_batches", micro, expected)
+        require(processes <= size, "train.processes", processes, expected)
+        expected = f"a divisor of train.processes = {processes}, the total over all nodes"
+        require(processes % self.nodes == 0, "train.nodes", self.nodes, expected)
+        if self.shard:
+            require(processes > 1, "train.shard", "true", "false for train.processes = 1")
+            # processes that compute nothing would not take part in the gathering of weights
+            expected = f"at most train.batch_size / train.processes = {size} / {processes}"
+            fits = micro * processes <= size
+            require(fits, "train.micro_batches", micro, f"{expected} with train.shard")
 
     def check(self, config: Any) -> None:
         model = config.model
-        depth, groups = self.backprop_depth, len(model.groups)
-        expected = (
-            "null for model.injection: none, where a truncated gradient does not reach the layers"
-            " before the loop"
-        )
-        require(depth is None or model.injection != "none", "train.backprop_depth", depth, expected)
-        found = f"model.exit_gate: {str(model.exit_gate).lower()} and {groups} looped groups"
-        expected = "model.exit_gate: true and one looped group"
-        require(
-            self.exit_gate is None or (model.exit_gate and groups == 1),
-            "train.exit_gate",
-            found,
-            expected,
-        )
+        if model.injection == "none":
+            expected = "null for model.injection: none, where gradients end at the loop's begin"
+            require(
+                self.backprop_depth is None, "train.backprop_depth", self.backprop_depth, expected
+            )
+        if self.exit_gate is not None:
+            groups = len(model.groups)
+            found = f"model.exit_gate: {str(model.exit_gate).lower()} and {groups} looped groups"
+            expected = "model.exit_gate: true and one looped group"
+            require(model.exit_gate and groups == 1, "train.exit_gate", found, expected)
 
     def needed_sequences(self, config: Any) -> dict[str, int]:
-        return (
-            {"held_out_sequences": self.held_out_sequences}
-            if config.model.source == "trained"
-            else {}
-        )
+        count = self.held_out_sequences if config.model.source == "trained" else 0
+        return {"held_out_sequences": count}
 
 
 def checkpoint_iterations(train: TrainConfig) -> list[int]:
@@ -454,7 +426,5 @@ def checkpoint_iterations(train: TrainConfig) -> list[int]:
     grid depend on it.
     """
     grid = range(train.checkpoint_every, train.iterations + 1, train.checkpoint_every)
-    early = (
-        iteration for iteration in train.early_checkpoints if 0 < iteration <= train.iterations
-    )
+    early = [iteration for iteration in train.early_checkpoints if iteration <= train.iterations]
     return sorted({*grid, *early})

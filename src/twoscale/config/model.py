@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from twoscale.base import InputError
 from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.definitions import NOISE_STD, ModelSizes
 from twoscale.config.types import (
@@ -23,7 +22,6 @@ from twoscale.config.types import (
     WholeShare,
     key,
     option,
-    parse_flag,
     require,
 )
 
@@ -161,7 +159,7 @@ class ModelConfig(ModelSizes, Section):
     qk_bias: Flag = option(
         False, "Biases on queries and keys, added before the rotation, as in [G].", source="nanoGPT"
     )
-    qk_norm: Annotated[bool | Literal["head"], BeforeValidator(parse_flag)] = option(
+    qk_norm: Flag | Literal["head"] = option(
         False,
         "RMSNorm of queries and keys. true: over all heads, as in OLMo 2. head: over each head"
         " after the "
@@ -270,8 +268,8 @@ class ModelConfig(ModelSizes, Section):
     repository: str | None = option(
         None, "Repository of a published model on the Hugging Face hub."
     )
-    revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
-        None, "Commit of the repository, 40 hexadecimal digits.", optional=True
+    revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = option(
+        None, "Commit of the repository, 40 hexadecimal digits."
     )
     folder: HomePath | None = option(
         None,
@@ -285,97 +283,62 @@ class ModelConfig(ModelSizes, Section):
         self._check_loops()
 
     def _check_heads(self) -> None:
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        divisor = f"a divisor of model.hidden_size = {self.hidden_size}"
-        require(self.hidden_size % heads == 0, "model.num_heads", heads, divisor)
-        require(
-            heads % self.kv_heads == 0,
-            "model.num_kv_heads",
-            kv_heads,
-            f"a divisor of model.num_heads = {heads}",
-        )
-        looped = self.looped_kv_heads
-        require(
-            looped is None or heads % looped == 0,
-            "model.looped_kv_heads",
-            looped,
-            f"a divisor of {heads} heads",
-        )
-        even = f"an even head dimension for rotary positions, not {self.head_dim}"
-        require(
-            self.positions != "rotary" or self.head_dim % 2 == 0, "model.num_heads", heads, even
-        )
-        known = set(self.value_embeddings) <= set(range(1, self.num_layers + 1))
-        require(
-            known,
-            "model.value_embeddings",
-            list(self.value_embeddings),
-            f"layers of 1 to {self.num_layers}",
-        )
-        rotated = self.rotary_channels
-        fits = rotated is None or (rotated % 2 == 0 and rotated <= self.head_dim)
-        require(
-            fits,
-            "model.rotary_channels",
-            rotated,
-            f"an even number up to the head dimension {self.head_dim}",
-        )
+        heads, size = self.num_heads, self.head_dim
+        expected = f"a divisor of model.hidden_size = {self.hidden_size}"
+        require(self.hidden_size % heads == 0, "model.num_heads", heads, expected)
+        for name in ("num_kv_heads", "looped_kv_heads"):
+            count = getattr(self, name)
+            expected = f"a divisor of model.num_heads = {heads}"
+            require(not count or heads % count == 0, f"model.{name}", count, expected)
+        is_even = self.positions != "rotary" or size % 2 == 0
+        expected = f"an even head dimension for rotary positions, not {size}"
+        require(is_even, "model.num_heads", heads, expected)
+        rotated = self.rotated_channels
+        is_possible = rotated == size or (rotated % 2 == 0 and rotated < size)
+        expected = f"an even number up to the head dimension {size}"
+        require(is_possible, "model.rotary_channels", rotated, expected)
+        layers = list(self.value_embeddings)
+        are_known = all(layer <= self.num_layers for layer in layers)
+        expected = f"layers of 1 to {self.num_layers}"
+        require(are_known, "model.value_embeddings", layers, expected)
 
     def _check_source(self) -> None:
-        published = self.source == "published"
+        is_published = self.source == "published"
         origins = [name for name in ("repository", "folder") if getattr(self, name) is not None]
-        expected = "either repository or folder" if published else "neither repository nor folder"
-        found = " and ".join(origins) or "neither"
-        require(
-            published == (len(origins) == 1),
-            "model",
-            found,
-            f"{expected} for model.source: {self.source}",
-        )
+        found = " and ".join(origins) or "neither repository nor folder"
+        expected = "one of the two" if is_published else "neither"
+        expected += f" for model.source: {self.source}"
+        require(len(origins) == is_published, "model", found, expected)
         together = (self.repository is None) == (self.revision is None)
-        require(
-            together,
-            "model.revision",
-            self.revision,
-            "a commit together with model.repository, or neither",
-        )
+        expected = "a commit together with model.repository, or neither"
+        require(together, "model.revision", self.revision, expected)
 
     def _check_loops(self) -> None:
         share, init = self.adapter_share, self.adapter_init
         expected = f"{HALF:g} unless model.adapter_init is blend, not {init}"
         require(share == HALF or init == "blend", "model.adapter_share", f"{share:g}", expected)
-        require(
-            self.injection != "none" or self.state_init.startswith("input"),
-            *("model.state_init", self.state_init),
-            "input or input_plus_noise for model.injection: none, where a loop sees its input"
-            " only in the initial "
-            "state",
-        )
-        looped = bool(self.groups) and self.groups[-1][-1] == self.num_layers
-        expected = "false unless the last layer is looped, because the head then applies no norm"
-        require(looped or not self.loop_norm, "model.loop_norm", "true", expected)
-        seen: set[int] = set()
+        sees_input = self.injection != "none" or self.state_init.startswith("input")
+        expected = "input or input_plus_noise, the only input of a loop with model.injection: none"
+        require(sees_input, "model.state_init", self.state_init, expected)
+        last = 0  # layer of the groups so far
         for group in self.groups:
-            if problem := _group_problem(group, seen, self.num_layers):
-                raise InputError(f"config key model.groups: {problem}.")
-            seen |= set(group)
-
-
-def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> str | None:
-    """Fault of a looped group, given the layers of the groups before it."""
-    found = f"found the group {list(group)}"
-    if list(group) != list(range(group[0], group[0] + len(group))):
-        return f"{found}, expected consecutive layers in ascending order"
-    if group[-1] > num_layers:
-        return f"{found}, expected layers between 1 and model.num_layers = {num_layers}"
-    if seen & set(group):
-        return f"found layer {min(seen & set(group))} in two groups, expected disjoint groups"
-    if seen and group[0] < max(seen):
-        return f"{found} after a deeper one, expected the groups in the order of the layers"
-    return None
+            found = f"the group {list(group)}"
+            first, expected = group[0], "consecutive layers in ascending order"
+            is_range = group == tuple(range(first, first + len(group)))
+            require(is_range, "model.groups", found, expected)
+            expected = "disjoint groups in the order of the layers"
+            require(first > last, "model.groups", f"{found} after layer {last}", expected)
+            last = group[-1]
+            expected = f"layers between 1 and model.num_layers = {self.num_layers}"
+            require(last <= self.num_layers, "model.groups", found, expected)
+        expected = "false unless the last layer is looped, because the head then applies no norm"
+        is_last = last == self.num_layers
+        require(is_last or not self.loop_norm, "model.loop_norm", "true", expected)
 
 
 def model_keys(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """Keys of `model` with their values; random weights have no share of the state."""
     model = dict(zip(keys, values, strict=True))
-    return model | ({"adapter_share": HALF} if model["adapter_init"] == "random" else {})
+    if model["adapter_init"] == "random":
+        model["adapter_share"] = HALF
+    return model

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from twoscale.base import InputError, did_you_mean
+from twoscale.base import did_you_mean
 from twoscale.config.data import (
     ComputeConfig,
     DataConfig,
@@ -34,9 +34,9 @@ from twoscale.config.types import (
     Fraction,
     InBatches,
     Natural,
+    Positive,
     Section,
     Seed,
-    Threshold,
     Unique,
     key,
     plain,
@@ -51,58 +51,63 @@ class CriterionConfig(Section):
     class.
     """
 
-    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(
+    thresholds: Annotated[tuple[Positive, ...], *Distinct] = Field(
         description="Values of tau to evaluate."
     )
     file: str | None = _absent(description="Python file of the criterion.")
     class_name: str | None = _absent(alias="class", description="Class in that file.")
 
 
-def typed_criteria(criteria: Mapping[str, CriterionConfig]) -> dict[str, CriterionConfig]:
-    """The criteria with thresholds in the criterion's type, where that loses nothing."""
+def _without_nulls(criteria: Any) -> Any:
+    """Remove the criteria that a layer sets to null; a mapping could otherwise only grow."""
+    if not isinstance(criteria, Mapping):
+        return criteria
+    return {name: entry for name, entry in criteria.items() if entry not in (None, "null")}
+
+
+def _with_types(criteria: dict[str, CriterionConfig]) -> dict[str, CriterionConfig]:
+    """The criteria with whole numbers as thresholds where the criterion counts."""
     return {
-        name: entry.model_copy(update={"thresholds": _typed(name, entry)})
+        name: entry.model_copy(update={"thresholds": tuple(map(_whole, entry.thresholds))})
+        if THRESHOLD_TYPES.get(name) is int
+        else entry
         for name, entry in criteria.items()
     }
 
 
-def _typed(name: str, entry: CriterionConfig) -> tuple[int | float, ...]:
-    if THRESHOLD_TYPES.get(name) is not int:
-        return tuple(map(float, entry.thresholds))
-    return tuple(int(value) if value == int(value) else value for value in entry.thresholds)
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value
 
 
 Ascending = AfterValidator(lambda loops: tuple(sorted(set(loops))))
 Criteria = Annotated[
-    dict[str, CriterionConfig], Field(min_length=1), AfterValidator(typed_criteria)
+    dict[str, CriterionConfig],
+    Field(min_length=1),
+    BeforeValidator(_without_nulls),
+    AfterValidator(_with_types),
 ]
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
     """Refuse a criterion that is neither built in nor has a file."""
-    named = bool(re.fullmatch(FILE_NAME, name))
-    require(named, key, f"the name {name!r}", "letters, digits, '.', '_' and '-'")
-    builtin = name in THRESHOLD_TYPES
+    is_safe = re.fullmatch(FILE_NAME, name)
+    require(is_safe, key, f"the name {name!r}", "letters, digits, '.', '_' and '-'")
     absent = "class" if entry.class_name is None else "file"
-    both = (entry.file is None) == (entry.class_name is None)
-    require(both, key, f"no {absent}", "a file and a class, or neither")
-    other = "another name for a criterion from a file: this one is built in"
-    require(not builtin or entry.file is None, f"{key}.file", repr(entry.file), other)
-    if not builtin and entry.file is None:
-        expected = (
-            f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a"
-            f" class{did_you_mean(name, THRESHOLD_TYPES)}"
-        )
-        raise InputError(f"config key {key}: unknown criterion, expected {expected}.")
+    are_both = (entry.file is None) == (entry.class_name is None)
+    require(are_both, key, f"no {absent}", "a file and a class, or neither")
+    if name in THRESHOLD_TYPES:
+        expected = "another name for a criterion from a file: this one is built in"
+        require(entry.file is None, f"{key}.file", repr(entry.file), expected)
+    else:
+        hint = did_you_mean(name, THRESHOLD_TYPES)
+        expected = f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a class{hint}"
+        require(entry.file is not None, key, "an unknown criterion", expected)
 
 
 def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
     """The default of a key `criteria`."""
-    criteria = {
-        name: CriterionConfig.model_validate({"thresholds": values})
-        for name, values in thresholds.items()
-    }
-    return typed_criteria(criteria)
+    criteria = {name: CriterionConfig(thresholds=values) for name, values in thresholds.items()}
+    return _with_types(criteria)
 
 
 STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
@@ -128,17 +133,10 @@ DENSE_GRIDS: dict[str, list[float]] = {
 }
 
 
-def half_decades(largest: float) -> list[float]:
-    """Thresholds from 1e-5, the smallest of App. D, to `largest`, two in a decade: 1e-5, 3.16e-5,
-    1e-4 …
-    """
+def _half_decades(largest: float) -> list[float]:
+    """Thresholds from 1e-5, the smallest of App. D, to `largest`: 1e-5, 3.16e-5, 1e-4 …"""
     exponents = range(-10, round(2 * math.log10(largest)) + 1)
     return [float(f"{10 ** (exponent / 2):.3g}") for exponent in exponents]
-
-
-# In the criterion's unit. State norms are about the root of the hidden size, so every token exits
-# at once at 31.6.
-LARGEST_STEP, LARGEST_KL = 31.6, 1.0
 
 
 class ExitsConfig(Section):
@@ -150,9 +148,9 @@ class ExitsConfig(Section):
     criteria: Criteria = key(
         grids(
             fixed=[30],
-            step_norm=half_decades(LARGEST_STEP),
-            kl=half_decades(LARGEST_KL),
-            acceleration=half_decades(LARGEST_STEP),
+            step_norm=_half_decades(31.6),  # the root of the hidden size: every token exits at once
+            kl=_half_decades(1.0),
+            acceleration=_half_decades(31.6),
         ),
         "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10"
         " compares criteria at "
@@ -223,12 +221,8 @@ class ExitsConfig(Section):
 
 def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
     most = config.model.context_length
-    require(
-        tokens <= most,
-        f"{section}.latency_tokens",
-        tokens,
-        f"at most model.context_length = {most}",
-    )
+    expected = f"at most model.context_length = {most}"
+    require(tokens <= most, f"{section}.latency_tokens", tokens, expected)
 
 
 class ScalingConfig(InBatches):
@@ -259,13 +253,11 @@ class TrajectoriesConfig(InBatches):
 
     def check(self, config: "CoreConfig") -> None:
         most = config.trajectory_sequences
-        expected = f"less than {most}, the number of sequences in trajectories.tokens"
-        require(
-            self.states_sequence < most,
-            "trajectories.states_sequence",
+        found, expected = (
             self.states_sequence,
-            expected,
+            f"less than {most}, sequences in trajectories.tokens",
         )
+        require(found < most, "trajectories.states_sequence", found, expected)
 
 
 class PathTypesConfig(Section):
@@ -298,12 +290,8 @@ class PathTypesConfig(Section):
 
     def check(self, config: "CoreConfig") -> None:
         loops = config.trajectories.loops
-        require(
-            self.window <= loops,
-            "path_types.window",
-            self.window,
-            f"at most trajectories.loops = {loops}",
-        )
+        expected = f"at most trajectories.loops = {loops}"
+        require(self.window <= loops, "path_types.window", self.window, expected)
 
 
 class FiguresConfig(Section):
@@ -379,37 +367,30 @@ class CoreConfig(Section):
     @property
     def loop_grid(self) -> tuple[int, ...]:
         """The loop counts of scaling.loops below exits.max_loops, and exits.max_loops."""
-        return (
-            *(loops for loops in self.scaling.loops if loops < self.exits.max_loops),
-            self.exits.max_loops,
-        )
+        below = [loops for loops in self.scaling.loops if loops < self.exits.max_loops]
+        return (*below, self.exits.max_loops)
 
     @property
     def sections(self) -> dict[str, Section]:
-        return {
-            name: getattr(self, name)
-            for name in type(self).model_fields
-            if name not in ("seed", "seeds")
-        }
+        return {name: value for name, value in self if isinstance(value, Section)}
 
     @property
     def exit_grids(self) -> dict[str, ExitsConfig]:
-        """Name of a grid of thresholds -> its exits: "exit" is the one of Fig. 4, the others belong
-        to studies.
+        """Name of a grid of thresholds -> its exits.
+
+        "exit" is the grid of Fig. 4; the others belong to studies.
         """
-        further = {name: section.exit_grid(self) for name, section in self.sections.items()}
-        return {"exit": self.exits} | {
-            name: exits for name, exits in further.items() if exits is not None
-        }
+        grids = {"exit": self.exits}
+        for name, section in self.sections.items():
+            if exits := section.exit_grid(self):
+                grids[name] = exits
+        return grids
 
     def check_keys(self) -> None:
-        model = self.model.model_copy(update={"vocab_size": self.tokenizer.num_ids})
-        object.__setattr__(self, "model", model)  # the class is frozen for everyone else
-        name = "published" if model.source == "published" else "another tokenizer"
-        fits = (model.source == "published") == (self.tokenizer.name == "published")
-        require(
-            fits, "tokenizer.name", self.tokenizer.name, f"{name} for model.source: {model.source}"
-        )
+        source, tokenizer = self.model.source, self.tokenizer.name
+        expected = "published" if source == "published" else "another tokenizer"
+        fits = (source == "published") == (tokenizer == "published")
+        require(fits, "tokenizer.name", tokenizer, f"{expected} for model.source: {source}")
         for name, section in self.sections.items():
             self._check_criteria(f"{name}.criteria", getattr(section, "criteria", {}))
         self._check_held_out_tokens()
@@ -417,29 +398,25 @@ class CoreConfig(Section):
             section.check(self)
 
     def _check_criteria(self, key: str, criteria: Mapping[str, CriterionConfig]) -> None:
+        most = self.exits.max_loops
         for name, entry in criteria.items():
             _check_origin(f"{key}.{name}", name, entry)
             where = f"config key {key}.{name}.thresholds"
             for threshold in entry.thresholds:
-                check_threshold(name, threshold, self.exits.max_loops, where, "exits.max_loops")
-        gate = self.model.exit_gate or "exit_gate" not in criteria
-        require(gate, f"{key}.exit_gate", "the criterion", "a model with model.exit_gate: true")
+                check_threshold(name, threshold, most, where, "exits.max_loops")
+        has_gate = self.model.exit_gate or "exit_gate" not in criteria
+        expected = "a model with model.exit_gate: true"
+        require(has_gate, f"{key}.exit_gate", "the criterion", expected)
 
     def _check_held_out_tokens(self) -> None:
-        needed = {
-            f"{name}.{key}": count
-            for name, section in self.sections.items()
-            for key, count in section.needed_sequences(self).items()
-        }
+        needed = {}
+        for name, section in self.sections.items():
+            for own, count in section.needed_sequences(self).items():
+                needed[f"{name}.{own}"] = count
         most = max(needed, key=needed.__getitem__)
-        least = needed[most] * self.model.context_length + 1
-        found = self.data.held_out_tokens
-        require(
-            found >= least,
-            "data.held_out_tokens",
-            found,
-            f"at least {least} tokens, which {most} requires",
-        )
+        least = needed[most] * self.model.context_length + 1  # the last token needs a target
+        found, expected = self.data.held_out_tokens, f"at least {least} tokens, required by {most}"
+        require(found >= least, "data.held_out_tokens", found, expected)
 
 
 # Keys of `train` that control how far a run goes and how it is cut, monitored and distributed, but
@@ -447,8 +424,7 @@ class CoreConfig(Section):
 # processes, continues another.
 RUNTIME_KEYS = frozenset(
     "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds"
-    " micro_batches processes nodes "
-    "shard recompute prefetch peak_tflops".split()
+    " micro_batches processes nodes shard recompute prefetch peak_tflops".split()
 )
 
 
@@ -456,16 +432,10 @@ def training_identity(config: CoreConfig) -> dict[str, Any]:
     """Everything that the weights of a checkpoint depend on, except its iteration and its text."""
     device = config.compute.device
     train = {key: value for key, value in plain(config.train).items() if key not in RUNTIME_KEYS}
-    return {
-        "seed": config.seed,
-        "device": device,
-        "model": plain(config.model),
-        "train": train
-        | {
-            "compile": config.train.compiles(device),
-            "precision": config.train.precision_on(device),
-        },
-    }
+    train["compile"] = config.train.compiles(device)
+    train["precision"] = config.train.precision_on(device)
+    model = plain(config.model)
+    return {"seed": config.seed, "device": device, "model": model, "train": train}
 
 
 def runtime(config: CoreConfig) -> dict[str, Any]:
