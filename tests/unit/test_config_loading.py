@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 import sys
 from types import ModuleType
 
