@@ -418,10 +418,8 @@ def check_finite(table: str, frame: pd.DataFrame, path: str | Path) -> None:
         wrong["mean"] = is_norm & (frame["mean"].isin(NOT_FINITE) | (frame["nulls"] > 0))
     for name in wrong:
         for row in frame[wrong[name]][:1].to_dict("records"):
-            dtypes = columns(table) | {name: ""}  # the keys of the row, and the number
-            found = [
-                f"{key} {row[key]}" for key in dtypes if key in row and dtypes[key] != "float64"
-            ]
+            keys = [key for key, dtype in columns(table).items() if dtype != "float64"]
+            found = [f"{key} {row[key]}" for key in (*keys, name) if key in row]
             raise mismatch(path, ", ".join(found), "finite numbers")
 
 
