@@ -46,27 +46,22 @@ class DataConfig(Section):
 
     source: Literal["fineweb", "txt", "jsonl", "parquet", "python_docs"] = key(
         "fineweb",
-        "Text source: FineWeb from the Hugging Face hub, local files (plain text, one document"
-        " per file; JSON Lines "
-        "with a field `text`, one document per line; parquet with a column `text`, one document"
-        " per row), or the "
-        "documentation of Python.",
+        "Text source: FineWeb from the Hugging Face hub, local files (plain text, one document per"
+        " file; JSON Lines with a field `text`, one document per line; parquet with a column"
+        " `text`, one document per row), or the documentation of Python.",
         source="§2",
     )
     path: HomePath | None = key(
         None,
         "A file, or a folder with files of the type given by source: *.txt and *.txt.gz, *.jsonl"
-        " and *.jsonl.gz, or "
-        "*.parquet. Files are read in the order of their paths. Required for source: txt, jsonl"
-        " and parquet.",
+        " and *.jsonl.gz, or *.parquet. Files are read in the order of their paths. Required for"
+        " source: txt, jsonl and parquet.",
     )
     piece_characters: Count | None = key(
         8_000,
         "Local files: documents longer than ten times this number of characters, such as novels,"
-        " are split into "
-        "pieces of at most this length, at blank lines if possible. Each piece then counts as a"
-        " document. null: "
-        "documents are not split.",
+        " are split into pieces of at most this length, at blank lines if possible. Each piece then"
+        " counts as a document. null: documents are not split.",
     )
     repository: str = key(
         "HuggingFaceFW/fineweb", "Hub repository for source: fineweb.", source="§2"
@@ -94,20 +89,17 @@ class DataConfig(Section):
     held_out_margin: Annotated[float, Field(ge=1), Number] = key(
         1.5,
         "Held-out text to collect, as a multiple of held_out_tokens, because near-duplicates of"
-        " training text are "
-        "dropped.",
+        " training text are dropped.",
     )
     held_out_fraction: Fraction = key(
         0.005,
-        "Fraction of documents to hold out, selected by a hash of the document, or of its"
-        " top-level module for "
-        "source: python_docs.",
+        "Fraction of documents to hold out, selected by a hash of the document, or of its top-level"
+        " module for source: python_docs.",
     )
     near_duplicate_tokens: AtLeastTwo = key(
         32,
         "A held-out document is dropped if this many of its consecutive tokens also occur"
-        " consecutively in the "
-        "training text. Use about 150 for the tokenizer bytes.",
+        " consecutively in the training text. Use about 150 for the tokenizer bytes.",
     )
     text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(
         8, "Number of parquet files for the text."
@@ -128,17 +120,15 @@ class DownloadConfig(Section):
     retries: Natural = key(
         10,
         "Number of retries at the Hugging Face hub after its client has given up, which itself"
-        " retries and waits as "
-        "long as the hub requests.",
+        " retries and waits as long as the hub requests.",
     )
     delay: NonNegative = key(
         1.0, "Seconds before the first retry. The delay doubles with each retry, up to a minute."
     )
     timeout: Positive = key(
         30.0,
-        "Seconds without data after which a download of released tables fails. For the hub, set"
-        " the shell variable "
-        "HF_HUB_DOWNLOAD_TIMEOUT.",
+        "Seconds without data after which a download of released tables fails. For the hub, set the"
+        " shell variable HF_HUB_DOWNLOAD_TIMEOUT.",
     )
     part_characters: Count = key(
         16_000_000, "Characters per part. An interrupted download loses at most one part."
@@ -151,15 +141,13 @@ class TokenizerConfig(Section):
     name: Literal["gpt2", "bpe", "bytes", "published"] = key(
         "gpt2",
         "Tokenizer: gpt2, bpe (a BPE tokenizer trained on the text), bytes, or published"
-        " (tokenizer.json of a "
-        "published model).",
+        " (tokenizer.json of a published model).",
         source="nanoGPT",
     )
     vocab_size: Count = key(
         4096,
         "Vocabulary size for name: bpe, at least 258. For name: published, the number of rows of"
-        " the model's "
-        "embedding. Other tokenizers ignore it.",
+        " the model's embedding. Other tokenizers ignore it.",
     )
 
     @property
@@ -225,10 +213,9 @@ class ExitGateTraining(Section):
 
     entropy_weight: NonNegative = key(
         0.1,
-        "Factor beta of the entropy of the exit distribution (in nats); their product is"
-        " subtracted from the loss. "
-        "Ouro starts with 0.1 and continues with 0.05. With 0 the distribution may collapse to"
-        " one loop step.",
+        "Factor beta of the entropy of the exit distribution (in nats); their product is subtracted"
+        " from the loss. Ouro starts with 0.1 and continues with 0.05. With 0 the distribution may"
+        " collapse to one loop step.",
         source="arXiv 2510.25741",
     )
 
@@ -244,15 +231,13 @@ class TrainConfig(Section):
     )
     early_checkpoints: tuple[Count, ...] = key(
         (500, 1000, 2000),
-        "Additional checkpoints early in training, where the geometry changes fastest. Those that"
-        " a shorter training "
-        "does not reach are left out.",
+        "Additional checkpoints early in training, where the geometry changes fastest. Those that a"
+        " shorter training does not reach are left out.",
     )
     save_seconds: Positive = key(
         120.0,
-        "Seconds between saves within a job. A killed job loses at most the work of this time,"
-        " one iteration, and the "
-        "time to save.",
+        "Seconds between saves within a job. A killed job loses at most the work of this time, one"
+        " iteration, and the time to save.",
     )
     log_every: Count = key(
         10,
@@ -265,8 +250,7 @@ class TrainConfig(Section):
     order: Literal["permutation", "offsets"] = key(
         "permutation",
         "Order of the text: permutation, non-overlapping sequences in a new order each epoch, or"
-        " random offsets "
-        "as in nanoGPT.",
+        " random offsets as in nanoGPT.",
     )
     batch_size: Count = key(
         10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512."
@@ -278,38 +262,34 @@ class TrainConfig(Section):
     processes: Count = key(
         1,
         "Number of data-parallel processes across all nodes, one per GPU; at most batch_size. It"
-        " need not divide "
-        "batch_size.",
+        " need not divide batch_size.",
     )
     nodes: Count = key(
         1,
-        "Number of nodes of a SLURM training job, a divisor of processes. More than 1 requires"
-        " the profile slurm.",
+        "Number of nodes of a SLURM training job, a divisor of processes. More than 1 requires the"
+        " profile slurm.",
     )
     shard: Flag = key(
         False,
         "Shard weights, gradients and moments over the processes (PyTorch FSDP2), for models that"
-        " do not fit on "
-        "one GPU.",
+        " do not fit on one GPU.",
     )
     compile: Flag | Literal["auto"] = key(
         "auto",
         "Apply torch.compile to each group's loop step. auto: on CUDA only. Compiling for CPU"
-        " requires a C++ "
-        "compiler. Compiled results differ by rounding, so this key is part of a run's identity.",
+        " requires a C++ compiler. Compiled results differ by rounding, so this key is part of a"
+        " run's identity.",
     )
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "auto",
         "Precision of matrix products and attention in training (autocast). Weights and optimizer"
-        " are float32. "
-        "auto: bfloat16 on CUDA, float32 on CPU. On CPU, bfloat16 is fast only with AVX512-BF16"
-        " or AMX.",
+        " are float32. auto: bfloat16 on CUDA, float32 on CPU. On CPU, bfloat16 is fast only with"
+        " AVX512-BF16 or AMX.",
     )
     recompute: Flag = key(
         False,
-        "Activation checkpointing per loop step: costs a third more FLOPs, and keeps only one"
-        " state per loop step"
-        " in memory.",
+        "Activation checkpointing per loop step: costs a third more FLOPs, and keeps only one state"
+        " per loop step in memory.",
     )
     prefetch: Flag = key(True, "Read the next batch while the current one is computed.")
     peak_tflops: Positive | None = key(
@@ -328,8 +308,8 @@ class TrainConfig(Section):
     )
     lr_decay_iterations: Count | None = key(
         60_000,
-        "Iteration at which the cosine ends, independent of `iterations`. null: constant rate"
-        " after warm-up.",
+        "Iteration at which the cosine ends, independent of `iterations`. null: constant rate after"
+        " warm-up.",
         source="App. B, nanoGPT",
     )
     beta1: Fraction = key(0.9, "Coefficient of AdamW's first moment.", source="App. B, nanoGPT")
@@ -341,17 +321,14 @@ class TrainConfig(Section):
     backprop_depth: Count | None = key(
         None,
         "Number of last loop steps that gradients pass through. null: all. The paper does not"
-        " mention truncation;"
-        " [G] uses 8.",
+        " mention truncation; [G] uses 8.",
     )
     exit_gate: ExitGateTraining | None = option(
         None,
-        "Train the gate of model.exit_gate with the model (one looped group). The loss, also in"
-        " the log, is then the "
-        "expected cross-entropy under the exit distribution over all loop steps, each decoded"
-        " through the layers "
-        "after the group, minus entropy_weight times the entropy of this distribution. null: the"
-        " gate is not trained.",
+        "Train the gate of model.exit_gate with the model (one looped group). The loss, also in the"
+        " log, is then the expected cross-entropy under the exit distribution over all loop steps,"
+        " each decoded through the layers after the group, minus entropy_weight times the entropy"
+        " of this distribution. null: the gate is not trained.",
         source="arXiv 2510.25741",
     )
     held_out_every: Count = key(

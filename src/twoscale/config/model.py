@@ -78,8 +78,8 @@ class ModelConfig(ModelSizes, Section):
     )
     mean_loops: Positive = key(
         12.0,
-        "Parameter r of the log-normal Poisson distribution of loop counts. "
-        "It also defines the effective depth that scales the initial weights.",
+        "Parameter r of the log-normal Poisson distribution of loop counts. It also defines the"
+        " effective depth that scales the initial weights.",
         source="App. B",
     )
     loops_sigma: NonNegative = key(
@@ -88,8 +88,7 @@ class ModelConfig(ModelSizes, Section):
     sandwich: Sandwich = key(
         "post_residual",
         "Position of the second norm in sandwich normalization: after the residual sum, as in the"
-        " code of [G], or"
-        " on the branch before the sum. App. B does not specify it.",
+        " code of [G], or on the branch before the sum. App. B does not specify it.",
         source="[G]",
     )
     state_init: StateInit = key(
@@ -107,17 +106,14 @@ class ModelConfig(ModelSizes, Section):
     adapter_init: AdapterInit = key(
         "random",
         "Initialization of the projection of state and input: random, or blend (ours), a weighted"
-        " sum of state "
-        "and input plus small noise. See adapter_share.",
+        " sum of state and input plus small noise. See adapter_share.",
         source="[G]",
     )
     adapter_share: WholeShare = option(
         HALF,
         "Share s of the state for adapter_init: blend. The projection starts as s times the state"
-        " plus 1 - s times "
-        "the input. Both terms also get random weights, scaled by 0.04 s and 0.04 (1 - s). 0:"
-        " only the input. 1: "
-        "only the state.",
+        " plus 1 - s times the input. Both terms also get random weights, scaled by 0.04 s and 0.04"
+        " (1 - s). 0: only the input. 1: only the state.",
     )
     exit_norm: Literal["none", "final_norm"] = key(
         "none",
@@ -127,14 +123,13 @@ class ModelConfig(ModelSizes, Section):
     positions: Literal["learned", "rotary"] = option(
         "learned",
         "Position encoding: learned, an embedding added to the token embedding, or rotary, a"
-        " rotation of queries "
-        "and keys.",
+        " rotation of queries and keys.",
         source="App. B",
     )
     rotary_pairs: Literal["interleaved", "halves"] = option(
         "interleaved",
-        "Channels of a head that are rotated in pairs: 2d and 2d + 1 as in [G], or d and d + D/2"
-        " as in Llama.",
+        "Channels of a head that are rotated in pairs: 2d and 2d + 1 as in [G], or d and d + D/2 as"
+        " in Llama.",
         source="[G]",
     )
     rotary_base: Positive = option(
@@ -149,8 +144,7 @@ class ModelConfig(ModelSizes, Section):
     num_kv_heads: Count | None = option(
         None,
         "Number of key and value heads, a divisor of num_heads. Each serves num_heads /"
-        " num_kv_heads query heads."
-        " null: num_heads.",
+        " num_kv_heads query heads. null: num_heads.",
         source="nanoGPT",
     )
     looped_kv_heads: Count | None = option(
@@ -162,21 +156,19 @@ class ModelConfig(ModelSizes, Section):
     qk_norm: Flag | Literal["head"] = option(
         False,
         "RMSNorm of queries and keys. true: over all heads, as in OLMo 2. head: over each head"
-        " after the "
-        "rotation, without weights, as in Parcae.",
+        " after the rotation, without weights, as in Parcae.",
         source="nanoGPT",
     )
     value_embeddings: tuple[Count, ...] = option(
         (),
-        "Layers that add to their values an embedding of the token, times a gate computed from"
-        " the first 32 channels "
-        "of the layer's normed input, as in Parcae.",
+        "Layers that add to their values an embedding of the token, times a gate computed from the"
+        " first 32 channels of the layer's normed input, as in Parcae.",
         source="nanoGPT",
     )
     mlp: Literal["plain", "gated"] = option(
         "plain",
-        "MLP: plain, out(silu(in(x))), or gated as in [G] and Llama,"
-        " out(silu(gate(x)) * value(x)).",
+        "MLP: plain, out(silu(in(x))), or gated as in [G] and Llama, out(silu(gate(x)) *"
+        " value(x)).",
         source="App. B, nanoGPT",
     )
     activation: Literal["silu", "gelu", "relu2"] = option(
@@ -193,9 +185,8 @@ class ModelConfig(ModelSizes, Section):
     )
     norms: Literal["sandwich", "pre", "post"] = option(
         "sandwich",
-        "Norms of a layer: sandwich, before and after attention and MLP; pre, only before them,"
-        " as in Llama; or "
-        "post, only after them, on the branch, as in OLMo 2.",
+        "Norms of a layer: sandwich, before and after attention and MLP; pre, only before them, as"
+        " in Llama; or post, only after them, on the branch, as in OLMo 2.",
         source="App. B",
     )
     norm_epsilon: Positive = option(1e-6, "Epsilon of every RMSNorm.", source="[G]")
@@ -212,12 +203,10 @@ class ModelConfig(ModelSizes, Section):
     )
     injection: Literal["projection", "diagonal", "add", "boundary", "none"] = option(
         "projection",
-        "Injection of the input e into a loop step: projection of [state ; e]; diagonal, x *"
-        " exp(-D * exp(A_log))"
-        " + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946); add, x + e;"
-        " boundary, a norm"
-        " and + injection_scale * e after the layers (arXiv 2609.19107); or none, where e is only"
-        " the initial state.",
+        "Injection of the input e into a loop step: projection of [state ; e]; diagonal, x * exp(-D"
+        " * exp(A_log)) + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946);"
+        " add, x + e; boundary, a norm and + injection_scale * e after the layers (arXiv"
+        " 2609.19107); or none, where e is only the initial state.",
         source="App. B, [G]",
     )
     injection_scale: Positive = option(
@@ -230,15 +219,14 @@ class ModelConfig(ModelSizes, Section):
     )
     exit_projection: Flag = option(
         False,
-        "Linear projection of the state that a looped group returns, after exit_norm,"
-        " as in Parcae.",
+        "Linear projection of the state that a looped group returns, after exit_norm, as in"
+        " Parcae.",
         source="[G]",
     )
     loop_norm: Flag = option(
         False,
-        "Apply the final norm at the end of each loop step, as in Ouro (arXiv 2510.25741). The"
-        " head then applies "
-        "no further norm.",
+        "Apply the final norm at the end of each loop step, as in Ouro (arXiv 2510.25741). The head"
+        " then applies no further norm.",
         source="[G]",
     )
     tied_head: Flag = option(
@@ -250,8 +238,7 @@ class ModelConfig(ModelSizes, Section):
     exit_gate: Flag = option(
         False,
         "Linear gate that predicts an exit probability from a state, for the criterion exit_gate"
-        " (Ouro). Trained "
-        "with train.exit_gate.",
+        " (Ouro). Trained with train.exit_gate.",
         source="[G]",
     )
     vocab_multiple: Count = option(

@@ -153,10 +153,8 @@ class ExitsConfig(Section):
             acceleration=_half_decades(31.6),
         ),
         "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10"
-        " compares criteria at "
-        "equal quality and requires finer grids that extend to a loss of quality (ours). null"
-        " removes a criterion "
-        "that the defaults or the preset include.",
+        " compares criteria at equal quality and requires finer grids that extend to a loss of"
+        " quality (ours). null removes a criterion that the defaults or the preset include.",
         source="App. D",
     )
     readout: Literal["head", "remaining_layers"] = key(
@@ -171,26 +169,22 @@ class ExitsConfig(Section):
     kv_slots: Count | None = key(
         None,
         "KV cache slots per token, shared by the loop steps as in [G]; text is then processed"
-        " position by "
-        "position. null: one slot per loop step.",
+        " position by position. null: one slot per loop step.",
     )
     cuda_graphs: Flag = key(
         True,
-        "Decode by replaying captured CUDA graphs. With one slot per loop step, several loop"
-        " steps run at once, "
-        "ahead of the exit decisions. CUDA only.",
+        "Decode by replaying captured CUDA graphs. With one slot per loop step, several loop steps"
+        " run at once, ahead of the exit decisions. CUDA only.",
     )
     compile: Flag = key(
         True,
-        "Compile loop steps before capturing them (cuda_graphs). If this is impossible, for"
-        " example without "
-        "Triton, eager steps are captured. CUDA only.",
+        "Compile loop steps before capturing them (cuda_graphs). If this is impossible, for example"
+        " without Triton, eager steps are captured. CUDA only.",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = key(
         "float32",
-        "Precision of weights, states and decisions. bfloat16 halves the memory traffic, but"
-        " rounds steps below "
-        "about 1/256 of the state, which distorts criteria on steps.",
+        "Precision of weights, states and decisions. bfloat16 halves the memory traffic, but rounds"
+        " steps below about 1/256 of the state, which distorts criteria on steps.",
     )
     quality_tokens: Count = key(
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences."
@@ -199,8 +193,8 @@ class ExitsConfig(Section):
     random_draws: Count = key(
         3,
         "Number of draws of random exits of equal cost, with which every criterion is compared."
-        " Each draw evaluates "
-        "the text once more; fixed loops with the same mean need one more pass.",
+        " Each draw evaluates the text once more; fixed loops with the same mean need one more"
+        " pass.",
     )
     latency_tokens: Count = key(
         64, "Timed tokens per repeat, spread over the context; at most model.context_length."
@@ -271,8 +265,7 @@ class PathTypesConfig(Section):
     converging_rate: Fraction = key(
         0.95,
         "Converging: the fitted ratio of successive step norms is at most this value, or the last"
-        " step is below "
-        "the rounding floor.",
+        " step is below the rounding floor.",
     )
     max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.")
     return_tolerance: Fraction = key(
@@ -306,14 +299,14 @@ class FiguresConfig(Section):
     )
     reading: Literal["state", "direction"] = key(
         "state",
-        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of"
-        " the direction x / "
-        "||x||, which alone determines the output of a readout that begins with a norm.",
+        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of the"
+        " direction x / ||x||, which alone determines the output of a readout that begins with a"
+        " norm.",
     )
     seed_band: bool = key(
         False,
-        "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of"
-        " all seeds.",
+        "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of all"
+        " seeds.",
     )
 
     def check(self, config: "CoreConfig") -> None:
