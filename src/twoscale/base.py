@@ -25,14 +25,14 @@ from typing import Any
 
 # Characters that control a terminal, that no encoding has, or that show a text in another order;
 # with the line ends.
-CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069"
-LINE_ENDS = r"\t\n\u2028\u2029"
+_CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069"
+_LINE_ENDS = r"\t\n\u2028\u2029"
 LONGEST = 4000  # characters of a sentence
 
 
 def neutralise(text: str) -> str:
     """Text that cannot control a terminal or the order of a page; line ends and tabs are kept."""
-    return re.sub(f"[{CONTROLS}]", "\N{REPLACEMENT CHARACTER}", text)
+    return re.sub(f"[{_CONTROLS}]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str) -> str:
@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
     if len(text) > LONGEST:
         half = LONGEST // 2
         text = f"{text[:half]} … {text[-half:]}"
-    return re.sub(f"[{CONTROLS}{LINE_ENDS}]", "\N{REPLACEMENT CHARACTER}", text)
+    return re.sub(f"[{_CONTROLS}{_LINE_ENDS}]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def rst(text: str) -> str:

@@ -98,8 +98,8 @@ STATISTICS = {
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
 # Columns with a finite number in every row. All states have a norm, too.
-FINITE = ("ce", "loss", "pc1", "pc2")
-NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
+_FINITE = ("ce", "loss", "pc1", "pc2")
+_NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
 
 # The tables that claims are judged on, by the attribute of `twoscale.claims.evidence.Evidence`.
 CLAIM_TABLES = {
@@ -408,14 +408,14 @@ def read(table: str, path: str | Path) -> pd.DataFrame:
 
 
 def check_finite(table: str, frame: pd.DataFrame, path: str | Path) -> None:
-    """Raise InputError for the first row with a number in `FINITE`, or a norm of states, that is
+    """Raise InputError for the first row with a number in `_FINITE`, or a norm of states, that is
     not finite.
     """
-    known = [name for name in FINITE if name in frame]
-    wrong = frame[known].isin(NOT_FINITE)
+    known = [name for name in _FINITE if name in frame]
+    wrong = frame[known].isin(_NOT_FINITE)
     if {"measure", "nulls"} <= set(frame.columns):
         is_norm = frame["measure"] == "state_norm"
-        wrong["mean"] = is_norm & (frame["mean"].isin(NOT_FINITE) | (frame["nulls"] > 0))
+        wrong["mean"] = is_norm & (frame["mean"].isin(_NOT_FINITE) | (frame["nulls"] > 0))
     for name in wrong:
         for row in frame[wrong[name]][:1].to_dict("records"):
             keys = [key for key, dtype in columns(table).items() if dtype != "float64"]

@@ -29,12 +29,12 @@ FILE_SOURCES = ("txt", "jsonl", "parquet")  # values of data.source that read da
 
 # Keys of `data` that do not affect which text the source has and which documents are held out:
 # those that limit how much text is collected, and the one that applies to tokens.
-QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens", "held_out_margin")
-TOKEN_KEYS = ("near_duplicate_tokens",)
+_QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens", "held_out_margin")
+_TOKEN_KEYS = ("near_duplicate_tokens",)
 
 # Characters to collect for one held-out token of a BPE tokenizer, whose tokens cannot be counted
 # before it is trained: twice what GPT-2's tokenizer takes in English.
-CHARACTERS_PER_TOKEN = 9
+_CHARACTERS_PER_TOKEN = 9
 
 # Number of token ids of the tokenizers whose size is not configurable.
 GPT2_VOCAB_SIZE = 50257
@@ -174,16 +174,16 @@ def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
     """The quota: in tokens if the tokenizer exists before the text, otherwise in characters."""
     held_out = math.ceil(data.held_out_margin * data.held_out_tokens)
     if tokenizer.name == "published":  # nothing is trained
-        return TextQuota("characters", 0, CHARACTERS_PER_TOKEN * held_out)
+        return TextQuota("characters", 0, _CHARACTERS_PER_TOKEN * held_out)
     if tokenizer.name == "gpt2":
         return TextQuota("tokens", data.train_tokens, held_out)
-    characters = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokenizer.name]
+    characters = {"bytes": 1, "bpe": _CHARACTERS_PER_TOKEN}[tokenizer.name]
     return TextQuota("characters", data.train_characters, characters * held_out)
 
 
 def text_source(data: DataConfig) -> dict[str, Any]:
     """The section `data` with the keys that do not affect the text at their defaults."""
-    unused = [*QUOTA_KEYS, *TOKEN_KEYS]
+    unused = [*_QUOTA_KEYS, *_TOKEN_KEYS]
     if data.source not in FILE_SOURCES:
         unused.append("piece_characters")
     return plain(data) | {key: DataConfig.model_fields[key].default for key in unused}

@@ -40,10 +40,10 @@ from twoscale.config.types import (
 
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
-DEFAULT_PRESET = "demo"
-# What a published model starts from in place of DEFAULT_PRESET, whose text and sizes are those of
+_DEFAULT_PRESET = "demo"
+# What a published model starts from in place of _DEFAULT_PRESET, whose text and sizes are those of
 # another model: its text has to be given.
-PUBLISHED_BASE = {
+_PUBLISHED_BASE = {
     "compute": {"device": "cpu"},
     "data": {
         "source": None,
@@ -126,13 +126,11 @@ class _UniqueKeys(yaml.SafeLoader):
     """Refuses a mapping with a repeated key, of which YAML readers silently keep the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
+        keys = [key.value for key, _ in node.value]
+        for key, _ in reversed(node.value):
+            if keys.count(key.value) > 1:
                 problem = f"key {key.value} is repeated"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -203,19 +201,19 @@ def _all_layers(config: Mapping[str, Any]) -> dict[str, Any]:
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
     _check_top_level(user, LAYER_KEYS)
     if _has_own_base(config):
-        base = merge(paper(), PUBLISHED_BASE)
+        base = merge(paper(), _PUBLISHED_BASE)
     else:
-        base = preset(config.get("preset", DEFAULT_PRESET))
+        base = preset(config.get("preset", _DEFAULT_PRESET))
     return _overlaid(base, user)
 
 
 def _has_own_base(config: Mapping[str, Any]) -> bool:
     """Whether the selected run is a published model without a preset of its own.
 
-    config.yaml names DEFAULT_PRESET.
+    config.yaml names _DEFAULT_PRESET.
     """
     source = _mapping("model", config.get("model")).get("source")
-    return source == "published" and config.get("preset", DEFAULT_PRESET) == DEFAULT_PRESET
+    return source == "published" and config.get("preset", _DEFAULT_PRESET) == _DEFAULT_PRESET
 
 
 def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +305,7 @@ def runs(config: Mapping[str, Any]) -> dict[str, Config]:
             expected = f"a name, such as {key}: demo"
             raise mismatch(f"config key {key}", shown(config[key]), expected)
     merged = _all_layers(config)
-    unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)
+    unnamed = "published" if _has_own_base(config) else config.get("preset", _DEFAULT_PRESET)
     selected = str(config.get("run", unnamed))
     _check_name("run", selected)
     configs = _under_seeds(selected, merged)

@@ -6,7 +6,6 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 is a choice where both are silent.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -110,33 +109,35 @@ def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
     return _with_types(criteria)
 
 
-STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
-RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
-PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
-KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
+_STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
+_RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
+_PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
+_KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 # Dense grids of thresholds by criterion.
 DENSE_GRIDS: dict[str, list[float]] = {
-    "step_norm": STATE_GRID,
-    "step_norm_relative": RELATIVE_GRID,
-    "kl": KL_GRID,
-    "acceleration": STATE_GRID,
+    "step_norm": _STATE_GRID,
+    "step_norm_relative": _RELATIVE_GRID,
+    "kl": _KL_GRID,
+    "acceleration": _STATE_GRID,
     "acceleration_normalized": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-    "acceleration_relative": RELATIVE_GRID,
+    "acceleration_relative": _RELATIVE_GRID,
     "entropy_diff": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
     "argmax_stability": [1, 2, 3, 5, 8, 12],
     "cosine": [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
-    "minp_kl": KL_GRID,
-    "confidence": PROBABILITY_GRID,
-    "margin": PROBABILITY_GRID,
+    "minp_kl": _KL_GRID,
+    "confidence": _PROBABILITY_GRID,
+    "margin": _PROBABILITY_GRID,
     "entropy": [0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
 }
 
 
-def _half_decades(largest: float) -> list[float]:
-    """Thresholds from 1e-5, the smallest of App. D, to `largest`: 1e-5, 3.16e-5, 1e-4 …"""
-    exponents = range(-10, round(2 * math.log10(largest)) + 1)
-    return [float(f"{10 ** (exponent / 2):.3g}") for exponent in exponents]
+# From 1e-5, the smallest of App. D, in steps of half a decade. At the last, about the root of the
+# hidden size, every token exits at once.
+_HALF_DECADES = [
+    *(1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 0.01, 0.0316),
+    *(0.1, 0.316, 1.0, 3.16, 10.0, 31.6),
+]
 
 
 class ExitsConfig(Section):
@@ -148,9 +149,9 @@ class ExitsConfig(Section):
     criteria: Criteria = key(
         grids(
             fixed=[30],
-            step_norm=_half_decades(31.6),  # the root of the hidden size: every token exits at once
-            kl=_half_decades(1.0),
-            acceleration=_half_decades(31.6),
+            step_norm=_HALF_DECADES,
+            kl=_HALF_DECADES[:11],  # up to 1
+            acceleration=_HALF_DECADES,
         ),
         "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10"
         " compares criteria at equal quality and requires finer grids that extend to a loss of"

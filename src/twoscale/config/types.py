@@ -103,7 +103,7 @@ class Section(BaseModel):
             raise ValueError("Input should be a section of keys")
         known = {field.alias or name: field for name, field in cls.model_fields.items()}
         if unknown := sorted(str(name) for name in values if name not in known):
-            raise PydanticCustomError(UNKNOWN, "{text}", {"text": unknown_keys(unknown, known)})
+            raise PydanticCustomError(_UNKNOWN, "{text}", {"text": unknown_keys(unknown, known)})
         # Snakemake's --config reads nested values as strings
         return {name: None if value == "null" else value for name, value in values.items()}
 
@@ -187,7 +187,7 @@ def is_optional(field: "FieldInfo") -> bool:
 
 S = TypeVar("S", bound=BaseModel)
 LONGEST_VALUE = 80
-UNKNOWN = "unknown_key"  # type of our error in pydantic's
+_UNKNOWN = "unknown_key"  # type of our error in pydantic's
 
 
 def build(section: type[S], values: Any, name: str = "") -> S:
@@ -205,7 +205,7 @@ def _sentence(error: ValidationError, name: str) -> str:
     """pydantic's message on the first invalid key, with the key and what was found."""
     errors = [(_key(name, entry["loc"]), entry) for entry in error.errors(include_url=False)]
     place, first = errors[0]
-    if first["type"] == UNKNOWN:
+    if first["type"] == _UNKNOWN:
         return f"config key {place or '(top level)'}: {first['msg']}."
     found = "nothing" if first["type"] == "missing" else shown(first["input"])
     # a key with several types has an error for each; our own errors are ValueErrors
@@ -248,24 +248,21 @@ def parse_json(content: str | bytes, form: type[T]) -> T:
     Nothing is converted: 1.0 is no whole number. Raises ValueError with one line for what is no
     JSON or of another form, or is nested too deeply.
     """
-    try:
-        return _adapter(form).validate_json(content, strict=True)
-    except ValidationError as error:
-        raise ValueError(_problem(error)) from error
+    return _valid(_adapter(form).validate_json, content)
 
 
 def check_json(value: Any, form: Any) -> Any:
     """A parsed value as `parse_json` would return it. Raises ValueError with one line."""
-    try:
-        return _adapter(form).validate_python(value, strict=True)
-    except ValidationError as error:
-        raise ValueError(_problem(error)) from error
+    return _valid(_adapter(form).validate_python, value)
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
-def _problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = _key("", first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]
+def _valid(validate: Callable[..., T], value: Any) -> T:
+    try:
+        return validate(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = _key("", first["loc"])
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error

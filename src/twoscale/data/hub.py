@@ -21,11 +21,16 @@ from twoscale.base import InputError, first_line, mismatch, replacing
 from twoscale.config import DownloadConfig
 from twoscale.data.text import Document, rows
 
-FAILURES = (HTTPError, OSError, EOFError, ArrowException)  # of a request, or of content that is cut
-MAX_DELAY = 60.0  # seconds between two attempts
+_FAILURES = (
+    HTTPError,
+    OSError,
+    EOFError,
+    ArrowException,
+)  # of a request, or of content that is cut
+_MAX_DELAY = 60.0  # seconds between two attempts
 
 # What is read of the repository of a model. Pickled weights and Python files are not.
-MODEL_FILES = (
+_MODEL_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -86,7 +91,7 @@ def documents(
                     first = document.row + 1
                     failures = 0
                 return
-        except FAILURES as error:
+        except _FAILURES as error:
             failures += 1
             _wait(what, error, failures, download)
         except ValueError as error:
@@ -101,9 +106,9 @@ def fetch_model(repository: str, revision: str, folder: Path, download: Download
     """
     what = f"{repository}, revision {revision}"
     options: dict[str, Any] = {"revision": revision, "local_dir": folder}
-    options["allow_patterns"] = list(MODEL_FILES)
+    options["allow_patterns"] = list(_MODEL_FILES)
     _with_retries(what, lambda: snapshot_download(repository, **options), download)
-    paths = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern)})
+    paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern)})
     files = {path.name: path.stat().st_size for path in paths}
     has_weights = any(name.endswith(".safetensors") for name in files)
     if not has_weights or "config.json" not in files:
@@ -119,7 +124,7 @@ def _with_retries(what: str, request: Callable[[], T], download: DownloadConfig)
     while True:
         try:
             return request()
-        except FAILURES as error:
+        except _FAILURES as error:
             failures += 1
             _wait(what, error, failures, download)
 
@@ -141,6 +146,6 @@ def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) 
             f" ({described}); check network, repository, revision and token, or use local files"
             f" (data.source: parquet, model.folder)."
         ) from error
-    seconds = min(download.delay * 2 ** (failures - 1), MAX_DELAY)
+    seconds = min(download.delay * 2 ** (failures - 1), _MAX_DELAY)
     print(f"{described}: retrying in {seconds:g} s", file=sys.stderr, flush=True)
     time.sleep(seconds)

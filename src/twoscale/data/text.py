@@ -30,13 +30,13 @@ ENDINGS = {"txt": (".txt", ".txt.gz"), "jsonl": (".jsonl", ".jsonl.gz"), "parque
 DIGESTED = 2**26  # bytes of all files together whose contents are read for a digest
 
 # Packages of the standard library whose docstrings are fixtures, or that some installations lack.
-SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
-TOPIC = "topic "  # beginning of the names of help topics
-DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain a definition
+_SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
+_TOPIC = "topic "  # beginning of the names of help topics
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain a definition
 
 ROWS = 256  # of a parquet file at a time
-BUFFER = 2**20  # bytes of a parquet column at a time
+_BUFFER = 2**20  # bytes of a parquet column at a time
 LINES = 4096  # taken from `datasets` at a time
 
 # a document is cut into pieces if it has more than LONG * data.piece_characters characters
@@ -85,7 +85,7 @@ def _read(
         yield Document(name, ""), lines(file, cache)
         return
     is_parquet = source == "parquet"
-    found = rows(file, str(file), name) if is_parquet else json_lines(file, name, cache)
+    found = rows(file, str(file), name) if is_parquet else _json_lines(file, name, cache)
     for document in found:
         yield document, [document.text]
 
@@ -139,14 +139,14 @@ def python_docs() -> Iterator[Document]:
         expected = "an installation with its documentation, or another source"
         raise mismatch("config key data.source", found, expected) from error
     for topic in sorted(topics):
-        yield Document(f"{TOPIC}{topic}", topics[topic])
+        yield Document(f"{_TOPIC}{topic}", topics[topic])
     root = Path(sysconfig.get_path("stdlib"))
     modules = {}
     for path in root.rglob("*.py"):
         parts = path.relative_to(root).with_suffix("").parts
         # skips site-packages, lib-dynload and config-3.x, which are no identifiers
         is_module = all(part.isidentifier() for part in parts)
-        if is_module and SKIPPED_PACKAGES.isdisjoint(parts[:-1]):
+        if is_module and _SKIPPED_PACKAGES.isdisjoint(parts[:-1]):
             modules[".".join(parts).removesuffix(".__init__")] = path
     for module, path in sorted(modules.items()):
         found_here = _docstrings(ast.parse(path.read_bytes()), module)
@@ -157,11 +157,11 @@ def python_docs() -> Iterator[Document]:
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
     """Qualified name and docstring of a module and of all definitions in it, in source order."""
-    if isinstance(node, (ast.Module, *DEFINITIONS)) and (docstring := ast.get_docstring(node)):
+    if isinstance(node, (ast.Module, *_DEFINITIONS)) and (docstring := ast.get_docstring(node)):
         yield name, docstring
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, BLOCKS):
-            own = f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name
+        if isinstance(child, _BLOCKS):
+            own = f"{name}.{child.name}" if isinstance(child, _DEFINITIONS) else name
             yield from _docstrings(child, own)
 
 
@@ -177,7 +177,7 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
     import pyarrow.parquet as pq
 
     # pre-buffering would fetch a whole file and keep it in memory
-    with pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER) as table:
+    with pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER) as table:
         known = table.schema_arrow.names
         if "text" not in known:
             raise mismatch(file, f"the columns {', '.join(known)}", "a column named text")
@@ -227,7 +227,7 @@ def lines(file: Path, cache: Path) -> Iterator[str]:
             mark = ""
 
 
-def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
+def _json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
     """Documents of a JSON Lines file: the field `text` of each line that is not blank.
 
     An object without an `id` is called "name:line".
@@ -297,7 +297,7 @@ def split_key(source: str, name: str, text: str) -> str:
     """
     if source != "python_docs":
         return text
-    family = "help topics" if name.startswith(TOPIC) else name.partition(".")[0]
+    family = "help topics" if name.startswith(_TOPIC) else name.partition(".")[0]
     return f"family {family}"
 
 

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     import tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
-COUNTING_THREADS = 4
+_COUNTING_THREADS = 4
 # SHA-256 of the file that `fetch_gpt2` makes; tiktoken checks the two files from which it is made.
-GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 
 # GPT-2's text form of bytes: a printable byte is its Latin-1 character, the others are characters
 # from U+0100 on.
-PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-CHARACTER_TO_BYTE = {chr(byte): byte for byte in PRINTABLE} | {
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+CHARACTER_TO_BYTE = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(0x100 + number): byte
-    for number, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
+    for number, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
 }
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's form of a space
 
 # Files next to tokenizer.json that may name the end of text, each with the key of its name or its
 # id.
-SETTINGS = (
+_SETTINGS = (
     ("tokenizer_config.json", "eos_token"),
     ("generation_config.json", "eos_token_id"),
     ("config.json", "eos_token_id"),
@@ -145,7 +145,7 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
     if path is None:
         expected = f"the tokenizer file for tokenizer.name: {name}"
         raise mismatch("option --tokenizer", "nothing", expected)
-    load: Any = {"gpt2": load_gpt2, "bpe": load_bpe, "published": load_published}[name]
+    load: Any = {"gpt2": load_gpt2, "bpe": load_bpe, "published": _load_published}[name]
     return load(path)
 
 
@@ -156,7 +156,7 @@ def byte_level() -> Tokenizer:
 
 def load_gpt2(path: Path) -> Tokenizer:
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != GPT2_SHA256:
+    if hashlib.sha256(content).hexdigest() != _GPT2_SHA256:
         raise mismatch(path, "another tokenizer", "GPT-2's as written by fetch_gpt2")
     ranks = {}
     for line in content.splitlines():
@@ -199,7 +199,7 @@ def _encoding(name: str, ranks: dict[bytes, int]) -> tiktoken.Encoding:
     return tiktoken.Encoding(name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=end)
 
 
-def load_published(path: Path) -> PublishedTokenizer:
+def _load_published(path: Path) -> PublishedTokenizer:
     """Load tokenizer.json; other files of its folder name the end of text."""
     import tokenizers
 
@@ -220,8 +220,8 @@ def load_published(path: Path) -> PublishedTokenizer:
 
 
 def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
-    """The first end of text in the files of SETTINGS that the tokenizer has."""
-    for name, key in SETTINGS:
+    """The first end of text in the files of _SETTINGS that the tokenizer has."""
+    for name, key in _SETTINGS:
         try:
             value = parse_json((folder / name).read_bytes(), dict[str, Any]).get(key)
         except (OSError, ValueError):
@@ -234,7 +234,7 @@ def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
         token = engine.token_to_id(value) if isinstance(value, str) else value
         if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
-    names = ", ".join(name for name, _ in SETTINGS)
+    names = ", ".join(name for name, _ in _SETTINGS)
     found = f"no end-of-text token in {names}"
     raise mismatch(folder, found, "one of the tokens in tokenizer.json")
 
@@ -296,4 +296,4 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
 def count_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
     """Number of ids of each document in a token shard, including its end of text."""
     encode = tokenizer.encoding.encode_ordinary_batch
-    return [len(ids) + 1 for ids in encode(list(texts), num_threads=COUNTING_THREADS)]
+    return [len(ids) + 1 for ids in encode(list(texts), num_threads=_COUNTING_THREADS)]

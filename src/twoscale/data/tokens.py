@@ -21,10 +21,10 @@ from twoscale.data.text import iter_shards
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.rng import stream
 
-CHUNK = 2**20  # training ids in memory when shards are joined
-BASE = 0x9E3779B97F4A7C15  # of the polynomial hash modulo 2**64; odd
-BITMAP_RATIO = 16  # least bits of the prefilter per held-out n-gram
-MAX_BITMAP = 2**26
+_CHUNK = 2**20  # training ids in memory when shards are joined
+_BASE = 0x9E3779B97F4A7C15  # of the polynomial hash modulo 2**64; odd
+_BITMAP_RATIO = 16  # least bits of the prefilter per held-out n-gram
+_MAX_BITMAP = 2**26
 
 Chunks = Iterable[np.ndarray]  # consecutive ids, uint16 (tokens,) each
 
@@ -142,10 +142,10 @@ def _digest(ids: IdMetadata, sha256: str) -> str:
 
 
 def _token_chunks(paths: Iterable[Path], dtype: np.dtype) -> Iterator[np.ndarray]:
-    """The ids in the files, at most CHUNK at a time."""
+    """The ids in the files, at most _CHUNK at a time."""
     for path in paths:
         with path.open("rb") as file:
-            while len(ids := np.fromfile(file, dtype, CHUNK)):
+            while len(ids := np.fromfile(file, dtype, _CHUNK)):
                 yield ids
 
 
@@ -215,7 +215,7 @@ class HeldOutNgrams:
         # distinct hashes ascending, the first position of each, and at each position its index
         found = np.unique(ngram_hashes(ids, n), return_index=True, return_inverse=True)
         self.hashes, self.first, self.index = found
-        bits = min(MAX_BITMAP, BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
+        bits = min(_MAX_BITMAP, _BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
         self.shift = np.uint64(64 - bits)
         self.bitmap = np.zeros(2**bits, dtype=bool)
         self.bitmap[self._prefix(self.hashes)] = True
@@ -264,7 +264,7 @@ _ID_HASHES = stream("n-grams").integers(2**64, size=2**16, dtype=np.uint64)
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     """Polynomial hash of every n-gram of ids (tokens,) modulo 2**64: uint64 (tokens - n + 1,).
 
-    The hash of a longer n-gram is the hash of its first part times BASE to the length of the
+    The hash of a longer n-gram is the hash of its first part times _BASE to the length of the
     second, plus the hash of the second part. So log2(n) additions suffice.
     """
     if ids.dtype.itemsize <= 2:
@@ -287,6 +287,6 @@ def _joined(
     first: np.ndarray, second: np.ndarray, first_length: int, second_length: int
 ) -> np.ndarray:
     """Hashes of n-grams of both lengths together, from those of the parts at every position."""
-    hashes = first[:-second_length] * np.uint64(pow(BASE, second_length, 2**64))
+    hashes = first[:-second_length] * np.uint64(pow(_BASE, second_length, 2**64))
     hashes += second[first_length:]
     return hashes
