@@ -357,15 +357,19 @@ class TrainConfig(Section):
         expected = f"a multiple of train.checkpoint_every = {self.checkpoint_every}"
         expected += " or one of train.early_checkpoints, so that a longer run can continue this one"
         require(is_checkpoint, "train.iterations", self.iterations, expected)
-        most, least = self.learning_rate, self.min_learning_rate
+        most = self.learning_rate
+        least = self.min_learning_rate
         expected = f"at most train.learning_rate = {most}"
         require(least <= most, "train.min_learning_rate", least, expected)
-        end, warmup = self.lr_decay_iterations, self.warmup_iterations
+        end = self.lr_decay_iterations
+        warmup = self.warmup_iterations
         expected = f"less than train.lr_decay_iterations = {end}, where null is a constant rate"
         require(end is None or end > warmup, "train.warmup_iterations", warmup, expected)
 
     def _check_processes(self) -> None:
-        size, processes, micro = self.batch_size, self.processes, self.micro_batches
+        size = self.batch_size
+        processes = self.processes
+        micro = self.micro_batches
         expected = f"at most train.batch_size = {size}"
         require(micro <= size, "train.micro_batches", micro, expected)
         require(processes <= size, "train.processes", processes, expected)

@@ -178,4 +178,6 @@ def loop_counts(
     `trained` itself is one of them.
     """
     counts = {max(1, round(multiple * trained)) for multiple in (1.0, *multiples)}
-    return tuple(sorted(count for count in counts if most is None or count <= most))
+    if most is not None:
+        counts = {count for count in counts if count <= most}
+    return tuple(sorted(counts))

@@ -104,8 +104,9 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(base)
     for key, value in overlay.items():
         below = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping)
-        merged[key] = merge(below, value) if both else value
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            value = merge(below, value)
+        merged[key] = value
     return merged
 
 
@@ -246,7 +247,8 @@ def _check_top_level(values: Mapping[str, Any], further: Sequence[str] = ()) -> 
     unknown = sorted(str(key) for key in values if key not in known)
     if not unknown:
         return
-    key, problem = unknown[0], unknown_keys(unknown, known)
+    key = unknown[0]
+    problem = unknown_keys(unknown, known)
     for name, section in SECTIONS.items():
         if key in section.model_fields:
             problem = f"unknown key {key}, expected it in a section, as in {name}: {{{key}: …}}"
@@ -283,7 +285,8 @@ def model_config_class(architecture: Any) -> type[ModelConfig]:
 
 def modules_of_model(config: Config) -> list[str]:
     """Modules that jobs import by name for such a model: its architecture, and the importer."""
-    architecture, source = config.model.architecture, config.model.source
+    architecture = config.model.architecture
+    source = config.model.source
     modules = []
     if architecture != "transformer":
         modules.append(f"twoscale.model.{architecture}")

@@ -270,7 +270,8 @@ class ModelConfig(ModelSizes, Section):
         self._check_loops()
 
     def _check_heads(self) -> None:
-        heads, size = self.num_heads, self.head_dim
+        heads = self.num_heads
+        size = self.head_dim
         expected = f"a divisor of model.hidden_size = {self.hidden_size}"
         require(self.hidden_size % heads == 0, "model.num_heads", heads, expected)
         for name in ("num_kv_heads", "looped_kv_heads"):
@@ -301,7 +302,8 @@ class ModelConfig(ModelSizes, Section):
         require(together, "model.revision", self.revision, expected)
 
     def _check_loops(self) -> None:
-        share, init = self.adapter_share, self.adapter_init
+        share = self.adapter_share
+        init = self.adapter_init
         expected = f"{HALF:g} unless model.adapter_init is blend, not {init}"
         require(share == HALF or init == "blend", "model.adapter_share", f"{share:g}", expected)
         sees_input = self.injection != "none" or self.state_init.startswith("input")
@@ -310,7 +312,8 @@ class ModelConfig(ModelSizes, Section):
         last = 0  # layer of the groups so far
         for group in self.groups:
             found = f"the group {list(group)}"
-            first, expected = group[0], "consecutive layers in ascending order"
+            first = group[0]
+            expected = "consecutive layers in ascending order"
             is_range = group == tuple(range(first, first + len(group)))
             require(is_range, "model.groups", found, expected)
             expected = "disjoint groups in the order of the layers"

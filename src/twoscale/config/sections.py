@@ -105,8 +105,8 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
 
 def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
     """The default of a key `criteria`."""
-    criteria = {name: CriterionConfig(thresholds=values) for name, values in thresholds.items()}
-    return _with_types(criteria)
+    values = {name: CriterionConfig(thresholds=tuple(t)) for name, t in thresholds.items()}
+    return _with_types(values)
 
 
 _STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
@@ -381,7 +381,8 @@ class CoreConfig(Section):
         return grids
 
     def check_keys(self) -> None:
-        source, tokenizer = self.model.source, self.tokenizer.name
+        source = self.model.source
+        tokenizer = self.tokenizer.name
         expected = "published" if source == "published" else "another tokenizer"
         fits = (source == "published") == (tokenizer == "published")
         require(fits, "tokenizer.name", tokenizer, f"{expected} for model.source: {source}")
@@ -409,7 +410,8 @@ class CoreConfig(Section):
                 needed[f"{name}.{own}"] = count
         most = max(needed, key=needed.__getitem__)
         least = needed[most] * self.model.context_length + 1  # the last token needs a target
-        found, expected = self.data.held_out_tokens, f"at least {least} tokens, required by {most}"
+        found = self.data.held_out_tokens
+        expected = f"at least {least} tokens, required by {most}"
         require(found >= least, "data.held_out_tokens", found, expected)
 
 

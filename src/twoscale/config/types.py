@@ -203,13 +203,15 @@ def build(section: type[S], values: Any, name: str = "") -> S:
 
 def _sentence(error: ValidationError, name: str) -> str:
     """pydantic's message on the first invalid key, with the key and what was found."""
-    errors = [(_key(name, entry["loc"]), entry) for entry in error.errors(include_url=False)]
-    place, first = errors[0]
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    place = _key(name, first["loc"])
     if first["type"] == _UNKNOWN:
         return f"config key {place or '(top level)'}: {first['msg']}."
     found = "nothing" if first["type"] == "missing" else shown(first["input"])
     # a key with several types has an error for each; our own errors are ValueErrors
-    messages = [entry["msg"].removeprefix("Value error, ") for at, entry in errors if at == place]
+    same = [entry for entry in errors if _key(name, entry["loc"]) == place]
+    messages = [entry["msg"].removeprefix("Value error, ") for entry in same]
     expected = " or ".join(text.removeprefix("Input should be ") for text in messages)
     for word, ours in (("Tuple should have", "a list with"), ("tuple", "list")):
         expected = expected.replace(word, ours)
@@ -219,8 +221,9 @@ def _sentence(error: ValidationError, name: str) -> str:
 
 
 def _key(name: str, place: Sequence[int | str]) -> str:
-    """The path of an error in dots; pydantic's names of the types of a union are no keys."""
-    return ".".join(part for part in (name, *map(str, place)) if part and "[" not in part)
+    """The path of an error in dots, without pydantic's names of the types of a union."""
+    parts = [name, *map(str, place)]
+    return ".".join(part for part in parts if part and "[" not in part)
 
 
 def unknown_keys(unknown: Sequence[str], known: Iterable[str]) -> str:

@@ -174,5 +174,5 @@ def _gather(shard: np.ndarray, starts: np.ndarray, context_length: int) -> tuple
     """Inputs and targets of the sequences that begin at `starts`, int64 (B, T) each."""
     positions = starts[:, None] + np.arange(context_length + 1)  # (B, T + 1)
     tokens = np.asarray(shard[positions], dtype=np.int64)
-    sequences = torch.from_numpy(tokens)
+    sequences = torch.from_numpy(tokens)  # (B, T + 1)
     return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()

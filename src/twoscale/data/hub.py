@@ -21,12 +21,8 @@ from twoscale.base import InputError, first_line, mismatch, replacing
 from twoscale.config import DownloadConfig
 from twoscale.data.text import Document, rows
 
-_FAILURES = (
-    HTTPError,
-    OSError,
-    EOFError,
-    ArrowException,
-)  # of a request, or of content that is cut
+# Of a request, or of content that is cut.
+_FAILURES = (HTTPError, OSError, EOFError, ArrowException)
 _MAX_DELAY = 60.0  # seconds between two attempts
 
 # What is read of the repository of a model. Pickled weights and Python files are not.

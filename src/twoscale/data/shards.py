@@ -71,7 +71,8 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     `vocab_size`, the number of ids that the reader knows, and that in the metadata.
     """
     metadata = read_metadata(metadata_path, TokenMetadata)
-    described, dtype = metadata.parts.get(path.name), DTYPES[metadata.dtype]
+    described = metadata.parts.get(path.name)
+    dtype = DTYPES[metadata.dtype]
     if described is None:
         raise mismatch(metadata_path, f"no description of {path.name}", "that of join_tokens")
     if not path.is_file() or sha256(path) != described.sha256:

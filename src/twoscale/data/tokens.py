@@ -91,7 +91,8 @@ def join_tokens(
     if len(kinds) != 1:
         raise mismatch("token shards", f"ids of {len(kinds)} tokenizers", "those of one")
     (ids,) = kinds
-    dtype, end_of_text = DTYPES[ids.dtype], ids.end_of_text
+    dtype = DTYPES[ids.dtype]
+    end_of_text = ids.end_of_text
     training = [shard.train for shard in shards]
     held_out = np.concatenate([np.fromfile(shard.val, dtype) for shard in shards])
     # contexts exit in reverse order, so the metadata appears last
