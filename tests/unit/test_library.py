@@ -1,5 +1,6 @@
 """The public names of the package: what they return, what they refuse, and what they import."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,10 @@ def test_the_package_offers_six_documented_names_and_its_version():
         assert {"Raises:", "Example:"} <= {
             line.strip() for line in getattr(twoscale, name).__doc__.splitlines()
         }, name
+
+
+def test_a_published_model_is_opened_with_1024_tokens_of_context_unless_told_otherwise():
+    assert inspect.signature(twoscale.open_run).parameters["context_length"].default == 1024
 
 
 def loaded_by(code: str) -> set[str]:
