@@ -15,6 +15,7 @@ from tests.unit.test_generate import write_run
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.exits.criteria import ExitCriterion
+from twoscale.model import trained_run
 
 DEMO = ROOT / "docs" / "demo-release" / "demo"
 FINEWEB = ROOT / "docs" / "fineweb" / "overnight"
@@ -314,3 +315,12 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths_and_one_run_is_refu
         InputError, match="twice, expected two runs; within a run, the column `iteration`"
     ):
         twoscale.compare(DEMO, DEMO / ".." / "demo", "claims")
+
+
+@pytest.mark.parametrize("place", ["results", "resources"])
+@pytest.mark.parametrize("run", ["demo", "variants/branch"])
+def test_the_tokenizer_of_gpt2_is_found_for_runs_of_studies_too(run, place, tmp_path):
+    (tmp_path / place).mkdir()
+    (tmp_path / place / "gpt2.tiktoken").touch()
+    file = trained_run._gpt2_file(tmp_path / "results" / run)
+    assert file == tmp_path / place / "gpt2.tiktoken"

@@ -273,10 +273,13 @@ def _checkpoint(folder: Path, iteration: int | None) -> Path:
 
 def _gpt2_file(folder: Path) -> Path:
     """GPT-2's tokenizer, which all runs share: in resources/, or in results/, where earlier
-    versions kept it.
+    versions kept it. Runs of studies are in folders of results/, such as results/variants.
     """
-    earlier = folder.parent / "gpt2.tiktoken"
-    return earlier if earlier.exists() else folder.parent.parent / "resources" / earlier.name
+    for parent in folder.absolute().parents:
+        for place in (parent, parent / "resources"):
+            if (file := place / "gpt2.tiktoken").exists():
+                return file
+    return folder.parent.parent / "resources" / "gpt2.tiktoken"
 
 
 def _tokenizer(

@@ -27,9 +27,9 @@ use rule table_job as compare_seeds with:
         **runs.params.call(
             "twoscale.studies.seeds.draw.run",
             tables=("seeds",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("run", "seed"),
-                seeds=lambda config: [runs[run].seed for run in runs.study("seeds")],
+                seeds=lambda config: [runs[run].seed for run in runs.seed_runs],
                 text=lambda config: text_label(config.data),
                 max_loops=lambda config: config.exits.max_loops,
                 warmup_iterations=lambda config: config.train.warmup_iterations,

@@ -221,7 +221,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
         run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")
     }
     if LOOPED not in names.values():
-        names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
+        names = dict.fromkeys(runs.seed_runs, LOOPED) | names
     rows = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
     rows += [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
     return [
