@@ -212,8 +212,8 @@ class Gated(LoopedModel, Protocol):
     ) -> tuple[Tensor, Tensor]:
         """States of the only group, and for each what `readout` takes if all tokens leave with it.
 
-        `tokens` (B, T) -> x^1 … x^loops (loops, B, T, C), and as much again. backprop_depth, recompute: as for
-        `hidden_states`.
+        `tokens` (B, T) -> x^1 … x^loops (loops, B, T, C), and as much again. backprop_depth,
+        recompute: as for `hidden_states`.
         """
 
 
