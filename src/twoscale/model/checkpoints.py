@@ -75,8 +75,10 @@ def check_finite(path: Path, name: str, tensor: Tensor) -> None:
         )
 
 
+# --- files
+
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
-METADATA_KEY = "twoscale"
+_METADATA_KEY = "twoscale"
 _NO_DIGEST = "0" * 64
 
 
@@ -105,8 +107,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     text = canonical_json(vars(header) | {"sha256": _NO_DIGEST})
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        save_file(contiguous, temporary, metadata={METADATA_KEY: text})
-        with temporary.open("r+b") as file:
+        save_file(contiguous, temporary, metadata={_METADATA_KEY: text})
+        with temporary.open("r+b") as file:  # the digest replaces its zeros
             digest, place = _digest(file, _NO_DIGEST)
             file.seek(place)
             file.write(digest.encode())
@@ -119,7 +121,7 @@ def _digest(file: BufferedReader | BufferedRandom, written: str) -> tuple[str, i
     of safetensors.
     """
     start = file.read(8)
-    start += file.read(int.from_bytes(start, "little"))
+    start += file.read(int.from_bytes(start, "little"))  # with the header
     place = start.find(written.encode())
     without = start.replace(written.encode(), _NO_DIGEST.encode())
     total = hashlib.sha256(without)
@@ -143,7 +145,7 @@ def read_header(path: Path) -> Header:
     """The header of a file of this project; the tensors stay on disk and are not checked."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(METADATA_KEY)
+            text = (file.metadata() or {}).get(_METADATA_KEY)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file, expected a checkpoint.") from error
     except (safetensors.SafetensorError, OSError) as error:
@@ -154,7 +156,7 @@ def read_header(path: Path) -> Header:
         header = parse_json(text or "", Header)
     except ValueError as error:
         raise InputError(
-            f"{path}: found no header under the metadata key '{METADATA_KEY}'"
+            f"{path}: found no header under the metadata key '{_METADATA_KEY}'"
             f" ({first_line(error)}), expected a checkpoint of this project."
         ) from error
     named = CHECKPOINT.fullmatch(path.name)
@@ -178,7 +180,7 @@ def load(
     header = read_header(path)
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
-    wanted = json.loads(canonical_json(identity))
+    wanted = json.loads(canonical_json(identity))  # as it is after a round trip
     known = {key: header.identity.get(key) for key in wanted}
     for name, found, expected in differences(known, wanted):
         advice = "" if kind == "partial" else "; choose another `run` name or remove the file"
@@ -228,6 +230,9 @@ def differences(found: Any, expected: Any, name: str = "") -> Iterator[tuple[str
             yield from differences(found.get(key), expected.get(key), dotted)
     elif found != expected:
         yield name, found, expected
+
+
+# --- models to measure
 
 
 @dataclass(frozen=True)

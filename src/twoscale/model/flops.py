@@ -40,8 +40,9 @@ def layer_matrices(model: ModelConfig, number: int) -> int:
     return total
 
 
-def layer_forward(model: ModelConfig, number: int, causal: bool) -> float:
+def _layer_forward(model: ModelConfig, number: int, causal: bool) -> float:
     """One layer on one token: its matrices, and 4 T C for attention scores and averages."""
+    # positions that one attends to, on average
     pairs = (model.context_length + 1) / 2 if causal else model.context_length
     return 2 * layer_matrices(model, number) + 4 * pairs * model.hidden_size
 
@@ -64,12 +65,14 @@ def flops_per_token(
     of_state = square if model.injection == "projection" else 0  # the other half of the adapter
     once = of_input + (square if model.exit_projection else 0)  # not at every loop step
     numbers = range(1, model.num_layers + 1)
-    layers = {number: layer_forward(model, number, causal) for number in numbers}
+    layers = {number: _layer_forward(model, number, causal) for number in numbers}
+    # a backward pass is one product for the gradient of each operand
     forward = sum(layers[number] for number in layers if not model.is_looped(number))
     forward += 2 * model.hidden_size * model.padded_vocab_size  # head
     backward = 2 * forward
     for group, steps in zip(model.groups, loops, strict=True):
         step = of_state + sum(layers[number] for number in group)
+        # loop steps with a gradient
         followed = steps if backprop_depth is None else min(steps, backprop_depth)
         forward += once + steps * step
         of_group = 2 * once + 2 * followed * step
@@ -96,7 +99,7 @@ def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Fl
     """
     size = model.hidden_size
     after = range(model.groups[-1][-1] + 1, model.num_layers + 1)
-    decoding = sum(layer_forward(model, number, causal) for number in after)
+    decoding = sum(_layer_forward(model, number, causal) for number in after)
     decoding += 2 * size * (model.padded_vocab_size + model.exit_projection * size)
     forward = (loops - 1) * decoding + loops * 2 * size
     return Flops(forward, 2 * forward)
@@ -119,6 +122,7 @@ def parameters(model: ModelConfig) -> int:
     # biases and norms of queries and keys
     heads = sum(model.num_heads + model.kv_heads_of(number) for number in numbers)
     total += (model.qk_bias + (model.qk_norm is True)) * heads * model.head_dim
+    # tables of value embeddings
     embedded = sum(model.kv_heads_of(number) for number in model.value_embeddings)
     total += model.padded_vocab_size * model.head_dim * embedded
     return total + (size + 1 if model.exit_gate else 0)
@@ -129,4 +133,5 @@ def cache_bytes(model: ModelConfig, slots: int, dtype: str) -> int:
     heads = 0
     for number in range(1, model.num_layers + 1):
         heads += model.kv_heads_of(number) * (slots if model.is_looped(number) else 1)
+    # 2: a key and a value
     return 2 * heads * model.head_dim * BYTES[dtype] * model.context_length

@@ -60,7 +60,7 @@ def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """
     queries = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)  # (N * G, H / G, D)
     keys = k.flatten(0, 1).mT  # (N * G, D, T)
-    logits = torch.baddbmm(bias, queries, keys, alpha=q.shape[-1] ** -0.5)
+    logits = torch.baddbmm(bias, queries, keys, alpha=q.shape[-1] ** -0.5)  # (N * G, H / G, T)
     return torch.bmm(logits.softmax(-1), v.flatten(0, 1)).view_as(q)
 
 
@@ -90,7 +90,7 @@ class RMSNorm(nn.RMSNorm):
             return super().forward(x)
         if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)
-        return (x * inverse_rms(x, self.eps)).mul_(self.weight)
+        return (x * _inverse_rms(x, self.eps)).mul_(self.weight)
 
     def forward_row(self, x: Tensor) -> Tensor:
         """`forward` for one row (..., C) on the CPU, float32 or float64, without gradient.
@@ -99,17 +99,18 @@ class RMSNorm(nn.RMSNorm):
         (tests/benchmarks/bench_decode.py).
         """
         mean_square = torch.linalg.vector_norm(x).item() ** 2 / x.numel()
-        return torch.addcmul(_ZERO, x, self.weight, value=(mean_square + self.eps) ** -0.5)
+        inverse = (mean_square + self.eps) ** -0.5  # 1 / rms(x)
+        return torch.addcmul(_ZERO, x, self.weight, value=inverse)  # 0 + inverse * x * weight
 
     def forward_rows(self, x: Tensor) -> Tensor:
-        """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient: five
-        kernels for seven.
+        """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient.
+
+        Five kernels in place of seven.
         """
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(
-            _scalar(self.eps, x.dtype), norm, norm, value=1 / x.shape[-1]
-        ).rsqrt_()
-        return (x * scale).mul_(self.weight)
+        epsilon = _scalar(self.eps, x.dtype)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (N, 1)
+        scale = torch.addcmul(epsilon, norm, norm, value=1 / x.shape[-1])  # mean(x^2) + eps
+        return (x * scale.rsqrt_()).mul_(self.weight)
 
 
 @cache
@@ -118,7 +119,7 @@ def _scalar(value: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def inverse_rms(x: Tensor, eps: float) -> Tensor:
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) over the last axis: (..., C) -> (..., 1)."""
     # the norm reads x once and writes no square of it
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -130,7 +131,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = inverse_rms(x, eps)  # (..., 1)
+        scale = _inverse_rms(x, eps)  # 1 / rms(x), (..., 1)
         ctx.save_for_backward(x, weight, scale)
         return (x * scale).mul_(weight)
 
@@ -235,20 +236,21 @@ class _Lowered(torch.autograd.Function):
 def few_rows(
     weight: Tensor,
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-    """x (..., I) -> x @ weight.T (..., O), and (residual (..., O), x) -> residual + x @ weight.T,
-    without gradient.
+    """Two functions of x (..., I): x @ weight.T (..., O), and its sum with a residual (..., O).
 
-    Each is one call of MKL for x (N, I), without the choice of a kernel.
+    Without gradient. Each is one call of MKL for x (N, I), without the choice of a kernel.
     """
-    columns = weight.detach().t()
-    return (
-        lambda x: torch.mm(x, columns) if x.dim() == 2 else torch.matmul(x, columns),
-        lambda residual, x: (
-            torch.addmm(residual, x, columns)
-            if x.dim() == 2
-            else residual + torch.matmul(x, columns)
-        ),
-    )
+    columns = weight.detach().t()  # (I, O)
+
+    def product(x: Tensor) -> Tensor:
+        return torch.matmul(x, columns)
+
+    def added(residual: Tensor, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return torch.addmm(residual, x, columns)
+        return residual + torch.matmul(x, columns)
+
+    return product, added
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -300,7 +302,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad
-        of_x = linear(gradient, weight.T) if needs_x else None
+        of_x = linear(gradient, weight.T) if needs_x else None  # (..., I)
         if not needs_weight:
             return of_x, None
         gradient, x = gradient.flatten(0, -2), x.flatten(0, -2)  # (N, O), (N, I)

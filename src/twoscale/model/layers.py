@@ -67,10 +67,11 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (..., H, D) at `positions`, broadcastable to the leading axes -> (..., H, D)."""
-        cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, R/2)
+        cos = self.cos[positions]  # (..., 1, R/2)
+        sin = self.sin[positions]
         first, second = self.pairs(x[..., : self.rotated])  # (..., H, R/2)
-        turned_first = first * cos - second * sin
-        turned_second = second * cos + first * sin
+        turned_first = first * cos - second * sin  # real part of the pair times e^{i angle}
+        turned_second = second * cos + first * sin  # imaginary part
         rotated = self.join(turned_first, turned_second)
         if self.rotated == x.shape[-1]:
             return rotated
@@ -121,6 +122,7 @@ class TransformerBlock(nn.Module):
             self.heads: nn.Module = VariedHeads(config, rotary, kv_heads)
         else:
             self.heads = EqualHeads(config.num_heads)
+        # rows of the queries of all heads, then of the keys, then of the values
         self.qkv = Linear(size, (config.num_heads + 2 * kv_heads) * config.head_dim)
         self.value_embedding = None
         if number in config.value_embeddings:
@@ -151,8 +153,8 @@ class TransformerBlock(nn.Module):
     def _add(self, x: Tensor, projection: Linear, branch: Tensor, norm: nn.Module) -> Tensor:
         """x (..., C) plus the projection of a branch (..., size of the branch) -> (..., C)."""
         if self.normalise_sum:
-            return norm.forward(projection.added(x, branch))
-        return x + norm.forward(projection.forward(branch))
+            return norm.forward(projection.added(x, branch))  # n(x + W branch)
+        return x + norm.forward(projection.forward(branch))  # x + n(W branch)
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -298,8 +300,9 @@ class Adapter(Linear):
 
     def prepare(self) -> None:
         """`Linear.prepare` of both halves."""
-        of_state, of_input = (few_rows(half) for half in self.weight.chunk(2, dim=1))
-        (self.of_state, self.added), (self.of_input, _) = of_state, of_input  # type: ignore[method-assign, assignment]
+        state_half, input_half = self.weight.chunk(2, dim=1)  # each (C, C)
+        self.of_state, self.added = few_rows(state_half)  # type: ignore[method-assign, assignment]
+        self.of_input, _ = few_rows(input_half)  # type: ignore[method-assign, assignment]
 
 
 class ProjectedGroup(LoopedGroup):
@@ -327,10 +330,10 @@ class DiagonalGroup(LoopedGroup):
         self.of_input = Linear(config.hidden_size, config.hidden_size)  # B
 
     def project_input(self, entered: Tensor) -> Tensor:
-        return F.softplus(self.step_bias) * self.of_input.forward(entered)
+        return F.softplus(self.step_bias) * self.of_input.forward(entered)  # D * (e B^T)
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
-        decay = (-F.softplus(self.step_bias) * self.decay_bias.exp()).exp()
+        decay = (-F.softplus(self.step_bias) * self.decay_bias.exp()).exp()  # in 0 … 1, (C,)
         return state * decay + injected
 
 

@@ -22,7 +22,8 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
     least.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
+    by_class = logits.transpose(1, 2)  # (B, V, T), as PyTorch takes them
+    return F.cross_entropy(by_class, targets.to(logits.device), reduction="none")
 
 
 def entropies(logits: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ def entropies(logits: Tensor) -> Tensor:
     Without the 1e-10 that the exit criterion `entropy_diff` adds to probabilities, as Geiping's
     code does.
     """
-    log_p = logits.log_softmax(-1)
+    log_p = logits.log_softmax(-1)  # (..., V)
     return -torch.linalg.vecdot(log_p.exp(), log_p)
 
 
@@ -41,7 +42,7 @@ def ranks(logits: Tensor, targets: Tensor) -> Tensor:
     The number of tokens that are at least as likely as it, so 1 is the most likely one, and no
     token of several that share the largest logit.
     """
-    of_targets = logits.gather(-1, targets.to(logits.device)[..., None])
+    of_targets = logits.gather(-1, targets.to(logits.device)[..., None])  # (..., 1)
     return (logits >= of_targets).sum(-1)
 
 
@@ -92,7 +93,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         count = len(hidden)
         size = _chunk_size(count, len(weight), hidden.device.type)
         of_hidden = torch.empty_like(hidden) if needs_gradient else hidden
-        of_weight = None
+        of_weight = None  # summed over the chunks, (R, C)
         of_targets, losses = [], []
         for start in range(0, count, size):
             chunk = slice(start, start + size)
@@ -100,11 +101,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             factor = None if shares is None else shares[chunk, None]  # (size, 1)
             logits = linear(rows, weight)  # (size, R)
             logits[:, vocab_size:] = -torch.inf
-            of_ids = logits.gather(1, ids)  # (size, 1)
-            top = logits.amax(1, keepdim=True)
+            of_ids = logits.gather(1, ids)  # of the targets, (size, 1)
+            top = logits.amax(1, keepdim=True)  # (size, 1)
             dtype = torch.promote_types(logits.dtype, torch.float32)  # bfloat16 under autocast
             in_place = logits if logits.dtype == dtype else None
-            p = torch.softmax(logits, -1, dtype, out=in_place)
+            p = torch.softmax(logits, -1, dtype, out=in_place)  # (size, R)
             # log p of the target; the largest p is 1 / sum(exp(logits - top)), and the target's may
             # be too small for a float
             log_p = of_ids.to(dtype) - top + p.amax(1, keepdim=True).log_()
@@ -116,6 +117,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 share = 1 / count if factor is None else factor / count
                 of_hidden[chunk].copy_(linear(p, weight.T)).mul_(share)
                 of_weight = weight_gradient(p, rows * share, of_weight)
+        # d loss / d share of a token = -log p / N
         of_shares = None if shares is None else torch.cat(of_targets)[:, 0] / -count
         ctx.save_for_backward(of_hidden, of_weight, of_shares)
         return torch.stack(losses).sum() / count

@@ -75,7 +75,7 @@ class EvaluationNoise:
         arrays = []
         for sequence in self.sequences:
             stream: tuple = (self.seed, "evaluation", sequence, group)
-            if k:
+            if k:  # noise of a loop step; the initial state has none in its key
                 stream += (k,)
             key = (stream, shape, self.std, like.device, like.dtype)
             array = kept.get(key)
@@ -84,7 +84,7 @@ class EvaluationNoise:
                 array = drawn.to(device=like.device, dtype=like.dtype)
                 kept.keep(key, array)
             arrays.append(array)
-        return torch.stack(arrays)
+        return torch.stack(arrays)  # (B, context_length, C)
 
 
 def training_noise(seed: int, iteration: int, first_sample: int, std: float = NOISE_STD) -> Noise:

@@ -83,7 +83,7 @@ class LoopedTransformer(nn.Module):
         The sum of the embeddings is multiplied by a factor, by default sqrt(C) (Geiping's embedding
         scale).
         """
-        hidden = self.token_embedding(tokens)
+        hidden = self.token_embedding(tokens)  # (..., T, C)
         if self.position_embedding is not None:
             hidden = hidden + self.position_embedding(positions)
         return hidden * self.config.embedding_factor
@@ -162,7 +162,7 @@ class LoopedTransformer(nn.Module):
         hidden, ids = hidden.flatten(0, -2), targets.flatten()  # (N, C), (N,)
         shares = None if shares is None else shares.flatten()
         if self.config.logit_softcap is not None:
-            (losses,) = cross_entropies(self.readout(hidden)[None], ids[None])
+            (losses,) = cross_entropies(self.readout(hidden)[None], ids[None])  # (N,)
             return (losses if shares is None else losses * shares).mean()
         normed, vocab_size = self._final(hidden), self.config.vocab_size
         return linear_cross_entropy(normed, self.head_weight, ids, vocab_size, shares)
@@ -193,8 +193,8 @@ class LoopedTransformer(nn.Module):
         recompute: bool = False,
     ) -> Iterator[Tensor]:
         """x^0 … x^loops of one group, each (B, T, C), with the options of `hidden_states`."""
-        injected = self.project_input(group, entered)
-        state = self.init_state(group, entered, noise)
+        injected = self.project_input(group, entered)  # e, the same at every loop step
+        state = self.init_state(group, entered, noise)  # x^0
         yield state
         first_with_gradient = 0 if backprop_depth is None else max(0, loops - backprop_depth)
         for k in range(loops):
@@ -210,7 +210,7 @@ class LoopedTransformer(nn.Module):
                     )
                 else:
                     state = self.recur(*step)
-            yield state
+            yield state  # x^{k+1}
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
         """Logits (B, T, V); takes the arguments of `hidden_states`."""
@@ -246,7 +246,7 @@ class LoopedTransformer(nn.Module):
         _, *states = self._loop(0, entered, loops, attend, noise, *options, **named)
         # one state at a time, so that compiled layers see one shape whatever the loop count
         hidden = [run(after, self.finish(0, state)) for state in states]
-        return torch.stack(states), torch.stack(hidden)
+        return torch.stack(states), torch.stack(hidden)  # (K, B, T, C) twice
 
 
 @torch.no_grad()
@@ -275,7 +275,7 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
         stream = (seed, "init", name.replace("unlooped.", "single.", 1))
         parameter.copy_(torch.from_numpy(truncated_normal(stream, tuple(parameter.shape), std)))
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
-            parameter[len(parameter) // 2 :] *= output_factor
+            parameter[len(parameter) // 2 :] *= output_factor  # the half of the values
         if name.endswith("adapter.weight") and config.adapter_init == "blend":
             # [share times the state ; 1 - share times the input], and random parts in proportion to
             # these shares, so that the half of a share of 0 is zero

@@ -70,12 +70,13 @@ class World:
         if self.size == 1:
             return
         tensors = list(tensors)
-        values = torch.cat([tensor.flatten() for tensor in tensors])
+        values = torch.cat([tensor.flatten() for tensor in tensors])  # one message
         if dist.get_backend() == "nccl":
             dist.all_reduce(values, dist.ReduceOp.AVG)
         else:  # gloo has no average
             dist.all_reduce(values)
             values /= self.size
+        # back into the tensors
         parts = values.split([tensor.numel() for tensor in tensors])
         shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
         torch._foreach_copy_(tensors, shaped)

@@ -141,11 +141,11 @@ def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> 
     if partial is not None:
         return restore(config, *partial)
     kept = _kept.pop((checkpoints.digest(start), canonical_json(segment.identity)), None)
-    if kept is not None:
+    if kept is not None:  # with its optimizer and compiled layers
         return replace(kept, log=[], environments=[])
     identity, device = segment.identity, _loads_on(config)
     weights, header = checkpoints.load_weights(start, identity, config.model, device)
-    moments = {}
+    moments = {}  # none at the start of training
     if header.iteration:
         moments = load_moments(paths.start[1], identity, config, header.iteration)
     return restore(config, weights, moments, header)
@@ -233,6 +233,7 @@ def restore(
     for name, parameter in model.named_parameters():
         if not moments or not parameter.requires_grad:
             continue
+        # AdamW's count, by which it corrects the bias of the moments
         updates = torch.tensor(float(header.iteration), device=parameter.device)
         optimizer.state[parameter] = {"step": updates}
         for moment in _MOMENTS:
@@ -335,7 +336,7 @@ def write_segment(
     counts = (state.iteration, state.tokens_seen)
     checkpoints.save(paths.optimizer, moments, Header("optimizer", *counts, identity, {}))
     checkpoints.save(paths.checkpoint, weights, Header("weights", *counts, identity, {}))
-    paths.partial.unlink(missing_ok=True)
+    paths.partial.unlink(missing_ok=True)  # only now: the outputs replace it
     _kept.clear()
     _kept[checkpoints.digest(paths.checkpoint), canonical_json(identity)] = state
 
@@ -344,8 +345,11 @@ def _write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
     """Write the tables "training", with the environments, and "training_loops" of a segment."""
     log, groups = state.log, state.model.config.group_labels
     environments = {machine.ENVIRONMENTS: canonical_json(state.environments)}
+    columns = {}
+    for name in tables.columns("training"):
+        columns[name] = [row[name] for row in log]
     with tables.writing("training", path, metadata=environments) as append:
-        append({name: [row[name] for row in log] for name in tables.columns("training")})
+        append(columns)
     with tables.writing("training_loops", loops_path) as append:
         append(
             {

@@ -80,6 +80,7 @@ def train_segment(
     """
     train = config.train
     with connected(train.processes):
+        # setup
         world = init_distributed(config.device, train.processes)
         state = load_state(config, segment, paths)
         _check_same_start(world, state, paths.partial)
@@ -88,8 +89,10 @@ def train_segment(
         trainer = Trainer(config, data, world)
         identity = segment.partial_identity(paths.start[0])
         folder = paths.log.parent
+        # iterations
         with monitoring(config, segment, state, folder, visible=world.is_main) as record:
             run_segment(trainer, state, segment.until, paths.partial, identity, record)
+        # outputs
         write_segment(state, paths, segment.identity, world.is_main)
         destroy_distributed(world)
 
@@ -153,7 +156,7 @@ class Trainer:
         self.precision = config.train.precision_on(config.device)
         self.world = world
         self.held_out = data.held_out
-        self._loss: Loss = registry.architecture(self.model.architecture).loss or default_loss
+        self._loss: Loss = registry.architecture(self.model.architecture).loss or _default_loss
         batches = Batches(
             data.tokens,
             self.model.context_length,
@@ -174,14 +177,17 @@ class Trainer:
         queues an iteration while the device computes the one before.
         """
         timer = Timer(self.device)
+        # what this iteration is: loop counts and learning rate
         loops = draw_loops(self.model, self.seed, state.iteration)
         rate = learning_rate(self.train, state.iteration)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
+        # gradient and step
         loss = self.accumulate_gradient(state.model, state.iteration, loops)
         gradient_norm = self.clip_gradient(state.model)
         state.optimizer.step()
         state.optimizer.zero_grad()
+        # log
         state.iteration += 1
         state.tokens_seen += self.train.batch_size * self.model.context_length
         timer.stop(loss, gradient_norm)
@@ -224,7 +230,7 @@ class Trainer:
                 noise = training_noise(self.seed, iteration, rows.start, self.model.state_std)
                 with autocast(self.device, self.precision):
                     part = self._loss(model, inputs[rows], targets[rows], loops, noise, self.train)
-                (part / parts).backward()
+                (part / parts).backward()  # adds to the gradients of the parts before
                 loss += part.detach() / parts
         if self.train.shard:  # FSDP has averaged the gradients
             reshard(model)
@@ -262,6 +268,7 @@ class Trainer:
         """Tokens and model FLOPs per second of one iteration, and their share of the GPU's peak."""
         tokens_per_s = self.train.batch_size * self.model.context_length / seconds
         architecture = registry.architecture(self.model.architecture)
+        # model FLOPs: those of recomputation do not count
         flops = architecture.flops(self.model, loops, self.train.backprop_depth)
         if self.train.exit_gate is not None:
             flops += exit_gate_flops(self.model, loops[0])
@@ -326,7 +333,7 @@ def learning_rate(train: TrainConfig, iteration: int) -> float:
 # --- losses
 
 
-def default_loss(
+def _default_loss(
     model: LoopedModel,
     tokens: Tensor,
     targets: Tensor,
@@ -395,7 +402,7 @@ def held_out_loss(
             noise = EvaluationNoise.of(model.config, seed, batch.sequences, drawn)
             hidden = model.hidden_states(batch.inputs.to(device), counts, noise)
             loss = model.loss(hidden, batch.targets.to(device)).item()
-            total += loss * batch.targets.numel()
+            total += loss * batch.targets.numel()  # nats
     return total / held_out.targets.numel()
 
 

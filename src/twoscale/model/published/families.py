@@ -249,7 +249,7 @@ def _describe_ouro(options: Options, shapes: Shapes) -> Description:
     )
 
 
-OURO_NAMES = Names(
+_OURO_NAMES = Names(
     {
         "token_embedding.weight": "model.embed_tokens.weight",
         "final_norm.weight": "model.norm.weight",
@@ -410,7 +410,7 @@ _PARCAE_STRATEGIES = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class _Layout:
     """Names of tensors, and the defaults of their code for absent keys."""
 
     prefix: str
@@ -425,14 +425,14 @@ class Layout:
     state_std: float | None  # None: from init_strategy
 
     @staticmethod
-    def of(shapes: Shapes) -> "Layout":
+    def of(shapes: Shapes) -> "_Layout":
         """The naming of a folder."""
         if any(name.startswith("transformer.") for name in shapes):
-            return _PARCAE
-        return _DERIVED
+            return _PARCAE_LAYOUT
+        return _DERIVED_LAYOUT
 
 
-_PARCAE = Layout(
+_PARCAE_LAYOUT = _Layout(
     prefix="transformer.",
     embedding="transformer.wte",
     input_norm="transformer.ln_prelude",
@@ -444,7 +444,7 @@ _PARCAE = Layout(
     context=4096,
     state_std=None,
 )
-_DERIVED = Layout(
+_DERIVED_LAYOUT = _Layout(
     prefix="",
     embedding="tok_emb",
     input_norm="prelude_norm_layer",
@@ -460,7 +460,7 @@ _DERIVED = Layout(
 
 def _describe_parcae(options: Options, shapes: Shapes) -> Description:
     """The mean number of loops; no exit criterion was published."""
-    of = Layout.of(shapes)
+    of = _Layout.of(shapes)
     _refuse_parcae(options, shapes, of)
     loops = options.count("mean_recurrence")
     cap = options.get("logit_softcap", of.softcap)
@@ -506,7 +506,7 @@ def _describe_parcae(options: Options, shapes: Shapes) -> Description:
     return Description(model, rows, context, loops, criteria={})
 
 
-def _refuse_parcae(options: Options, shapes: Shapes, of: Layout) -> None:
+def _refuse_parcae(options: Options, shapes: Shapes, of: _Layout) -> None:
     """Refuse options and tensors that are not supported."""
     options.require(
         {
@@ -532,7 +532,7 @@ def _refuse_parcae(options: Options, shapes: Shapes, of: Layout) -> None:
             )
 
 
-def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
+def _parcae_sizes(options: Options, shapes: Shapes, of: _Layout) -> dict[str, Any]:
     heads = options.count("num_attention_heads", "num_heads")
     _, size = shapes[f"{of.embedding}.weight"]
     head_dim = size // heads
@@ -586,7 +586,7 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any
 
 
 def _parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
-    of = Layout.of(shapes)
+    of = _Layout.of(shapes)
     outside = {
         "token_embedding.weight": f"{of.embedding}.weight",
         "input_norms.0.weight": f"{of.input_norm}.weight",
@@ -618,8 +618,8 @@ def _parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
 # with a norm and the addition of the prelude's output. No norm has weights. Their `result.json` is
 # the config.json.
 
-FLOAT32_EPSILON = 2.0**-23  # of every norm
-LADDER_NAMES = Names(
+_FLOAT32_EPSILON = 2.0**-23  # of every norm
+_LADDER_NAMES = Names(
     {
         "token_embedding.weight": "transformer.wte.weight",
         "final_norm.weight": [],
@@ -664,7 +664,7 @@ def _describe_ladder(options: Options, shapes: Shapes) -> Description:
         "groups": [list(range(prelude + 1, prelude + core + 1))],
         "mean_loops": loops,
         "norms": "pre",
-        "norm_epsilon": FLOAT32_EPSILON,
+        "norm_epsilon": _FLOAT32_EPSILON,
         "state_init": "input",
         "injection": "boundary",
         "injection_scale": options.positive("recurrence_emb_alpha"),
@@ -688,7 +688,7 @@ def _describe_ladder(options: Options, shapes: Shapes) -> Description:
 def _adapt_ladder(options: Options, name: str, rows: Any) -> None:
     """Norm of the embedding, factor of the branches, and the direction of the rotation."""
     if name == "transformer.wte.weight":
-        rows *= (rows.square().mean(-1, keepdim=True) + FLOAT32_EPSILON).rsqrt()
+        rows *= (rows.square().mean(-1, keepdim=True) + _FLOAT32_EPSILON).rsqrt()
     elif name.endswith("c_proj.weight"):
         rows *= options.positive("residual_branch_multiplier", 1.0)
     elif name.endswith(("c_q.weight", "c_k.weight")):
@@ -696,31 +696,31 @@ def _adapt_ladder(options: Options, name: str, rows: Any) -> None:
         rows.copy_(halves.flip(1).flatten(0, 2))  # the other direction swaps the halves of a head
 
 
-OURO = Family(
-    "Ouro", _describe_ouro, lambda model, shapes: OURO_NAMES, r"model\.rotary_emb\.inv_freq"
+_OURO = Family(
+    "Ouro", _describe_ouro, lambda model, shapes: _OURO_NAMES, r"model\.rotary_emb\.inv_freq"
 )
-RAVEN = Family(
+_RAVEN = Family(
     "Huginn and retrofitted models",
     _describe_raven,
     _raven_names,
     r"freqs_cis|rotary_emb\.inv_freq",
 )
 # the table of rotations, and gates or tables of value embeddings without the other
-UNUSED = r"freqs_cis|.*\.attn\.ve_gate\.weight|value_embeds\.\d+\.weight"
-PARCAE = Family("Parcae", _describe_parcae, _parcae_names, UNUSED)
-MULTIPLIERS = r"transformer\.h\.\d+\.residual_branch_multipliers"
-LADDER = Family(
+_UNUSED = r"freqs_cis|.*\.attn\.ve_gate\.weight|value_embeds\.\d+\.weight"
+_PARCAE = Family("Parcae", _describe_parcae, _parcae_names, _UNUSED)
+_MULTIPLIERS = r"transformer\.h\.\d+\.residual_branch_multipliers"
+_LADDER = Family(
     "the loop ladder",
     _describe_ladder,
-    lambda model, shapes: LADDER_NAMES,
-    MULTIPLIERS,
+    lambda model, shapes: _LADDER_NAMES,
+    _MULTIPLIERS,
     _adapt_ladder,
 )
 # Value of the key of config.json that names the family. Parcae's code writes no model_type.
 FAMILIES = {
-    "huginn_raven": RAVEN,
-    "ouro": OURO,
-    "Parcae": PARCAE,
-    "ParcaeConfig": PARCAE,
-    "loop": LADDER,
+    "huginn_raven": _RAVEN,
+    "ouro": _OURO,
+    "Parcae": _PARCAE,
+    "ParcaeConfig": _PARCAE,
+    "loop": _LADDER,
 }

@@ -147,7 +147,7 @@ def tensor_shapes(file: Path) -> Shapes:
     """
     try:
         with file.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
+            size = int.from_bytes(opened.read(8), "little")  # of the header
             tensors = json.loads(opened.read(size))
         tensors.pop("__metadata__", None)
         end = max(tensor["data_offsets"][1] for tensor in tensors.values())
@@ -174,6 +174,7 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
     source = PublishedFolder(Path(folder))
     found, window = source.description, values["path_types"]
     loops = max(2, found.loops)  # one loop step cannot be compared with another
+    # the grid of loop counts up to twice the published one, and that one
     scaling = {count for count in values["scaling"]["loops"] if count <= 2 * loops}
     context = min(values["model"]["context_length"], found.max_context_length)
     criteria = {"fixed": sorted({found.loops, loops}), **found.criteria}

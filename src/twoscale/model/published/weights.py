@@ -33,10 +33,11 @@ def open_published(
     source = PublishedFolder(folder)
     source.check(config)
     _check_memory(folder, config, dtype, device)
-    model = blank(config).to(dtype)
+    model = blank(config).to(dtype)  # without values, to compare names and shapes
     names = source.family.names(config, source.shapes)
     theirs = {ours: names.of(config, ours) for ours, _ in model.named_parameters()}
     _check_tensors(source, model, theirs)
+    # from here on every parameter is filled in place
     model = model.to_empty(device=device).eval().requires_grad_(False)
     targets: dict[str, Tensor] = {}  # published tensor -> the rows of our parameter that it is
     for ours, parameter in model.named_parameters():
