@@ -15,6 +15,7 @@ from twoscale.base import InputError, meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.contract import Decisions, configured_criteria, make_readout
+from twoscale.exits.cost_matched import Row, measure_cost_matched
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, make_loops
 from twoscale.exits.evaluation import (
@@ -26,7 +27,6 @@ from twoscale.exits.evaluation import (
     operating_points,
 )
 from twoscale.exits.parallel import KVCache, evaluate
-from twoscale.exits.references import Row, measure_cost_matched
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
@@ -80,7 +80,7 @@ def measure_quality(
                 bar.update(batch.inputs.numel())
             if (name, threshold) in controlled:
                 key = checkpoint.seed, "exit controls", name, float(threshold)
-                measured = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
+                measured = evaluator.evaluate_prescribed, torch.cat(evaluations, dim=1), text
                 for rows in measure_cost_matched(
                     *measured, exits.quality_batch_size, exits.random_draws, key
                 ):
