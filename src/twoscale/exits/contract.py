@@ -107,7 +107,7 @@ class Decisions:
             result: Any = self._criterion.update(self.state, x_new, self._readout)
         except Exception as error:
             raise_failure(type(self._criterion), "update", error)
-        weight = None
+        weight: Any = None
         try:
             if self._weighted:
                 should_exit, self.state, weight = result
