@@ -22,7 +22,7 @@ from twoscale.base import meter
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
 from twoscale.dynamics.states import batches, check_finite, exact, loop_places, token_keys
-from twoscale.exits.references import Pass, measure_tokens
+from twoscale.exits.oracle import Pass, measure_tokens
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages
@@ -86,7 +86,7 @@ def _measure_group(
     """
     states = enumerate(passing.states(group, entered, steps[-1]))
     decoded = [
-        measure_tokens(passing.model, passing.behind(group, x), targets)
+        measure_tokens(passing.model, passing.after(group, x), targets)
         for k, x in states
         if k in steps
     ]
@@ -180,7 +180,7 @@ class _Walk:
         """The states of the first group; states at smaller loop counts are decoded."""
         for k, state in enumerate(states):
             if k in self.counts[:-1]:
-                self.decode(replace(self.passing, loops=k).behind(0, state))
+                self.decode(replace(self.passing, loops=k).after(0, state))
             yield state
 
     def decode(self, hidden: Tensor) -> None:
