@@ -95,14 +95,15 @@ def _integral(density: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
 
 
-def holm(tails: np.ndarray, level: float = 1 - LEVEL) -> np.ndarray:
+def holm(tails: np.ndarray) -> np.ndarray:
     """Which of the tests with these two-sided p-values (n,) reject (Holm 1979).
 
-    `level` is the chance that one of them or more rejects wrongly.
+    One of them or more rejects wrongly with a chance of 5 % at most.
     """
     order = np.argsort(tails, kind="stable")
-    # the smallest p-value is compared with level / n, the next with level / (n - 1), …
-    is_small = tails[order] <= level / np.arange(len(tails), 0, -1)
+    # the smallest p-value is compared with 5 % / n, the next with 5 % / (n - 1), …
+    left = np.arange(len(tails), 0, -1)
+    is_small = tails[order] <= (1 - LEVEL) / left
     rejected = np.zeros(len(tails), dtype=bool)
     rejected[order] = np.logical_and.accumulate(is_small)  # up to the first that is not
     return rejected
@@ -115,13 +116,13 @@ def deviation_factors(number: int) -> tuple[float, float]:
     The ratio of the two is sqrt(freedom) over a value of the chi distribution.
     """
     freedom = number - 1
-    chi = np.linspace(0, np.sqrt(freedom) + 8, 100_001)
+    root = np.sqrt(freedom)  # where the chi distribution is centred, with a deviation below 1
+    chi = np.linspace(0, root + 8, 100_001)
     density = chi ** (freedom - 1) * np.exp(-(chi**2) / 2)
     cumulative = _integral(density)
-    upper = (1 + LEVEL) / 2
-    ends = np.interp([upper, (1 - LEVEL) / 2], cumulative / cumulative[-1], chi)
-    low, high = np.sqrt(freedom) / ends
-    return float(low), float(high)
+    tails = [(1 + LEVEL) / 2, (1 - LEVEL) / 2]
+    largest, smallest = np.interp(tails, cumulative / cumulative[-1], chi)
+    return float(root / largest), float(root / smallest)
 
 
 def effective_number(weights: np.ndarray) -> float:
@@ -151,8 +152,9 @@ def interval_about(
     normal = NormalDist().inv_cdf(upper)
     low, high = np.quantile(samples, [1 - upper, upper])
 
-    # sqrt(n / (n - 1)) for the variance of resamples, t over normal quantile for their tails
-    widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal
+    # the variance of resamples is (n - 1) / n of that of samples, and their tails are normal
+    student = t_quantile(upper, freedom or units - 1)
+    widening = np.sqrt(units / (units - 1)) * student / normal
 
     # distances from the mean of the replicates and not from the value: resampling adds another bias
     centre = samples.mean()
@@ -182,7 +184,8 @@ def t_interval(values: np.ndarray) -> tuple[float, float]:
         return np.nan, np.nan
     mean = float(np.mean(values))
     deviation = float(np.std(values, ddof=1))
-    half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * deviation / np.sqrt(len(values))
+    student = t_quantile((1 + LEVEL) / 2, len(values) - 1)
+    half = student * deviation / np.sqrt(len(values))
     return mean - half, mean + half
 
 
@@ -240,9 +243,9 @@ def summarise_quality(
     """
     keys = [*OPERATING_POINT, "sequence"]
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
-    full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
-    at_full_depth = measured["sequence"].map(full.set_index("sequence")["ce"])
-    measured["change"] = measured["ce"] - at_full_depth
+    is_full = (measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)
+    full = measured[is_full].set_index("sequence")["ce"]
+    measured["change"] = measured["ce"] - measured["sequence"].map(full)
     summary = pd.DataFrame(with_bounds(measured, OPERATING_POINT, "ce", "change"))
     summary = summary.rename(columns={"ce_low": "low", "ce_high": "high"})
     summary["loops"] = weighted(measured.groupby(OPERATING_POINT, sort=False), "loops")
@@ -256,10 +259,13 @@ def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
     They are means over all draws, tokens and groups.
     """
     random = cost_matched[cost_matched["reference"] == "random"]
+    tokens = random["tokens"]
     values = ["evaluations", "ce"]
-    parts = random[values].mul(random["tokens"], axis="index").assign(tokens=random["tokens"])
-    sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
-    return sums[values].div(sums["tokens"], axis="index").reset_index()
+    parts = random[values].mul(tokens, axis="index").assign(tokens=tokens)
+    points = [random[column] for column in OPERATING_POINT]
+    sums = parts.groupby(points, sort=False).sum()
+    means = sums[values].div(sums["tokens"], axis="index")
+    return means.reset_index()
 
 
 def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:

@@ -71,7 +71,8 @@ class Estimate:
             return self
         outside = (1 - bootstrap.LEVEL) / 2  # on either side
         alone = bootstrap.t_quantile(1 - outside, self.freedom)
-        factor = bootstrap.t_quantile(1 - outside / findings, self.freedom) / alone
+        one_of_many = bootstrap.t_quantile(1 - outside / findings, self.freedom)
+        factor = one_of_many / alone
         if self.is_ratio:  # the distance of logarithms grows by the factor
             low = self.value * (self.low / self.value) ** factor
             high = self.value * (self.high / self.value) ** factor
@@ -182,11 +183,13 @@ class Evidence:
 
         Raises InconclusiveError also if loop steps up to k = `until` are missing.
         """
-        rows = self.loops[(self.loops["group"] == group) & (self.loops["measure"] == measure)]
-        last = int(rows["k"].max()) - 1 if len(rows) else -1  # the last state has no loop step
-        if last < until:
-            raise InconclusiveError(f"rows missing: loop steps up to k = {until}, found k ≤ {last}")
-        return _sums(rows, iteration=iterations, k=range(last + 1))
+        rows = self.loops
+        rows = rows[(rows["group"] == group) & (rows["measure"] == measure)]
+        number = int(rows["k"].max()) if len(rows) else 0  # of loop steps: the last state has none
+        if number <= until:
+            found = f"found k ≤ {number - 1}"
+            raise InconclusiveError(f"rows missing: loop steps up to k = {until}, {found}")
+        return _sums(rows, iteration=iterations, k=range(number))
 
     def ratios(
         self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr"
@@ -244,14 +247,13 @@ class Evidence:
 
     def load(self) -> str:
         """The repeats of the timing with a load beyond the machine's cores; empty if none."""
-        peaks = self.latency.groupby("repeat")[["load_average", "cpus"]].max()
-        loaded = peaks[peaks["load_average"] > peaks["cpus"]]
+        repeats = self.latency.groupby("repeat")[["load_average", "cpus"]].max()
+        loaded = repeats[repeats["load_average"] > repeats["cpus"]]
         if loaded.empty:
             return ""
-        peak = loaded["load_average"].max()
-        cores = int(loaded["cpus"].max())
-        load = f"load average up to {peak:.1f} on {cores} core{'s' if cores > 1 else ''}"
-        return f"{load} during {len(loaded)} of {len(peaks)} repeats"
+        peak, cores = loaded.max()
+        load = f"load average up to {peak:.1f} on {cores:.0f} core{'s' if cores > 1 else ''}"
+        return f"{load} during {len(loaded)} of {len(repeats)} repeats"
 
     # estimates from units
 
@@ -303,10 +305,11 @@ class Evidence:
         """Ratio of the medians over prompts of the two columns: (prompts, 2)."""
 
         def log_ratio(sample: np.ndarray) -> np.ndarray:  # (R, prompts, 2) -> (R,)
-            medians = np.log(np.median(sample, axis=1))
-            return medians[..., 0] - medians[..., 1]
+            medians = np.median(sample, axis=1)
+            logs = np.log(medians)
+            return logs[..., 0] - logs[..., 1]
 
-        value = log_ratio(units[None])[0]
+        (value,) = log_ratio(units[None])
         samples = bootstrap.replicates(log_ratio, units, self.seed)
         return _estimate(value, samples, units, len(units), remark).exponential()
 
@@ -349,17 +352,20 @@ def _check_floor(rows: pd.DataFrame) -> None:
 
 def _sums(rows: pd.DataFrame, **axes: Iterable[int]) -> np.ndarray:
     """Sum and count of a mean per document: (documents, one axis for each of `axes`, 2)."""
+    keys = ["sequence", *axes]
     sequences = sorted(rows["sequence"].unique())
-    index = pd.MultiIndex.from_product([sequences, *axes.values()], names=["sequence", *axes])
-    cells = rows.set_index(index.names)[["mean", "count"]].reindex(index)
-    absent = cells["count"].isna()
-    if absent.any():
-        first = zip(index.names, cells.index[absent][0], strict=True)
-        place = ", ".join(f"{name} {value}" for name, value in first)
+    index = pd.MultiIndex.from_product([sequences, *axes.values()], names=keys)
+    cells = rows.set_index(keys)[["mean", "count"]].reindex(index)
+    counts = cells["count"]
+    is_absent = counts.isna()
+    if is_absent.any():
+        first = index[is_absent][0]
+        place = ", ".join(f"{name} {value}" for name, value in zip(keys, first, strict=True))
         raise InconclusiveError(f"rows missing: {place}")
-    sums = np.stack([cells["mean"].fillna(0) * cells["count"], cells["count"]], axis=-1)
+    sums = cells["mean"].fillna(0) * counts
     shape = [len(level) for level in index.levels]
-    return _per_document(rows, sums.reshape(*shape, 2))
+    units = np.stack([sums, counts], axis=-1).reshape(*shape, 2)
+    return _per_document(rows, units)
 
 
 def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
@@ -367,11 +373,11 @@ def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
 
     The sequences of `units` are in ascending order.
     """
-    of_sequence = rows.drop_duplicates("sequence").sort_values("sequence")["document"]
-    documents, numbers = np.unique(of_sequence, return_inverse=True)
-    sums = _enough("documents", np.zeros((len(documents), *units.shape[1:])))
-    np.add.at(sums, numbers, units)
-    return sums
+    sequences = rows.drop_duplicates("sequence").sort_values("sequence")
+    documents, numbers = np.unique(sequences["document"], return_inverse=True)
+    sums = np.zeros((len(documents), *units.shape[1:]))
+    np.add.at(sums, numbers, units)  # numbers: the document of each sequence
+    return _enough("documents", sums)
 
 
 def _by_point(
@@ -384,9 +390,10 @@ def _by_point(
     units = sorted(rows[unit].unique())
     columns = []
     for criterion, threshold in points:
+        same_criterion = rows["criterion"] == criterion
         same_threshold = np.isclose(rows["threshold"], threshold, rtol=_SAME_THRESHOLD, atol=0)
-        same_point = (rows["criterion"] == criterion) & same_threshold
-        column = rows[same_point].set_index(unit)[values].reindex(units)
+        same_point = rows[same_criterion & same_threshold]
+        column = same_point.set_index(unit)[values].reindex(units)
         if column.empty or column.isna().any(axis=None):
             raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
         columns.append(column.to_numpy())
@@ -435,20 +442,23 @@ def _trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, 
     of estimates of variance components", Biometrics 2, 1946; for scatter without correlation they
     are n - 2.
     """
-    number = np.arange(len(values))
-    line = np.stack([np.ones(len(values)), np.log(iterations)], axis=1)  # X (n, 2)
-    correlation = CORRELATION ** np.abs(number - number[:, None])  # R (n, n), of the scatter
+    count = len(values)
+    number = np.arange(count)
+    distance = np.abs(number - number[:, None])  # (n, n), in checkpoints
+    correlation = CORRELATION**distance  # R (n, n), of the scatter
+    line = np.stack([np.ones(count), np.log(iterations)], axis=1)  # X (n, 2)
 
     # M = I - X X⁺ makes residuals of values. Those of scatter with the covariance σ² R have the
     # expected sum of squares σ² tr(M R), so the variance σ² is estimated without bias.
-    residual = np.eye(len(values)) - line @ np.linalg.pinv(line)  # M (n, n)
+    residual = np.eye(count) - line @ np.linalg.pinv(line)  # M (n, n)
     seen = residual @ correlation  # M R, the part of the scatter that residuals show
     residuals = residual @ values
-    variance = residuals @ residuals / np.trace(seen)  # σ²
+    trace = np.trace(seen)
+    variance = residuals @ residuals / trace  # σ²
 
     # The sum of squares has mean σ² tr(M R) and variance 2 σ⁴ tr(M R M R). Satterthwaite: it is
     # distributed as chi-square with 2 mean² / variance degrees of freedom, scaled.
-    freedom = np.trace(seen) ** 2 / np.trace(seen @ seen)
+    freedom = trace**2 / np.trace(seen @ seen)
 
     weights = _trend_weights(iterations)  # w, the change is w · values with the variance σ² wᵀ R w
     error = np.sqrt(variance * (weights @ correlation @ weights))

@@ -122,8 +122,10 @@ def _first_minus_second(pairs: np.ndarray) -> np.ndarray:
 def step_norm_loses_quality(evidence: Evidence) -> Iterator[Quantity]:
     criterion = "step_norm"
     fine, middle, coarse = ((criterion, tau) for tau in (1e-5, 1e-3, 1e-2))
-    flat, small = "CE(1e-3) − CE(1e-5) in nats", at_most(EQUAL_QUALITY)
-    loss, large = "CE(1e-2) − CE(1e-3) in nats", at_least(_ABRUPT_LOSS)
+    small = at_most(EQUAL_QUALITY)
+    large = at_least(_ABRUPT_LOSS)
+    flat = "CE(1e-3) − CE(1e-5) in nats"
+    loss = "CE(1e-2) − CE(1e-3) in nats"
     name = f"{EQUAL} nats lost at the tenfold τ"
     yield judged(criterion, flat, small, _ce_change, evidence, middle, fine)
     yield judged(criterion, loss, large, _ce_change, evidence, coarse, middle)
@@ -148,13 +150,12 @@ def _excess_loss(evidence: Evidence, criterion: str) -> Estimate:
     names = ("step_norm", criterion)
     units = evidence.entropies([(name, tau) for name in names for tau in (1e-2, 1e-5)])
 
-    def losses(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # (R, 4, 2) -> (R,) each
+    def losses(totals: np.ndarray) -> np.ndarray:  # (..., 4, 2) -> (..., 2), one per criterion
         nats = mean(totals)
-        return _first_minus_second(nats[..., :2]), _first_minus_second(nats[..., 2:])
+        return nats[..., ::2] - nats[..., 1::2]
 
-    def excess(totals: np.ndarray) -> np.ndarray:
-        ours, theirs = losses(totals)
-        return ours - theirs
+    def excess(totals: np.ndarray) -> np.ndarray:  # (R, 4, 2) -> (R,)
+        return _first_minus_second(losses(totals))
 
     ours, theirs = losses(units.sum(axis=0))
     return evidence.estimate(excess, units, remark=f"{ours:.3g} against {theirs:.3g}")
@@ -250,13 +251,14 @@ class EqualQuality:
         Raises InconclusiveError if that is beyond the last threshold.
         """
         logs = np.log10(self.thresholds)
-        numbers = np.arange(len(self.thresholds))
-        tenfold = np.interp(self.places, numbers, logs) + 1
-        beyond = np.interp(tenfold, logs, numbers, right=np.inf)  # places again
+        numbers = np.arange(len(logs))
+        tenfold = np.interp(self.places, numbers, logs) + 1  # log10 of a threshold
+        beyond = np.interp(tenfold, logs, numbers, right=np.inf)  # its place
         if np.isinf(beyond[-1]):
             last = f"{self.thresholds[-1]:.3g}"
             raise InconclusiveError(f"{self} and tenfold: beyond its last threshold, {last}")
-        return _interpolated(self.losses, beyond) - _interpolated(self.losses, self.places)
+        lost = _interpolated(self.losses, self.places)
+        return _interpolated(self.losses, beyond) - lost
 
     def times(self, evidence: Evidence) -> np.ndarray:
         """Milliseconds per token of each prompt at each place (R + 1, P), infinite without one.
@@ -281,14 +283,21 @@ def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALIT
     thresholds = evidence.thresholds(criterion)
     points = [(criterion, threshold) for threshold in thresholds]
     full = ("fixed", evidence.max_loops)
-    if _ce_change(evidence, points[-1], full).low <= nats:
+    change = _ce_change(evidence, points[-1], full)
+    if change.low <= nats:
         key = f"exits.criteria.{criterion}.thresholds"
         raise InconclusiveError(f"{key} may end at equal quality, {thresholds[-1]:.3g}")
+
     units = evidence.entropies([*points, full])
-    nats_per_token = mean(_totals(evidence, units))  # (R + 1, T + 1)
-    losses = nats_per_token[:, :-1] - nats_per_token[:, -1:]
-    places = _crossings(losses, nats)
-    return EqualQuality(criterion, thresholds, losses, places, effective_number(units))
+    entropies = mean(_totals(evidence, units))  # (R + 1, T + 1)
+    losses = entropies[:, :-1] - entropies[:, -1:]
+    return EqualQuality(
+        criterion,
+        thresholds,
+        losses,
+        places=_crossings(losses, nats),
+        effective=effective_number(units),
+    )
 
 
 def _totals(evidence: Evidence, units: np.ndarray) -> np.ndarray:
@@ -301,11 +310,14 @@ def _interpolated(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
     It is the first value without a place (NaN), and the last one beyond the last place.
     """
-    places = np.minimum(np.nan_to_num(places, posinf=np.inf), values.shape[1] - 1)
-    before = np.minimum(places, values.shape[1] - 2).astype(int)
-    low = np.take_along_axis(values, before[:, None], axis=1)[:, 0]
-    high = np.take_along_axis(values, before[:, None] + 1, axis=1)[:, 0]
-    return low + (places - before) * (high - low)
+    last = values.shape[1] - 1
+    places = np.nan_to_num(places, posinf=np.inf)[:, None]  # (R, 1)
+    places = np.minimum(places, last)
+    before = np.minimum(places, last - 1).astype(int)
+    low = np.take_along_axis(values, before, axis=1)
+    high = np.take_along_axis(values, before + 1, axis=1)
+    found = low + (places - before) * (high - low)
+    return found[:, 0]
 
 
 def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
@@ -313,10 +325,11 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
 
     The last place if they do not at the last threshold, NaN if they do at all.
     """
+    last = changes.shape[1] - 1
     worse = changes > nats
     crossings = worse[:, 1:] & ~worse[:, :-1]  # (R, T - 1): from a better threshold to a worse one
     from_the_end = crossings[:, ::-1].argmax(axis=1)
-    before = crossings.shape[1] - 1 - from_the_end  # the last threshold that is better
+    before = last - 1 - from_the_end  # the last threshold that is better
 
     rows = np.arange(len(changes))
     low = changes[rows, before]
@@ -324,7 +337,7 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         places = before + (nats - low) / (high - low)  # linear between the two
     places = np.where(crossings.any(axis=1), places, np.nan)
-    return np.where(worse[:, -1], places, changes.shape[1] - 1)
+    return np.where(worse[:, -1], places, last)
 
 
 def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QUALITY) -> Estimate:
@@ -351,7 +364,8 @@ def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QU
     if np.isfinite(value):
         # error of the times at these places: prompts
         of_prompts = _ratio_of_times(evidence, times[-1])
-        ends = bootstrap.joined(value, ends, (np.log(of_prompts.low), np.log(of_prompts.high)))
+        ends_of_prompts = (np.log(of_prompts.low), np.log(of_prompts.high))
+        ends = bootstrap.joined(value, ends, ends_of_prompts)
         freedom = min(freedom, of_prompts.freedom)
         remark = f"{remark}: {of_prompts.remark}"
     return Estimate(value, *ends, remark, freedom).checked().exponential()
@@ -370,11 +384,12 @@ def _interval_of_race(value: float, samples: np.ndarray, effective: float) -> tu
     low = high = value
     if np.isfinite(value):
         finite = samples[np.isfinite(samples)]
-        ends = np.quantile(finite, [outside, 1 - outside]) - finite.mean()
-        low, high = value + widening * ends
+        percentiles = np.quantile(finite, [outside, 1 - outside])
+        low, high = value + widening * (percentiles - finite.mean())
 
     # the share of normal samples that an interval with Student's t leaves out at either end
-    rare = NormalDist().cdf(-widening * bootstrap.t_quantile(1 - outside, effective - 1))
+    reach = widening * bootstrap.t_quantile(1 - outside, effective - 1)
+    rare = NormalDist().cdf(-reach)
     # samples without an end: infinite or undefined (neither criterion has a place), or finite on
     # this side of an infinite value
     is_finite = np.isfinite(samples)
@@ -416,7 +431,8 @@ def _at_equal_quality(
         f"{quality}{place}: {of_each[-1]:.3g}"
         for quality, of_each in zip(qualities, values, strict=True)
     )
-    *samples, value = values[0] - values[1] if len(values) > 1 else values[0]
+    difference = values[0] - values[1] if len(values) > 1 else values[0]
+    *samples, value = difference
     effective = qualities[0].effective
     low, high = bootstrap.interval_about(value, np.array(samples), effective)
     return Estimate(float(value), low, high, remark, effective - 1).checked()

@@ -69,12 +69,13 @@ class _Course:
     def last_minus_first(self, evidence: Evidence, group: str) -> Estimate:
         """The change between two checkpoints alone, for comparison."""
         first, *_, last = evidence.after_warmup(2)
+        units = self.units(evidence, group, [first, last])
 
         def change(totals: np.ndarray) -> np.ndarray:  # (R, 2, …) -> (R,)
             values = self.statistic(totals)
-            return values[:, -1] - values[:, 0]
+            return values[:, 1] - values[:, 0]
 
-        return evidence.estimate(change, self.units(evidence, group, [first, last]))
+        return evidence.estimate(change, units)
 
 
 # --- claims 1, 2, 12: step norms ------------------------------------------------------------------
@@ -98,9 +99,10 @@ def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) 
         norms = mean(totals)
         return norms[:, FASTEST_DECAY] / norms[:, 1]
 
-    time = _decay_time(mean(units.sum(axis=0)))
-    reached = f"a tenth at k = {time:.3g}" if np.isfinite(time) else "a tenth is not reached"
-    return evidence.ratio(ratio, units, remark=reached)
+    norms = mean(units.sum(axis=0))  # (K,)
+    time = _decay_time(norms)
+    remark = f"a tenth at k = {time:.3g}" if np.isfinite(time) else "a tenth is not reached"
+    return evidence.ratio(ratio, units, remark)
 
 
 def _leap_over_first(norms: np.ndarray) -> np.ndarray:
@@ -138,10 +140,12 @@ def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int
     Raises InconclusiveError if loop steps up to the decay to a tenth are rounding.
     """
     units = evidence.curves("step_norm", group, iterations, until)
-    times = _decay_time(mean(units.sum(axis=0)))
-    for iteration, time in zip(iterations, times, strict=True):
-        last = int(np.ceil(time)) if np.isfinite(time) else units.shape[-2] - 1
-        evidence.check_angles(group, iteration, range(1, last + 1))
+    norms = mean(units.sum(axis=0))  # (iterations, K)
+    for iteration, time in zip(iterations, _decay_time(norms), strict=True):
+        end = norms.shape[-1]
+        if np.isfinite(time):
+            end = int(np.ceil(time)) + 1
+        evidence.check_angles(group, iteration, range(1, end))
     return units
 
 
@@ -155,12 +159,13 @@ def _decay_time(norms: np.ndarray) -> np.ndarray:
     after = 2 + reached.argmax(axis=-1, keepdims=True)  # (..., 1), the first k with a tenth
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.log(norms / first)
-        log_before = np.take_along_axis(relative, after - 1, axis=-1)[..., 0]  # above ln 0.1
-        log_after = np.take_along_axis(relative, after, axis=-1)[..., 0]  # ln 0.1 or less
+        log_before = np.take_along_axis(relative, after - 1, axis=-1)  # above ln 0.1
+        log_after = np.take_along_axis(relative, after, axis=-1)  # ln 0.1 or less
         part = (log_before - np.log(_TENTH)) / (log_before - log_after)  # of the last loop step
-        time = after[..., 0] - 1 + part
-    never = np.where(np.isnan(norms).any(axis=-1), np.nan, np.inf)
-    return np.where(reached.any(axis=-1), time, never)
+        time = after - 1 + part
+    is_undefined = np.isnan(norms).any(axis=-1)
+    never = np.where(is_undefined, np.nan, np.inf)
+    return np.where(reached.any(axis=-1), time[..., 0], never)
 
 
 def decay_rate(totals: np.ndarray) -> np.ndarray:

@@ -50,8 +50,10 @@ def _slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
     centre = (known * log_k).sum(1, keepdims=True) / count  # mean log k of the known values
     offset = np.where(known, log_k - centre, 0)
     logs = np.log(np.where(known, values, 1))
+    covariance = (offset * logs).sum(1)  # both times the number of values
+    variance = (offset**2).sum(1)
     with np.errstate(invalid="ignore"):
-        found = (offset * logs).sum(1) / (offset**2).sum(1)  # covariance over variance
+        found = covariance / variance
     return np.where(count[:, 0] >= _FEWEST, found, np.nan)
 
 
@@ -102,15 +104,10 @@ class Regime:
 
     def row(self) -> dict[str, object]:
         """A row of the table "regime", without its keys."""
-        exponents = {
-            "step": self.step_exponent,
-            "norm": self.norm_exponent,
-            "direction": self.direction_exponent,
-        }
         row: dict[str, object] = {"regime": self.name, "first": self.first, "last": self.last}
-        for name, exponent in exponents.items():
-            row |= {name: exponent.value}
-            row |= {f"{name}_low": exponent.low, f"{name}_high": exponent.high}
+        for name in ("step", "norm", "direction"):
+            value, low, high = getattr(self, f"{name}_exponent")
+            row |= {name: value, f"{name}_low": low, f"{name}_high": high}
         return row | {
             "last_step": self.last_step,
             "at_floor": self.at_floor,
@@ -142,22 +139,20 @@ class Regime:
 
 
 def regime(
-    step_norms: np.ndarray,
-    state_norms: np.ndarray,
-    direction_step_norms: np.ndarray | None = None,
-    rounding: np.ndarray | None = None,
+    steps: np.ndarray, norms: np.ndarray, turns: np.ndarray | None, rounding: np.ndarray
 ) -> Regime:
-    """The regime of one looped group, from norms at each loop step.
+    """The regime of one looped group, from norms at each loop step in each unit.
 
-    Step norms ||x^{k+1} - x^k|| are for k = 0 … K - 1, state norms ||x^k|| for k = 0 … K or K - 1,
-    and `direction_step_norms` are those of x / ||x||. `rounding` says which steps are known to be
-    rounding; in float64 too, a step below 16 units of rounding of float32 counts as settled.
+    A unit is a sequence or document, and a norm the mean over its tokens; the intervals are over
+    units. Each unit counts as one of the `sequences`.
 
-    Arrays are (K,), or (units, K) with one row per unit, the mean over the tokens of a sequence or
-    document, which gives the intervals. Each unit counts as one of the `sequences`.
+    Args:
+        steps: ||x^{k+1} - x^k|| for k = 0 … K - 1, (units, K).
+        norms: ||x^k|| for k = 0 … K, (units, K + 1).
+        turns: the same as `steps` of the direction x / ||x||, if it was measured.
+        rounding: which steps are known to be rounding, (units, K). In float64 too, a step below 16
+            units of rounding of float32 counts as settled.
     """
-    steps = np.atleast_2d(step_norms).astype(float)
-    norms = np.atleast_2d(state_norms).astype(float)
     number = steps.shape[1]
     first = _first_late(number)
     before = norms[:, :number]  # of the state from which each step starts
@@ -166,18 +161,16 @@ def regime(
         return Regime(UNDETERMINED, first, number - 1, *unknown, last_step=np.nan)
 
     # p of the steps and q of the states: a fit per unit, then the mean over units
-    measured = np.ones_like(steps, dtype=bool) if rounding is None else ~np.atleast_2d(rounding)
-    step_slopes, at_floor = _late_slopes(steps, measured & (steps > FLOOR * before))
-    norm_slopes = _slopes(norms[:, first:], np.arange(first, norms.shape[1], dtype=float))
+    step_slopes, at_floor = _late_slopes(steps, ~rounding & (steps > FLOOR * before))
+    norm_slopes = _slopes(norms[:, first:], np.arange(first, number + 1, dtype=float))
     p = _exponent(step_slopes)
     q = _exponent(norm_slopes)
     ends_at_floor = bool(at_floor.mean() >= 0.5)
 
     # r of the directions, which have norm 1
     r, freezes = _UNKNOWN, None
-    if direction_step_norms is not None:
-        turns = np.atleast_2d(direction_step_norms).astype(float)
-        turn_slopes, turns_at_floor = _late_slopes(turns, measured & (turns > FLOOR))
+    if turns is not None:
+        turn_slopes, turns_at_floor = _late_slopes(turns, ~rounding & (turns > FLOOR))
         r = _exponent(turn_slopes)
         freezes = bool(turns_at_floor.mean() >= 0.5 or r.most < _SUMMABLE)
 
@@ -237,11 +230,12 @@ def _of_units(rows: pd.DataFrame, unit: str) -> Regime:
     # a cosine is null where rounding of the states' own dtype, which the table does not name,
     # decides it
     cosines = sums("cosine")
-    rounding = (cosines["nulls"] > cosines["count"]).unstack("k").to_numpy()[:, :-1]
+    is_rounding = (cosines["nulls"] > cosines["count"]).unstack("k").to_numpy()
     turns = None
-    if (rows["measure"] == "direction_step_norm").any():
+    if "direction_step_norm" in rows["measure"].to_numpy():
         turns = means("direction_step_norm")[:, :-1]
-    return regime(means("step_norm")[:, :-1], means("state_norm"), turns, rounding)
+    steps = means("step_norm")[:, :-1]
+    return regime(steps, means("state_norm"), turns, rounding=is_rounding[:, :-1])
 
 
 def _name(p: Exponent, q: Exponent, at_floor: bool) -> str:

@@ -1,4 +1,4 @@
-"""The claims over several seeds: quantities under each seed, their means, and verdicts on the means.
+"""The claims over several seeds: each quantity under each seed, its mean, a verdict on the mean.
 
 All seeds are measured on the same documents, so seeds and documents are crossed: the value under a
 seed is the truth plus an effect of the seed, one of the documents, and one of both. The spread
@@ -135,23 +135,26 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
 
     Their bootstraps have the same seed, so they draw the same documents.
     """
-    of_seeds = tuple(claims.examine(claim, found) for found in evidence.values())
+    runs = list(evidence.values())
+    of_seeds = tuple(claims.examine(claim, run) for run in runs)
     if not all(verdict.findings for verdict in of_seeds):
         return SeedVerdict(claim, of_seeds, (), NOT_ASKED, of_seeds[0].reason)
 
-    one_run = next(iter(evidence.values()))
-    quantities = list(claim.quantities(one_run))
-    by_quantity = list(zip(*(verdict.findings for verdict in of_seeds), strict=True))
-    pairs = zip(quantities, by_quantity, strict=True)
-    if claim.timed:
-        findings = tuple(SeedFinding(row, quantity.finding(Estimate())) for quantity, row in pairs)
-        reason = "times depend on the machine and its load"
-        return SeedVerdict(claim, of_seeds, findings, PER_RUN, reason)
-
+    quantities = list(claim.quantities(runs[0]))  # the same for all seeds
     counted = sum(quantity.counts for quantity in quantities)
-    findings = tuple(_compare(list(evidence), quantity, row, counted) for quantity, row in pairs)
-    verdict, reason = combine(finding.mean for finding in findings)
-    return SeedVerdict(claim, of_seeds, findings, verdict, reason)
+    by_quantity = zip(*(verdict.findings for verdict in of_seeds), strict=True)
+    findings = []
+    for quantity, row in zip(quantities, by_quantity, strict=True):
+        if claim.timed:
+            findings.append(SeedFinding(row, quantity.finding(Estimate())))
+        else:
+            findings.append(_compare(list(evidence), quantity, row, counted))
+
+    if claim.timed:
+        verdict, reason = PER_RUN, "times depend on the machine and its load"
+    else:
+        verdict, reason = combine(finding.mean for finding in findings)
+    return SeedVerdict(claim, of_seeds, tuple(findings), verdict, reason)
 
 
 def _compare(
@@ -213,7 +216,8 @@ def table(
                 "deviation": finding.deviation,
                 "document_error": finding.document_error,
             }
-        for seed, of_seed in zip(names, [*verdict.of_seeds, verdict], strict=True):
-            row = claims.verdict_row(claim, of_seed.verdict, of_seed.reason)
-            rows.append(row | {"seed": seed})
+        words = [(of_seed.verdict, of_seed.reason) for of_seed in verdict.of_seeds]
+        words.append((verdict.verdict, verdict.reason))
+        for seed, (word, reason) in zip(names, words, strict=True):
+            rows.append(claims.verdict_row(claim, word, reason) | {"seed": seed})
     return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run, scale=mark)
