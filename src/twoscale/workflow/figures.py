@@ -106,7 +106,7 @@ class Figures:
         )
 
     def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
-        """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its
+        """Inputs of the page results/<name>.md: `files` (`catalogue.inputs_from`) of the runs that its
         figure shows.
         """
         figure = self[name]

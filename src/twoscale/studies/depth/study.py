@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twoscale.base import InputError, did_you_mean
 from twoscale.config.data import text_label
 from twoscale.config.definitions import loop_counts
-from twoscale.figures.catalogue import Figure, is_published, table
+from twoscale.figures.catalogue import Figure, inputs_from, is_published
 from twoscale.model.flops import parameters
 from twoscale.tables import SEQUENCE_STATISTICS
 from twoscale.tables import table as columns
@@ -138,7 +138,7 @@ DRAW = "twoscale.studies.depth.draw"
 FIGURES = (
     Figure(
         "lens",
-        table("lens"),
+        inputs_from("lens"),
         title="Lens: through the loops",
         loops=lambda config: lens_steps(config)[-1],
         values=lambda config: {
@@ -149,7 +149,7 @@ FIGURES = (
     ),
     Figure(
         "scaling",
-        table("scaling"),
+        inputs_from("scaling"),
         title="Quality against loops",
         loops=lambda config: max(config.scaling.loops),
         values=lambda config: {"mean_loops": config.model.mean_loops},
@@ -157,7 +157,7 @@ FIGURES = (
     ),
     Figure(
         "depth_card",
-        table("depth_card", "depth_findings"),
+        inputs_from("depth_card", "depth_findings"),
         title="Depth card",
         loops=lambda config: card_loops(config)[-1],
         sentence=f"{DRAW}.card_sentence",

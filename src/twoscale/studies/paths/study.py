@@ -2,7 +2,7 @@
 path_independence.pdf.
 """
 
-from twoscale.figures.catalogue import Figure, table
+from twoscale.figures.catalogue import Figure, inputs_from
 from twoscale.tables import STATISTICS, Column
 from twoscale.tables import table as columns
 
@@ -32,13 +32,13 @@ TABLES: dict[str, dict[str, Column]] = {
 FIGURES = (
     Figure(
         "path_types",
-        table("path_types", "path_metrics"),
+        inputs_from("path_types", "path_metrics"),
         claims=(13,),
         sentence="twoscale.studies.paths.draw.types_sentence",
     ),
     Figure(
         "path_independence",
-        table("path_independence"),
+        inputs_from("path_independence"),
         values=lambda config: {"dtype": config.trajectories.dtype},
         noise=True,
         sentence="twoscale.studies.paths.draw.independence_sentence",

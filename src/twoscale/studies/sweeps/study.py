@@ -18,7 +18,7 @@ from twoscale.config.data import text_label
 from twoscale.config.definitions import init_name
 from twoscale.config.model import HALF, model_keys
 from twoscale.config.types import complete
-from twoscale.figures.catalogue import Figure, reading, reference_state, table
+from twoscale.figures.catalogue import Figure, inputs_from, reading, reference_state
 from twoscale.model.flops import mean_flops_per_token, parameters
 from twoscale.tables import table as columns
 
@@ -148,7 +148,7 @@ TABLES = {
 FIGURES = (
     Figure(
         "adapter_init",
-        table("adapter_init"),
+        inputs_from("adapter_init"),
         target="adapter_init",
         title="Adapter initialisations",
         claims=(4,),
@@ -159,7 +159,7 @@ FIGURES = (
     ),
     Figure(
         "baselines",
-        table("baselines"),
+        inputs_from("baselines"),
         page=True,
         loops=lambda config: config.train.held_out_loops,
         target="baselines",
@@ -169,7 +169,7 @@ FIGURES = (
     ),
     Figure(
         "variants",
-        table("loop_metrics", "drift", "training"),
+        inputs_from("loop_metrics", "drift", "training"),
         values=lambda config: reference_state(config) | reading(config),
         target="variants",
         training=True,
