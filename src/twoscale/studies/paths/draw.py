@@ -1,9 +1,4 @@
-"""Path types and path independence: statistics over tokens, sentences for the report, and the two
-figures.
-"""
-
-from collections.abc import Iterable
-from pathlib import Path
+"""Path types and path independence: sentences for the report, and the two figures."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +9,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from twoscale import tables
 from twoscale.dynamics.aggregate import statistics
 from twoscale.figures import style
 from twoscale.jobs.table_job import StudyJob, job_files
@@ -36,40 +30,6 @@ OTHER_TYPES = {
     "sliding": ("sliding", lambda period: period >= 0, _LOOKS[2]),
     "undecided": ("undecided", lambda period: period >= 0, _LOOKS[3]),
 }
-
-
-@job_files(reads="paths", writes="path_types path_metrics")
-def run_types(job: StudyJob) -> None:
-    """Write the tables "path_types" and "path_metrics"."""
-    paths, run = job.files["paths"], job.config.run
-    job.write("path_types", path_types(paths, run))
-    job.write("path_metrics", statistics(paths, run, "token_paths", "path_metrics"))
-
-
-def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Number of tokens of each (path type, period) that occurs, per (iteration, group), of tables
-    "token_paths".
-
-    The shares of an (iteration, group) add up to one. Iterations rise, groups keep the order of the
-    file.
-    """
-    checkpoints = []
-    for path in paths:
-        frame = tables.read("token_paths", path)
-        frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
-        counts = frame.groupby(["iteration", "group", "path_type", "period"], observed=True).size()
-        share = counts / counts.groupby(["iteration", "group"], observed=True).transform("sum")
-        checkpoints.append(
-            pd.DataFrame({"tokens": counts, "share": share})
-            .reset_index()
-            .astype({"group": "string"})
-        )
-    rows = (
-        pd.concat(checkpoints)
-        .assign(run=run)
-        .sort_values("iteration", kind="stable", ignore_index=True)
-    )
-    return rows[list(tables.columns("path_types"))]
 
 
 def types_sentence(table: pd.DataFrame) -> str:
