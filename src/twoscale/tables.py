@@ -186,6 +186,12 @@ CORE: dict[str, dict[str, Column]] = {
     "drift_sequences": table(
         "run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS
     ),
+    # Path types of each (checkpoint, group), and statistics of the measures per trajectory.
+    "path_types": table(
+        "run iteration group path_type period tokens",
+        share=("float64", "share of the tokens at this iteration and in this group"),
+    ),
+    "path_metrics": table("run iteration group measure", **STATISTICS),
     # The regime of each loop (`twoscale.claims.regime`): exponents of k, with 95 % intervals over
     # documents.
     "regime": table(
@@ -248,6 +254,31 @@ CORE: dict[str, dict[str, Column]] = {
     "scaling_quality": table(
         "iteration loops sequence document tokens ce ppl",
         loops=("int32", "loop count of every group"),
+    ),
+    # The same as means, one row per (checkpoint, fixed loop count), with 95 % intervals over
+    # documents.
+    "scaling": table(
+        "run iteration loops tokens ce ce_low ce_high ppl ppl_low ppl_high excess excess_low"
+        " excess_high",
+        loops=("int32",),
+        excess=("float64", "ce minus ce at the largest loop count, on the same sequences"),
+        ce_low=("float64", "lower end of the 95 % interval of ce"),
+        ce_high=("float64", "upper end of the 95 % interval of ce"),
+        ppl_low=("float64", "lower end of the 95 % interval of ppl"),
+        ppl_high=("float64", "upper end of the 95 % interval of ppl"),
+        excess_low=("float64", "lower end of the 95 % interval of excess"),
+        excess_high=("float64", "upper end of the 95 % interval of excess"),
+    ),
+    # One row per (checkpoint, loop count, sequence): means over the tokens of the sequence.
+    "depth_quality": table(
+        "iteration loops sequence document tokens ce",
+        loops=("int32", "loop count of every group"),
+        entropy=("float64", "entropy of the prediction in nats per token"),
+        flips=(
+            "float64",
+            "share of tokens whose prediction differs from the one at the next smaller loop count",
+        ),
+        agreement=("float64", "share of tokens whose prediction is that at the trained loop count"),
     ),
     # Exits of a recorded run, on frozen trajectories: one row per (criterion, threshold, sequence).
     "recorded_exits": table(

@@ -207,7 +207,8 @@ def _draw_token(axes: Axes, paths: Paths, position: int) -> None:
         looks: Look = {"linewidths": 1.5, "capstyle": "round", "zorder": FRONT}
         lines = LineCollection(steps, colors=segment.colours[1:], **looks)  # type: ignore[arg-type]
         axes.add_collection(lines, autolim=False)
-        axes.scatter(*states.T, c=segment.colours, s=4, linewidths=0, zorder=FRONT)
+        first, second = states.T
+        axes.scatter(first, second, c=segment.colours, s=4, linewidths=0, zorder=FRONT)
         axes.plot(*states[-1], color=segment.colours[-1], **EXIT)
     for ends in paths.hand_offs:
         axes.plot(*path[ends].T, **HANDOFF)
@@ -272,7 +273,7 @@ def _set_limits(axes: Axes, points: np.ndarray) -> None:
 
 
 def _draw_inset(axes: Axes, paths: Paths, position: int) -> None:
-    """Enlarge one token's path where the last loop settles, without its first, still large steps."""
+    """Enlarge one token's path where the last loop settles, without its first, large steps."""
     loop = paths.loops[-1]
     last = len(loop.path)
     first = max(1, last // 10)

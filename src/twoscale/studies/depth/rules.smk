@@ -69,7 +69,7 @@ use rule table_job as aggregate_scaling with:
     localrule: True
     params:
         **runs.params.call(
-            "twoscale.studies.depth.draw.run_scaling",
+            "twoscale.claims.loop_counts.aggregate_scaling",
             tables=("scaling",),
             config=runs.params.config_json("run", "seed"),
         ),

@@ -1,9 +1,4 @@
-"""Path types and path independence: statistics over tokens, sentences for the report, and the two
-figures.
-"""
-
-from collections.abc import Iterable
-from pathlib import Path
+"""Path types and path independence: sentences for the report, and the two figures."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +9,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from twoscale import tables
 from twoscale.dynamics.aggregate import statistics
 from twoscale.figures import style
 from twoscale.jobs.table_job import StudyJob, job_files
@@ -32,32 +26,6 @@ _SHARES = "(c)  tokens of other types"
 _MEDIAN, *_LOOKS = style.series_styles(5)
 _OTHER_TYPES = ("orbiting, period 2", "orbiting, longer period", "sliding", "undecided")
 _OTHER_LOOKS = dict(zip(_OTHER_TYPES, _LOOKS, strict=True))
-
-
-@job_files(reads="paths", writes="path_types path_metrics")
-def run_types(job: StudyJob) -> None:
-    """Write the tables "path_types" and "path_metrics"."""
-    paths, run = job.files["paths"], job.config.run
-    job.write("path_types", path_types(paths, run))
-    job.write("path_metrics", statistics(paths, run, "token_paths", "path_metrics"))
-
-
-def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Number of tokens of each (path type, period) that occurs, per (iteration, group), of tables
-    "token_paths".
-
-    The shares of an (iteration, group) add up to one. Iterations rise, groups keep the order of the
-    file.
-    """
-    rows = []
-    for path in paths:
-        tokens = tables.read("token_paths", path)
-        for (iteration, group), of_group in tokens.groupby(["iteration", "group"], sort=False):
-            for kind, same in of_group.groupby(["path_type", "period"]):
-                share = len(same) / len(of_group)
-                rows.append((run, iteration, group, *kind, len(same), share))
-    table = pd.DataFrame(rows, columns=list(tables.columns("path_types")))
-    return table.sort_values("iteration", kind="stable", ignore_index=True)
 
 
 def types_sentence(table: pd.DataFrame) -> str:

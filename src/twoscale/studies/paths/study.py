@@ -7,11 +7,6 @@ from twoscale.tables import STATISTICS, Column
 from twoscale.tables import table as columns
 
 TABLES: dict[str, dict[str, Column]] = {
-    "path_types": columns(
-        "run iteration group path_type period tokens",
-        share=("float64", "share of the tokens at this iteration and in this group"),
-    ),
-    "path_metrics": columns("run iteration group measure", **STATISTICS),
     # One row per (token, varied group, draw of the noise), each compared with the run's own noise.
     "token_independence": columns(
         "iteration sequence document position",
