@@ -21,7 +21,7 @@ from twoscale.base import InputError
 from twoscale.config import ModelConfig, modules_of_model
 from twoscale.config.types import key
 from twoscale.data import text
-from twoscale.figures.catalogue import Figure, figures, table
+from twoscale.figures.catalogue import Figure, figures, inputs_from
 from twoscale.model.flops import parameters
 from twoscale.workflow import pack, params, resources, snakefile
 
@@ -227,7 +227,7 @@ def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentenc
     ouro, needs, reason
 ):
     mine = runs(model=ouro)
-    mine.figures.rows.append(Figure("mine", table("training"), **{needs: True}))
+    mine.figures.rows.append(Figure("mine", inputs_from("training"), **{needs: True}))
     assert "results/mine.pdf" not in mine.figures.of_target("supplementary")
     inputs = mine.figures.inputs(mine.figures.rows[-1])
     with pytest.raises(InputError, match=f"results/mine.pdf: run tiny {reason}"):
@@ -472,7 +472,7 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(
     before, after = runs(), runs()
     for mine in (before, after):
         mine.figures.rows.append(
-            Figure("mine", table("mine"), title="A figure", sentence="twoscale.mine.sentence")
+            Figure("mine", inputs_from("mine"), title="A figure", sentence="twoscale.mine.sentence")
         )
     assert before.figures.pictures(of()) == paper
     assert before.figures.reported_tables(of()) == []

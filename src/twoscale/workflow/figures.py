@@ -106,8 +106,9 @@ class Figures:
         )
 
     def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
-        """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its
-        figure shows.
+        """Inputs of the page results/<name>.md, of the runs that its figure shows.
+
+        `files` are those of `catalogue.inputs_from`.
         """
         figure = self[name]
         return self._inputs(figure, f"results/{name}.md", self._shown_runs(figure), files)

@@ -77,7 +77,7 @@ class Session:
         return configs.read_yaml(self.config if self.config.exists() else self._packed)
 
     def configure(self, **sections: Any) -> None:
-        changed = configs.merge(self.values, sections, keep_null=True)
+        changed = configs.merge(self.values, sections)
         with replacing(self.config) as temporary:
             temporary.write_text(yaml.safe_dump(changed), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 # Exit criteria on dense grids of thresholds, against random exits, fixed loops and an oracle (study.py).
 
 from twoscale.config import text_label
-from twoscale.figures.catalogue import table
+from twoscale.figures.catalogue import inputs_from
 
 
 use rule torch_job as benchmark_pareto with:
@@ -65,7 +65,7 @@ use rule table_job as compare_exits with:
     input:
         **runs.figures.page_inputs(
             "arena",
-            table(
+            inputs_from(
                 "oracle_frontier",
                 "exit_reliability",
                 exit_quality="pareto_quality",

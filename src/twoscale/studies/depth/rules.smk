@@ -1,6 +1,6 @@
 # Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth card (study.py).
 
-from twoscale.figures.catalogue import table
+from twoscale.figures.catalogue import inputs_from
 from twoscale.studies.depth import study as depth
 
 
@@ -69,7 +69,7 @@ use rule table_job as aggregate_scaling with:
     localrule: True
     params:
         **runs.params.call(
-            "twoscale.studies.depth.draw.run_scaling",
+            "twoscale.claims.loop_counts.aggregate_scaling",
             tables=("scaling",),
             config=runs.params.config_json("run", "seed"),
         ),
@@ -136,7 +136,7 @@ use rule table_job as compare_depths with:
 use rule table_job as write_depth_card with:
     """Job: the page depth-card.md"""
     input:
-        **runs.figures.page_inputs("depth_card", table(card="depth_card", findings="depth_findings")),
+        **runs.figures.page_inputs("depth_card", inputs_from(card="depth_card", findings="depth_findings")),
         picture="results/depth_card.svg",
     output:
         page=SHOWN.format("depth-card.md"),

@@ -12,7 +12,7 @@ use rule table_job as aggregate_paths with:
         "results/{run}/logs/aggregate_paths.log",
     localrule: True
     params:
-        **runs.params.call("twoscale.studies.paths.draw.run_types", tables=("path_types", "path_metrics")),
+        **runs.params.call("twoscale.dynamics.aggregate.count_path_types", tables=("path_types", "path_metrics")),
 
 
 use rule torch_job as measure_path_independence with:

@@ -1,6 +1,6 @@
 # The model trained again under other choices: variants, adapter initialisations and baselines (study.py).
 
-from twoscale.figures.catalogue import table
+from twoscale.figures.catalogue import inputs_from
 from twoscale.studies.sweeps import study as sweeps
 
 
@@ -26,7 +26,7 @@ rule baselines:
 use rule table_job as compare_adapter_init with:
     """Job: angles and loss of each adapter initialisation"""
     input:
-        **runs.figures.page_inputs("adapter_init", table("training", loops="loop_sequences")),
+        **runs.figures.page_inputs("adapter_init", inputs_from("training", loops="loop_sequences")),
     output:
         adapter_init=TABLE.format("adapter_init"),
     log:
