@@ -16,7 +16,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap, regime
 from twoscale.claims.bootstrap import with_bounds
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 
 NO_GROUP = ""  # in the column `group`: a quantity of the prediction
 _SAME_TEXT = ["sequence", "document", "tokens"]  # columns that two runs on one text share
@@ -24,7 +24,7 @@ _LEAST, _FIRST, _LAST = range(3)  # places in what `_plateau` returns
 
 
 @job_files(reads="quality", writes="scaling")
-def aggregate_scaling(job: StudyJob) -> None:
+def aggregate_scaling(job: TableJob) -> None:
     """Means of the quality at fixed loop counts, at all checkpoints."""
     job.write("scaling", summarise_scaling(job.files["quality"], job.config.run, job.config.seed))
 

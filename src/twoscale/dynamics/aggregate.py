@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 
 # Table of statistics -> table with one row per token, keys of a cell, measures (None: all). With
 # "sequence" as a key the statistics are the means for which claims need an interval; each row then
@@ -185,7 +185,7 @@ def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 
 
 @job_files(reads="paths", writes="path_types path_metrics")
-def count_path_types(job: StudyJob) -> None:
+def count_path_types(job: TableJob) -> None:
     """Path types of all checkpoints, and statistics of the measures per trajectory."""
     paths, run = job.files["paths"], job.config.run
     job.write("path_types", path_types(paths, run))
@@ -195,14 +195,14 @@ def count_path_types(job: StudyJob) -> None:
 @job_files(
     reads="trajectories token_drift", writes="loop_metrics drift loop_sequences drift_sequences"
 )
-def metrics(job: StudyJob) -> None:
+def metrics(job: TableJob) -> None:
     """Statistics over tokens of all checkpoints."""
     for table, (source, *_) in TABLES.items():
         job.write(table, summarise(table, job.files[source], job.config.run))
 
 
 @job_files(reads="logs loops", writes="training training_loops")
-def join_training(job: StudyJob) -> None:
+def join_training(job: TableJob) -> None:
     """The training logs of all segments, joined."""
     job.write("training", joined("training", job.files["logs"]))
     job.write("training_loops", joined("training_loops", job.files["loops"]))
@@ -211,7 +211,7 @@ def join_training(job: StudyJob) -> None:
 @job_files(
     reads="quality_files loops_files cost_matched_files", writes="quality loops cost_matched"
 )
-def join_exit_quality(job: StudyJob) -> None:
+def join_exit_quality(job: TableJob) -> None:
     """Joins the tables of quality, loops and cost_matched of all exit criteria."""
     for name in ("quality", "loops", "cost_matched"):
         parts = [tables.read(f"exit_{name}", path) for path in job.files[f"{name}_files"]]

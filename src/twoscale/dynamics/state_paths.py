@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 
 if TYPE_CHECKING:
     from twoscale.model.checkpoints import CheckpointJob
@@ -106,7 +106,7 @@ def extract_states(job: "CheckpointJob") -> None:
 
 
 @job_files(reads="states", writes="state_paths")
-def project_states(job: StudyJob) -> None:
+def project_states(job: TableJob) -> None:
     """Their coordinates in their principal plane."""
     job.write("state_paths", state_paths(read_states(job.file("states")), job.config.run))
 

@@ -32,7 +32,7 @@ def job_files(*, reads: str = "", writes: str) -> Callable[[Function], Function]
 
 
 @dataclass(frozen=True)
-class StudyJob:
+class TableJob:
     """The job that runs: its config, and its inputs and outputs by name, each a list of files."""
 
     config: "ConfigSlice"

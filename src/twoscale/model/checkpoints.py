@@ -29,7 +29,7 @@ from twoscale.base import InputError, canonical_json, first_line, replacing, sha
 from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
 from twoscale.config.types import JsonCount, parse_json
 from twoscale.data.batches import HeldOut, open_held_out
-from twoscale.jobs.table_job import StudyJob
+from twoscale.jobs.table_job import TableJob
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import DrawnNoise, EvaluationNoise
 from twoscale.model.registry import architecture, build
@@ -276,7 +276,7 @@ def load_model(
 
 
 @dataclass(frozen=True)
-class CheckpointJob(StudyJob):
+class CheckpointJob(TableJob):
     """A job on a checkpoint. `threads`: those that it may use; torch has one unless the function
     sets more.
     """

@@ -25,7 +25,7 @@ from twoscale.dynamics import aggregate, state_paths
 from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
-from twoscale.jobs.table_job import StudyJob
+from twoscale.jobs.table_job import TableJob
 from twoscale.recorder.recorded import facts_path, table_path
 from twoscale.report.claims import claims_markdown
 from twoscale.report.render import estimated, interval
@@ -86,7 +86,7 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     outputs = {name: [folder / "tables" / f"{name}.parquet"] for name in WRITTEN}
     for run, files in jobs:
         if all(files.values()):
-            run(StudyJob(config, files | outputs))
+            run(TableJob(config, files | outputs))
     return {name: tables.read(name, path) for name, (path,) in outputs.items() if path.exists()}
 
 

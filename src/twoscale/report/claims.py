@@ -9,7 +9,7 @@ from twoscale.claims.evidence import CORRELATION, Evidence, Finding, marked
 from twoscale.claims.regime import DRIFTING
 from twoscale.claims.scale import HEADER, MEANING, Scales
 from twoscale.claims.verdicts import Verdict
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, render, table
 
 
@@ -89,7 +89,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 
 @job_files(reads="loops drift quality exit_loops latency checks", writes="table regime page")
-def judge_claims(job: StudyJob) -> None:
+def judge_claims(job: TableJob) -> None:
     """Write a verdict on each claim of the paper, as a table and as a page."""
     config = job.config
     values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}

@@ -16,7 +16,7 @@ from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.claims.exits import criterion_name
 from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, render
 
 # Text colours with a contrast above 4.5 to white.
@@ -131,7 +131,7 @@ def overview(
 
 
 @job_files(reads="tables claims pictures", writes="page results")
-def write_overview(job: StudyJob) -> None:
+def write_overview(job: TableJob) -> None:
     """Write the page, and the results of each figure for its caption."""
     config = job.config
     judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
@@ -165,6 +165,6 @@ def from_markdown(text: str) -> str:
 
 
 @job_files(reads="claims", writes="page")
-def claims_page(job: StudyJob) -> None:
+def claims_page(job: TableJob) -> None:
     """Write claims.md as a web page for the report."""
     job.write_text("page", from_markdown(job.file("claims").read_text(encoding="utf-8")))

@@ -42,7 +42,7 @@ from twoscale.claims.scale import Scales
 from twoscale.config import PROJECT, Config, DownloadConfig
 from twoscale.config.types import FILE_NAME, JsonCount, parse_json
 from twoscale.jobs import machine
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,7 +276,7 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
 
 
 @job_files(reads="results training tokens segments", writes="snapshot")
-def take_snapshot(job: StudyJob) -> None:
+def take_snapshot(job: TableJob) -> None:
     """Write the snapshot. The benchmark files of the run are no inputs, because no rule declares
     them.
     """

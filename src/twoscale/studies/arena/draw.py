@@ -28,7 +28,7 @@ from twoscale.claims.bootstrap import (
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, number, render
 
 INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
@@ -45,7 +45,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]
     reads="oracle_frontier exit_reliability exit_quality exit_loops exit_cost_matched exit_regret",
     writes="arena page",
 )
-def run(job: StudyJob) -> None:
+def run(job: TableJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config
     arena = summarise(*map(job.read, INPUTS), seed=config.seed)

@@ -20,7 +20,7 @@ from twoscale.claims.bootstrap import with_bounds
 from twoscale.claims.loop_counts import NO_GROUP
 from twoscale.config import PROJECT
 from twoscale.figures import style
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report import release
 from twoscale.report.render import render
 
@@ -210,7 +210,7 @@ def _scale_steps(axes: Axes, last: int) -> None:
 
 
 @job_files(reads="quality states unlooped unlooped_text text", writes="depth_card depth_findings")
-def run_card(job: StudyJob) -> None:
+def run_card(job: TableJob) -> None:
     """Write the tables "depth_card" and "depth_findings".
 
     InputError for a model without loops that was measured on another text.
@@ -327,7 +327,7 @@ def _draw(axes: Axes, card: pd.DataFrame, group: str, quantity: str, look: dict)
 
 
 @job_files(reads="card findings picture", writes="page")
-def write_card(job: StudyJob) -> None:
+def write_card(job: TableJob) -> None:
     """Write results/depth-card.md."""
     card, found = job.read("depth_card", "card"), job.read("depth_findings", "findings")
     identity = dict(job.config.identity) | {"checkpoint": int(card["iteration"].iloc[0])}

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from twoscale.dynamics.aggregate import statistics
 from twoscale.figures import style
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 
 # --- path types -----------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ EFFECTS = {
 
 
 @job_files(reads="independence", writes="path_independence")
-def run_independence(job: StudyJob) -> None:
+def run_independence(job: TableJob) -> None:
     """Write the table "path_independence"; the mean of `agreement` is the share of equal
     predictions.
     """

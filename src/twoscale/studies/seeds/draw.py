@@ -16,7 +16,7 @@ from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.figures import style
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.claims import scale_table
 from twoscale.report.render import estimated, interval, render
 
@@ -27,7 +27,7 @@ _TITLES = {claim.number: claim.title for claim in CLAIMS}
 
 
 @job_files(reads="loops drift quality exit_loops latency checks", writes="table page")
-def run(job: StudyJob) -> None:
+def run(job: TableJob) -> None:
     """Write the table "seeds" and results/seeds.md."""
     config = job.config
     evidence = {}

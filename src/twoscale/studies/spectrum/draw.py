@@ -19,7 +19,7 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap
 from twoscale.figures import style
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 
 _PREDICTIONS: dict[str, Any] = {
     "leading": (0, (3, 1.5)),
@@ -39,7 +39,7 @@ _MOST_DOTS = 2000  # of a group in one panel
 
 
 @job_files(reads="tokens", writes="token_spectrum spectrum")
-def run(job: StudyJob) -> None:
+def run(job: TableJob) -> None:
     """Write the tables "token_spectrum" and "spectrum"."""
     tokens = job.files["tokens"]
     job.write("token_spectrum", tables.read("token_spectrum", tokens[-1]))

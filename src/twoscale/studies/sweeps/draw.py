@@ -36,7 +36,7 @@ from twoscale.claims.evidence import (
 )
 from twoscale.claims.seeds import mean_over_seeds, over_seeds
 from twoscale.figures import style
-from twoscale.jobs.table_job import StudyJob, job_files
+from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import render
 from twoscale.studies.sweeps.study import LOOPED, UNTRAINED
 
@@ -64,7 +64,7 @@ class InitRun(NamedTuple):
 
 
 @job_files(reads="training loops", writes="adapter_init")
-def run_adapter_init(job: StudyJob) -> None:
+def run_adapter_init(job: TableJob) -> None:
     """Write the table "adapter_init"."""
     config = job.config
     absent = dict.fromkeys(tables.CLAIM_TABLES, pd.DataFrame(columns=["iteration"]))
@@ -330,7 +330,7 @@ _SPREAD = 0.12  # between the points of two seeds, in units of the axis
 
 
 @job_files(reads="quality", writes="baselines page")
-def run_baselines(job: StudyJob) -> None:
+def run_baselines(job: TableJob) -> None:
     """Write the table "baselines" and the page results/baselines.md."""
     config = job.config
     table = compare_baselines(config.compared, job.files["quality"], config.run, config.seed)
