@@ -38,16 +38,8 @@ def tape(monkeypatch):
     monkeypatch.setattr(captured_loops, "Graphs", lambda on_cuda: TapeGraphs())
 
 
-def of_a_user(criterion):
-    """A criterion that decides on the device: the built-in ones decide on one token of a CPU on the
-    host.
-    """
-    criterion.file = "a user's file"
-    return criterion
-
-
 def criterion_of(name, model, tokens):
-    return of_a_user(make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0))))
+    return make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
 
 
 def assert_same(model, criterion, tokens, **options):
@@ -95,7 +87,7 @@ def test_patience_and_what_a_token_keeps_cross_the_ends_of_graphs(keeps, patienc
     patient = type("Patient", (CRITERIA["step_norm"],), {"keeps": keeps, "patience": patience})
     model, tokens = small_model(), text(1, 9)[0]
     threshold = ragged_threshold("step_norm", model, tokens[None], noise_of(0))
-    taken = assert_same(model, of_a_user(patient(threshold)), tokens, steps_per_graph=2)
+    taken = assert_same(model, patient(threshold), tokens, steps_per_graph=2)
     assert set((taken % 2).unique().tolist()) == {0, 1}
 
 

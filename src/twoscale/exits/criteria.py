@@ -30,7 +30,6 @@ of 1, and no weight is larger than that.
 import math
 import traceback
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
@@ -51,17 +50,12 @@ from twoscale.model.interface import Readout
 from twoscale.model.loss import entropies
 
 State = dict[str, Tensor]
-ANSWERS = torch.tensor([False]), torch.tensor([True])  # of one token on the CPU
-
-
-@cache
-def rounded_to(dtype: torch.dtype, value: float) -> float:
-    return torch.tensor(value, dtype=dtype, device="cpu").item()
 
 
 class ExitCriterion:
-    """Base class of the criteria, with a threshold tau > 0. `file` is the user's file that defines
-    a criterion.
+    """Base class of the criteria, with a threshold tau > 0.
+
+    `file` is the user's file that defines a criterion.
     """
 
     file: ClassVar[str | None] = None
@@ -74,15 +68,10 @@ class ExitCriterion:
         self.threshold = threshold
 
     def below(self, statistic: Tensor) -> Tensor:
-        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool, not to be
-        written to.
+        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool.
 
         The threshold is rounded to the dtype of the statistic.
         """
-        # One token is decided on the host, without a kernel. A user's code may write to the result
-        # nevertheless.
-        if statistic.is_cpu and statistic.shape == (1,) and self.file is None:
-            return ANSWERS[statistic.item() < rounded_to(statistic.dtype, self.threshold)]
         return statistic < self.threshold
 
     def of_group(self, group: int) -> "ExitCriterion":
@@ -118,8 +107,7 @@ def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
 
 @register("fixed")
 class Fixed(ExitCriterion):
-    """Exits after a fixed number of loop steps, its threshold; at `max_loops` it is the
-    full-compute reference.
+    """Exits after a fixed number of loop steps, its threshold; at `max_loops` it is full depth.
 
     O(1) per token and loop step.
     """
@@ -143,9 +131,7 @@ class StepNorm(ExitCriterion):
         return self.below(self.statistic(state["x"], x_new)), {"x": x_new}
 
     def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
-        """The statistic below tau, from the states before and after a loop step: (N, C) twice ->
-        (N,).
-        """
+        """The statistic below tau, of the states before and after a step: (N, C) twice -> (N,)."""
         return norm(x_new - x)
 
 
@@ -162,10 +148,9 @@ class StepNormRelative(StepNorm):
 
 @register("cosine")
 class Cosine(StepNorm):
-    """1 - cos(x^{k+1}, x^k) < tau: the angle between states, not between updates (Geiping's code,
-    default 1e-3).
+    """1 - cos(x^{k+1}, x^k) < tau: the angle between states, not between updates.
 
-    A state of norm zero has no angle and never exits.
+    As in Geiping's code (default 1e-3). A state of norm zero has no angle and never exits.
     """
 
     def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
@@ -174,8 +159,7 @@ class Cosine(StepNorm):
 
 @register("kl")
 class KL(ExitCriterion):
-    """KL(p^k || p^{k-1}) < tau with p^k read out from x^k (Eq. 4), from k = 1 on; p^0 is read out
-    from x^0.
+    """KL(p^k || p^{k-1}) < tau with p^k read out from x^k (Eq. 4), from k = 1 on.
 
     O(V C) per token and loop step for the head. Geiping's code takes the other direction and starts
     from the uniform distribution (default 1e-3).
@@ -187,6 +171,7 @@ class KL(ExitCriterion):
         return {"x0": x0}  # p^0 follows at the first update, which has the readout
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        # log p^{k-1} and log p^k (N, V)
         previous = readout(state["x0"]).log_softmax(-1) if "x0" in state else state["log_p"]
         log_p = readout(x_new).log_softmax(-1)
         return self.below(kl_divergence(log_p, previous)), {"log_p": log_p}
@@ -194,11 +179,10 @@ class KL(ExitCriterion):
 
 @register("minp_kl")
 class MinPKL(ExitCriterion):
-    """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k (Geiping's code,
-    default 1e-5).
+    """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k.
 
-    Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is
-    uniform. O(V C) per token and loop step.
+    As in Geiping's code (default 1e-5). Probabilities below a tenth of the largest are set to
+    1 / V, then all are normalised; q^0 is uniform. O(V C) per token and loop step.
     """
 
     needs_readout = True
@@ -208,9 +192,11 @@ class MinPKL(ExitCriterion):
         return {}  # q^0 needs V, which the first readout tells
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
-        p = readout(x_new).softmax(-1)
-        q = p.masked_fill(p < self.MIN_P * p.amax(-1, keepdim=True), 1 / p.shape[-1])
+        p = readout(x_new).softmax(-1)  # (N, V)
+        small = p < self.MIN_P * p.amax(-1, keepdim=True)
+        q = p.masked_fill(small, 1 / p.shape[-1])
         log_q = (q / q.sum(-1, keepdim=True)).log()
+        # log q^{k-1}, uniform at first
         previous = state["log_q"] if state else torch.full_like(log_q, -math.log(log_q.shape[-1]))
         return self.below(kl_divergence(previous, log_q)), {"log_q": log_q}
 
@@ -231,18 +217,17 @@ class EntropyDiff(ExitCriterion):
         return {"entropy": x0.new_full((len(x0),), self.START)}
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
-        p = readout(x_new).softmax(-1)
+        p = readout(x_new).softmax(-1)  # (N, V)
         entropy = -torch.linalg.vecdot(p, (p + self.EPSILON).log())
         return self.below((entropy - state["entropy"]).abs()), {"entropy": entropy}
 
 
 @register("argmax_stability")
 class ArgmaxStability(ExitCriterion):
-    """The predicted token is the same at tau loop steps in a row, tau an integer (Geiping's code,
-    default 5).
+    """The predicted token is the same at tau loop steps in a row, tau an integer.
 
-    O(V C) per token and loop step. The first step has nothing to repeat, so the earliest exit is
-    after tau + 1 steps.
+    As in Geiping's code (default 5). O(V C) per token and loop step. The first step has nothing to
+    repeat, so the earliest exit is after tau + 1 steps.
     """
 
     needs_readout = True
@@ -258,9 +243,7 @@ class ArgmaxStability(ExitCriterion):
 
 
 class _Prediction(ExitCriterion):
-    """Decides on the prediction of the new state alone; O(V C) per token and loop step for the
-    head.
-    """
+    """Decides on the prediction of the new state alone; O(V C) per token and loop step."""
 
     needs_readout = True
 
@@ -277,9 +260,7 @@ class _Prediction(ExitCriterion):
 
 @register("confidence")
 class Confidence(_Prediction):
-    """max p^k >= tau, by which Geifman and El-Yaniv (arXiv 1705.08500) decide which predictions to
-    trust.
-    """
+    """max p^k >= tau (Geifman and El-Yaniv, arXiv 1705.08500)."""
 
     def is_sure(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1).amax(-1) >= self.threshold
@@ -287,9 +268,7 @@ class Confidence(_Prediction):
 
 @register("margin")
 class Margin(_Prediction):
-    """p^k of the likeliest token minus p^k of the second >= tau (the softmax measure of CALM, arXiv
-    2207.07061).
-    """
+    """p^k of the likeliest token minus p^k of the second >= tau (CALM, arXiv 2207.07061)."""
 
     def is_sure(self, logits: Tensor) -> Tensor:
         first, second = logits.softmax(-1).topk(2, dim=-1).values.unbind(-1)
@@ -322,15 +301,11 @@ class Acceleration(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         update = x_new - state["x"]
-        return self.below(self.statistic(state["x"], update, state["update"])), {
-            "x": x_new,
-            "update": update,
-        }
+        statistic = self.statistic(state["x"], update, state["update"])  # a^k (N,)
+        return self.below(statistic), {"x": x_new, "update": update}
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
-        """The statistic below tau, from a state, its update and the update before, (N, C) each ->
-        (N,).
-        """
+        """The statistic below tau, from a state, its update and the one before: (N, C) -> (N,)."""
         return acceleration(update, previous)
 
 
@@ -348,9 +323,7 @@ class AccelerationNormalized(Acceleration):
 
 @register("acceleration_relative")
 class AccelerationRelative(Acceleration):
-    """a^k / (||x^k|| + eps) < tau at two successive steps (the other denominator named below Eq.
-    6).
-    """
+    """a^k / (||x^k|| + eps) < tau at two successive steps (the denominator named below Eq. 6)."""
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
         return relative(super().statistic(x, update, previous), x)
@@ -372,9 +345,9 @@ class ExitGate(ExitCriterion):
         return {"remaining": ones, "cumulated": torch.zeros_like(ones)}
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
-        probability = readout(x_new)
-        cumulated = state["cumulated"] + probability * state["remaining"]
-        remaining = state["remaining"] * (1 - probability)
+        probability = readout(x_new)  # lambda^k (N,)
+        cumulated = state["cumulated"] + probability * state["remaining"]  # sum of p^j, j <= k
+        remaining = state["remaining"] * (1 - probability)  # prod of 1 - lambda^j, j <= k
         return cumulated >= self.threshold, {"remaining": remaining, "cumulated": cumulated}
 
 
@@ -394,15 +367,12 @@ def make_criterion(
 
 
 def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception) -> NoReturn:
-    """Raise what a method raised: from a user's criterion as an InputError with the line in the
-    user's file.
-    """
+    """Raise what a method raised, from a user's criterion as an InputError with the line."""
     if criterion.file is None or isinstance(error, InputError):
         raise error
     raise InputError(
         f"{place_in(criterion.file, error)}: {criterion.__name__}.{method} raised"
-        f" {type(error).__name__}: "
-        f"{first_line(error)}, expected no exception."
+        f" {type(error).__name__}: {first_line(error)}, expected no exception."
     ) from error
 
 

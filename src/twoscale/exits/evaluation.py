@@ -1,6 +1,4 @@
-"""Held-out texts and texts of a user under the exit criteria of a config or a call, or at fixed
-loop counts.
-"""
+"""Held-out texts and texts of a user under exit criteria, or at fixed loop counts."""
 
 from __future__ import annotations
 
@@ -56,11 +54,11 @@ def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
 
 
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
-    """A decoder with the cache, the readout and the captured steps of the config, under full
-    loops.
-    """
-    model, full = checkpoint.model, criteria.make_criterion("fixed", exits.max_loops)
-    return Decoder(model, full, exits.max_loops, checkpoint.seed, decoder_options(model, exits))
+    """A decoder with the cache, the readout and the captured steps of the config."""
+    model = checkpoint.model
+    full_depth = Fixed(exits.max_loops)
+    options = decoder_options(model, exits)
+    return Decoder(model, full_depth, exits.max_loops, checkpoint.seed, options)
 
 
 def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
@@ -74,7 +72,8 @@ class TextEvaluator:
     """Evaluates held-out sequences under exit criteria, in parallel where the config allows it."""
 
     def __init__(self, checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> None:
-        self.checkpoint, self.exits = checkpoint, exits
+        self.checkpoint = checkpoint
+        self.exits = exits
 
     @cached_property
     def _decoder(self) -> Decoder:
@@ -82,10 +81,10 @@ class TextEvaluator:
         return make_decoder(self.checkpoint, self.exits)
 
     def is_parallel(self, criterion: ExitCriterion) -> bool:
-        shares_slots = (
-            distinct_slots(self.exits.kv_slots, self.exits.max_loops) < self.exits.max_loops
-        )
-        return not (shares_slots or is_sequential(criterion, self.exits.readout))
+        slots = distinct_slots(self.exits.kv_slots, self.exits.max_loops)
+        if slots < self.exits.max_loops:
+            return False
+        return not is_sequential(criterion, self.exits.readout)
 
     def batch_size(self, criterion: ExitCriterion) -> int:
         return self.exits.quality_batch_size if self.is_parallel(criterion) else 1
@@ -96,24 +95,21 @@ class TextEvaluator:
             return evaluate_parallel(self.checkpoint, criterion, text, self.exits.max_loops)
         return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
 
-    def evaluate_prescribed(self, plan: Tensor, text: HeldOut) -> Tensor:
-        """Logits (B, T, V) of B held-out sequences whose tokens take the evaluations of `plan` (G,
-        B, T).
-        """
-        planned = PrescribedExits(plan.to(self.checkpoint.device))
-        if self.is_parallel(planned):
-            return evaluate_parallel(self.checkpoint, planned, text, self.exits.max_loops)[0]
-        return evaluate_prescribed(self._decoder, text.inputs, plan, text.sequences)
+    def evaluate_prescribed(self, evaluations: Tensor, text: HeldOut) -> Tensor:
+        """Logits (B, T, V) of B held-out sequences with these `evaluations` (G, B, T)."""
+        exits = PrescribedExits(evaluations.to(self.checkpoint.device))
+        if self.is_parallel(exits):
+            return evaluate_parallel(self.checkpoint, exits, text, self.exits.max_loops)[0]
+        return evaluate_prescribed(self._decoder, text.inputs, evaluations, text.sequences)
 
 
 def evaluate_parallel(
     checkpoint: LoadedCheckpoint, criterion: ExitCriterion, text: HeldOut, max_loops: int
 ) -> tuple[Tensor, LoopCounts]:
     """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
+    tokens = text.inputs.to(checkpoint.device)
     noise = checkpoint.noise(text.sequences)
-    return parallel.evaluate(
-        checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise
-    )
+    return parallel.evaluate(checkpoint.model, tokens, criterion, max_loops, noise)
 
 
 # --- a user's text, from Python -------------------------------------------------------------------
@@ -158,10 +154,9 @@ def evaluate(
 
     Returns:
         One row for each token and looped group: sequence, position (0 … T - 1), token (its text),
-            group (such as
-        "5-6"), loop_steps (of the state with which the token leaves the group), evaluations (the
-        cost, one more if the criterion discards the last step), and ce, the cross-entropy of the
-        next token in nats, equal for all groups; NaN at the end of a sequence.
+        group (such as "5-6"), loop_steps (of the state with which the token leaves the group),
+        evaluations (the cost, one more if the criterion discards the last step), and ce, the
+        cross-entropy of the next token in nats, equal for all groups; NaN at the end of a sequence.
 
     Raises:
         InputError: for a text that is longer than the context, wrong token ids, a model without
@@ -174,27 +169,20 @@ def evaluate(
     """
     import pandas as pd
 
-    tokens, labels = run.context(text), run.model.config.group_labels
-    if not isinstance(criterion, ExitCriterion):
-        raise InputError(
-            f"criterion: found {criterion!r}, expected one such as"
-            f' twoscale.make_criterion("acceleration", 0.01).'
-        )
-    if type(max_loops) is not int or max_loops < 1:
-        raise InputError(f"max_loops: found {max_loops!r}, expected a whole number of at least 1.")
-    if isinstance(criterion, Fixed):
-        check_threshold("fixed", criterion.threshold, max_loops, "threshold of fixed", "max_loops")
+    tokens = run.context(text)  # (B, T)
+    labels = run.model.config.group_labels
+    _check_call(criterion, max_loops)
     if not labels:
         raise InputError(
             "model: found no looped group, expected at least one, because tokens exit from loops."
         )
-    logits, counts = parallel.evaluate(
-        run.model, tokens, criterion, max_loops, run.noise(range(len(tokens)))
-    )
+    noise = run.noise(range(len(tokens)))
+    logits, counts = parallel.evaluate(run.model, tokens, criterion, max_loops, noise)
     losses = torch.full(tokens.shape, torch.nan, dtype=torch.float64)  # (B, T)
     losses[:, :-1] = cross_entropies(logits[:, :-1], tokens[:, 1:]).cpu()
     # rows in the order of sequences, positions and groups
-    (batch, length), groups = tokens.shape, len(labels)
+    batch, length = tokens.shape
+    groups = len(labels)
     words = {token: run.tokenizer.decode([token]) for token in tokens.unique().tolist()}
     columns = {
         "sequence": np.arange(batch).repeat(length * groups),
@@ -202,11 +190,23 @@ def evaluate(
         "token": [words[token] for token in tokens.flatten().tolist() for _ in labels],
         "group": [*labels] * (batch * length),
     }
-    columns |= {
-        name: values.permute(1, 2, 0).flatten().numpy(force=True)
-        for name, values in vars(counts).items()
-    }
-    return pd.DataFrame(columns | {"ce": losses.flatten().numpy().repeat(groups)})
+    for name, values in vars(counts).items():  # (G, B, T) each
+        columns[name] = values.permute(1, 2, 0).flatten().numpy(force=True)
+    columns["ce"] = losses.flatten().numpy().repeat(groups)
+    return pd.DataFrame(columns)
+
+
+def _check_call(criterion: ExitCriterion, max_loops: int) -> None:
+    """Refuse arguments of `evaluate`."""
+    if not isinstance(criterion, ExitCriterion):
+        raise InputError(
+            f"criterion: found {criterion!r}, expected one such as"
+            ' twoscale.make_criterion("acceleration", 0.01).'
+        )
+    if type(max_loops) is not int or max_loops < 1:
+        raise InputError(f"max_loops: found {max_loops!r}, expected a whole number of at least 1.")
+    if isinstance(criterion, Fixed):
+        check_threshold("fixed", criterion.threshold, max_loops, "threshold of fixed", "max_loops")
 
 
 @job_files(writes="quality")
@@ -214,23 +214,21 @@ def measure_fixed_loops(job: CheckpointJob) -> None:
     """Write the table "scaling_quality"."""
     scaling = job.config.scaling
     text = job.held_out(job.config.sequences)
-    job.write(
-        "scaling_quality", measure_scaling(job.checkpoint(scaling.dtype), text, scaling), "quality"
-    )
+    rows = measure_scaling(job.checkpoint(scaling.dtype), text, scaling)
+    job.write("scaling_quality", rows, "quality")
 
 
 def measure_scaling(
     checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig
 ) -> Iterator[Row]:
-    """Rows of the table "scaling_quality": held-out sequences with every group at each loop
-    count.
-    """
+    """Rows of the table "scaling_quality": held-out sequences at each loop count of all groups."""
     label = f"scaling of iteration {checkpoint.iteration}"
     with meter(label, len(scaling.loops) * text.inputs.numel(), "tokens") as bar:
         for loops in scaling.loops:
             for batch in text.batches(scaling.batch_size):
                 logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
                 losses = cross_entropies(logits, batch.targets).mean(1).tolist()
-                for row in batch.rows(ce=losses, ppl=list(map(math.exp, losses))):
+                perplexities = [math.exp(loss) for loss in losses]
+                for row in batch.rows(ce=losses, ppl=perplexities):
                     yield {"iteration": checkpoint.iteration, "loops": loops, **row}
                 bar.update(batch.inputs.numel())
