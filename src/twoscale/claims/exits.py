@@ -341,8 +341,7 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
 
 
 def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QUALITY) -> Estimate:
-    """Latency of `criterion` where it has lost some nats, over the latency of `other` where it has
-    lost as many.
+    """Latency of `criterion` over that of `other`, each where it has lost so many nats.
 
     The place depends on quality and not on latency, so it is no choice of the fastest among noisy
     times. Documents, on which both places depend, and prompts, with which both criteria are timed,
