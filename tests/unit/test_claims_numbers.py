@@ -414,6 +414,17 @@ def test_the_interval_over_documents_of_different_lengths_is_that_of_their_effec
     assert trend.effective == pytest.approx(effective)
 
 
+def test_thresholds_are_the_same_within_a_hundredth():
+    """3.16e-5 in a table is the half decade 10 ** -4.5."""
+    run = synthetic()
+    points = [("kl", 1e-3 * factor) for factor in (1.0, 0.991, 1.009)]
+    units = run.entropies(points)
+    np.testing.assert_array_equal(units[:, 1:], units[:, :1].repeat(2, axis=1))
+    for factor in (0.98, 1.02):
+        with pytest.raises(evidence.InconclusiveError, match="rows missing: kl at 0"):
+            run.entropies([("kl", 1e-3 * factor)])
+
+
 def test_an_unbiased_estimate_is_moved_by_what_resampling_adds():
     units = np.stack([np.linspace(-1, 1, 7), np.ones(7)], axis=-1)
     samples = evidence.mean(bootstrap.totals(units, seed=1)) ** 2

@@ -87,6 +87,12 @@ def test_exponents_of_power_laws(power):
     assert (found.first, found.last) == (K // 2, K - 1)
 
 
+@pytest.mark.parametrize(("power", "name"), [(0.09, "marginal"), (0.11, "drifting")])
+def test_a_norm_grows_from_a_tenth_of_a_power_on(power, name):
+    k = np.arange(K + 1.0)
+    assert judge((k[:-1] + 0.5) ** -0.5, (k + 1e-9) ** power).name == name
+
+
 def test_interval_over_units_that_reaches_minus_one_shows_neither():
     k = np.arange(K) + 0.5
     steps, states = np.stack([k**-0.5, k**-1.3]), np.full((2, K + 1), 50.0)

@@ -243,6 +243,7 @@ def summarise_quality(
     """
     keys = [*OPERATING_POINT, "sequence"]
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
+    # the change from full depth, sequence by sequence: its interval is a paired one
     is_full = (measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)
     full = measured[is_full].set_index("sequence")["ce"]
     measured["change"] = measured["ce"] - measured["sequence"].map(full)
@@ -293,6 +294,7 @@ def with_bounds(
 
     by_point = rows.groupby(keys, sort=False)
     mean = weighted(by_point, name)
+    # the interval is about the mean of `varied`; its distances to either side stay as they are
     moved = mean - weighted(by_point, varied)
     bounds = _intervals(by_point, over_documents).add(moved, axis="index")
     return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}

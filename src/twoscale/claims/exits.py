@@ -62,7 +62,7 @@ def _latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPo
 
 def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
     """Ratio of the medians of the two columns: milliseconds (prompts, 2)."""
-    first, second = np.median(units, axis=0)
+    first, second = np.median(units, axis=0)  # over prompts
     return evidence.ratio_of_medians(units, f"{first:.3g} against {second:.3g} ms")
 
 
@@ -174,7 +174,7 @@ def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def _later_exits(evidence: Evidence, tau: float) -> Estimate:
-    units = evidence.evaluations([("kl", tau), ("acceleration", tau)])
+    units = evidence.evaluations([("kl", tau), ("acceleration", tau)])  # (documents, 2, 2)
     kl, acceleration = mean(units.sum(axis=0))
     return evidence.estimate(_difference, units, remark=f"{kl:.3g} against {acceleration:.3g}")
 
@@ -341,8 +341,7 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
 
 
 def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QUALITY) -> Estimate:
-    """Latency of `criterion` where it has lost some nats, over the latency of `other` where it has
-    lost as many.
+    """Latency of `criterion` over that of `other`, each where it has lost so many nats.
 
     The place depends on quality and not on latency, so it is no choice of the fastest among noisy
     times. Documents, on which both places depend, and prompts, with which both criteria are timed,

@@ -93,7 +93,7 @@ def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
 
 def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
     iteration = evidence.last() if iteration is None else iteration
-    units = _norms(evidence, group, [iteration], until=FASTEST_DECAY)[:, 0]
+    units = _norms(evidence, group, [iteration], until=FASTEST_DECAY)[:, 0]  # (documents, K, 2)
 
     def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
         norms = mean(totals)
@@ -236,7 +236,7 @@ def _late_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> 
 
 def late_mean(totals: np.ndarray) -> np.ndarray:
     """Mean over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …)."""
-    cosines = mean(totals[..., LATE_STEPS, :])
+    cosines = mean(totals[..., LATE_STEPS, :])  # (R, …, 20)
     return cosines.mean(axis=-1)
 
 
@@ -362,8 +362,8 @@ def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
     """Ratio of the angles between successive steps, each from the mean cosine at a loop step."""
 
     def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
-        cosines = np.clip(mean(totals), -1, 1)
-        return _late_over_early(np.arccos(cosines))
+        cosines = np.clip(mean(totals), -1, 1)  # rounding may leave the range
+        return _late_over_early(np.arccos(cosines))  # radians per loop step
 
     units = _spiral(evidence, group, "cosine")
     return evidence.ratio(ratio, units)
@@ -375,7 +375,7 @@ def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
     def ratio(totals: np.ndarray) -> np.ndarray:  # (R, 2, K, 2) -> (R,)
         acceleration = mean(totals[:, 0])
         step = mean(totals[:, 1])
-        return _late_over_early(acceleration / step**2)
+        return _late_over_early(acceleration / step**2)  # per length of the path
 
     accelerations = _spiral(evidence, group, "acceleration")
     steps = _spiral(evidence, group, "step_norm")
@@ -416,6 +416,7 @@ def scale_of_threshold(evidence: Evidence, threshold: float, measure: str) -> Es
     steps = slice(1, 2) if measure == "step_norm" else slice(1, None)  # x⁰ is noise by default
 
     def ratio(totals: np.ndarray) -> np.ndarray:
-        return threshold / mean(totals)[..., steps].mean(axis=(1, 2))
+        norms = mean(totals)  # (R, groups, K)
+        return threshold / norms[..., steps].mean(axis=(1, 2))
 
     return evidence.ratio(ratio, units)

@@ -61,12 +61,10 @@ class Scales:
     @property
     def mark(self) -> str:
         """The column `scale` of the table "claims": `SMALL_SCALE` or nothing."""
-        run, paper = self.run, self.paper
-        has_few_parameters = run.parameters < _LEAST_SHARE * paper.parameters
-        if run.tokens is None or paper.tokens is None:
-            return SMALL_SCALE if has_few_parameters else ""
-        has_few_tokens = run.tokens < _LEAST_SHARE * paper.tokens
-        return SMALL_SCALE if has_few_tokens or has_few_parameters else ""
+        shares = [self.run.parameters / self.paper.parameters]
+        if self.run.tokens is not None and self.paper.tokens is not None:
+            shares.append(self.run.tokens / self.paper.tokens)
+        return SMALL_SCALE if min(shares) < _LEAST_SHARE else ""
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:

@@ -10,7 +10,7 @@ from tests.small import of
 from tests.synthetic_run import synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
-from twoscale.claims.evidence import marked
+from twoscale.claims.evidence import HOLDS, marked
 from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
 from twoscale.studies.seeds import draw
 
@@ -26,6 +26,15 @@ def test_the_page_counts_its_seeds_and_marks_the_verdicts_over_them():
     alone = draw.summary(over_seeds.table(judged, "trial", [1, 2]), "text")
     assert draw.page(judged, "trial", "text", [1, 2]).startswith(alone)
     assert alone.startswith("# The claims of the paper on the run trial under 2 seeds\n")
+
+
+@pytest.mark.parametrize(("count", "is_few"), [(5, True), (6, False)])
+def test_the_page_says_of_few_seeds_that_they_show_no_small_effect(count, is_few):
+    names = [*map(str, range(count)), "mean"]
+    row = {"run": "trial", "claim": 1, "scope": "all", "verdict": HOLDS, "scale": ""}
+    text = draw.summary(pd.DataFrame([row | {"seed": name} for name in names]), "text")
+    assert ("too little to tell whether a small" in text) == is_few
+    assert f"| {count} | 0 | 0 | **holds** |" in text
 
 
 def test_the_tables_of_all_seeds_are_read_or_one_sentence_says_why_not():

@@ -75,7 +75,7 @@ def _summary(frame: pd.DataFrame, text: str, scales: Scales | None) -> dict[str,
     whole = frame[frame["scope"] == ALL]
     named = [seed for seed in whole["seed"].unique() if seed != MEAN]
     number = len(named)
-    low, high = bootstrap.deviation_factors(number)
+    low, high = bootstrap.deviation_factors(number)  # of the standard deviation, by chi-square
     # half the interval of Student's t of the mean, in standard deviations of the seeds
     reach = bootstrap.t_quantile((1 + bootstrap.LEVEL) / 2, number - 1) / np.sqrt(number)
     return {
@@ -148,26 +148,32 @@ def draw_seeds(seeds: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     documents, each pair in the unit of its quantity; filled points count for a verdict.
     """
     style.check_rows("seeds", seeds)
+    is_verdict = seeds["scope"] == ALL  # the last rows of a claim
+    is_mean = seeds["seed"] == MEAN
+    columns = seeds["seed"].nunique()
     figure = style.new_figure(style.DOUBLE, 3.7, context)
-    verdicts, spreads = figure.subplots(1, 2, width_ratios=(0.16 * seeds["seed"].nunique(), 1))
-    _draw_verdicts(verdicts, seeds[seeds["scope"] == ALL])
-    _draw_spreads(spreads, seeds[(seeds["seed"] == MEAN) & (seeds["scope"] != ALL)])
+    left, right = figure.subplots(1, 2, width_ratios=(0.16 * columns, 1))
+    _draw_verdicts(left, seeds[is_verdict])
+    _draw_spreads(right, seeds[is_mean & ~is_verdict])
     return figure
 
 
 def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
     """One row per claim, one column per seed and one for the mean, with a gap before it."""
-    cells = rows.pivot(index="claim", columns="seed", values="verdict")[rows["seed"].unique()]
-    places = [column + 0.25 * (seed == MEAN) for column, seed in enumerate(cells.columns)]
+    seeds = rows["seed"].unique()
+    cells = rows.pivot(index="claim", columns="seed", values="verdict")[seeds]
+    places = [column + 0.25 * (seed == MEAN) for column, seed in enumerate(seeds)]  # with a gap
     for row, verdicts in enumerate(cells.to_numpy()):
         for place, verdict in zip(places, verdicts, strict=True):
             colour, sign = _CELLS.get(verdict, _OTHER)
             axes.scatter(place, row, s=105, marker="s", color=colour, linewidth=0)
             axes.text(place, row, sign, ha="center", va="center_baseline")
-    axes.set_yticks(range(len(cells)), [f"{_TITLES[claim]}  {claim}" for claim in cells.index])
-    axes.set_xticks(places, ["over\nseeds" if seed == MEAN else seed for seed in cells.columns])
+
+    names = [f"{_TITLES[claim]}  {claim}" for claim in cells.index]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(places, ["over\nseeds" if seed == MEAN else seed for seed in seeds])
     axes.set_xlim(-0.6, places[-1] + 0.6)
-    axes.set_ylim(len(cells) - 0.4, -0.6)
+    axes.set_ylim(len(names) - 0.4, -0.6)  # the first claim on top
     axes.xaxis.tick_top()
     axes.set_title(f"{style.panel_number(1)}  verdicts")
     axes.tick_params(length=0)
@@ -187,7 +193,7 @@ def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
         of_kind = shown[shown["claim"].isin(_KINDS[kind])]
         for counts, points in of_kind.groupby(of_kind["bounds"] != ""):
             look = marks[kind] | {"markeredgewidth": 0.8}
-            if not counts:
+            if not counts:  # a number for comparison
                 look["markerfacecolor"] = "white"
             axes.plot(points["document_error"], points["deviation"], **look)
     axes.set_xscale("log")

@@ -85,7 +85,7 @@ def draw_training(
         f"clipped at {grad_clip:g}": _CLIP,
     }
     if groups:
-        expected = mean_loops + 1
+        expected = mean_loops + 1  # of the counts that the sampler draws
         _draw_lower_row(rows[1], training_loops, expected)
         looks[f"$r + 1 = {expected:g}$ loops"] = _EXPECTED
     style.legend_above(figure, {name: Line2D([], [], **look) for name, look in looks.items()})
@@ -112,11 +112,14 @@ def smooth(values: pd.Series) -> pd.Series:
 def _draw_lower_row(row: SubplotSpec, training_loops: pd.DataFrame, expected: float) -> None:
     """The loop counts of each group, panels (iv) and on."""
     by_group = training_loops.groupby("group", sort=False)
-    panels = row.subgridspec(1, len(by_group)).subplots(sharey=True, squeeze=False)[0]
-    for number, (axes, (group, rows)) in enumerate(zip(panels, by_group, strict=True), start=4):
+    cells = row.subgridspec(1, len(by_group))
+    panels = cells.subplots(sharey=True, squeeze=False)[0]
+    number = 4  # after the panels of the upper row
+    for axes, (group, rows) in zip(panels, by_group, strict=True):
         _draw_counts(axes, rows["iteration"], rows["loops"], expected)
         _scale_iterations(axes, rows)
         style.name_panel(axes, number, f"loop steps, group {style.group_name(group)}")
+        number += 1
     panels[0].set_ylim(bottom=0)  # after the last panel, when the shared axis no longer grows
 
 
@@ -143,8 +146,9 @@ def _draw_loss(axes: Axes, log: pd.DataFrame) -> None:
 
 def _draw_rate(axes: Axes, log: pd.DataFrame) -> None:
     """The learning rate in units of its power of ten; matplotlib prints that over the title."""
-    power = math.floor(math.log10(log["learning_rate"].max()))
-    axes.plot(log["iteration"], log["learning_rate"] / 10.0**power, color=_MEAN_COLOUR)
+    rates = log["learning_rate"]
+    power = math.floor(math.log10(rates.max()))
+    axes.plot(log["iteration"], rates / 10.0**power, color=_MEAN_COLOUR)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=_ROUND))
     style.name_panel(axes, 2, "learning rate", f"× 1e{power}")
@@ -154,7 +158,7 @@ def _draw_gradient(axes: Axes, log: pd.DataFrame, grad_clip: float) -> None:
     norm = log["gradient_norm"]
     _draw_each_and_mean(axes, log["iteration"], norm)
     axes.axhline(grad_clip, **_CLIP)
-    if norm.max() > 10 * norm.min() > 0:
+    if norm.max() > 10 * norm.min() > 0:  # over a decade
         axes.set_yscale("log")
         style.label_powers(axes.yaxis)
     else:
