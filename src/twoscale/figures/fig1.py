@@ -272,7 +272,7 @@ def _set_limits(axes: Axes, points: np.ndarray) -> None:
 
 
 def _draw_inset(axes: Axes, paths: Paths, position: int) -> None:
-    """Enlarge one token's path where the last loop settles, without its first, still large steps."""
+    """Enlarge one token's path where the last loop settles, after its first, still large steps."""
     loop = paths.loops[-1]
     last = len(loop.path)
     first = max(1, last // 10)

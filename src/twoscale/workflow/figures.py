@@ -105,8 +105,8 @@ class Figures:
         )
 
     def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
-        """Inputs of the page results/<name>.md: `files` (`catalogue.inputs_from`) of the runs that its
-        figure shows.
+        """Inputs of the page results/<name>.md: `files` (`catalogue.inputs_from`) of the runs that
+        its figure shows.
         """
         figure = self[name]
         return self._inputs(figure, f"results/{name}.md", self._shown_runs(figure), files)
