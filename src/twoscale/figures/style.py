@@ -43,17 +43,17 @@ REPORTED_BAND = "#f6e2a0"
 SEED_ALPHA, TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
 REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
 
-# Options of matplotlib by name.
-Look = dict[str, Any]
+Look = dict[str, Any]  # options of matplotlib by name
 
 LOOK: Look = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
     "mathtext.fontset": "dejavusans",
     "font.size": 7.5,
     "axes.titlesize": 7.5,
-    **dict.fromkeys(
-        ("xtick.labelsize", "ytick.labelsize", "legend.fontsize", "legend.title_fontsize"), 7
-    ),
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.title_fontsize": 7,
     "legend.frameon": False,
     "legend.handlelength": 1.8,
     "legend.columnspacing": 1.2,
@@ -62,16 +62,14 @@ LOOK: Look = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    **{
-        f"{axis}tick.{kind}.width": width
-        for axis in "xy"
-        for kind, width in (("major", 0.6), ("minor", 0.4))
-    },
-    **{
-        f"{axis}tick.{kind}.size": size
-        for axis in "xy"
-        for kind, size in (("major", 2.5), ("minor", 1.5))
-    },
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
     "axes.formatter.useoffset": False,
     "pdf.fonttype": 42,  # whole TrueType outlines, which journals ask for
     "savefig.dpi": 300,
@@ -85,7 +83,7 @@ BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS
 # Mean loop count of training, where an axis has loop counts.
 TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 # The date that a file would contain, by suffix.
-DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": None}
+DATE: dict[str, Look] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 # Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the
 # remaining colours.
@@ -104,11 +102,7 @@ LAST: Look = {"linewidth": 2, "zorder": 2.5}
 HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
-SIGNED_POWERS = (
-    *(-(10.0**n) for n in range(2, -3, -1)),
-    0.0,
-    *(10.0**n for n in range(-2, 3)),
-)  # ticks, nats
+SIGNED_POWERS = (-100, -10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10, 100)  # ticks, nats
 # colour of built-in exit criteria that are not of the paper, where these are the background
 OTHERS = "0.55"
 
@@ -151,26 +145,22 @@ def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure as .pdf, .svg or .png; the same figure gives the same bytes. The title is
-    its footer.
+    """Write the figure as .pdf, .svg or .png, titled with its footer.
+
+    The same figure gives the same bytes.
     """
     suffix = Path(path).suffix.removeprefix(".")
     if suffix not in DATE:
         raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf, .svg or .png.")
+    metadata = DATE[suffix] | {"Title": figure.get_label()}
     with look(), replacing(path) as temporary:
-        figure.savefig(
-            temporary, format=suffix, metadata=(DATE[suffix] or {}) | {"Title": figure.get_label()}
-        )
+        figure.savefig(temporary, format=suffix, metadata=metadata)
 
 
 def inputs_of(function: Callable[..., Figure]) -> list[str]:
     """Names of the tables that a figure takes: the parameters before the keyword-only ones."""
     parameters = inspect.signature(function).parameters.values()
-    return [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
+    return [found.name for found in parameters if found.kind is not found.KEYWORD_ONLY]
 
 
 def draw_files(
@@ -179,46 +169,42 @@ def draw_files(
     runs: Sequence[str],
     **values: Any,
 ) -> Figure:
-    """The figure that a function draws of the files of its tables, one per run, and of `values`,
-    such as `context`.
+    """The figure that a function draws of the files of its tables, one file per run.
+
+    `values` are its further arguments, such as `context`.
     """
-    content = {
-        table: [
+    content = {}
+    for table, paths in inputs.items():
+        frames = [
             tables.read(table, path).assign(run=run) for path, run in zip(paths, runs, strict=True)
         ]
-        for table, paths in inputs.items()
-    }
-    return function(
-        **{table: pd.concat(frames, ignore_index=True) for table, frames in content.items()},
-        **values,
-    )
+        content[table] = pd.concat(frames, ignore_index=True)
+    return function(**content, **values)
 
 
 def measures_read(
     table: pd.DataFrame, measures: Mapping[str, str], reading: str
 ) -> Mapping[str, str]:
-    """Measures of "loop_metrics" with labels in a reading, "state" or "direction". InputError if
-    there are none.
+    """Measures of "loop_metrics" with labels in a reading, "state" or "direction".
+
+    Raises InputError if the table lacks them.
     """
     if reading == "state":
         return measures
-    read = {
-        f"{reading}_{name}": label.replace(r"\Delta", r"\Delta\hat{x}")
-        for name, label in measures.items()
-    }
-    if missing := set(read) - set(table["measure"]):
+    read = {}
+    for name, label in measures.items():
+        read[f"{reading}_{name}"] = label.replace(r"\Delta", r"\Delta\hat{x}")
+    missing = set(read) - set(table["measure"])
+    if missing:
         raise InputError(
             f"figures.reading: found {reading} and no {min(missing)} in the table loop_metrics,"
-            f" expected trajectories "
-            "measured with this reading."
+            f" expected trajectories measured with this reading."
         )
     return read
 
 
 def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:
-    """The looped groups of a table, in its order. Raises InputError if there is none; `figure`
-    names the figure.
-    """
+    """The looped groups of a table. Raises InputError, which names `figure`, if it has none."""
     groups = list(table["group"].unique())
     if not groups:
         raise InputError(
@@ -232,12 +218,12 @@ def check_rows(name: str, table: pd.DataFrame) -> None:
         raise InputError(f"table {name}: found no rows, expected at least one for the figure.")
 
 
-def group_styles(groups: Sequence[str]) -> dict[str, dict[str, Any]]:
+def group_styles(groups: Sequence[str]) -> dict[str, Look]:
     """Style by group; the first of coinciding lines stays visible."""
     return dict(zip(groups, nested(series_styles(len(groups))), strict=True))
 
 
-def group_handles(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, Artist]:
+def group_handles(styles: Mapping[str, Look]) -> dict[str, Artist]:
     return {f"group {group_name(group)}": Line2D([], [], **look) for group, look in styles.items()}
 
 
@@ -284,12 +270,9 @@ def scale_loop_steps(axes: Axes, first: int, last: int) -> None:
 
 def scale_loops(axes: Axes, loops: pd.Series) -> None:
     """An axis of loop counts, logarithmic and labelled at the powers of two."""
+    powers = [2**n for n in range(16) if loops.min() <= 2**n <= loops.max()]
     axes.set_xscale("log", base=2)
-    powers = [
-        2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()
-    ]
-    axes.xaxis.set_major_locator(ticker.FixedLocator(powers))
-    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:.0f}"))
+    axes.set_xticks(powers, [str(power) for power in powers])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
@@ -301,68 +284,70 @@ def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[
     return {label: axes.axvline(mean_loops, zorder=0, **TRAINED)}
 
 
-def checkpoint_palette(
-    iterations: Iterable[int], context: FigureContext
-) -> dict[int, dict[str, Any]]:
-    """Line style by checkpoint, in ascending order: light to dark, the untrained model dashed grey,
-    the last thick.
+def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, Look]:
+    """Line style by checkpoint, in ascending order.
+
+    Light to dark, the untrained model dashed grey, the last checkpoint thick.
     """
     iterations = sorted(set(iterations))
     if context.published:
         return {iteration: {"color": BLUE, "linestyle": "-"} for iteration in iterations}
+    styles: dict[int, Look] = {}
     trained = [iteration for iteration in iterations if iteration > 0]
-    shades = _CHECKPOINTS(np.linspace(0, 1, len(trained)))
-    looks: list[Look] = [
-        {"color": tuple(shade), "linestyle": "-", "linewidth": 0.8} for shade in shades
-    ]
-    looks[-1:] = [look | LAST for look in looks[-1:]]
-    untrained: dict[int, Look] = (
-        {0: {"color": "0.5", "linestyle": (0, (3, 1.5))}} if 0 in iterations else {}
-    )
-    return untrained | dict(zip(trained, looks, strict=True))
+    if len(trained) < len(iterations):
+        styles[0] = {"color": "0.5", "linestyle": (0, (3, 1.5))}
+    for iteration, shade in zip(trained, np.linspace(0, 1, len(trained)), strict=True):
+        styles[iteration] = {"color": _CHECKPOINTS(shade), "linestyle": "-", "linewidth": 0.8}
+    if trained:
+        styles[trained[-1]] |= LAST
+    return styles
 
 
-def series_styles(number: int) -> list[dict[str, Any]]:
+def series_styles(number: int) -> list[Look]:
     """Colour, marker and dashes of `number` series that have no fixed colour."""
-    looks = {"color": COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
-    return [
-        {name: values[i % len(values)] for name, values in looks.items()} for i in range(number)
-    ]
+    looks = zip(*map(itertools.cycle, (COLOURS, _MARKERS, _DASHES)), strict=True)
+    names = ("color", "marker", "linestyle")
+    return [dict(zip(names, look, strict=True)) for look in itertools.islice(looks, number)]
 
 
-def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dashes of each exit criterion except `fixed`, in the given order; all
-    combinations differ.
+def criterion_styles(criteria: Iterable[str]) -> dict[str, Look]:
+    """Colour, marker and dashes of each exit criterion except `fixed`, in the given order.
 
-    The criteria of the paper keep their look even if another of them is absent.
+    All combinations differ. The criteria of the paper keep their look even if another of them is
+    absent.
     """
     criteria = [criterion for criterion in dict.fromkeys(criteria) if criterion != "fixed"]
     others = [criterion for criterion in criteria if criterion not in CRITERION_COLOURS]
     colours = CRITERION_COLOURS | dict(zip(others, itertools.cycle(_FURTHER_COLOURS), strict=False))
-    looks = dict(zip(colours, series_styles(len(colours)), strict=True))
-    return {criterion: looks[criterion] | {"color": colours[criterion]} for criterion in criteria}
+    styles = {}
+    for look, (criterion, colour) in zip(series_styles(len(colours)), colours.items(), strict=True):
+        styles[criterion] = look | {"color": colour}
+    return {criterion: styles[criterion] for criterion in criteria}
 
 
 def criterion_colours(criteria: Iterable[str]) -> dict[str, str]:
-    """Colour of each exit criterion except `fixed`: those of the paper, those of the user, then the
-    others in grey.
+    """Colour of each exit criterion except `fixed`.
+
+    Those of the paper come first, then those of the user, then the others in grey.
     """
     names = [name for name in dict.fromkeys(criteria) if name != "fixed"]
-    paper = [name for name in CRITERION_COLOURS if name in names]
-    own = [name for name in names if name not in THRESHOLD_TYPES]
-    others = {name: OTHERS for name in names if name not in {*paper, *own}}
-    return {name: look["color"] for name, look in criterion_styles([*paper, *own]).items()} | others
+    shown = [name for name in CRITERION_COLOURS if name in names]
+    shown += [name for name in names if name not in THRESHOLD_TYPES]  # the user's
+    colours = {name: look["color"] for name, look in criterion_styles(shown).items()}
+    return colours | {name: OTHERS for name in names if name not in colours}
 
 
-def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The styles with markers and lines that become smaller, so that the first of coinciding lines
-    stays visible.
+def nested(styles: Iterable[Look]) -> list[Look]:
+    """The styles with markers and lines that become smaller.
+
+    So the first of coinciding lines stays visible.
     """
     styles = list(styles)
-    sizes, widths = np.linspace(5.5, 3, len(styles)), np.linspace(1.8, 1, len(styles))
+    sizes = np.linspace(5.5, 3, len(styles))
+    widths = np.linspace(1.8, 1, len(styles))
     return [
-        {**look, "markersize": s, "linewidth": w}
-        for look, s, w in zip(styles, sizes, widths, strict=True)
+        look | {"markersize": size, "linewidth": width}
+        for look, size, width in zip(styles, sizes, widths, strict=True)
     ]
 
 
@@ -395,8 +380,9 @@ def _several_runs(table: pd.DataFrame) -> bool:
 
 
 def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
-    """Fill the range of the means over the runs of several seeds, against the column `x`; nothing
-    for one run.
+    """Fill the range of the means over the runs of several seeds, against the column `x`.
+
+    Draws nothing for one run.
     """
     if _several_runs(rows):
         ends = rows.groupby(x)["mean"].agg(["min", "max"])
@@ -406,28 +392,29 @@ def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
 def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
     """The entry of a legend for the bands of `banded_line`."""
     if _several_runs(table):
-        return {
-            f"range of {table['run'].nunique()} seeds": Patch(
-                color=GREY, alpha=SEED_ALPHA, linewidth=0
-            )
-        }
+        name = f"range of {table['run'].nunique()} seeds"
+        return {name: Patch(color=GREY, alpha=SEED_ALPHA, linewidth=0)}
     return {"± 1 SD of tokens": Patch(color=BLACK, alpha=TOKEN_ALPHA, linewidth=0)}
 
 
 def banded_line(
     axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any
 ) -> None:
-    """The column `mean` of the figure's run against `x`, with its deviation over tokens or the
-    range over seeds.
+    """The column `mean` of the figure's run against `x`, with a band.
+
+    The band is its deviation over tokens or, with several runs, the range over seeds.
     """
     own = of_run(rows, context)
-    places, mean, std = own[x].to_numpy(), own["mean"].to_numpy(), own["std"].to_numpy()
+    places = own[x].to_numpy()
+    mean = own["mean"].to_numpy()
+    std = own["std"].to_numpy()
     (line,) = axes.plot(places, mean, **style)
     if _several_runs(rows):
         seed_band(axes, rows, x, line.get_color())
         return
-    # on a logarithmic axis the band does not extend below a tenth of the mean
-    low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
+    low = mean - std
+    if axes.get_yscale() == "log":
+        low = np.maximum(low, 0.1 * mean)  # an end below zero has no place
     band(axes, places, low, mean + std, color=line.get_color(), alpha=TOKEN_ALPHA)
 
 
@@ -441,13 +428,14 @@ def checkpoint_lines(
     """
     metrics = points_above_rounding(metrics)
     for iteration, rows in metrics.groupby("iteration"):
+        look = styles[iteration]
         own = of_run(rows, context)
         if iteration == max(styles):
-            banded_line(axes, rows, "k", context, path_effects=HALO, **styles[iteration])
+            banded_line(axes, rows, "k", context, path_effects=HALO, **look)
         else:
-            axes.plot(own["k"].to_numpy(), own["mean"].to_numpy(), **styles[iteration])
+            axes.plot(own["k"].to_numpy(), own["mean"].to_numpy(), **look)
         if own["k"].max() < metrics["k"].max():
-            axes.plot(*own[["k", "mean"]].to_numpy()[-1], color=styles[iteration]["color"], **END)
+            axes.plot(*own[["k", "mean"]].to_numpy()[-1], color=look["color"], **END)
 
 
 def checkpoint_legend(
@@ -456,111 +444,111 @@ def checkpoint_legend(
     context: FigureContext,
     further: Mapping[str, Artist],
 ) -> None:
-    """A legend above all panels: iterations row by row, unless the model is published, then
-    `further` artists.
+    """A legend above all panels: iterations, unless the model is published, then `further` artists.
+
+    It is read row by row.
     """
-    entries: dict[str, Artist] = dict(further)
-    if any(line.get_marker() == END["marker"] for axes in figure.axes for line in axes.get_lines()):
-        entries[END_LABEL] = Line2D([], [], color=GREY, **END)
+    entries: dict[str, Artist] = {}
     if not context.published:
-        shown = ("0 (untrained)" if iteration == 0 else grouped(iteration) for iteration in styles)
-        entries = {
-            name: Line2D([], [], **look) for name, look in zip(shown, styles.values(), strict=True)
-        } | entries
-    if entries:
-        columns = legend_columns(list(entries), figure.get_figwidth())
-        # matplotlib fills a legend column by column
-        names = [name for column in range(columns) for name in list(entries)[column::columns]]
-        handles, title = (
-            [entries[name] for name in names],
-            None if context.published else "iteration",
-        )
-        figure.legend(handles, names, loc="outside upper center", ncols=columns, title=title)
+        for iteration, look in styles.items():
+            name = "0 (untrained)" if iteration == 0 else grouped(iteration)
+            entries[name] = Line2D([], [], **look)
+    entries |= further
+    lines = itertools.chain.from_iterable(axes.get_lines() for axes in figure.axes)
+    if any(line.get_marker() == END["marker"] for line in lines):
+        entries[END_LABEL] = Line2D([], [], color=GREY, **END)
+    if not entries:
+        return
+    columns = legend_columns(list(entries), figure.get_figwidth())
+    names: list[str] = []
+    for column in range(columns):  # matplotlib fills a legend column by column
+        names += list(entries)[column::columns]
+    figure.legend(
+        [entries[name] for name in names],
+        names,
+        loc="outside upper center",
+        ncols=columns,
+        title=None if context.published else "iteration",
+    )
 
 
 def legend_columns(names: Sequence[str], width: float) -> int:
     """The most columns of a legend with entries of these names that fit into `width` inches."""
     size = LOOK["legend.fontsize"]
-    handle = (
-        LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8
-    ) * size  # with the gap to its text
-    for columns in (
-        math.ceil(len(names) / rows) for rows in range(1, len(names))
-    ):  # rows of the same length
+    # of an entry without its text, and with the gap before it
+    handle = (LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8) * size
+    for rows in range(1, len(names)):
+        columns = math.ceil(len(names) / rows)
+        letters = sum(max(map(len, names[column::columns])) for column in range(columns))
         # a letter is about 0.6 of the font size wide
-        widest = (max(len(name) for name in names[column::columns]) for column in range(columns))
-        if sum(handle + 0.6 * size * letters for letters in widest) / 72 <= width:
+        if (columns * handle + 0.6 * size * letters) / 72 <= width:
             return columns
     return 1
 
 
 def label_powers(axis: Axis, most: int = 6) -> None:
-    """Label a logarithmic axis with its data as 1e-2, 0.1 or 100: an exponent above 10 would be too
-    small to read.
+    """Label a logarithmic axis with its data as 1e-2, 0.1 or 100.
 
-    An axis of less than two decades has further labels at twos and fives.
+    An exponent above 10 would be too small to read. An axis of less than two decades has further
+    labels at twos and fives.
     """
     low, high = axis.get_view_interval()
-    axis.set_major_locator(
-        ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=most)
-    )
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: power_name(value)))
+    subs = (1, 2, 5) if high < 100 * low else (1,)
+    axis.set_major_locator(ticker.LogLocator(subs=subs, numticks=most))
+    axis.set_major_formatter(lambda value, _: power_name(value))
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def power_name(value: float) -> str:
     """A tick of a logarithmic axis as printed: 0.1 to 5000 as they are, others as 1e-2."""
-    mantissa, exponent = f"{value:.0e}".split("e")
-    printed = (
-        f"{value:g}" if value == 0 or 0.09 < abs(value) < 9999 else f"{mantissa}e{int(exponent)}"
-    )
-    return printed.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else printed
+    printed = f"{value:g}"
+    if value and not 0.09 < abs(value) < 9999:
+        mantissa, exponent = f"{value:.0e}".split("e")
+        printed = f"{mantissa}e{int(exponent)}"
+    return f"\N{MINUS SIGN}{printed[1:]}" if value < 0 else printed
 
 
 def scale_iterations(
     axes: Axes, iterations: Sequence[int] | np.ndarray, context: FigureContext
 ) -> np.ndarray:
-    """An x axis of the iterations of checkpoints, with the same scale in all figures; returns the
-    places on it.
+    """An x axis of the iterations of checkpoints, with the same scale in all figures.
 
-    The axis is logarithmic, with room for iteration 0 before a linear part that ends at the first
-    trained checkpoint. Labels are at the checkpoints that have room for one. The one checkpoint of
-    a published model is at 0.
+    Returns the places on it. The axis is logarithmic, with room for iteration 0 before a linear
+    part that ends at the first trained checkpoint. Labels are at the checkpoints that have room for
+    one. The one checkpoint of a published model is at 0.
     """
     iterations = np.sort(np.asarray(iterations))
     if context.published:
         axes.set_xticks([0], ["published"])
         axes.set_xlim(-1, 1)
         return np.zeros(len(iterations))
-    trained = iterations[iterations > 0]
-    linear = trained[0] if trained.size else 1
+    first, last = iterations[[0, -1]]
+    linear = min(iterations[iterations > 0], default=1)
     axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
-    axes.set_xlim(
-        -0.15 * linear if 0 in iterations else 0.9 * linear, 1.12 * max(linear, iterations[-1])
-    )
+    axes.set_xlim(0.9 * linear if first else -0.15 * linear, 1.12 * max(linear, last))
     ticks = iterations[_with_room(axes, iterations)]
-    axes.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
-    axes.xaxis.set_major_formatter(
-        ticker.FixedFormatter([grouped(iteration) for iteration in ticks])
-    )
-    axes.xaxis.set_minor_locator(ticker.FixedLocator(list(iterations)))
-    axes.set_xlabel("iteration (0, then log scale)" if 0 in iterations else "iteration (log scale)")
+    axes.set_xticks(ticks, map(grouped, ticks))
+    axes.set_xticks(iterations, minor=True)
+    axes.set_xlabel("iteration (log scale)" if first else "iteration (0, then log scale)")
     return iterations
 
 
 def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
-    """Indices of the iterations whose labels do not touch on the x axis; first and last always have
-    one.
+    """Indices of the iterations whose labels do not touch on the x axis.
+
+    The first and the last always have one.
     """
     # before the layout the final width is unknown, so distances are shares of the axis
-    low, high = axes.transData.transform([(limit, 1) for limit in axes.get_xlim()])[:, 0]
-    places = (
-        axes.transData.transform([(iteration, 1) for iteration in iterations])[:, 0] - low
-    ) / (high - low)
+    points = np.stack([iterations, np.ones(len(iterations))], axis=1)
+    places = (axes.transScale + axes.transLimits).transform(points)[:, 0]
     widths = [DIGIT * len(grouped(iteration)) for iteration in iterations]
-    labelled: list[int] = []
-    # first and last come first, so that they always have a label
-    for i in sorted(range(len(iterations)), key=lambda i: i not in (0, len(iterations) - 1)):
-        if all(abs(places[i] - places[k]) > (widths[i] + widths[k]) / 2 + GAP for k in labelled):
+
+    def apart(i: int, k: int) -> bool:
+        return places[k] - places[i] > (widths[i] + widths[k]) / 2 + GAP
+
+    last = len(iterations) - 1
+    labelled = [0]
+    for i in range(1, last):
+        if apart(labelled[-1], i) and apart(i, last):
             labelled.append(i)
-    return sorted(labelled)
+    return sorted({*labelled, last})

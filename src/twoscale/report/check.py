@@ -7,7 +7,8 @@ have the tolerances of `KINDS`. docs/release.md says how they were chosen.
 """
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,64 +35,63 @@ class Kind(NamedTuple):
     scale: str = ABSOLUTE  # of the difference; RELATIVE to the larger number
 
 
+SAME_ARITHMETIC = Kind("every number but times", 1e-6, RELATIVE)
+# With another arithmetic
 SCHEDULE = Kind("schedule", 0.0)
 HELD_OUT = Kind("held-out loss in training", 0.1)
 ENTROPY = Kind("cross-entropy with exits", 0.06)
 EVALUATIONS = Kind("evaluations", 6.0)
-COSINE, NATS = Kind("cosine", 0.7), Kind("cross-entropy lost to exits", 0.005)
-VARIANCE = Kind("variance of a cosine", 0.1)  # of claim 3, whose other numbers are cosines
-SCALE = Kind("scale of the threshold", 0.1, LOGARITHM)  # which several claims give, for all groups
-CLAIM_KINDS = {  # claim -> kind of its numbers; claims that rest on times have none
-    1: Kind("decay of steps", 5.0, LOGARITHM),
-    2: Kind("rate of decay over training", 0.4),
-    6: Kind("jump between groups", 0.5, LOGARITHM),
-    12: Kind("length of steps over training", 1.2),
-    13: Kind("late steps", 9.0, LOGARITHM),
-    14: Kind("evaluations, KL minus acceleration", 2.0),
-    **dict.fromkeys((3, 4, 5), COSINE),
-    **dict.fromkeys((8, 9, 15), NATS),
+VARIANCE = Kind("variance of a cosine", 0.1)
+SCALE = Kind("scale of the threshold", 0.1, LOGARITHM)
+# Kind -> the claims whose numbers it has; claims that rest on times have none
+CLAIM_KINDS = {
+    Kind("decay of steps", 5.0, LOGARITHM): (1,),
+    Kind("rate of decay over training", 0.4): (2,),
+    Kind("jump between groups", 0.5, LOGARITHM): (6,),
+    Kind("length of steps over training", 1.2): (12,),
+    Kind("late steps", 9.0, LOGARITHM): (13,),
+    Kind("evaluations, KL minus acceleration", 2.0): (14,),
+    Kind("cosine", 0.7): (3, 4, 5),
+    Kind("cross-entropy lost to exits", 0.005): (8, 9, 15),
+    VARIANCE: (),  # of claim 3, whose other numbers are cosines
+    SCALE: (),  # several claims give it, for all groups
 }
-KINDS = (
-    SCHEDULE,
-    HELD_OUT,
-    ENTROPY,
-    EVALUATIONS,
-    *dict.fromkeys(CLAIM_KINDS.values()),
-    VARIANCE,
-    SCALE,
-)
-SAME_ARITHMETIC = Kind("every number but times", 1e-6, RELATIVE)
+KINDS = (SCHEDULE, HELD_OUT, ENTROPY, EVALUATIONS, *CLAIM_KINDS)
 
 # Table -> the columns that say which row it is. Its other numbers are compared, but for
 # `TIMED_COLUMNS`.
 KEYS = {
-    "training": ("iteration",),
-    "training_loops": ("iteration", "group"),
-    "loop_metrics": ("iteration", "group", "k", "measure"),
-    "loop_sequences": ("iteration", "group", "k", "sequence", "measure"),
-    "drift": ("iteration", "boundary", "reference_state", "measure"),
-    "drift_sequences": ("iteration", "boundary", "reference_state", "sequence", "measure"),
-    "state_paths": ("site", "position"),
-    "exit_quality": ("criterion", "threshold", "sequence"),
-    "exit_loops": ("criterion", "threshold", "sequence", "group"),
-    "exit_cost_matched": ("criterion", "threshold", "reference", "draw", "sequence"),
-    "claims": ("claim", "scope", "quantity"),
+    "training": ["iteration"],
+    "training_loops": ["iteration", "group"],
+    "loop_metrics": ["iteration", "group", "k", "measure"],
+    "loop_sequences": ["iteration", "group", "k", "sequence", "measure"],
+    "drift": ["iteration", "boundary", "reference_state", "measure"],
+    "drift_sequences": ["iteration", "boundary", "reference_state", "sequence", "measure"],
+    "state_paths": ["site", "position"],
+    "exit_quality": ["criterion", "threshold", "sequence"],
+    "exit_loops": ["criterion", "threshold", "sequence", "group"],
+    "exit_cost_matched": ["criterion", "threshold", "reference", "draw", "sequence"],
+    "claims": ["claim", "scope", "quantity"],
 }
-TIMED_COLUMNS = frozenset({"tokens_per_s", "tflops", "utilisation"})
+TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]
 Frames = Mapping[str, pd.DataFrame]  # the tables of `KEYS` by name
+# Kind and table -> numbers in columns, by the keys of their row
+Numbers = dict[tuple[Kind, str], pd.DataFrame]
 
 
 class Check(NamedTuple):
     """The numbers of a run compared with a release."""
 
-    numbers: (
-        pd.DataFrame
-    )  # one row each: kind, number, found, released, difference, tolerance, outside
+    # one row per number: kind, tolerance, column, row, found, released, difference, outside
+    numbers: pd.DataFrame
     verdicts: pd.DataFrame  # one row per claim with another verdict: claim, found, released
 
     @property
     def outside(self) -> pd.DataFrame:
         return self.numbers[self.numbers["outside"]]
+
+
+# --- the tables of both sides ---------------------------------------------------------------------
 
 
 def segments(folder: Path) -> list[Path]:
@@ -100,18 +100,20 @@ def segments(folder: Path) -> list[Path]:
 
 
 def tables_of_run(folder: Path) -> Frames:
-    """The tables of a finished run in its folder; the logs of its segments are joined. Raises
-    InputError.
+    """The tables of a finished run in its folder. Raises InputError.
+
+    The logs of the segments of its training are joined.
     """
     logs = segments(folder)
-    loops = [path.with_suffix(".loops.parquet") for path in logs]
-    of_segments = {"training": logs, "training_loops": loops}
-    joined = {name: aggregate.joined(name, paths) for name, paths in of_segments.items()}
-    return joined | {
-        name: tables.read(name, folder / f"tables/{name}.parquet")
-        for name in KEYS
-        if name not in joined
+    frames = {
+        "training": aggregate.joined("training", logs),
+        "training_loops": aggregate.joined(
+            "training_loops", [log.with_suffix(".loops.parquet") for log in logs]
+        ),
     }
+    for name in KEYS.keys() - frames.keys():
+        frames[name] = tables.read(name, folder / f"tables/{name}.parquet")
+    return frames
 
 
 def tables_of_release(release: Release) -> Frames:
@@ -119,225 +121,179 @@ def tables_of_release(release: Release) -> Frames:
     frames = {}
     with tempfile.TemporaryDirectory() as folder:
         for table in KEYS:
-            name, copy = (
-                f"{release.manifest.run}/tables/{table}.parquet",
-                Path(folder, f"{table}.parquet"),
-            )
+            name = f"{release.manifest.run}/tables/{table}.parquet"
             if name not in release.tables:
                 raise InputError(
-                    f"{release.source}: found no {name} in the manifest, expected a run with this"
-                    f" table."
+                    f"{release.source}: found no {name} in the manifest,"
+                    f" expected a run with this table."
                 )
+            copy = Path(folder, f"{table}.parquet")
             fetch(release.source, name, release.tables[name], copy, release.download)
             frames[table] = tables.read(table, copy)
     return frames
 
 
-def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
-    """Differences of machine and environments of training from the release, on which rounding
-    depends.
-    """
-    here, there = machine.description(), manifest.machine
-    names = [name for name in ("processor", "cpus") if here[name] != there.get(name)]
-    found = [f"{name}: {there.get(name)!r} in the release, {here[name]!r} here" for name in names]
-    released, ours = (
-        manifest.training.get("environments", []),
-        machine.distinct_environments(segments),
-    )
-    if len(released) != len(ours):
-        return [
-            *found,
-            f"environments of training: {len(released)} in the release, {len(ours)} here",
-        ]
-    changes = (
-        machine.differences(*pair, ("in the release", "here"))
-        for pair in zip(released, ours, strict=True)
-    )
-    return [*found, *dict.fromkeys(text for texts in changes for text in texts)]
-
-
 def check_text(release: Release, tokens: Path) -> None:
-    """Refuse a run whose tokens.json is of another text than the release, where numbers need not
-    agree.
-    """
+    """Refuse a run whose tokens.json is of another text, of which numbers need not agree."""
     for name, digest in text_digests(tokens).items():
-        if (expected := release.manifest.text.get(name)) != digest:
+        expected = release.manifest.text.get(name)
+        if expected != digest:
+            python = release.manifest.versions.get("python", "unknown")
             raise InputError(
                 f"{tokens}: found {name} with the SHA-256 {digest[:12]}…, expected"
-                f" {str(expected)[:12]}… as in the "
-                "release; the demo's text is Python's documentation, and the release was made"
-                " with Python "
-                f"{release.manifest.versions.get('python', 'unknown')}."
+                f" {str(expected)[:12]}… as in the release; the demo's text is Python's"
+                f" documentation, and the release was made with Python {python}."
             )
+
+
+def differences(manifest: Manifest, segments: Sequence[Path]) -> list[str]:
+    """Differences from the release on which rounding depends: machine, environments of training."""
+    no_memory = {"memory_gb": None}  # bits do not depend on it
+    pairs = [(manifest.machine | no_memory, machine.description() | no_memory)]
+    released = manifest.training.get("environments", [])
+    pairs += zip_longest(released, machine.distinct_environments(segments), fillvalue={})
+    found = []
+    for there, here in pairs:
+        found += machine.differences(there, here, ("in the release", "here"))
+    return list(dict.fromkeys(found))
+
+
+# --- what is compared -----------------------------------------------------------------------------
 
 
 def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
     """Compare the tables of a run with the tables of a release."""
-    if not same_arithmetic:
-        found, released = _measured(found, released), _measured(released, found)
-    ours, theirs = (
-        every_number(side) if same_arithmetic else summary(side) for side in (found, released)
+    if same_arithmetic:
+        ours = _every_number(found)
+        theirs = _every_number(released)
+    else:
+        withheld = _withheld(found["claims"]) | _withheld(released["claims"])
+        ours = _summary(found, withheld)
+        theirs = _summary(released, withheld)
+    numbers = [_compared(*of, ours[of], theirs[of]) for of in ours]
+    verdicts = pd.DataFrame(
+        {"found": _verdicts(found["claims"]), "released": _verdicts(released["claims"])}
     )
-    none = pd.Series(dtype=np.float64)
-    rows = [_compared(kind, ours.get(kind, none), theirs.get(kind, none)) for kind in ours | theirs]
-    judged = {
-        side: frames["claims"].set_index("claim").query("scope == @ALL")["verdict"]
-        for side, frames in (("found", found), ("released", released))
-    }
-    verdicts = pd.concat(judged, axis="columns").reset_index()
-    return Check(
-        pd.concat(rows, ignore_index=True), verdicts[verdicts["found"] != verdicts["released"]]
-    )
+    changed = verdicts[verdicts["found"] != verdicts["released"]].reset_index()
+    return Check(pd.concat(numbers, ignore_index=True), changed)
 
 
-def every_number(frames: Frames) -> dict[Kind, pd.Series]:
-    """All numbers of the tables but times, by name."""
-    untimed = {
-        name: frames[name].drop(columns=TIMED_COLUMNS & {*frames[name].columns}) for name in KEYS
-    }
-    untimed["claims"] = _untimed_claims(frames)
-    return {
-        SAME_ARITHMETIC: pd.concat(
-            [found for name in KEYS for found in _columns(name, untimed[name])]
-        )
-    }
+def _verdicts(claims: pd.DataFrame) -> pd.Series:
+    return claims[claims["scope"] == ALL].set_index("claim")["verdict"]
 
 
-def summary(frames: Frames) -> dict[Kind, pd.Series]:
-    """The numbers of each kind by name: losses, means over held-out text, and what claims are
-    judged on.
-    """
-    training, quality, loops = (frames[name] for name in ("training", "exit_quality", "exit_loops"))
+def _every_number(frames: Frames) -> Numbers:
+    """All numbers of the tables but times."""
+    return {(SAME_ARITHMETIC, name): _by_key(name, frames) for name in KEYS}
+
+
+def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
+    """Losses, means over held-out text, and the findings of claims that are not `withheld`."""
+    training = _by_key("training", frames)
+    quality = _by_key("exit_quality", frames)
+    evaluations = _by_key("exit_loops", frames)[["evaluations"]]
     point = ["criterion", "threshold"]
-    weighted = (
-        quality.assign(ce=quality["ce"] * quality["tokens"]).groupby(point)[["ce", "tokens"]].sum()
-    )
-    evaluations = loops.groupby([*point, "group"], as_index=False)["evaluations"].mean()
-    held_out = training[training["held_out_loss"].notna()]
-    schedule = [
-        *_columns("training", training[["iteration", "tokens_seen", "learning_rate"]]),
-        *_columns("training_loops", frames["training_loops"]),
-        *_columns("exit_quality", quality[[*KEYS["exit_quality"], "document", "tokens"]]),
-    ]
-    claims = _untimed_claims(frames)
-    # what follows from the losses and evaluations above, at thresholds that depend on them, has no
-    # tolerance of its own
-    claims = claims[~claims["quantity"].str.startswith(EQUAL)]
-    kinds = claims["claim"].map(lambda claim: CLAIM_KINDS[claim].name).astype(object)
-    kinds[(claims["claim"] == 3) & ~claims["quantity"].str.startswith("cosine at k = 1")] = (
-        VARIANCE.name
-    )
-    kinds[claims["scope"] == "all groups"] = SCALE.name
-    judged = {kind: claims[kinds == kind.name] for kind in KINDS}
-    return {
-        SCHEDULE: pd.concat(schedule),
-        HELD_OUT: _labelled(
-            "held-out loss, iteration", held_out["held_out_loss"], held_out[["iteration"]]
-        ),
-        ENTROPY: _labelled(
-            "cross-entropy", weighted["ce"] / weighted["tokens"], weighted.index.to_frame()
-        ),
-        EVALUATIONS: _labelled(
-            "evaluations", evaluations["evaluations"], evaluations[[*point, "group"]]
-        ),
-        **{
-            k: _labelled("claim", rows["value"], rows[list(KEYS["claims"])])
-            for k, rows in judged.items()
-            if len(rows)
-        },
+    nats = quality["ce"] * quality["tokens"]
+    mean_ce = nats.groupby(point).sum() / quality["tokens"].groupby(point).sum()
+    numbers = {
+        (SCHEDULE, "training"): training[["tokens_seen", "learning_rate"]],
+        (SCHEDULE, "training_loops"): _by_key("training_loops", frames),
+        (SCHEDULE, "exit_quality"): quality[["document", "tokens"]],
+        (HELD_OUT, "training"): training[["held_out_loss"]].dropna(),
+        (ENTROPY, "exit_quality"): mean_ce.to_frame("ce"),
+        (EVALUATIONS, "exit_loops"): evaluations.groupby([*point, "group"]).mean(),
     }
+    findings = _by_key("claims", frames)[["value"]]
+    kinds = [None if key in withheld else _kind_of_finding(*key) for key in findings.index]
+    for kind in CLAIM_KINDS:
+        numbers[kind, "claims"] = findings[[found == kind for found in kinds]]
+    return numbers
 
 
-def _measured(side: Frames, other: Frames) -> Frames:
-    """`side` without the findings that either withholds: the share of values under the floor may be
-    just too large.
+def _kind_of_finding(claim: int, scope: str, quantity: str) -> Kind | None:
+    """The kind of a number that a claim is judged on; None for one without a tolerance."""
+    if quantity.startswith(EQUAL):
+        # it follows from losses and evaluations, at thresholds that depend on them
+        return None
+    if scope == "all groups":
+        return SCALE
+    if claim == 3 and not quantity.startswith("cosine at k = 1"):
+        return VARIANCE
+    return next(kind for kind, claims in CLAIM_KINDS.items() if claim in claims)
+
+
+def _withheld(claims: pd.DataFrame) -> set[tuple]:
+    """Keys of the findings withheld because more than 10 % of their values are under the floor.
+
+    On the other side it may be just less.
     """
-    keys, claims = list(KEYS["claims"]), side["claims"]
-    both = pd.concat([claims, other["claims"]])
-    withheld = both[
-        (both["scope"] != ALL) & both["reason"].astype("string").str.contains(UNDER_FLOOR, na=False)
-    ]
-    return {
-        **side,
-        "claims": claims[~claims.set_index(keys).index.isin(withheld.set_index(keys).index)],
-    }
+    reasons = claims["reason"].astype("string")
+    rows = claims[(claims["scope"] != ALL) & reasons.str.contains(UNDER_FLOOR, na=False)]
+    return set(rows[KEYS["claims"]].itertuples(index=False, name=None))
 
 
-def _untimed_claims(frames: Frames) -> pd.DataFrame:
-    """The claims without those about times, without verdicts and numbers that two claims give
-    alike.
-    """
-    timed, claims = [claim.number for claim in CLAIMS if claim.timed], frames["claims"]
-    claims = claims[~claims["claim"].isin(timed) & (claims["scope"] != ALL)]
-    return claims[~((claims["scope"] == "all groups") & claims.duplicated(["scope", "quantity"]))]
+def _by_key(name: str, frames: Frames) -> pd.DataFrame:
+    """The numbers of a table but times, by the keys of their row."""
+    frame = frames[name]
+    if name == "claims":
+        timed = [claim.number for claim in CLAIMS if claim.timed]
+        frame = frame[~frame["claim"].isin(timed) & (frame["scope"] != ALL)]
+    numbers = frame.drop_duplicates(KEYS[name]).set_index(KEYS[name]).select_dtypes("number")
+    return numbers.drop(columns=TIMED_COLUMNS, errors="ignore")
 
 
-def _columns(name: str, frame: pd.DataFrame) -> list[pd.Series]:
-    keys = [key for key in KEYS[name] if key in frame]
-    columns = [column for column in frame.select_dtypes("number") if column not in keys]
-    return [_labelled(f"{name}.{column}", frame[column], frame[keys]) for column in columns]
-
-
-def _labelled(start: str, values: pd.Series, keys: pd.DataFrame) -> pd.Series:
-    """Numbers by name: `start` and the keys of the row, and a number where a name is not the first
-    one.
-    """
-    first, *others = (keys[name].astype("string").fillna("") for name in keys)
-    names = f"{start} " + first.str.cat(others, sep=", ")
-    again = names.groupby(names).cumcount()
-    names = names.where(again == 0, names + " (" + (again + 1).astype("string") + ")")
-    return pd.Series(
-        values.to_numpy(np.float64), index=pd.Index(names, name="number", dtype=object)
-    )
-
-
-def _compared(kind: Kind, found: pd.Series, released: pd.Series) -> pd.DataFrame:
+def _compared(kind: Kind, table: str, found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
     """One row per number; one that either side lacks, or has not measured, is outside."""
-    frame = (
-        pd.concat({"found": found, "released": released}, axis="columns")
-        .rename_axis("number")
-        .reset_index()
-    )
-    both = frame["number"].isin(found.index) & frame["number"].isin(released.index)
-    ours, theirs = frame["found"], frame["released"]
-    equal = both & ((ours == theirs) | (ours.isna() & theirs.isna()))
+    found, released = found.align(released)
+    ours = found.to_numpy(np.float64).ravel()
+    theirs = released.to_numpy(np.float64).ravel()
     with np.errstate(divide="ignore", invalid="ignore"):
         if kind.scale == LOGARITHM:
-            ours, theirs = np.log(ours), np.log(theirs)
-        difference = (ours - theirs).abs()
+            difference = np.abs(np.log(ours) - np.log(theirs))
+        else:
+            difference = np.abs(ours - theirs)
         if kind.scale == RELATIVE:
-            difference /= np.maximum(ours.abs(), theirs.abs())
-    difference = difference.where(~equal, 0.0).fillna(np.inf)
-    outside = difference > kind.tolerance
-    return frame.assign(
-        kind=kind.name, difference=difference, tolerance=kind.tolerance, outside=outside
+            difference /= np.maximum(np.abs(ours), np.abs(theirs))
+    equal = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    difference = np.where(equal, 0.0, np.nan_to_num(difference, nan=np.inf))
+    rows, columns = found.shape
+    return pd.DataFrame(
+        {
+            "kind": kind.name,
+            "tolerance": kind.tolerance,
+            "column": np.tile([f"{table}.{name}" for name in found.columns], rows),
+            "row": np.repeat(found.index.to_numpy(), columns),
+            "found": ours,
+            "released": theirs,
+            "difference": difference,
+            "outside": difference > kind.tolerance,
+        }
     )
+
+
+# --- the answer -----------------------------------------------------------------------------------
 
 
 def lines(result: Check, changes: Sequence[str], most: int = 20) -> list[str]:
-    """The answer: what differs in the machine, a row per kind, and the numbers that left their
-    tolerance.
-    """
+    """What differs in the machine, a row per kind, and the numbers that left their tolerance."""
+    kinds = result.numbers.groupby("kind", sort=False).agg(
+        numbers=("outside", "size"),
+        outside=("outside", "sum"),
+        largest=("difference", "max"),
+        tolerance=("tolerance", "first"),
+    )
+    machines = f"another arithmetic: {'; '.join(changes)}"
     text = [
-        "arithmetic: as in the release"
-        if not changes
-        else f"another arithmetic: {'; '.join(changes)}",
-        "",
+        machines if changes else "arithmetic: as in the release",
+        kinds.rename_axis(None).to_string(float_format="{:.3g}".format),
+        "times are not compared: they depend on the machine and the load on it",
     ]
-    text.append(f"{'kind':<40}{'numbers':>9}{'outside':>9}{'largest':>12}{'tolerance':>11}")
-    for kind, rows in result.numbers.groupby("kind", sort=False):
-        largest, tolerance = rows["difference"].max(), rows["tolerance"].iloc[0]
-        text.append(
-            f"{kind:<40}{len(rows):>9}{rows['outside'].sum():>9}{largest:>12.3g}{tolerance:>11g}"
-        )
-    text += ["", "times are not compared: they depend on the machine and the load on it"]
     for row in result.verdicts.itertuples():
         text.append(f"claim {row.claim}: {row.found} here, {row.released} in the release")
-    shown = result.outside.sort_values("difference", ascending=False, kind="stable").head(most)
-    for row in shown.itertuples():
-        text.append(
-            f"outside: {row.number}: {row.found:.6g} here, {row.released:.6g} in the release"
-        )
-    if (rest := len(result.outside) - len(shown)) > 0:
-        text.append(f"and {rest} more")
+    outside = result.outside.sort_values("difference", ascending=False, kind="stable")
+    for row in outside.head(most).itertuples():
+        values = f"{row.found:.6g} here, {row.released:.6g} in the release"
+        text.append(f"outside: {row.column} {row.row}: {values}")
+    if len(outside) > most:
+        text.append(f"and {len(outside) - most} more")
     return text
