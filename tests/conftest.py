@@ -63,6 +63,7 @@ def of_the_shell(name: str) -> bool:
 for variable in filter(of_the_shell, list(os.environ)):
     del os.environ[variable]
 os.environ |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads that wait for one another use up the processor
 warnings.resetwarnings()  # PYTHONWARNINGS; pytest sets filters of its own for each test
 
 import hypothesis  # noqa: E402 - after the variables are gone
