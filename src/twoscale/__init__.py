@@ -50,22 +50,3 @@ else:
 
     def __dir__() -> list[str]:
         return __all__
-
-
-def main() -> None:
-    """The command `twoscale`: prints what there is to call, from the docstrings of library,
-    Snakefile and scripts.
-    """
-    from pathlib import Path
-
-    project = Path(__file__).parents[2]
-    print(__doc__)
-    if (project / "Snakefile").is_file():  # a checkout
-        first = {
-            path: path.read_text(encoding="utf-8").split('"""')[1]
-            for path in project.glob("scripts/*.py")
-        }
-        print((project / "Snakefile").read_text(encoding="utf-8").split('"""')[1])
-        for script, text in sorted(first.items()):
-            if not text.startswith("Rule"):  # those are for jobs
-                print(f"scripts/{script.name}: {text.partition(chr(10))[0]}")
