@@ -93,31 +93,25 @@ def _check(arguments: argparse.Namespace) -> None:
     import json
     from dataclasses import replace
 
-    from twoscale.base import InputError, did_you_mean
+    from twoscale.base import InputError
     from twoscale.replay import page, rules
     from twoscale.replay.check import check
     from twoscale.replay.recording import read_exits, read_recording
 
+    chosen = (arguments.tolerance, arguments.seed)
     if not arguments.tolerance >= 0:
         raise InputError(f"--tolerance: found {arguments.tolerance:g}, expected 0 or more.")
     recording = read_recording(arguments.table)
     if arguments.exits is not None:
-        offered = rules.options_of_exits(read_exits(arguments.exits, recording))
+        exits = read_exits(arguments.exits, recording)
+        result = check(recording, lambda first: rules.options_of_exits(exits), *chosen)
     else:
         recording = replace(recording, signals=rules.with_contraction(recording.signals))
-        known = list(recording.signals)
-        pairs = [tuple(pair) for pair in arguments.both]
-        for name in (name for pair in pairs for name in pair if name not in known):
-            meant = did_you_mean(name, known)
-            raise InputError(f"--both: found {name}, expected a signal of the table{meant}.")
-        if not pairs and set(rules.PAIR) <= set(known):
-            pairs = [rules.PAIR]
-        if not known:
+        if not recording.signals:
             expected = "signals as further columns, or a table of exits"
             raise InputError(f"{arguments.table}: found no signals, expected {expected}.")
-        first, _ = recording.halves(arguments.seed)
-        offered = rules.options(first, pairs)
-    result = check(recording, offered, arguments.tolerance, arguments.seed)
+        pairs = rules.pairs(recording, arguments.both)
+        result = check(recording, lambda first: rules.options(first, pairs), *chosen)
     if arguments.out is not None:
         page.write(result, arguments.out)
     if arguments.json:

@@ -40,8 +40,7 @@ def planted(seed=0, documents=200, needed=None):
 
 
 def checked(recording, tolerance=0.01, seed=0, pairs=()):
-    first, _ = recording.halves(seed)
-    return check(recording, options(first, list(pairs)), tolerance, seed)
+    return check(recording, lambda first: options(first, list(pairs)), tolerance, seed)
 
 
 def of(result, rule):
@@ -113,8 +112,8 @@ def test_a_coin_is_seldom_shown_and_thresholds_hold_their_tolerance_on_the_other
 
 def test_random_exits_lose_what_the_mean_over_many_permutations_loses():
     recording = planted(documents=40)
-    first, second = recording.halves(0)
-    found = of(check(recording, options(first, []), 0.05), "coin")
+    _, second = recording.halves(0)
+    found = of(checked(recording, 0.05), "coin")
     depths = found.option.depths(second)
     excess = second.cost - second.cost[-1]
     generator = np.random.default_rng(1)
@@ -155,7 +154,7 @@ def test_exits_of_another_program_are_rules_with_their_own_thresholds():
     recording = planted(documents=80)
     need = exit_depths(recording.signals["entropy"] < 0.5)
     exits = {("gate", 0.5): need, ("gate", 0.9): np.full_like(need, DEPTHS)}
-    result = check(recording, options_of_exits(exits), 0.01)
+    result = check(recording, lambda first: options_of_exits(exits), 0.01)
     assert [found.option.condition for found in result.found] == ["gate at 0.5"]
     assert result.found[0].verdict == SHOWN
 

@@ -11,7 +11,7 @@ tolerance where an upper bound of the difference of two halves is, not where the
 mean + t · sqrt(2) · standard error, with the 95 % quantile of Student's t.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from twoscale.replay.rules import Option
 from twoscale.studies.arena.draw import BETTER, WORSE, estimates, with_verdicts
 
 SHOWN, NOT_SHOWN, IS_WORSE = "shown", "not shown", "worse"
+Offer = Callable[[Recording], Iterable[list[Option]]]
 CONFIDENCE = 0.95  # one-sided, that the second half stays within the tolerance
 
 
@@ -97,21 +98,19 @@ class Check:
         return f"{value:.2%} of predictions changed"
 
 
-def check(
-    recording: Recording, rules: Iterable[list[Option]], tolerance: float, seed: int = 0
-) -> Check:
+def check(recording: Recording, offer: Offer, tolerance: float, seed: int = 0) -> Check:
     """Choose the threshold of each rule on half of the documents, and report it on the others.
 
     Args:
         recording: At least four documents.
-        rules: The options of each rule, for the first half of `recording.halves(seed)`.
+        offer: The options of each rule, a list per rule, for the first half.
         tolerance: Excess over full depth: nats per token, or a share of predicted tokens.
         seed: Of the halves and of the bootstrap.
     """
     first, second = recording.halves(seed)
     fixed = next(k for k in range(1, recording.depths + 1) if _is_within(first, k, tolerance))
     chosen, none_within = [], []
-    for options in tqdm(rules, desc="rules", unit="", leave=False, disable=None):
+    for options in tqdm(offer(first), desc="rules", unit="", leave=False, disable=None):
         option = _cheapest(first, options, tolerance)
         if option is None:
             none_within.append(options[0].rule)

@@ -201,8 +201,8 @@ class _Grid:
         starts = np.flatnonzero(is_new)
         counts = np.diff(np.r_[starts, len(is_new)])
         # the depth that each row should have
-        expected = np.arange(len(is_new)) - np.repeat(starts, counts) + 1
-        wrong = np.flatnonzero((ordered["depth"] != expected) | np.repeat(counts != depths, counts))
+        due = np.arange(len(is_new)) - np.repeat(starts, counts) + 1
+        wrong = np.flatnonzero((ordered["depth"] != due) | np.repeat(counts != depths, counts))
         if len(wrong):
             sequence, position = (int(ordered[key][wrong[0]]) for key in ("sequence", "position"))
             token = (ordered["sequence"] == sequence) & (ordered["position"] == position)

@@ -12,6 +12,7 @@ from itertools import product
 
 import numpy as np
 
+from twoscale.base import InputError, did_you_mean
 from twoscale.replay.recording import Exits, Recording
 
 BELOW, ABOVE = "<", "≥"
@@ -108,7 +109,19 @@ def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list
         ]
 
 
-def options_of_exits(exits: Exits) -> Iterator[list[Option]]:
+def pairs(recording: Recording, asked: list[list[str]]) -> list[tuple[str, str]]:
+    """The pairs of signals that were asked for; without any, `PAIR` where the recording has it."""
+    known = list(recording.signals)
+    for name in (name for pair in asked for name in pair):
+        if name not in known:
+            expected = f"a signal of the table{did_you_mean(name, known)}"
+            raise InputError(f"--both: found {name}, expected {expected}.")
+    if asked:
+        return [(first, second) for first, second in asked]
+    return [PAIR] if set(PAIR) <= set(known) else []
+
+
+def options_of_exits(exits: Exits) -> list[list[Option]]:
     """The options of each criterion of another program."""
     by_rule: dict[str, list[Option]] = {}
     for (criterion, threshold), depths in exits.items():
@@ -118,7 +131,7 @@ def options_of_exits(exits: Exits) -> Iterator[list[Option]]:
 
         option = Option(criterion, f"{criterion} at {threshold:.3g}", threshold, chosen)
         by_rule.setdefault(criterion, []).append(option)
-    yield from by_rule.values()
+    return list(by_rule.values())
 
 
 def _option(conditions: list[tuple[str, str, float]]) -> Option:
