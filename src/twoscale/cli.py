@@ -79,7 +79,11 @@ def _add_check(commands) -> None:
         "twoscale exits check trajectory.parquet --tolerance 0.01 --out check/",
     )
     add = parser.add_argument
-    add("table", type=Path, help="losses and signals per token and depth (docs/arena.md)")
+    add(
+        "table",
+        type=Path,
+        help="losses and signals per token and depth, or the folder of a run (docs/arena.md)",
+    )
     add("exits", type=Path, nargs="?", help="exits that your program chose, in place of signals")
     tolerance = "allowed loss above full depth: nats, or a share of changed predictions"
     add("--tolerance", type=float, default=0.01, help=f"{tolerance} (default: 0.01)")
@@ -90,17 +94,22 @@ def _add_check(commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    import json
     from dataclasses import replace
 
     from twoscale.base import InputError
-    from twoscale.replay import page, rules
+    from twoscale.replay import rules
     from twoscale.replay.check import check
     from twoscale.replay.recording import read_exits, read_recording
+    from twoscale.replay.run_tables import read_run
 
     chosen = (arguments.tolerance, arguments.seed)
     if not arguments.tolerance >= 0:
         raise InputError(f"--tolerance: found {arguments.tolerance:g}, expected 0 or more.")
+    if arguments.table.is_dir():
+        run = read_run(arguments.table)
+        result = check(run, lambda first: run.options(), *chosen)
+        _print_check(result, arguments)
+        return
     recording = read_recording(arguments.table)
     if arguments.exits is not None:
         exits = read_exits(arguments.exits, recording)
@@ -112,6 +121,14 @@ def _check(arguments: argparse.Namespace) -> None:
             raise InputError(f"{arguments.table}: found no signals, expected {expected}.")
         pairs = rules.pairs(recording, arguments.both)
         result = check(recording, lambda first: rules.options(first, pairs), *chosen)
+    _print_check(result, arguments)
+
+
+def _print_check(result, arguments: argparse.Namespace) -> None:
+    import json
+
+    from twoscale.replay import page
+
     if arguments.out is not None:
         page.write(result, arguments.out)
     if arguments.json:

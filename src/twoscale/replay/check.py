@@ -11,8 +11,10 @@ tolerance where an upper bound of the difference of two halves is, not where the
 mean + t · sqrt(2) · standard error, with the 95 % quantile of Student's t.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -20,12 +22,42 @@ from tqdm import tqdm
 
 from twoscale.claims.bootstrap import effective_number, t_quantile
 from twoscale.claims.evidence import Estimate
-from twoscale.replay.recording import Recording
 from twoscale.replay.rules import Option
 from twoscale.studies.arena.draw import BETTER, WORSE, estimates, with_verdicts
 
 SHOWN, NOT_SHOWN, IS_WORSE = "shown", "not shown", "worse"
-Offer = Callable[[Recording], Iterable[list[Option]]]
+
+
+class Part(Protocol):
+    """What is known of some documents: a recording, or the tables of a run."""
+
+    @property
+    def depths(self) -> int:
+        """K, full depth."""
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Of each document (D,)."""
+
+    @property
+    def fixed(self) -> Mapping[float, np.ndarray]:
+        """Fixed count, K among them -> sums over the tokens of each document of the excess (D,)."""
+
+
+class Data(Part, Protocol):
+    """All documents."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def is_loss(self) -> bool: ...
+
+    def halves(self, seed: int) -> "tuple[Part, Part]":
+        """Two parts with half of the documents each, drawn at random."""
+
+
+Offer = Callable[[Any], Iterable[list[Option]]]
 CONFIDENCE = 0.95  # one-sided, that the second half stays within the tolerance
 
 
@@ -52,11 +84,11 @@ class Found:
 class Check:
     """The result. `fixed` is the smallest fixed count within the tolerance, or K."""
 
-    recording: Recording
+    data: Data
     tolerance: float
     documents: int  # of the second half
-    fixed: int
-    fixed_excess: np.ndarray  # of each fixed count on the second half (K,)
+    fixed: float
+    fixed_excess: dict[float, float]  # of fixed counts on the second half
     found: list[Found]  # the rules with a threshold within the tolerance, fewest evaluations first
     none_within: list[str]  # rules without one
 
@@ -72,7 +104,7 @@ class Check:
 
     def sentence(self) -> str:
         """What to do, in one or two sentences."""
-        depths = self.recording.depths
+        depths = self.data.depths
         best = self.best
         if best is not None:
             share = 1 - best.evaluations / depths
@@ -80,35 +112,36 @@ class Check:
                 f"Exit on {best.option.condition}: {share:.0%} fewer loop steps than {depths} at"
                 f" {self._said(best.excess.value)}; random exits of the same cost lose"
                 f" {self._said(best.random)}, and the smallest fixed count within the tolerance is"
-                f" {self.fixed}."
+                f" {self.fixed:g}."
             )
         seen = [found.least for found in self.found if np.isfinite(found.least) and found.least > 0]
         would = f" ({self._said(float(np.median(seen)))} would have been seen)" if seen else ""
         rest = f"no rule is shown to save more than that on this text{would}"
         if self.fixed < depths:
-            return f"Lower the fixed count from {depths} to {self.fixed}; {rest}."
+            return f"Lower the fixed count from {depths} to {self.fixed:g}; {rest}."
         return (
             f"Run all {depths} loop steps: no smaller fixed count stays within"
             f" {self._said(self.tolerance)}, and {rest}."
         )
 
     def _said(self, value: float) -> str:
-        if self.recording.is_loss:
+        if self.data.is_loss:
             return f"{value:.2g} nats" if abs(value) >= 5e-5 else "0 nats"
         return f"{value:.2%} of predictions changed"
 
 
-def check(recording: Recording, offer: Offer, tolerance: float, seed: int = 0) -> Check:
+def check(data: Data, offer: Offer, tolerance: float, seed: int = 0) -> Check:
     """Choose the threshold of each rule on half of the documents, and report it on the others.
 
     Args:
-        recording: At least four documents.
+        data: At least four documents.
         offer: The options of each rule, a list per rule, for the first half.
         tolerance: Excess over full depth: nats per token, or a share of predicted tokens.
         seed: Of the halves and of the bootstrap.
     """
-    first, second = recording.halves(seed)
-    fixed = next(k for k in range(1, recording.depths + 1) if _is_within(first, k, tolerance))
+    first, second = data.halves(seed)
+    counts = sorted(first.fixed)
+    fixed = next(k for k in counts if _is_within(first.fixed[k], first.tokens, tolerance))
     chosen, none_within = [], []
     for options in tqdm(offer(first), desc="rules", unit="", leave=False, disable=None):
         option = _cheapest(first, options, tolerance)
@@ -118,76 +151,60 @@ def check(recording: Recording, offer: Offer, tolerance: float, seed: int = 0) -
             chosen.append(option)
     found = _measured(second, chosen, fixed, seed)
     found.sort(key=lambda rule: rule.evaluations)
-    excess = (second.cost - second.cost[-1]).mean(axis=1, dtype=np.float64)
-    documents = len(np.unique(second.documents))
-    return Check(recording, tolerance, documents, fixed, excess, found, none_within)
+    total = second.tokens.sum()
+    excess = {k: float(sums.sum() / total) for k, sums in second.fixed.items()}
+    return Check(data, tolerance, len(second.tokens), fixed, excess, found, none_within)
 
 
-def _cheapest(part: Recording, options: list[Option], tolerance: float) -> Option | None:
+def _cheapest(part: Part, options: list[Option], tolerance: float) -> Option | None:
     """The option with the fewest evaluations within the tolerance; None if there is none."""
     best, fewest = None, float(part.depths)
     for option in options:
-        depths = option.depths(part)
-        evaluations = float(depths.mean())
-        if evaluations < fewest and _is_within(part, depths, tolerance):
+        sums = option.sums(part)
+        evaluations = float(sums.evaluations.sum() / part.tokens.sum())
+        if evaluations < fewest and _is_within(sums.excess, part.tokens, tolerance):
             best, fewest = option, evaluations
     return best
 
 
-def _excess(part: Recording, depths: np.ndarray | int) -> np.ndarray:
-    """Cost of each token (m,) at its depth above its cost at full depth."""
-    at = np.broadcast_to(depths, part.cost.shape[1:]) - 1
-    cost = np.take_along_axis(part.cost, at[None], axis=0)[0]
-    return cost.astype(np.float64) - part.cost[-1]
+def _is_within(excess: np.ndarray, tokens: np.ndarray, tolerance: float) -> bool:
+    """Whether exits stay within the tolerance, with a margin for the noise of the documents.
 
-
-def _is_within(part: Recording, depths: np.ndarray | int, tolerance: float) -> bool:
-    """Whether exits stay within the tolerance, with a margin for the noise of the documents."""
-    excess = _excess(part, depths)
+    Args:
+        excess: Sums over the tokens of each document (D,).
+        tokens: Their numbers (D,).
+        tolerance: Of the mean over tokens.
+    """
     if not excess.any():
         return True
-    _, codes = np.unique(part.documents, return_inverse=True)
-    tokens = np.bincount(codes).astype(np.float64)
-    mean = excess.mean()
+    mean = excess.sum() / tokens.sum()
     # standard error of a ratio of sums, over documents
-    residual = np.bincount(codes, excess) - mean * tokens
+    residual = excess - mean * tokens
     number = effective_number(tokens)
     error = np.sqrt((residual @ residual) * number / (number - 1)) / tokens.sum()
     return bool(mean + t_quantile(CONFIDENCE, number - 1) * np.sqrt(2) * error <= tolerance)
 
 
-def _measured(part: Recording, chosen: list[Option], fixed: int, seed: int) -> list[Found]:
+def _measured(part: Part, chosen: list[Option], fixed: float, seed: int) -> list[Found]:
     """The options on the second half, judged together (Holm)."""
-    _, codes = np.unique(part.documents, return_inverse=True)
-    tokens = np.bincount(codes).astype(np.float64)  # (D,)
-    # excess of each fixed count, summed over the tokens of a document (K, D)
-    of_fixed = np.stack([np.bincount(codes, _excess(part, k + 1)) for k in range(part.depths)])
+    tokens = part.tokens
+
+    def means(sums: np.ndarray) -> np.ndarray:
+        """Sums (R, 4) -> excess, gain, evaluations saved (R, 3)."""
+        evaluations, excess, random = (sums[..., i] / sums[..., 3] for i in range(3))
+        return np.stack([excess, random - excess, fixed - evaluations], axis=-1)
+
     rows = []
     for option in chosen:
-        depths = option.depths(part)
-        shares = np.bincount(depths - 1, minlength=part.depths) / len(depths)
-        units = np.stack(
-            [
-                np.bincount(codes, depths),
-                np.bincount(codes, _excess(part, depths)),
-                shares @ of_fixed,  # the mean over all ways to deal these depths to tokens
-                tokens,
-            ],
-            axis=1,
-        )  # (D, 4)
-
-        def means(sums: np.ndarray) -> np.ndarray:
-            """Sums (R, 4) -> excess, gain, evaluations saved (R, 3)."""
-            evaluations, excess, random = (sums[..., i] / sums[..., 3] for i in range(3))
-            return np.stack([excess, random - excess, fixed - evaluations], axis=-1)
-
+        of = option.sums(part)
+        units = np.stack([of.evaluations, of.excess, of.random, tokens], axis=1)  # (D, 4)
         excess, gain, saved = estimates(means, units, tokens, seed)
         row = {
             "option": option,
-            "evaluations": depths.mean(),
+            "evaluations": of.evaluations.sum() / tokens.sum(),
             "excess": excess,
             "saved": saved,
-            "random": units[:, 2].sum() / tokens.sum(),
+            "random": of.random.sum() / tokens.sum(),
         }
         ends = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
         rows.append(row | ends)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from twoscale.base import replacing
 from twoscale.figures import style
 from twoscale.replay.check import IS_WORSE, NOT_SHOWN, SHOWN, Check, Found
+from twoscale.replay.recording import Recording
 from twoscale.report.render import estimated, interval, number, render
 
 _LOOKS: dict[str, style.Look] = {
@@ -23,17 +24,22 @@ _LOOKS: dict[str, style.Look] = {
 _RANDOM: style.Look = {"marker": "x", "markersize": 4, "linestyle": ""}
 
 
-def write(result: Check, folder: Path) -> list[Path]:
-    """Write check.md, check.svg, check.json and exits.parquet into a folder."""
+def write(result: Check, folder: Path) -> None:
+    """Write check.md, check.svg, check.json and, for a recording, exits.parquet into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     style.save(draw(result), folder / "check.svg")
     with replacing(folder / "check.md") as temporary:
         temporary.write_text(page(result), encoding="utf-8")
     with replacing(folder / "check.json") as temporary:
         temporary.write_text(json.dumps(as_dict(result), indent=1) + "\n", encoding="utf-8")
-    with replacing(folder / "exits.parquet") as temporary:
-        pq.write_table(_exits(result), temporary)
-    return [folder / name for name in ("check.md", "check.svg", "check.json", "exits.parquet")]
+    if isinstance(result.data, Recording):
+        with replacing(folder / "exits.parquet") as temporary:
+            pq.write_table(_exits(result.data, result), temporary)
+
+
+def unit(is_loss: bool) -> str:
+    """What an excess is in."""
+    return "nats per token" if is_loss else "of the predicted tokens changed"
 
 
 def text(result: Check) -> str:
@@ -41,11 +47,11 @@ def text(result: Check) -> str:
     lines = [result.sentence(), ""]
     form = "{:<44} {:>10} {:>6} {:>10} {:>13}  {}"
     lines.append(form.format("rule", "loop steps", "saved", "excess", "random exits", "better"))
-    depths = result.recording.depths
-    excess = result.fixed_excess[result.fixed - 1]
+    depths = result.data.depths
+    of_fixed = number(result.fixed_excess[result.fixed])
     saved = f"{1 - result.fixed / depths:.0%}"
-    fixed = f"fixed at {result.fixed} of {depths}"
-    lines.append(form.format(fixed, result.fixed, saved, number(float(excess)), "", ""))
+    fixed = f"fixed at {result.fixed:g} of {depths}"
+    lines.append(form.format(fixed, f"{result.fixed:g}", saved, of_fixed, "", ""))
     for found in result.found:
         condition, steps, saved, excess, _, random, _, _, verdict = _cells(found, depths)
         lines.append(form.format(condition, steps, saved, excess, random, verdict))
@@ -56,21 +62,21 @@ def text(result: Check) -> str:
 
 def page(result: Check) -> str:
     """Markdown of a result."""
-    recording = result.recording
+    data = result.data
     values = {
         "sentence": result.sentence(),
-        "path": recording.path.name,
-        "tokens": len(recording.documents),
-        "documents": len(np.unique(recording.documents)),
+        "path": data.path.name,
+        "tokens": int(data.tokens.sum()),
+        "documents": len(data.tokens),
         "reported": result.documents,
-        "depths": recording.depths,
+        "depths": data.depths,
         "tolerance": f"{result.tolerance:g}",
-        "unit": recording.unit,
-        "fixed": result.fixed,
+        "unit": unit(data.is_loss),
+        "fixed": f"{result.fixed:g}",
         "none_within": result.none_within,
     }
-    rows = [_cells(found, recording.depths) for found in result.found]
-    fixed_rows = [(k, number(float(excess))) for k, excess in enumerate(result.fixed_excess, 1)]
+    rows = [_cells(found, data.depths) for found in result.found]
+    fixed_rows = [(f"{k:g}", number(excess)) for k, excess in result.fixed_excess.items()]
     return render("replay/check.md.j2", **values, rows=rows, fixed_rows=fixed_rows)
 
 
@@ -114,10 +120,10 @@ def as_dict(result: Check) -> dict[str, Any]:
         "sentence": result.sentence(),
         "recommended": None if best is None else best.option.condition,
         "tolerance": result.tolerance,
-        "unit": result.recording.unit,
-        "depths": result.recording.depths,
+        "unit": unit(result.data.is_loss),
+        "depths": result.data.depths,
         "smallest_fixed_count": result.fixed,
-        "fixed_excess": [_finite(float(value)) for value in result.fixed_excess],
+        "fixed_excess": result.fixed_excess,
         "rules": rules,
         "without_threshold_within_tolerance": result.none_within,
     }
@@ -127,9 +133,8 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _exits(result: Check) -> pa.Table:
+def _exits(recording: Recording, result: Check) -> pa.Table:
     """The exits of each rule at its threshold, on all tokens (table "gate_exits")."""
-    recording = result.recording
     count = len(recording.documents)
     parts = [
         pa.table(
@@ -142,6 +147,7 @@ def _exits(result: Check) -> pa.Table:
             }
         )
         for found in result.found
+        if found.option.depths is not None
     ]
     return pa.concat_tables(parts) if parts else pa.table({})
 
@@ -149,12 +155,12 @@ def _exits(result: Check) -> pa.Table:
 @style.look()
 def draw(result: Check) -> Figure:
     """Excess over full depth against loop steps: each rule with its random exits, fixed counts."""
-    recording = result.recording
-    context = style.FigureContext(recording.path.stem, recording.path.name, recording.depths)
+    data = result.data
+    context = style.FigureContext(data.path.stem, data.path.name, data.depths)
     figure = style.new_figure(style.SINGLE * 1.25, 2.9, context)
     axes = figure.subplots()
-    counts = np.arange(1, recording.depths + 1)
-    axes.plot(counts, result.fixed_excess, color=style.BLACK, marker="|", label="fixed loop counts")
+    counts, excess = zip(*result.fixed_excess.items(), strict=True)
+    axes.plot(counts, excess, color=style.BLACK, marker="|", label="fixed loop counts")
     axes.axhline(result.tolerance, color=style.GREY, linestyle=":", label="tolerance")
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     labelled = set()
@@ -180,6 +186,6 @@ def draw(result: Check) -> Figure:
             axes.annotate(found.option.rule, place, (4, -8), textcoords="offset points")
     axes.set_yscale("symlog", linthresh=max(result.tolerance, 1e-4))
     axes.set_xlabel("loop steps per token (mean)")
-    axes.set_ylabel(f"excess over full depth\n({recording.unit})")
+    axes.set_ylabel(f"excess over full depth\n({unit(data.is_loss)})")
     figure.legend(loc="outside upper center", ncols=2)
     return figure

@@ -6,6 +6,7 @@ The loss at a depth is taken not to depend on the depths at which other tokens l
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,18 @@ HOOK_SIGNALS = {
 # Where a trajectory of decoding names no prompts, so many passes in a row count as a document.
 HOOK_PASSES = 64
 
-WORSE_PREDICTION = "changed"  # the cost where the text has no targets
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the tokens of each document (D,) under one rule at one threshold.
+
+    `excess` is the cost above that at full depth, `random` that of random exits with the same
+    depths: the mean over all ways to deal them to tokens.
+    """
+
+    evaluations: np.ndarray
+    excess: np.ndarray
+    random: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -68,9 +80,36 @@ class Recording:
     def depths(self) -> int:
         return len(self.cost)
 
-    @property
-    def unit(self) -> str:
-        return "nats per token" if self.is_loss else "of the predicted tokens changed"
+    @cached_property
+    def codes(self) -> np.ndarray:
+        """Place of each token's document among the D documents (M,)."""
+        return np.unique(self.documents, return_inverse=True)[1]
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Tokens of each document (D,)."""
+        return np.bincount(self.codes).astype(np.float64)
+
+    @cached_property
+    def fixed(self) -> dict[float, np.ndarray]:
+        """Fixed count -> sums (D,) of the excess."""
+        counts = range(1, self.depths + 1)
+        return {k: np.bincount(self.codes, self._excess(np.array(k))) for k in counts}
+
+    def sums(self, depths: np.ndarray) -> Sums:
+        """Where the tokens leave at these depths (M,)."""
+        shares = np.bincount(depths - 1, minlength=self.depths) / len(depths)
+        return Sums(
+            evaluations=np.bincount(self.codes, depths),
+            excess=np.bincount(self.codes, self._excess(depths)),
+            random=shares @ np.stack(list(self.fixed.values())),
+        )
+
+    def _excess(self, depths: np.ndarray) -> np.ndarray:
+        """Cost of each token (M,) at its depth above its cost at full depth."""
+        at = np.broadcast_to(depths - 1, self.documents.shape)
+        cost = np.take_along_axis(self.cost, at[None], axis=0)[0]
+        return cost.astype(np.float64) - self.cost[-1]
 
     def part(self, is_in: np.ndarray) -> "Recording":
         """The tokens where `is_in` (M,) is true."""
@@ -86,15 +125,19 @@ class Recording:
 
     def halves(self, seed: int) -> tuple["Recording", "Recording"]:
         """Two parts with half of the documents each, drawn at random."""
-        names = np.unique(self.documents)
-        if len(names) < 4:
-            raise InputError(
-                f"{self.path}: found {len(names)} documents, expected at least 4: thresholds are"
-                " chosen on half of the documents and tried on the others."
-            )
-        first = np.random.default_rng(seed).permutation(names)[: len(names) // 2]
-        is_first = np.isin(self.documents, first)
+        is_first = np.isin(self.documents, first_half(self.path, self.documents, seed))
         return self.part(is_first), self.part(~is_first)
+
+
+def first_half(path: Path, documents: np.ndarray, seed: int) -> np.ndarray:
+    """Half of the documents, drawn at random."""
+    names = np.unique(documents)
+    if len(names) < 4:
+        raise InputError(
+            f"{path}: found {len(names)} documents, expected at least 4: thresholds are chosen on"
+            " half of the documents and tried on the others."
+        )
+    return np.random.default_rng(seed).permutation(names)[: len(names) // 2]
 
 
 def read_recording(path: Path) -> Recording:

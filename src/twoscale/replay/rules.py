@@ -9,12 +9,14 @@ has its signal; any other column is a signal, too, for which both directions are
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from twoscale.base import InputError, did_you_mean
-from twoscale.replay.recording import Exits, Recording
+from twoscale.replay.recording import Exits, Recording, Sums
 
+Depths = Callable[[Recording], np.ndarray]  # of the tokens (m,) of a part of a recording
 BELOW, ABOVE = "<", "≥"
 # In which direction from its threshold a signal lets a token leave.
 DIRECTIONS = {
@@ -52,13 +54,21 @@ class Option:
         rule: Name of the rule.
         condition: When a token leaves, such as "entropy < 0.31".
         threshold: The threshold; NaN for a pair.
-        depths: The depths (m,) at which the tokens of a recording, or of a part, leave.
+        sums: What it costs on the documents of a part of the data.
+        depths: The depths (m,) at which the tokens of a recording leave; None where only sums
+            over documents are known.
     """
 
     rule: str
     condition: str
     threshold: float
-    depths: Callable[[Recording], np.ndarray]
+    sums: Callable[[Any], Sums]
+    depths: Callable[[Recording], np.ndarray] | None = None
+
+
+def _of_depths(rule: str, condition: str, threshold: float, depths: Depths) -> Option:
+    """An option that is known by the depths of all tokens."""
+    return Option(rule, condition, threshold, lambda part: part.sums(depths(part)), depths)
 
 
 def with_contraction(signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -129,7 +139,7 @@ def options_of_exits(exits: Exits) -> list[list[Option]]:
         def chosen(part: Recording, depths: np.ndarray = depths) -> np.ndarray:
             return depths if part.places is None else depths[part.places]
 
-        option = Option(criterion, f"{criterion} at {threshold:.3g}", threshold, chosen)
+        option = _of_depths(criterion, f"{criterion} at {threshold:.3g}", threshold, chosen)
         by_rule.setdefault(criterion, []).append(option)
     return list(by_rule.values())
 
@@ -149,7 +159,7 @@ def _option(conditions: list[tuple[str, str, float]]) -> Option:
         return exit_depths(holds, patience)
 
     hits = f", {patience} times in a row" if patience > 1 else ""
-    return Option(" and ".join(names), " and ".join(texts) + hits, threshold, depths)
+    return _of_depths(" and ".join(names), " and ".join(texts) + hits, threshold, depths)
 
 
 def exit_depths(holds: np.ndarray, patience: int = 1) -> np.ndarray:
