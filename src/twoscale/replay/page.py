@@ -21,6 +21,11 @@ _LOOKS: dict[str, style.Look] = {
     NOT_SHOWN: {"color": style.OTHERS, "marker": "o"},
     IS_WORSE: {"color": style.ORANGE, "marker": "s"},
 }
+_LABELS = {
+    SHOWN: "rule, better than random exits",
+    NOT_SHOWN: "rule, no difference shown",
+    IS_WORSE: "rule, worse than random exits",
+}
 _RANDOM: style.Look = {"marker": "x", "markersize": 4, "linestyle": ""}
 
 
@@ -157,33 +162,26 @@ def draw(result: Check) -> Figure:
     """Excess over full depth against loop steps: each rule with its random exits, fixed counts."""
     data = result.data
     context = style.FigureContext(data.path.stem, data.path.name, data.depths)
-    figure = style.new_figure(style.SINGLE * 1.25, 2.9, context)
+    figure = style.new_figure(style.SINGLE * 1.4, 2.9, context)
     axes = figure.subplots()
     counts, excess = zip(*result.fixed_excess.items(), strict=True)
     axes.plot(counts, excess, color=style.BLACK, marker="|", label="fixed loop counts")
     axes.axhline(result.tolerance, color=style.GREY, linestyle=":", label="tolerance")
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-    labelled = set()
     for found in result.found:
         look = _LOOKS[found.verdict]
         at = found.evaluations
         # the rule, and the random exits of the same cost above or below it
         axes.plot([at, at], [found.excess.value, found.random], color=look["color"], linewidth=0.8)
-        label = f"rule, better than random exits: {found.verdict}"
-        axes.plot(
-            at,
-            found.excess.value,
-            linestyle="",
-            label=None if label in labelled else label,
-            **look,
-        )
-        labelled.add(label)
+        axes.plot(at, found.excess.value, linestyle="", **look)
         axes.plot(at, found.random, color=look["color"], **_RANDOM)
+    for verdict in dict.fromkeys(found.verdict for found in result.found):
+        axes.plot([], [], linestyle="", label=_LABELS[verdict], **_LOOKS[verdict])
     axes.plot([], [], color=style.GREY, label="random exits of the same cost", **_RANDOM)
-    for found in result.found:
-        if found.verdict == SHOWN:
-            place = (found.evaluations, found.excess.value)
-            axes.annotate(found.option.rule, place, (4, -8), textcoords="offset points")
+    if result.best is not None:
+        place = (result.best.evaluations, result.best.excess.value)
+        axes.annotate(result.best.option.rule, place, (5, 4), textcoords="offset points")
+    axes.margins(y=0.12)
     axes.set_yscale("symlog", linthresh=max(result.tolerance, 1e-4))
     axes.set_xlabel("loop steps per token (mean)")
     axes.set_ylabel(f"excess over full depth\n({unit(data.is_loss)})")
