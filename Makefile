@@ -8,7 +8,7 @@
 #                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny
 # make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=ten-minutes
 # make bench       the benchmarks, at most 25 minutes, into docs/benchmarks.md; NANOGPT=PATH/model.py: also against nanoGPT
-# make test        the tests
+# make test        the tests; those that changes since a revision can touch: make test SINCE=main
 # make test-runs   tests of whole runs: copies and reruns, kills, published models, recipes of docs/extending.md
 # make test-slurm  the workflow on a SLURM of two nodes, which is installed if it is missing
 # make test-tools  tests with further packages, which it installs: make test-tools, or one: make test-tools SUITE=recorder
@@ -59,10 +59,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 PYTEST = env $(addprefix -u ,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES)))) $(BIN)/python -m pytest
 
 test: env
-	$(PYTEST) -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal $(addprefix --since=,$(SINCE))
 
 test-runs: env
-	$(PYTEST) -n 2 --dist worksteal -m 'runs and not long'
+	$(PYTEST) -n 2 --dist worksteal -m 'runs and not long' $(addprefix --since=,$(SINCE))
 
 test-long: env
 	$(PYTEST) -m long

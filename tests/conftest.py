@@ -67,15 +67,28 @@ warnings.resetwarnings()  # PYTHONWARNINGS; pytest sets filters of its own for e
 
 import hypothesis  # noqa: E402 - after the variables are gone
 
+from tests import selection  # noqa: E402
+
 # no limits of time on a busy machine, the same examples in every run, no folder of earlier failures
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("tests")
 
 
-def pytest_collection_modifyitems(items) -> None:
-    """Run the tests of the workflow first: they take longest, and none should be left to one worker
-    at the end.
+def pytest_addoption(parser) -> None:
+    parser.addoption("--since", metavar="REVISION", help="only tests that changes since it touch")
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    """Leave out tests that no change can touch, and run those of the workflow first.
+
+    These take longest, and none should be left to one worker at the end.
     """
+    if revision := config.getoption("since"):
+        changed = selection.changed_since(revision)
+        files = {item.path for item in items}
+        touched = {path for path in files if selection.is_touched(path, changed)}
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in touched])
+        items[:] = [item for item in items if item.path in touched]
     items.sort(
         key=lambda item: "workflow" not in item.path.parts and item.path.name != "test_rules.py"
     )

@@ -176,7 +176,9 @@ def draw(name, folder) -> Figure:
         case "fig5":
             return fig5.draw(loop_metrics(), **RUN)
         case _:
-            return getattr(import_module(f"tests.studies.{CATALOGUE[name].room}.samples"), name)()
+            return getattr(
+                import_module(f"tests.studies.{CATALOGUE[name].study_folder}.samples"), name
+            )()
 
 
 def legend_texts(figure):

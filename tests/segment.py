@@ -189,7 +189,7 @@ class Run:
         paths = SegmentPaths([self.checkpoint(0)], *outputs)
         state = load_state(config, segment, paths)
         Trainer(config, TrainingData.open(shard, config)).iterate(state)
-        save_partial(paths.partial, state, segment.unfinished(paths.start[0]).identity)
+        save_partial(paths.partial, state, segment.partial_identity(paths.start[0]))
 
     def train(self, start: int, until: int, **runtime: Any) -> subprocess.CompletedProcess:
         """Run the segment in processes of one thread each."""

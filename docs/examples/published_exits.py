@@ -19,9 +19,9 @@ from shortest_path import write_exits
 from torch import Tensor
 
 from twoscale.config.sections import DENSE_GRIDS
-from twoscale.exits.contract import GivenStates
+from twoscale.exits.contract import exit_steps
 from twoscale.exits.criteria import CRITERIA, ExitCriterion
-from twoscale.exits.references import Pass
+from twoscale.exits.oracle import Pass
 from twoscale.model.interface import CausalAttention, LoopedModel
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
@@ -52,10 +52,8 @@ def decided(criterion: ExitCriterion, states: Tensor, logits: dict[int, Tensor])
     """Evaluations of each token, (N,), for states (K + 1, N, C) and the logits of each by its
     address.
     """
-    given = GivenStates(criterion, states[0], lambda x: logits[x.data_ptr()])
-    for x in states[1:]:
-        given.update(x)
-    return given.exits()[1]
+    steps, _ = exit_steps(states, criterion, lambda x: logits[x.data_ptr()])
+    return steps
 
 
 @torch.inference_mode()

@@ -34,7 +34,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from twoscale.exits.contract import GivenStates
+from twoscale.exits.contract import exit_steps
 from twoscale.exits.criteria import CRITERIA, Acceleration, ExitCriterion
 from twoscale.recorder.recorder import Recorder
 from twoscale.studies.arena.__main__ import Exits, Losses, write_arena
@@ -209,10 +209,8 @@ def chosen_exits(model: Solver, states: Tensor) -> Exits:
     exits = {}
     for point, (criterion, sees_directions) in criteria().items():
         rows = raw / raw.norm(dim=-1, keepdim=True) if sees_directions else raw
-        given = GivenStates(criterion, rows[0], model.readout)
-        for x in rows[1:]:
-            given.update(x)
-        evaluations = given.exits()[1].view(states.shape[1:3])
+        steps, _ = exit_steps(rows, criterion, model.readout)
+        evaluations = steps.view(states.shape[1:3])
         if evaluations.min() < evaluations.max():
             exits[point] = evaluations
     return exits

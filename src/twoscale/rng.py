@@ -10,16 +10,16 @@ without them.
 """
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
+
+from twoscale.base import canonical_json
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 def _digest(parts: tuple) -> bytes:
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(canonical_json(parts).encode()).digest()
 
 
 def stream(*parts: int | float | str) -> "np.random.Generator":
@@ -37,8 +37,7 @@ def integer_key(*parts: int | float | str) -> int:
 def truncated_normal(
     key_parts: tuple, shape: tuple[int, ...], std: float, bound: float = 3.0
 ) -> "np.ndarray":
-    """Samples of N(0, std^2) truncated at +-bound * std, from the stream `key_parts`: float64, of
-    shape `shape`.
+    """Samples of N(0, std^2) truncated at +-bound * std, from the stream `key_parts`: float64.
 
     `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); at
     bound 3 the samples deviate by 0.9866 std. Samples are the inverse distribution function of one
@@ -47,8 +46,7 @@ def truncated_normal(
     import torch
 
     uniforms = torch.from_numpy(stream(*key_parts).random(shape))
-    lowest, highest = torch.special.ndtr(
-        torch.tensor([-bound, bound], dtype=torch.float64)
-    ).tolist()
-    normals = torch.special.ndtri(lowest + (highest - lowest) * uniforms)
+    ends = torch.tensor([-bound, bound], dtype=torch.float64)
+    lowest, highest = torch.special.ndtr(ends).tolist()  # Phi(-bound), Phi(bound)
+    normals = torch.special.ndtri(lowest + (highest - lowest) * uniforms)  # Phi^-1
     return normals.clamp_(-bound, bound).mul_(std).numpy()

@@ -16,7 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twoscale.base import InputError, did_you_mean, first_line, replacing, study_parts
+from twoscale.base import (
+    InputError,
+    did_you_mean,
+    first_line,
+    mismatch,
+    replacing,
+    study_parts,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +98,8 @@ STATISTICS = {
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
 # Columns with a finite number in every row. All states have a norm, too.
-FINITE = ("ce", "loss", "pc1", "pc2")
+_FINITE = ("ce", "loss", "pc1", "pc2")
+_NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
 
 # The tables that claims are judged on, by the attribute of `twoscale.claims.evidence.Evidence`.
 CLAIM_TABLES = {
@@ -178,6 +186,12 @@ CORE: dict[str, dict[str, Column]] = {
     "drift_sequences": table(
         "run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS
     ),
+    # Path types of each (checkpoint, group), and statistics of the measures per trajectory.
+    "path_types": table(
+        "run iteration group path_type period tokens",
+        share=("float64", "share of the tokens at this iteration and in this group"),
+    ),
+    "path_metrics": table("run iteration group measure", **STATISTICS),
     # The regime of each loop (`twoscale.claims.regime`): exponents of k, with 95 % intervals over
     # documents.
     "regime": table(
@@ -240,6 +254,31 @@ CORE: dict[str, dict[str, Column]] = {
     "scaling_quality": table(
         "iteration loops sequence document tokens ce ppl",
         loops=("int32", "loop count of every group"),
+    ),
+    # The same as means, one row per (checkpoint, fixed loop count), with 95 % intervals over
+    # documents.
+    "scaling": table(
+        "run iteration loops tokens ce ce_low ce_high ppl ppl_low ppl_high excess excess_low"
+        " excess_high",
+        loops=("int32",),
+        excess=("float64", "ce minus ce at the largest loop count, on the same sequences"),
+        ce_low=("float64", "lower end of the 95 % interval of ce"),
+        ce_high=("float64", "upper end of the 95 % interval of ce"),
+        ppl_low=("float64", "lower end of the 95 % interval of ppl"),
+        ppl_high=("float64", "upper end of the 95 % interval of ppl"),
+        excess_low=("float64", "lower end of the 95 % interval of excess"),
+        excess_high=("float64", "upper end of the 95 % interval of excess"),
+    ),
+    # One row per (checkpoint, loop count, sequence): means over the tokens of the sequence.
+    "depth_quality": table(
+        "iteration loops sequence document tokens ce",
+        loops=("int32", "loop count of every group"),
+        entropy=("float64", "entropy of the prediction in nats per token"),
+        flips=(
+            "float64",
+            "share of tokens whose prediction differs from the one at the next smaller loop count",
+        ),
+        agreement=("float64", "share of tokens whose prediction is that at the trained loop count"),
     ),
     # Exits of a recorded run, on frozen trajectories: one row per (criterion, threshold, sequence).
     "recorded_exits": table(
@@ -326,9 +365,7 @@ def declared() -> dict[str, dict[str, Column]]:
 
 
 def columns(table: str) -> dict[str, str]:
-    """Declared column names and dtypes of `table`, without the measures of the tables in
-    `MEASURED`.
-    """
+    """Declared column names and dtypes of `table`, without measures (`MEASURED`)."""
     return {name: column.dtype for name, column in declared()[table].items()}
 
 
@@ -351,8 +388,7 @@ def writing(
 
     `units` are the measures of a table in `MEASURED` in the order of their columns: name -> unit,
     which is in the metadata of the parquet field unless it is empty. `metadata` is added to that of
-    the file. Raises ValueError if a batch has other columns, or measures are missing or not
-    possible for the table.
+    the file. Raises ValueError if a batch has other columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -365,9 +401,8 @@ def writing(
 
         def append(batch: Mapping[str, Iterable]) -> None:
             if set(batch) != set(schema.names):
-                raise ValueError(
-                    f"table {table}: columns {sorted(batch)} given, {sorted(schema.names)} expected"
-                )
+                expected = f"{sorted(schema.names)} expected"
+                raise ValueError(f"table {table}: columns {sorted(batch)} given, {expected}")
             arrays = [
                 pa.array(batch[field.name], type=field.type, from_pandas=True) for field in schema
             ]
@@ -383,16 +418,17 @@ def write(table: str, frame: pd.DataFrame, path: str | Path) -> None:
     units. Raises InputError as `check_finite` does.
     """
     check_finite(table, frame, path)
-    measures = (
-        [name for name in frame.columns if name not in columns(table)] if table in MEASURED else ()
-    )
-    with writing(table, path, dict.fromkeys(measures, "")) as append:
-        append({name: frame[name] for name in frame.columns})
+    units = {}
+    if table in MEASURED:
+        units = {name: "" for name in frame.columns if name not in columns(table)}
+    with writing(table, path, units) as append:
+        append(dict(frame.items()))
 
 
 def read(table: str, path: str | Path) -> pd.DataFrame:
-    """Read `path`; raise InputError unless it has the columns of `table`, and as `check_finite`
-    does.
+    """Read `path`.
+
+    Raises InputError unless it has the columns of `table`, and as `check_finite` does.
     """
     import pandas as pd
 
@@ -403,44 +439,36 @@ def read(table: str, path: str | Path) -> pd.DataFrame:
 
 
 def check_finite(table: str, frame: pd.DataFrame, path: str | Path) -> None:
-    """Raise InputError for the first row with a number in `FINITE`, or a norm of states, that is
+    """Raise InputError for the first row with a number in `_FINITE`, or a norm of states, that is
     not finite.
     """
-    import numpy as np
-
-    known = [name for name in FINITE if name in frame and frame[name].dtype.kind in "fiu"]
-    wrong = {
-        name: ~np.isfinite(frame[name].to_numpy(np.float64, na_value=np.nan)) for name in known
-    }
+    known = [name for name in _FINITE if name in frame]
+    wrong = frame[known].isin(_NOT_FINITE)
     if {"measure", "nulls"} <= set(frame.columns):
-        of_states = frame["measure"] == "state_norm"
-        wrong["mean"] = (
-            of_states & (frame["mean"].isin([np.inf, np.nan]) | (frame["nulls"] > 0))
-        ).to_numpy()
-    for name, rows in wrong.items():
-        if rows.any():
-            (row,) = frame[rows][:1].to_dict("records")
-            keys = [
-                key for key, dtype in columns(table).items() if dtype != "float64" and key in row
-            ]
-            found = ", ".join(f"{key} {row[key]}" for key in [*keys, name])
-            raise InputError(f"{path}: found {found}, expected finite numbers.")
+        is_norm = frame["measure"] == "state_norm"
+        wrong["mean"] = is_norm & (frame["mean"].isin(_NOT_FINITE) | (frame["nulls"] > 0))
+    for name in wrong:
+        for row in frame[wrong[name]][:1].to_dict("records"):
+            keys = [key for key, dtype in columns(table).items() if dtype != "float64"]
+            found = [f"{key} {row[key]}" for key in (*keys, name) if key in row]
+            raise mismatch(path, ", ".join(found), "finite numbers")
 
 
 def metadata(path: str | Path) -> dict[str, str]:
-    """Keys and values of the metadata of a file. Raises OSError or ValueError for one that cannot
-    be read.
+    """Keys and values of the metadata of a file.
+
+    Raises OSError or ValueError for one that cannot be read.
     """
     import pyarrow.parquet as pq
 
-    return {
-        key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()
-    }
+    found = pq.read_schema(path).metadata or {}
+    return {key.decode(): value.decode() for key, value in found.items()}
 
 
 def batches(table: str, path: str | Path, rows: int = 256) -> Iterator[tuple[list, ...]]:
-    """The columns of `path`, so many rows at a time and in constant memory; raise InputError as
-    `open_file` does.
+    """The columns of `path`, so many rows at a time and in constant memory.
+
+    Raises InputError as `open_file` does.
     """
     # pre-buffering would fetch a whole file and keep it in memory
     with open_file(table, path, pre_buffer=False, buffer_size=2**20) as file, _reading(path):
@@ -455,11 +483,10 @@ def open_file(table: str, path: str | Path, **options: Any) -> pq.ParquetFile:
     """
     import pyarrow.parquet as pq
 
-    if table not in (known := declared()):
-        raise InputError(
-            f"table: found {table!r}, expected one of"
-            f" {', '.join(known)}{did_you_mean(table, known)}."
-        )
+    known = declared()
+    if table not in known:
+        expected = f"one of {', '.join(known)}{did_you_mean(table, known)}"
+        raise mismatch("table", repr(table), expected)
     with _reading(path):
         file = pq.ParquetFile(path, **options)
     _check_columns(table, file.schema_arrow, path)
@@ -471,49 +498,34 @@ def _reading(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read as a parquet table ({first_line(error)})."
-        ) from error
+        found = first_line(error)
+        raise InputError(f"{path}: cannot be read as a parquet table ({found}).") from error
 
 
 def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
     declared = list(columns(table))
-    found = [
-        name for name in schema.names if not name.startswith("__index_level_")
-    ]  # of pandas, which reads it back
-    further = found[len(declared) :]
-    # a table in MEASURED has the declared columns and at least one measure, any other table nothing
-    # else
-    if found[: len(declared)] != declared or bool(further) != (table in MEASURED):
-        expected = (
-            f"those of the table '{table}':"
-            f" {', '.join(declared)}{', and measures' * (table in MEASURED)}"
-        )
-        raise InputError(
-            f"{path}: found the columns {', '.join(schema.names)}; expected {expected}."
-        )
-    for name in further:
-        if (found_type := schema.field(name).type) != _arrow_type(MEASURE_TYPE):
-            raise InputError(
-                f"{path}: found the measure '{name}' with type {found_type}, expected"
-                f" {MEASURE_TYPE}."
-            )
+    # pandas writes its index too, and reads it back
+    found = [name for name in schema.names if not name.startswith("__index_level_")]
+    measures = found[len(declared) :]
+    if found != declared + measures or bool(measures) != (table in MEASURED):
+        expected = f"those of the table '{table}': {', '.join(declared)}"
+        if table in MEASURED:
+            expected += ", and measures"
+        raise mismatch(path, f"the columns {', '.join(schema.names)}", expected)
+    for name in measures:
+        dtype = schema.field(name).type
+        if dtype != _arrow_type(MEASURE_TYPE):
+            raise mismatch(path, f"the measure '{name}' with type {dtype}", MEASURE_TYPE)
 
 
 def _schema(table: str, units: Mapping[str, str]) -> pa.Schema:
     import pyarrow as pa
 
-    if bool(units) != (table in MEASURED):
-        raise ValueError(
-            f"table {table}: measures {list(units)} given, {'none' if units else 'at least one'}"
-            f" expected"
-        )
+    assert bool(units) == (table in MEASURED), f"table {table}: measures {list(units)} given"
     fields = [pa.field(name, _arrow_type(dtype)) for name, dtype in columns(table).items()]
-    measure = _arrow_type(MEASURE_TYPE)
-    fields += [
-        pa.field(name, measure, metadata={"unit": unit} if unit else None)
-        for name, unit in units.items()
-    ]
+    for name, unit in units.items():
+        metadata = {"unit": unit} if unit else None
+        fields.append(pa.field(name, _arrow_type(MEASURE_TYPE), metadata=metadata))
     return pa.schema(fields)
 
 

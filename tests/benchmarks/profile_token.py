@@ -62,7 +62,7 @@ def of_training(run: Config) -> list[str]:
     def iterate() -> None:
         for _ in range(ITERATIONS):
             trainer.iterate(state)
-        trainer.complete(state)
+        trainer.log_last_iteration(state)
 
     way = "compiled" if run.train.compiles(run.compute.device) else "eager"
     title = f"one training iteration, {way}, {run.train.batch_size} sequences"

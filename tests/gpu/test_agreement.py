@@ -20,7 +20,7 @@ from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.training.state import Segment, TrainingState, load_partial, restore
+from twoscale.training.state import TrainingState, load_partial, restore
 from twoscale.training.trainer import Trainer, run_segment
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(60)]
@@ -90,7 +90,7 @@ def test_a_killed_segment_goes_on_where_it_was_saved(device, tmp_path):
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    state = restore(config, *load_partial(partial, 0, Segment(UNTIL, IDENTITY), config))
+    state = restore(config, *load_partial(partial, 0, UNTIL, IDENTITY, config))
     assert state.iteration == KILLED
     run_segment(Trainer(config, DATA), state, UNTIL, partial, IDENTITY)
     continued = torch.tensor([[row["loss"], row["gradient_norm"]] for row in state.log])

@@ -22,7 +22,7 @@ SCRIPT = """
 import twoscale
 run = twoscale.open_run("results/demo", iteration=400)
 states = run.trace("text", loops=12)
-logits = run.model("text", loops=[12, 12, 12])
+logits = run.logits("text", loops=[12, 12, 12])
 criterion = twoscale.make_criterion("acceleration", threshold=0.01)
 exits = twoscale.evaluate(run, "text", criterion)
 metrics = twoscale.read_table(run, "loop_metrics")

@@ -11,8 +11,8 @@ from twoscale.figures.catalogue import figures
 
 DRAWINGS = {}
 for figure in figures():
-    if figure.room:
-        samples = import_module(f"tests.studies.{figure.room}.samples")
+    if figure.study_folder:
+        samples = import_module(f"tests.studies.{figure.study_folder}.samples")
         DRAWINGS |= {figure.name: getattr(samples, figure.name)} | getattr(samples, "FURTHER", {})
 GOLDEN = Drawings("figures_of_studies.json")
 

@@ -162,12 +162,6 @@ def test_a_file_without_rows_does_not_hide_those_after_it(tmp_path):
 
 
 REFUSED = [  # table, the rows of its files, what the sentence names
-    ("trajectories", [trajectory_rows(10), trajectory_rows(10)], ("1.parquet", "iteration 10")),
-    (
-        "trajectories",
-        [pd.concat([trajectory_rows(10), trajectory_rows(20)])],
-        ("0.parquet", "[10, 20]"),
-    ),
     *(
         (
             "training",
@@ -190,9 +184,7 @@ def test_files_that_do_not_fit_together_are_refused_in_one_sentence(table, frame
         write(table, frame, tmp_path / f"{number}.parquet") for number, frame in enumerate(frames)
     ]
     with pytest.raises(InputError) as error:
-        aggregate.joined(table, paths) if table in TRAINING else aggregate.summarise(
-            "loop_metrics", paths, "demo"
-        )
+        aggregate.joined(table, paths)
     assert "\n" not in str(error.value)
     assert all(part in str(error.value) for part in parts)
 

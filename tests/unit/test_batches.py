@@ -71,7 +71,7 @@ def test_the_next_batch_is_read_once_while_the_current_one_is_computed():
     recorder = Recorder()
     prefetched = Prefetched(recorder)
     assert [prefetched[iteration] for iteration in (3, 4, 5, 9, 10)] == [3, 4, 5, 9, 10]
-    prefetched._next[1].result()
+    prefetched._reader.shutdown()
     assert recorder.read == [3, 4, 5, 6, 9, 10, 11]
 
 

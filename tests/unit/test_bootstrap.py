@@ -62,10 +62,10 @@ def test_totals_are_the_sums_of_the_samples_that_replicates_draws():
 
 def test_chunks_give_the_replicates_of_one_chunk(monkeypatch):
     units = RNG.normal(size=(7, 3))
-    whole = bootstrap.replicates(mean, units, seed=1, repeats=50)
+    whole = bootstrap.replicates(mean, units, seed=1)
     monkeypatch.setattr(bootstrap, "_MAX_VALUES", 50)
-    np.testing.assert_array_equal(bootstrap.replicates(mean, units, seed=1, repeats=50), whole)
-    assert whole.shape == (50, 3)
+    np.testing.assert_array_equal(bootstrap.replicates(mean, units, seed=1), whole)
+    assert whole.shape == (1000, 3)
 
 
 def test_a_replicate_that_is_undefined_leaves_no_interval():
@@ -86,8 +86,8 @@ def test_percentiles_are_widened_by_the_t_quantile_and_the_missing_degree_of_fre
 
 def test_the_samples_are_those_of_the_stream_of_the_seed():
     """Whoever changes the stream changes all intervals."""
-    drawn = bootstrap.replicates(lambda sample: sample, np.arange(6), seed=4, repeats=20)
-    np.testing.assert_array_equal(drawn, rng.stream(4, "bootstrap").integers(6, size=(20, 6)))
+    drawn = bootstrap.replicates(lambda sample: sample, np.arange(6), seed=4)
+    np.testing.assert_array_equal(drawn, rng.stream(4, "bootstrap").integers(6, size=(1000, 6)))
 
 
 def test_an_interval_has_two_sides_of_their_own():

@@ -106,34 +106,28 @@ CALL = "call.py twoscale.dynamics.aggregate.metrics"
 DRAW = "draw.py twoscale.figures.fig2.draw"
 
 
-def unknown(script, option, nearest=""):
-    meant = f" (did you mean --{nearest}?)" if nearest else ""
-    return (
-        f"error: command line of {script}: found --{option}, expected an option that --help"
-        f" lists{meant}."
-    )
-
-
-NO_FUNCTION = "expected the dotted path of a function."
+FILES_OF_METRICS = (
+    "--trajectories a --token-drift a --loop-metrics a --drift a --loop-sequences a"
+    " --drift-sequences a"
+)
 WRONG_USES = {
-    "call.py": f"error: first argument: found '', {NO_FUNCTION}",
-    "call.py docs/fig1.png": f"error: first argument: found 'docs/fig1.png', {NO_FUNCTION}",
-    "draw.py twoscale.figures.fig2.drow": f"error: first argument: found"
-    f" 'twoscale.figures.fig2.drow', {NO_FUNCTION}",
-    "measure.py twoscale.gone.run": f"error: first argument: found 'twoscale.gone.run',"
-    f" {NO_FUNCTION}",
+    "call.py": "error: first argument: found '' (Empty module name)",
+    "call.py docs/fig1.png": "error: first argument: found 'docs/fig1.png' (No module named",
+    "draw.py twoscale.figures.fig2.drow": "(module 'twoscale.figures.fig2' has no attribute",
+    "measure.py twoscale.gone.run": (
+        "found 'twoscale.gone.run' (No module named 'twoscale.gone'), expected the dotted path"
+    ),
+    f"{CALL} --job gone.json": "error: job file gone.json: cannot be read (",
+    f"{CALL} --job README.md": "error: job file README.md: cannot be read (",
     "call.py twoscale.base.sha256": (
         "error: first argument: found 'twoscale.base.sha256', expected a function with the"
         " decorator job_files."
     ),
-    f"{MEASURE} --config {{}} --check-point a": unknown("measure.py", "check-point", "checkpoint"),
-    f"{MEASURE} --config {{}} --page a": unknown("measure.py", "page"),
-    f"{CALL} --config {{}} --drift a --loop-metrix=a": unknown(
-        "call.py", "loop-metrix", "loop-metrics"
-    ),
-    f"{DRAW} --drifts a": unknown("draw.py", "drifts", "drift"),
-    "train_segment.py --optimiser a": unknown("train_segment.py", "optimiser", "optimizer"),
-    "plan.py --pre-set tiny": unknown("plan.py", "pre-set", "preset"),
+    f"{MEASURE} --config {{}} --check-point a": "unrecognized arguments: --check-point a",
+    f"{MEASURE} --config {{}} --check a": "unrecognized arguments: --check a",
+    f"{CALL} --config {{}} {FILES_OF_METRICS} --loop-metrix=a": "unrecognized arguments: --loop-m",
+    f"{DRAW} --config {{}} --drift a": "required: --figure, --picture",
+    "plan.py --pre-set tiny": "unrecognized arguments: --pre-set tiny",
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
     "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments"
     " --evidence": ("error: docs"),
@@ -183,7 +177,7 @@ def test_help_lists_the_files_of_the_job(script, options, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
     listed = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE)
-    assert {*listed} == options | {"config", "result-cache"}
+    assert {*listed} == options | {"config", "job", "result-cache"}
 
 
 @pytest.mark.parametrize("preset", ["tiny", "demo", "huginn-0125"])
@@ -236,9 +230,10 @@ def cached_job(tmp_path, monkeypatch, capsys):
             "outputs": [str(output)],
         }
         job |= {"temporary": [], "later": [], "device": device}
+        job_file = tmp_path / "job.json"
+        job_file.write_text(canonical_json({"config": {}, "result-cache": job}))
         options = {
-            "--config": "{}",
-            "--result-cache": canonical_json(job),
+            "--job": job_file,
             "--output": output,
             "--threads": threads,
         }

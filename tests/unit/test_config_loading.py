@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 import sys
 from types import ModuleType
 
@@ -29,11 +28,14 @@ def test_merge_goes_into_mappings_and_replaces_every_other_value():
     assert (base, overlay) == before
 
 
-def test_merge_removes_an_exit_criterion_set_to_null_and_keeps_the_others():
-    base = {"exits": {"criteria": {"kl": {"thresholds": [1.0]}, "fixed": {"thresholds": [30]}}}}
-    overlay = {"exits": {"criteria": {"kl": None, "step_norm": {"thresholds": [0.1]}}}}
-    criteria = config.merge(base, overlay)["exits"]["criteria"]
-    assert criteria == {"fixed": {"thresholds": [30]}, "step_norm": {"thresholds": [0.1]}}
+def test_an_exit_criterion_set_to_null_is_removed_and_a_later_layer_may_add_it_again():
+    user = {"exits": {"criteria": {"kl": None, "step_norm": {"thresholds": [0.1]}}}}
+    again = {"exits": {"criteria": {"kl": {"thresholds": [1.0]}}}}
+    runs = config.runs({"preset": "tiny"} | user | {"runs": {"again": again}})
+    names = ["fixed", "step_norm", "kl", "acceleration"]
+    assert list(runs["again"].exits.criteria) == names
+    assert list(runs["tiny"].exits.criteria) == [name for name in names if name != "kl"]
+    assert runs["tiny"].exits.criteria["step_norm"].thresholds == (0.1,)
 
 
 def test_the_user_wins_over_the_preset_and_the_preset_over_the_paper():
@@ -95,10 +97,10 @@ WRONG = [
         "data.path: found mine.txt, expected nothing, because data.source is 'pyth",
     ),
     ({"seeds": [5, 5]}, "seeds: found [5, 5], expected distinct values"),
-    ({"model": {"groups": [4, 5, 7]}}, "model.groups: found 4 at index 0, expected a valid list"),
+    ({"model": {"groups": [4, 5, 7]}}, "model.groups.0: found 4, expected a valid list"),
     (
         {"scaling": {"loops": []}},
-        "scaling.loops: found [], expected another value: a list should have at least 1 item",
+        "scaling.loops: found [], expected a list with at least 1 item",
     ),
     ({"exits": {"criteria": {"kl": 1}}}, "exits.criteria.kl: found 1, expected a section of keys"),
     (
@@ -109,18 +111,15 @@ WRONG = [
     ({"preset": None}, "preset: found nothing (null), expected a name"),
     ({"run": "a b"}, "run: found 'a b'"),
     ({"run": ["a"]}, "run: found ['a'], expected a name"),
-    ({"run": "None"}, "run: found 'None', expected at most 100 letters"),
+    ({"run": "None"}, "run: found 'None', a reserved name, expected another name"),
     ({"run": "a" * 101}, "run: found 'aaa"),
     ({"seed": 2**63}, "seed: found 9223372036854775808, expected less than 9223372036854775808"),
     (
         {"exits": {"criteria": {}}},
         "exits.criteria: found {}, expected criteria to add or to change; null removes one",
     ),
-    ({"run": "models"}, "run: found 'models', a reserved folder of results/, expected another"),
-    *(
-        ({"run": name}, f"run: found {name!r}, a reserved folder of results/")
-        for name in WITH_OVERRIDES
-    ),
+    ({"run": "models"}, "run: found 'models', a reserved name, expected another"),
+    *(({"run": name}, f"run: found {name!r}, a reserved name") for name in WITH_OVERRIDES),
     ({"runs": {"tiny": {}}}, "runs: found 'tiny', the name of the selected run"),
     (
         {"seeds": [5], "runs": {"tiny-seed5": {}}},
@@ -207,7 +206,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest_one(user, suggestion):
         ("seed: " + "9" * 10_000, ": cannot be read as YAML (Exceeds the limit"),
         ("seed: " + "[" * 3000, ": cannot be read as YAML (maximum recursion depth exceeded"),
         ("- preset\n", ": found ['preset'], expected keys and their values at the top level."),
-        (None, ": cannot be read (["),
+        (None, ": cannot be read as YAML (["),
     ],
     ids=["bracket", "repeated", "digits", "nested", "list", "missing"],
 )
@@ -222,13 +221,21 @@ def test_a_broken_file_is_one_sentence_with_its_line(tmp_path, text, sentence):
 
 
 @pytest.mark.parametrize(
-    "entry", ["seed", "seed=[1", "seed=" + "[" * 3000, "seed=" + "9" * 10_000], ids=len
+    ("entry", "sentence"),
+    [
+        ("seed", ": found 'seed', expected KEY=VALUE"),
+        ("seed=[1", r" seed, line 1: cannot be read as YAML \(expected ',' or '\]'"),
+        ("seed=" + "[" * 3000, r" seed: cannot be read as YAML \(maximum recursion"),
+        ("seed=" + "9" * 10_000, r" seed: cannot be read as YAML \(Exceeds the limit"),
+    ],
+    ids=["no value", "bracket", "nested", "digits"],
 )
-def test_an_entry_of_the_command_line_that_cannot_be_read_is_refused(entry):
-    with pytest.raises(
-        InputError, match=rf"^option --config: found '{re.escape(entry[:50])}.*, expected KEY=VALUE"
-    ):
+def test_an_entry_of_the_command_line_that_cannot_be_read_is_refused(entry, sentence):
+    with pytest.raises(InputError, match=f"^option --config{sentence}"):
         config.user_config([], ["preset=tiny", entry])
+
+
+def test_entries_of_the_command_line_override_files_and_the_preset_names_the_run():
     user = config.user_config([], ["seed=3"], preset="tiny")
     assert user.items() >= {"preset": "tiny", "run": "tiny", "seed": 3}.items()
 
@@ -267,7 +274,7 @@ def test_every_number_of_a_preset_may_be_a_string_in_e_notation(name):
 def test_a_word_is_no_number(word):
     with pytest.raises(InputError, match=r"config key train\.learning_rate: found "):
         config.runs({"preset": "tiny", "train": {"learning_rate": word}})
-    with pytest.raises(InputError, match=r"config key scaling\.loops: found .* at index 1, "):
+    with pytest.raises(InputError, match=r"config key scaling\.loops\.1: found "):
         config.runs({"preset": "tiny", "scaling": {"loops": [1, word]}})
 
 

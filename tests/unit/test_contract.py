@@ -317,7 +317,7 @@ def configured(tmp_path, source, name="Patience"):
     """The criteria of a config that adds the class `name` of a file with this source as `mine`."""
     file = tmp_path / "mine.py"
     file.write_text(source)
-    mine = config.CriterionConfig(thresholds=[1.0], file=str(file), class_name=name)
+    mine = config.CriterionConfig(**{"thresholds": [1.0], "file": str(file), "class": name})
     return configured_criteria({"kl": config.CriterionConfig(thresholds=[1.0]), "mine": mine})
 
 

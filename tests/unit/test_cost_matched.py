@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, exits, held_out, small_model
 from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
+from twoscale.exits.cost_matched import (
+    FIXED,
+    RANDOM,
+    PrescribedExits,
+    cost_matched_exits,
+    fixed_evaluations,
+    random_exits,
+)
 from twoscale.exits.criteria import make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_planned
+from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_prescribed
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.references import FIXED, RANDOM, Planned, fixed_evaluations, plans, random_plan
 from twoscale.model.noise import EvaluationNoise
 
 MAX_LOOPS = 6
@@ -46,11 +53,11 @@ def measured(**changes):
 
 @given(counts)
 def test_random_exits_have_the_histogram_of_the_criterion_in_every_group(evaluations):
-    plan = random_plan(evaluations, SEQUENCES, (1,))
-    assert plan.shape == evaluations.shape
-    for planned, found in zip(plan, evaluations, strict=True):
-        assert sorted(planned.ravel()) == sorted(found.ravel())
-    costs = plan.sum(axis=2)  # (G, N), nearly the same for every sequence
+    drawn = random_exits(evaluations, SEQUENCES, (1,))
+    assert drawn.shape == evaluations.shape
+    for of_group, found in zip(drawn, evaluations, strict=True):
+        assert sorted(of_group.ravel()) == sorted(found.ravel())
+    costs = drawn.sum(axis=2)  # (G, N), nearly the same for every sequence
     spread = evaluations.max(axis=(1, 2)) - evaluations.min(axis=(1, 2))
     assert (costs.max(axis=1) - costs.min(axis=1) <= spread).all()
 
@@ -64,48 +71,50 @@ def test_fixed_loops_cost_what_the_criterion_costs_and_differ_by_at_most_one(eva
 
 def test_draws_differ_and_are_a_function_of_their_key():
     evaluations = np.arange(60).reshape(1, 3, 20) % 7
-    first, again = (list(plans(evaluations, SEQUENCES, 2, (key,))) for key in (5, 5))
+    first, again = (list(cost_matched_exits(evaluations, SEQUENCES, 2, (key,))) for key in (5, 5))
     assert [(reference, draw) for reference, draw, _ in first] == [
         (RANDOM, 0),
         (RANDOM, 1),
         (FIXED, 0),
     ]
-    for (*_, plan), (*_, same) in zip(first, again, strict=True):
-        assert (plan == same).all()
+    for (*_, drawn), (*_, same) in zip(first, again, strict=True):
+        assert (drawn == same).all()
     assert (first[0][2] != first[1][2]).any()
-    assert (first[0][2] != next(plans(evaluations, SEQUENCES, 2, (6,)))[2]).any()
+    assert (first[0][2] != next(cost_matched_exits(evaluations, SEQUENCES, 2, (6,)))[2]).any()
 
 
-def test_every_token_of_a_random_plan_is_equally_likely_to_get_the_most():
+def test_every_token_of_random_exits_is_equally_likely_to_get_the_most():
     evaluations = np.ones((1, 2, 4), dtype=np.int64)
     evaluations[0, 1, 3] = 9
-    drawn = sum(random_plan(evaluations, (0, 1), (draw,)) == 9 for draw in range(400))
+    drawn = sum(random_exits(evaluations, (0, 1), (draw,)) == 9 for draw in range(400))
     assert drawn.sum() == 400
     assert (abs(drawn - 50) < 28).all()  # four standard deviations
 
 
 @pytest.mark.parametrize("name", ["step_norm", "fixed"])
-def test_the_plan_of_a_criterion_gives_the_result_of_the_criterion(name):
+def test_the_evaluations_of_a_criterion_give_the_result_of_the_criterion(name):
     model = small_model()
     criterion = make_criterion(name, 1.5 if name == "step_norm" else 3)
     logits, taken = evaluate(model, TEXT.inputs, criterion, MAX_LOOPS, NOISE)
     assert name == "fixed" or len(taken.evaluations.unique()) > 2, (
         "the case has to have different exits"
     )
-    planned, counts = evaluate(model, TEXT.inputs, Planned(taken.evaluations), MAX_LOOPS, NOISE)
-    torch.testing.assert_close(planned, logits, rtol=0, atol=0)
+    prescribed, counts = evaluate(
+        model, TEXT.inputs, PrescribedExits(taken.evaluations), MAX_LOOPS, NOISE
+    )
+    torch.testing.assert_close(prescribed, logits, rtol=0, atol=0)
     assert (counts.evaluations == taken.evaluations).all()
     assert (counts.loop_steps == taken.evaluations).all()
 
 
-def test_a_plan_is_the_same_function_in_decoding():
+def test_prescribed_exits_are_the_same_function_in_decoding():
     model = small_model()
     plan = torch.from_numpy(np.random.default_rng(0).integers(1, MAX_LOOPS + 1, size=(2, 3, BLOCK)))
-    parallel, _ = evaluate(model, TEXT.inputs, Planned(plan), MAX_LOOPS, NOISE)
+    parallel, _ = evaluate(model, TEXT.inputs, PrescribedExits(plan), MAX_LOOPS, NOISE)
     decoder = Decoder(
         model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED, DecoderOptions(replay=False)
     )
-    torch.testing.assert_close(evaluate_planned(decoder, TEXT.inputs, plan, range(3)), parallel)
+    torch.testing.assert_close(evaluate_prescribed(decoder, TEXT.inputs, plan, range(3)), parallel)
 
 
 @pytest.mark.parametrize("changes", [{}, {"kv_slots": 2}, {"readout": "remaining_layers"}], ids=str)

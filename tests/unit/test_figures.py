@@ -38,6 +38,7 @@ from tests.figures import (
     under_seeds,
 )
 from twoscale.base import InputError
+from twoscale.claims.verdicts import CLAIMS
 from twoscale.config import PROJECT, Config, checked, preset
 from twoscale.dynamics.state_paths import read_states
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
@@ -326,6 +327,25 @@ def test_the_range_over_seeds_is_in_the_captions_only_where_the_figure_shows_it(
         band, seeds = {"figures": {"seed_band": True}}, {"seeds": [7]}
         assert "under the seeds 1337, 7" in render_caption(name, band | seeds)
         assert "seeds" not in render_caption(name, band) + render_caption(name, seeds)
+
+
+def test_figures_have_the_claims_that_the_paper_shows_in_them():
+    shown = {name: CATALOGUE[name].claims for name in PAPER}
+    assert shown == {
+        "fig1": (1, 6),
+        "fig2": (6,),
+        "fig3": (1, 2, 3, 12),
+        "fig4": (7, 8, 9, 10, 11, 14, 15),
+        "fig5": (3, 4, 5),
+    }
+    for claim in CLAIMS:
+        named = {f"fig{number}" for number in re.findall(r"Fig\. (\d)", claim.where)}
+        assert named <= {name for name in PAPER if claim.number in shown[name]}
+        # claim 13 is about a sentence of the paper; a study has its figure
+        assert claim.number == 13 or any(claim.number in claims for claims in shown.values())
+    of_studies = {name: f.claims for name, f in CATALOGUE.items() if f.claims and name not in PAPER}
+    expected = {"pareto": (10,), "path_types": (13,), "spectrum": (3, 4, 5), "adapter_init": (4,)}
+    assert of_studies == {name: expected[name] for name in of_studies}
 
 
 @pytest.mark.parametrize("figure", CATALOGUE.values(), ids=CATALOGUE)

@@ -1,5 +1,6 @@
 """The public names of the package: what they return, what they refuse, and what they import."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.unit.test_generate import write_run
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.exits.criteria import ExitCriterion
+from twoscale.model import trained_run
 
 DEMO = ROOT / "docs" / "demo-release" / "demo"
 FINEWEB = ROOT / "docs" / "fineweb" / "overnight"
@@ -37,6 +39,10 @@ def test_the_package_offers_six_documented_names_and_its_version():
         assert {"Raises:", "Example:"} <= {
             line.strip() for line in getattr(twoscale, name).__doc__.splitlines()
         }, name
+
+
+def test_a_published_model_is_opened_with_1024_tokens_of_context_unless_told_otherwise():
+    assert inspect.signature(twoscale.open_run).parameters["context_length"].default == 1024
 
 
 def loaded_by(code: str) -> set[str]:
@@ -114,22 +120,23 @@ def test_a_trace_has_the_states_of_each_stage_under_its_name(run):
         "3": (6, 1, 8, size),
         "layer 4": (1, 1, 8, size),
     }
-    assert torch.equal(run.model.readout(states["layer 4"][-1]), run.model(TEXT, [3, 5]))
+    assert torch.equal(run.model.readout(states["layer 4"][-1]), run.logits(TEXT, [3, 5]))
     assert torch.equal(run.trace(TEXT, 5)["3"], run.trace(run.tokens(TEXT), [5, 5])["3"])
 
 
-def test_the_model_is_called_with_a_text_or_tokens(run):
-    logits = run.model(TEXT)
+def test_logits_are_those_of_a_text_or_of_tokens(run):
+    logits = run.logits(TEXT)
     assert logits.shape == (1, 8, run.model.config.vocab_size)
     loops = [run.model.config.typical_loops] * 2
     ids = run.tokenizer.encode(TEXT)
     for other in (
-        run.model(ids),
-        run.model(torch.tensor([ids]), loops),
-        run.model(tokens=ids, loops=loops[0]),
+        run.logits(ids),
+        run.logits(torch.tensor([ids]), loops),
+        run.logits(TEXT, loops=loops[0]),
+        run.model(run.tokens(TEXT), loops, run.noise()),
     ):
         assert torch.equal(other, logits)
-    both = run.model([ids, ids])
+    both = run.logits([ids, ids])
     assert torch.equal(both[:1], logits)
     assert not torch.equal(both[1:], logits)  # another sequence has another noise
 
@@ -153,16 +160,9 @@ GROUPS = "with one for each of the 2 groups 2, 3"
     ],
 )
 def test_wrong_loops_and_texts_are_refused_in_one_sentence(run, text, loops, message):
-    for call in (run.trace, run.model):
+    for call in (run.trace, run.logits):
         with pytest.raises(InputError, match=message):
             call(text, loops)
-
-
-def test_a_model_called_without_tokens_says_what_it_takes(run):
-    with pytest.raises(
-        InputError, match="model: found a call without tokens, expected a text or token ids"
-    ):
-        run.model()
 
 
 # --- exits
@@ -186,7 +186,7 @@ def test_exits_and_quality_are_one_row_for_each_token_and_group(run):
     # known answer: the cross-entropies of the plain forward pass, which the engine does not use
     ids = run.tokens(TEXT)[0]
     losses = torch.nn.functional.cross_entropy(
-        run.model(TEXT, loops)[0, :-1], ids[1:], reduction="none"
+        run.logits(TEXT, loops)[0, :-1], ids[1:], reduction="none"
     )
     found = torch.tensor(exits[exits["group"] == "3"]["ce"].to_numpy())
     torch.testing.assert_close(found[:-1], losses.double(), rtol=1e-5, atol=1e-5)
@@ -309,3 +309,12 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths_and_one_run_is_refu
         InputError, match="twice, expected two runs; within a run, the column `iteration`"
     ):
         twoscale.compare(DEMO, DEMO / ".." / "demo", "claims")
+
+
+@pytest.mark.parametrize("place", ["results", "resources"])
+@pytest.mark.parametrize("run", ["demo", "variants/branch"])
+def test_the_tokenizer_of_gpt2_is_found_for_runs_of_studies_too(run, place, tmp_path):
+    (tmp_path / place).mkdir()
+    (tmp_path / place / "gpt2.tiktoken").touch()
+    file = trained_run._gpt2_file(tmp_path / "results" / run)
+    assert file == tmp_path / place / "gpt2.tiktoken"

@@ -135,7 +135,7 @@ def write_tables(folder) -> dict[str, Path]:
     }
     paths = {table: folder / f"{table}.parquet" for table in columns}
     for table, path in paths.items():
-        with tables.writing(table, path, trajectories.units()[table]) as append:
+        with tables.writing(table, path, trajectories.measured_units()[table]) as append:
             append(columns[table])
     return paths
 
@@ -162,9 +162,9 @@ def test_every_registered_measure_has_a_column_and_a_unit(
 
 def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match="cosine"):
-        measures.loop_measure("cosine", unit="1")
+        measures.loop_measure("cosine", unit="1")(len)
     with pytest.raises(ValueError, match="straightness"):
-        measures.path_measure("straightness", unit="1")
+        measures.path_measure("straightness", unit="1")(len)
 
 
 def test_steps_of_direction_have_the_rounding_floor_of_the_dtype_of_the_states():

@@ -14,7 +14,9 @@ from tests.small import job_config, model_config, train_config
 from twoscale import tables
 from twoscale.config import ConfigSlice
 from twoscale.training.metrics_log import METRICS, monitoring
-from twoscale.training.state import TrainingState
+from twoscale.training.state import Segment, TrainingState
+
+SEGMENT = Segment(20, {}, "small")
 
 
 def config(**changes: Any) -> ConfigSlice:
@@ -36,7 +38,7 @@ def show(
     """The file after a process that resumes at `iteration`, with `log` before it, and trains
     `rows`.
     """
-    with monitoring(config(**changes), "small", 20, state_after(iteration, log), folder) as record:
+    with monitoring(config(**changes), SEGMENT, state_after(iteration, log), folder) as record:
         for each in rows:
             record(each)
 
@@ -54,27 +56,22 @@ def test_every_second_iteration_and_a_held_out_loss_have_a_line_and_an_earlier_t
 
 
 @pytest.mark.parametrize("resumed_at", range(9))
-def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
-    """From every cut and resume: each line once, in order, none beyond, and those of the segment
-    complete.
-    """
+def test_a_file_cut_at_any_byte_keeps_its_whole_lines_up_to_the_start(tmp_path, resumed_at):
     everything = [row(iteration) for iteration in range(1, 9)]
     show(tmp_path, everything)
     whole = (tmp_path / METRICS).read_bytes()
     for cut in range(0, len(whole), 7):
         (tmp_path / METRICS).write_bytes(whole[:cut])
-        show(tmp_path, [], resumed_at, tuple(everything[4:resumed_at]))
-        found = iterations_in(tmp_path)
-        earlier = [
-            iteration for iteration in (2, 4) if iteration in found and iteration <= resumed_at
-        ]
-        assert found == earlier + [
-            iteration for iteration in (6, 8) if iteration <= max(resumed_at, 4)
-        ]
+        show(tmp_path, [], resumed_at)
+        kept = max(0, whole[:cut].count(b"\n") - 1)  # without the header
+        earlier = [iteration for iteration in (2, 4, 6, 8)[:kept] if iteration <= resumed_at]
+        show(tmp_path, everything[resumed_at:], resumed_at)
+        later = [iteration for iteration in (2, 4, 6, 8) if iteration > resumed_at]
+        assert iterations_in(tmp_path) == earlier + later
 
 
 def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_successor(tmp_path):
-    with monitoring(config(), "small", 20, state_after(0), tmp_path) as record:
+    with monitoring(config(), SEGMENT, state_after(0), tmp_path) as record:
         record(row(2))
         record(row(4))
         show(tmp_path, [row(4)], iteration=2, log=(row(1), row(2)))
@@ -84,7 +81,7 @@ def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_succ
 
 def test_the_terminal_shows_how_far_the_run_is_not_the_segment(tmp_path, capfd):
     """The segment ends at iteration 20 of 40; each iteration takes a tenth of a second."""
-    with monitoring(config(iterations=40), "small", 20, state_after(18), tmp_path) as record:
+    with monitoring(config(iterations=40), SEGMENT, state_after(18), tmp_path) as record:
         for iteration in (19, 20):
             time.sleep(0.1)
             record(row(iteration))

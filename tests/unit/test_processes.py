@@ -95,24 +95,17 @@ def two_alike():
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_tensors_of_one_dtype_are_averaged_together(backend, two_alike, monkeypatch):
+def test_tensors_are_averaged_together(backend, two_alike, monkeypatch):
     sent = []
     monkeypatch.setattr(dist, "get_backend", lambda: backend)
     monkeypatch.setattr(
         dist, "all_reduce", lambda values, op=dist.ReduceOp.SUM: sent.append((values.clone(), op))
     )
-    tensors = [
-        torch.arange(6.0).reshape(2, 3),
-        torch.tensor(7.0),
-        torch.ones(2, dtype=torch.float64),
-    ]
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0)]
     tensors.append(torch.arange(8.0).reshape(2, 4).T)  # not contiguous
     before = [tensor.clone() for tensor in tensors]
     two_alike.average(tensors)
-    assert [(values.dtype, len(values)) for values, _ in sent] == [
-        (torch.float32, 15),
-        (torch.float64, 2),
-    ]
+    assert [len(values) for values, _ in sent] == [15]
     assert {op for _, op in sent} == {dist.ReduceOp.AVG if backend == "nccl" else dist.ReduceOp.SUM}
     for tensor, old in zip(tensors, before, strict=True):
         assert torch.equal(tensor, old if backend == "nccl" else old / 2)

@@ -25,6 +25,13 @@ def norms(states):
     return steps, length, turns
 
 
+def judge(steps, states, turns=None, rounding=None):
+    """The regime of norms (K,) of one unit, or (units, K)."""
+    steps, states = np.atleast_2d(steps), np.atleast_2d(states)
+    rounding = np.zeros_like(steps, dtype=bool) if rounding is None else np.atleast_2d(rounding)
+    return regime.regime(steps, states, None if turns is None else np.atleast_2d(turns), rounding)
+
+
 def iterate(step, start=(1.0, 0.5), loops=K):
     states = [np.asarray(start)]
     for _ in range(loops):
@@ -61,7 +68,7 @@ PATHS = {
 @pytest.mark.parametrize("name", PATHS)
 def test_regime_of_known_path(name):
     states, expected, freezes = PATHS[name]
-    found = regime.regime(*norms(states))
+    found = judge(*norms(states))
     assert found.name == expected, found
     assert found.sentence.startswith(expected)
     if freezes is not None:
@@ -72,9 +79,7 @@ def test_regime_of_known_path(name):
 @pytest.mark.parametrize("power", [-2.0, -0.5, 0.0, 0.5])
 def test_exponents_of_power_laws(power):
     k = np.arange(K + 1.0)
-    found = regime.regime(
-        (k[:-1] + 0.5) ** power, (k + 1e-9) ** (power + 1), (k[:-1] + 0.5) ** (power - 1)
-    )
+    found = judge((k[:-1] + 0.5) ** power, (k + 1e-9) ** (power + 1), (k[:-1] + 0.5) ** (power - 1))
     exponents = (found.step_exponent, found.norm_exponent, found.direction_exponent)
     assert [exponent.value for exponent in exponents] == pytest.approx(
         [power, power + 1, power - 1]
@@ -85,11 +90,11 @@ def test_exponents_of_power_laws(power):
 def test_interval_over_units_that_reaches_minus_one_shows_neither():
     k = np.arange(K) + 0.5
     steps, states = np.stack([k**-0.5, k**-1.3]), np.full((2, K + 1), 50.0)
-    assert regime.regime(steps[1], states[1]).name == "settling"
-    both = regime.regime(steps, states)
+    assert judge(steps[1], states[1]).name == "settling"
+    both = judge(steps, states)
     assert both.name == "marginal"
     assert both.step_exponent.low < -1.3 < -0.5 < both.step_exponent.high
-    below_in_the_mean = regime.regime(np.stack([k**-0.9, k**-1.5]), states)
+    below_in_the_mean = judge(np.stack([k**-0.9, k**-1.5]), states)
     assert (below_in_the_mean.name, below_in_the_mean.step_exponent.value) == (
         "marginal",
         pytest.approx(-1.2),
@@ -99,23 +104,23 @@ def test_interval_over_units_that_reaches_minus_one_shows_neither():
 def test_steps_under_the_floor_are_left_out_of_the_fit():
     k = np.arange(K) + 0.5
     steps = np.maximum(k**-3.0, 1e-5)  # flat from k = 46: rounding of a state of norm 10
-    found = regime.regime(steps, np.full(K + 1, 10.0))
+    found = judge(steps, np.full(K + 1, 10.0))
     assert found.step_exponent.value == pytest.approx(-3)
     assert found.at_floor
-    assert regime.regime(np.full(K, 1e-6), np.full(K + 1, 10.0)).name == "settling"
+    assert judge(np.full(K, 1e-6), np.full(K + 1, 10.0)).name == "settling"
 
 
 def test_growth_is_seen_in_steps_under_the_floor_of_a_coarse_dtype():
     states = iterate(lambda x: x + 1.0, start=[1.0])
     steps, length, turns = norms(states)
-    assert regime.regime(steps, length, turns, rounding=np.ones(K, dtype=bool)).name == "drifting"
+    assert judge(steps, length, turns, rounding=np.ones(K, dtype=bool)).name == "drifting"
 
 
 def test_few_steps_and_infinite_states_are_undetermined():
     steps, length, turns = norms(iterate(lambda x: x + 1.0, loops=5))
-    assert regime.regime(steps, length, turns).name == "undetermined"
-    assert regime.regime(np.full(K, np.inf), np.full(K + 1, np.inf)).name == "undetermined"
-    assert "6 loop steps" in regime.regime(steps, length).sentence
+    assert judge(steps, length, turns).name == "undetermined"
+    assert judge(np.full(K, np.inf), np.full(K + 1, np.inf)).name == "undetermined"
+    assert "6 loop steps" in judge(steps, length).sentence
 
 
 def test_floor_is_that_of_the_measures():
@@ -169,7 +174,7 @@ def test_the_last_step_is_a_ratio_of_means():
     """In one of three units the last step is large: a median would not show it."""
     steps, states = np.full((3, K), 1e-3), np.full((3, K + 1), 2.0)
     steps[2] = 3.0
-    assert regime.regime(steps, states).last_step == pytest.approx((3.0 + 2e-3) / 3 / 2)
+    assert judge(steps, states).last_step == pytest.approx((3.0 + 2e-3) / 3 / 2)
 
 
 def test_steps_whose_angles_are_null_in_the_table_are_rounding():

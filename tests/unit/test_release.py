@@ -18,7 +18,7 @@ from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.config import Config, DownloadConfig, preset, user_values
-from twoscale.figures.catalogue import Figure, figures, table
+from twoscale.figures.catalogue import Figure, figures, inputs_from
 from twoscale.jobs import machine
 from twoscale.report import release as releases
 from twoscale.report.release import Release
@@ -248,7 +248,7 @@ def test_every_key_of_a_config_is_read_and_keys_that_are_gone_are_ignored(releas
 def test_figures_read_released_tables_and_those_without_are_left_out(release):
     mine = runs(release())
     by_name = {figure.name: figure for figure in figures()}
-    assert mine.figures.inputs(Figure("mine", table("training", "training_loops"))) == {
+    assert mine.figures.inputs(Figure("mine", inputs_from("training", "training_loops"))) == {
         "training": [f"results/released/{TRAINING}"],
         "training_loops": [f"results/released/{LOOPS}"],
     }

@@ -92,7 +92,7 @@ PURPOSES = {
     "training": lambda: training_noise(1, 5, 2)(1, 2, STATES).numpy(),
     "evaluation": lambda: EvaluationNoise(1, [3, 4], 8)(1, 0, STATES).numpy(),
     "evaluation, later loop step": lambda: EvaluationNoise(1, [3, 4], 8)(1, 2, STATES).numpy(),
-    "bootstrap": lambda: bootstrap.totals(np.arange(20.0), seed=1, repeats=50),
+    "bootstrap": lambda: bootstrap.totals(np.arange(20.0), seed=1)[:50],
     "generation": lambda: [
         Sampling(temperature=1.0, seed=1).choose(torch.zeros(1000), position)
         for position in range(20)

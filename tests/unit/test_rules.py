@@ -16,7 +16,7 @@ TEXT = "\n".join(file.read_text(encoding="utf-8") for file in FILES)
 DERIVED = {
     name: base for base, name in re.findall(r"^use rule (\w+) as (\w+) with:", TEXT, re.MULTILINE)
 }
-FROM_A_LOOP = {f"plot_{figure.name}" for figure in figures() if figure.room}
+FROM_A_LOOP = {f"plot_{figure.name}" for figure in figures() if figure.study_folder}
 
 
 def test_every_rule_but_those_of_the_figures_of_studies_is_written_by_name():

@@ -3,7 +3,6 @@
 import json
 import lzma
 import os
-import re
 import subprocess
 import sys
 import time
@@ -29,7 +28,6 @@ from twoscale.workflow.session import (
     Session,
     choose,
     collect,
-    plan,
     schedule,
     start,
     status,
@@ -267,17 +265,3 @@ def test_a_schedule_fits_its_time_and_ends_with_a_checkpoint_at_the_end_of_the_c
     assert set(points[:-1]) <= set(config.checkpoint_iterations(run.train))
     assert learning_rate(chosen, chosen.iterations) == run.train.min_learning_rate
     assert chosen.warmup_iterations <= chosen.iterations / 10
-
-
-def test_the_plan_says_what_is_finished_after_some_minutes():
-    first, *lines = plan(TEN_MINUTES, 12.5, 100_000)
-    tokens = int(re.search(r"(\d+) iterations of 5120 tokens", first)[1]) * 5120
-    assert 45e6 <= tokens <= 60e6  # the text twice
-    assert [line.partition(":")[0].strip() for line in lines] == [
-        "minute 2",
-        "minute 8",
-        "minute 10",
-        "minute 12.5",
-    ]
-    assert "checkpoints 500, 2000, 5000" in lines[1]
-    assert lines[-1].endswith("figures, claims and all tables")

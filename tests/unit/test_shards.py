@@ -12,7 +12,7 @@ import tiktoken
 from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.data.shards import TokenShard, open_shard
+from twoscale.data.shards import TokenShard, id_dtype, open_shard
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer
 from twoscale.data.tokens import join_tokens, tokenize_text
 
@@ -194,6 +194,12 @@ def test_more_ids_than_uint16_holds_are_stored_in_uint32(shards, tmp_path):
         assert path.stat().st_size == 4 * len(ids)
         kept = [encoding.encode_ordinary(document) for document in documents(shards, held_out)]
         assert ids.tolist()[: len(kept[0]) + 1] == [*kept[0], 2**16]
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
+def test_uint16_holds_65536_ids_and_no_more(vocab_size, dtype):
+    assert id_dtype(vocab_size) == dtype
+    assert np.array([vocab_size - 1]).astype(id_dtype(vocab_size))[0] == vocab_size - 1
 
 
 GOOD = {

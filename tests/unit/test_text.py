@@ -268,7 +268,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence_with_its_name(
         ("parquet", "a.txt", "data.source: found parquet for .*, expected txt"),
         ("txt", "a.jsonl.gz", "data.source: found txt for .*, expected jsonl"),
         ("jsonl", "a.parquet", "data.source: found jsonl for .*, expected parquet"),
-        ("txt", "", r"data.path: found no \*.txt or \*.txt.gz file under .*, expected"),
+        ("txt", "", r"data.path: found no file under .*, expected \*.txt or \*.txt.gz"),
         ("parquet", "gone", "data.path: found nothing at .*gone, expected"),
     ],
 )

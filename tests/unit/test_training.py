@@ -483,7 +483,7 @@ def test_a_segment_goes_on_from_its_partial_state_and_removes_it(untrained, unin
     paths, whole = segment_paths(untrained, 0, 6), Segment(6, WHOLE)
     state = load_state(segment(), whole, paths)
     trainer().iterate(state)
-    save_partial(paths.partial, state, whole.unfinished(paths.start[0]).identity)
+    save_partial(paths.partial, state, whole.partial_identity(paths.start[0]))
     train_segment(segment(), DATA, whole, paths)
     assert not paths.partial.exists()
     weights, header = checkpoints.load(paths.checkpoint, "weights", WHOLE)
@@ -509,7 +509,7 @@ def partial(two_iterations, tmp_path) -> Path:
 
 
 def loaded(path, first=0, until=6, identity=IDENTITY):
-    return load_partial(path, first, Segment(until, identity), segment())
+    return load_partial(path, first, until, identity, segment())
 
 
 def without(name: str):
@@ -565,7 +565,7 @@ def test_a_partial_state_is_continued_by_the_same_code_from_the_same_start_alone
         segment_paths(untrained, 0, 6),
         {name: Segment(6, WHOLE, version=name) for name in ("old", "new")},
     )
-    save_partial(paths.partial, two_iterations, segments["old"].unfinished(paths.start[0]).identity)
+    save_partial(paths.partial, two_iterations, segments["old"].partial_identity(paths.start[0]))
     if changed == "start":  # as after a training of the segment before by another version of torch
         weights, header = checkpoints.load(paths.start[0], "weights", {})
         checkpoints.save(
@@ -599,7 +599,7 @@ def test_a_trained_exit_gate_resumes_with_its_moments_and_the_same_bits(tmp_path
     save_partial(path, half, IDENTITY)
     resumed = restore(
         segment(model, **recipe),
-        *load_partial(path, 0, Segment(4, IDENTITY), segment(model, **recipe)),
+        *load_partial(path, 0, 4, IDENTITY, segment(model, **recipe)),
     )
     run_segment(trainer(model, **recipe), resumed, 4, tmp_path / "none", IDENTITY)
     assert_same_bits(resumed, whole)
@@ -607,7 +607,7 @@ def test_a_trained_exit_gate_resumes_with_its_moments_and_the_same_bits(tmp_path
     assert not torch.equal(whole.model.gate.weight, untrained.weight)
     assert not torch.equal(whole.model.gate.bias, untrained.bias)
     assert (
-        load_partial(path, 0, Segment(4, IDENTITY), segment(model)) is None
+        load_partial(path, 0, 4, IDENTITY, segment(model)) is None
     )  # without training of the gate
 
 

@@ -21,9 +21,9 @@ from twoscale.base import InputError
 from twoscale.config import ModelConfig, modules_of_model
 from twoscale.config.types import key
 from twoscale.data import text
-from twoscale.figures.catalogue import Figure, figures, table
+from twoscale.figures.catalogue import Figure, figures, inputs_from
 from twoscale.model.flops import parameters
-from twoscale.workflow import pack, params, snakefile
+from twoscale.workflow import pack, params, resources, snakefile
 
 SCRIPTS = ROOT / "scripts"
 
@@ -227,15 +227,15 @@ def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentenc
     ouro, needs, reason
 ):
     mine = runs(model=ouro)
-    mine.figures.rows.append(Figure("mine", table("training"), **{needs: True}))
+    mine.figures.rows.append(Figure("mine", inputs_from("training"), **{needs: True}))
     assert "results/mine.pdf" not in mine.figures.of_target("supplementary")
     inputs = mine.figures.inputs(mine.figures.rows[-1])
     with pytest.raises(InputError, match=f"results/mine.pdf: run tiny {reason}"):
         next(iter(inputs.values()))(of())
 
 
-def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values():
-    param = runs().params.slice(
+def test_the_config_of_a_job_is_one_canonical_string_of_sections_scalars_and_derived_values():
+    param = runs().params.config_json(
         "run", "seed", "device", "scaling", exits=lambda config: config.exit_grids["exit"]
     )
     text = param(of())
@@ -250,15 +250,15 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
 def test_a_job_asks_for_more_memory_and_time_at_each_attempt_and_for_the_weights_of_a_published_model(
     monkeypatch,
 ):
-    asked = runs().params.torch_job("exits", cpus=4)
+    asked = runs().resources.torch_job("exits", cpus=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [
         4000,
         12000,
     ]  # of a small model
     assert asked["runtime"](of(), attempt=2) == 120
-    assert runs().params.exit_threads(11)(of(grid="exit")) == 2  # four criteria share the cores
-    of_published = runs(**PUBLISHED).params.torch_job("trajectories")["mem_mb"]
-    monkeypatch.setattr(params, "parameters", lambda model: 10**9)
+    assert runs().resources.exit_threads(11)(of(grid="exit")) == 2  # four criteria share the cores
+    of_published = runs(**PUBLISHED).resources.torch_job("trajectories")["mem_mb"]
+    monkeypatch.setattr(resources, "parameters", lambda model: 10**9)
     assert of_published(of(), attempt=2) == 2 * (8000 + 8000)  # float64
 
 
@@ -271,18 +271,18 @@ def test_a_job_of_one_criterion_depends_on_it_and_its_code_alone(tmp_path):
     for number, code in enumerate(("Mine = 1", "Mine = 1  # a comment", "Mine = 2")):
         file = tmp_path / f"{number}.py"
         file.write_text(code)
-        of_all = json.loads(runs(exits=in_file(file)).params.exit_slice("exit")(of()))
+        of_all = json.loads(runs(exits=in_file(file)).params.exit_config("exit")(of()))
         digests.append(of_all["criterion_files"]["mine"])
     assert digests[0] == digests[1] != digests[2]
     plain, own = runs(), runs(exits=in_file(file))
     for grid, exits in plain.config.exit_grids.items():
         name = next(name for name in exits.criteria if name != "fixed")
         before, after = (
-            some.params.exit_slice()(of(grid=grid, criterion=name)) for some in (plain, own)
+            some.params.exit_config()(of(grid=grid, criterion=name)) for some in (plain, own)
         )
         assert before == after
         assert list(json.loads(after)["exits"]["criteria"]) == [name]
-    assert plain.params.exit_slice("exit")(of()) != own.params.exit_slice("exit")(of())
+    assert plain.params.exit_config("exit")(of()) != own.params.exit_config("exit")(of())
 
 
 def test_the_code_of_a_job_has_the_modules_for_its_model_and_the_defaults_that_no_slice_has(
@@ -306,19 +306,33 @@ def test_the_code_of_a_job_has_the_modules_for_its_model_and_the_defaults_that_n
     assert len({*codes, *(mine.params.torch_code(script)(of()) for mine in models)}) == 4
 
 
-def cached_job(iteration, code="c", slice_="{}", columns="{}"):
-    """What a segment of the tiny run keeps, from its file options."""
-    mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
+@pytest.fixture
+def cached_job(tmp_path, monkeypatch):
+    """Return a function: what a segment of the tiny run keeps, from its job file."""
+    monkeypatch.chdir(tmp_path)
     optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
-    param = mine.params.cache_files(
-        lambda wildcards: code, lambda wildcards: slice_, columns, mine.later_checkpoints
-    )
-    outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
-    options = shlex.split(
-        param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs)
-    )
-    assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
-    return json.loads(options[options.index("--result-cache") + 1])
+    inputs = Files(start=optimizer, train="t.bin")
+
+    def job(iteration, code="c", config="{}", tables=()):
+        mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
+        monkeypatch.setattr(params.Params, "torch_code", lambda *modules: lambda wildcards: code)
+        of_segment = mine.params.cached_script(
+            "train_segment",
+            config=lambda wildcards: config,
+            tables=tables,
+            later=mine.later_checkpoints,
+        )
+        outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
+        wildcards = of(iteration=f"{iteration:06d}")
+        options = shlex.split(of_segment["files"](wildcards, inputs, outputs))
+        assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
+        file = Path(of_segment["job"](wildcards, inputs, outputs))
+        values = json.loads(file.read_text())
+        assert file.stem == params.json_digest(values)
+        assert values["config"] == json.loads(config)
+        return values["result-cache"]
+
+    return job
 
 
 class Files(list):
@@ -329,7 +343,7 @@ class Files(list):
         self.items = files.items
 
 
-def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule():
+def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule(cached_job):
     first, last = cached_job(10), cached_job(20)
     optimizer = "results/tiny/checkpoints/iteration_{}.optimizer.safetensors"
     assert first["temporary"] == [optimizer.format("000010")]
@@ -342,13 +356,32 @@ def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule():
     assert (last["temporary"], last["later"], last["inputs"]) == ([], [], ["t.bin"])
 
 
-@pytest.mark.parametrize("change", [{"code": "d"}, {"slice_": "[]"}, {"columns": "[]"}], ids=str)
-def test_a_result_belongs_to_every_tracked_param(change):
+@pytest.mark.parametrize(
+    "change", [{"code": "d"}, {"config": "[]"}, {"tables": ("training",)}], ids=str
+)
+def test_a_result_belongs_to_every_tracked_param(cached_job, change):
     assert (
         cached_job(10)["version"]
         == cached_job(20)["version"]
         != cached_job(10, **change)["version"]
     )
+
+
+def test_a_job_file_is_written_once_repaired_and_no_condition_of_a_plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    param = params.job_file(config=lambda wildcards: '{"a":1}', download=lambda wildcards: "{}")
+    file = Path(param(of(), [], []))
+    assert file.read_text() == '{"config":{"a":1},"download":{}}'
+    written = file.stat().st_mtime_ns
+    assert param(of(), [], []) == str(file)
+    assert file.stat().st_mtime_ns == written
+    file.write_text("")  # as after a power failure
+    param(of(), [], [])
+    assert file.read_text() != ""
+    assert [*file.parent.iterdir()] == [file]
+    shutil.rmtree(".snakemake")
+    Path(".snakemake").touch()  # where no file can be written
+    assert param(of(), [], []) == str(file)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +404,7 @@ def test_a_result_belongs_to_every_tracked_param(change):
 def test_the_training_command_leases_gpus_and_starts_the_processes(train, device, command):
     mine = runs(train=train, compute={"device": device})
     assert mine.params.training_command("x")(of(), output=None) == command.format(SCRIPTS)
-    assert train or mine.params.torch_command("x")(of(), output=None) == command.format(SCRIPTS)
+    assert train or mine.params._torch_command("x")(of(), output=None) == command.format(SCRIPTS)
 
 
 def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
@@ -382,7 +415,7 @@ def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
     for device, own in devices.items():
         job = runs(
             train={"processes": 4, "nodes": 2, "cpu_threads": 3}, compute={"device": device}
-        ).params
+        ).resources
         assert job.training_threads(of()) == 6  # of a node
         asked = {name: value(of()) for name, value in job.training_job().items()}
         assert {name: value for name, value in asked.items() if value is not None} == several | own
@@ -395,7 +428,7 @@ def test_a_training_job_on_the_cpu_asks_for_what_it_takes_and_not_for_three_time
     """Peaks in MB that Snakemake measured; `overnight` has the model of the run on FineWeb. Below
     500 it is torch.
     """
-    asked = runs(preset=preset).params.training_memory(of(run=preset), 1)
+    asked = runs(preset=preset).resources.training_mb(of(run=preset), 1)
     assert used < asked < 1500 + 3 * used
 
 
@@ -439,7 +472,7 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(
     before, after = runs(), runs()
     for mine in (before, after):
         mine.figures.rows.append(
-            Figure("mine", table("mine"), title="A figure", sentence="twoscale.mine.sentence")
+            Figure("mine", inputs_from("mine"), title="A figure", sentence="twoscale.mine.sentence")
         )
     assert before.figures.pictures(of()) == paper
     assert before.figures.reported_tables(of()) == []
@@ -449,7 +482,7 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(
     assert after.figures.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
     assert after.figures.reported_tables(of()) == ["results/tiny/tables/mine.parquet"]
     shown = (
-        json.loads(some.figures.overview_slice(of()))["report_figures"] for some in (before, after)
+        json.loads(some.figures.overview_config(of()))["report_figures"] for some in (before, after)
     )
     titles = [[figure["title"] for figure in each] for each in shown]
     assert titles == [titles[0], [*titles[0], "A figure"]]

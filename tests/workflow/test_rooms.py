@@ -36,7 +36,9 @@ def test_a_project_without_a_study_plans_everything_else(room, tmp_path):
     planned = project_without([room], tmp_path).plan("all", "supplementary")
     targets = ("all", "supplementary")
     drawn = {
-        figure.name for figure in figures() if figure.target in targets and figure.room != room
+        figure.name
+        for figure in figures()
+        if figure.target in targets and figure.study_folder != room
     }
     assert {rule for rule in planned if rule.startswith("plot_")} <= {
         f"plot_{name}" for name in drawn

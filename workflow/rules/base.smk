@@ -10,7 +10,7 @@ rule torch_job:
     conda:
         str(PROJECT / "envs" / "torch.yaml")
     shell:
-        "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
+        "{params.command} --job {params.job} --threads {threads} {params.files} > {log:q} 2>&1"
 
 
 # A rule that is derived from a local one is not local by itself.

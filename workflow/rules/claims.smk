@@ -24,7 +24,7 @@ use rule table_job as judge_claims with:
         **runs.params.call(
             "twoscale.report.claims.judge_claims",
             tables=("claims", "regime"),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("run", "seed"),
                 text=lambda config: text_label(config.data),
                 max_loops=lambda config: config.exits.max_loops,

@@ -44,7 +44,8 @@ sys.path.insert(0, SOURCE)
 from twoscale.config import read_yaml
 from twoscale.base import check_writable, study_files
 from twoscale.workflow import snakefile
-from twoscale.workflow.params import growing, table_columns, untracked
+from twoscale.workflow.params import JOB_FILES, table_columns, untracked
+from twoscale.workflow.resources import per_attempt
 from twoscale.workflow.runs import Runs, alternatives
 
 snakefile.prepare(SOURCE)
@@ -72,8 +73,8 @@ last_lines.runs.append(runs)
 onstart:
     snakefile.check_plan(workflow, runs)
     with snakefile.one_sentence():
-        for folder in ("results", "resources"):
-            check_writable(Path(folder))
+        for folder in (Path("results"), Path("resources"), JOB_FILES):
+            check_writable(folder)
 
 
 onerror:
@@ -84,8 +85,8 @@ onsuccess:
     snakefile.say_ending(workflow, runs)
 
 
-# The shell line of most jobs; those of train_segment and a few others have further options.
-JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1"
+# The shell line of most jobs: the file `job` has the config, `files` are the named inputs and outputs as options.
+JOB = "{params.command} --job {params.job} {params.files} > {log:q} 2>&1"
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
 TABLE = runs.table_file("{}")  # of the selected run
 SHOWN = runs.figures.drawn("{}")  # figures and pages of the selected run

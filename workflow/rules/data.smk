@@ -44,12 +44,14 @@ rule fetch_model:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **runs.params.script("fetch_model"),
-        config=lambda wildcards: canonical_json(runs.repositories[wildcards.model]),
-        # how a model is downloaded does not change it
-        download=untracked(runs.params.slice("download")),
+        **runs.params.script(
+            "fetch_model",
+            config=lambda wildcards: canonical_json(runs.repositories[wildcards.model]),
+            # how a model is downloaded does not change it
+            download=runs.params.config_json("download"),
+        ),
     shell:
-        "{params.command} --config {params.config:q} --download {params.download:q} {params.files} > {log:q} 2>&1"
+        JOB
 
 
 rule fetch_gpt2:
@@ -62,8 +64,7 @@ rule fetch_gpt2:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **runs.params.script("fetch_gpt2"),
-        config="{}",
+        **runs.params.script("fetch_gpt2", config=lambda wildcards: "{}"),
     shell:
         JOB
 
@@ -86,27 +87,26 @@ rule prepare_text:
         "../../envs/analysis.yaml"
     threads: 4
     params:
-        **runs.params.script("prepare_text"),
-        # what the command shows; what is tracked has the keys that do not shape the text at their defaults
-        config=untracked(
-            runs.params.slice(
+        **runs.params.script(
+            "prepare_text",
+            config=runs.params.config_json(
                 data=lambda config: plain(config.data),
                 quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
-            )
+            ),
+            # the keys that do not shape the text at their defaults
+            tracked=runs.params.config_json(
+                data=lambda config: text_source(config.data),
+                quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
+            ),
+            # how text is downloaded does not change the text
+            download=runs.params.config_json("download"),
         ),
-        shaping=runs.params.slice(
-            data=lambda config: text_source(config.data),
-            quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
-        ),
-        # how text is downloaded does not change the text
-        download=untracked(runs.params.slice("download")),
         parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
         source=runs.params.source_digest,
         record=runs.params.record_source,
         tables=table_columns("text_part", "text"),
     shell:
-        "{params.command} --config {params.config:q} --download {params.download:q} --parts {params.parts:q}"
-        " {params.files} > {log:q} 2>&1{params.record}"
+        "{params.command} --job {params.job} --parts {params.parts:q} {params.files} > {log:q} 2>&1{params.record}"
 
 
 # Texts of one data set share the folder of their parts, so that their jobs take turns.
@@ -136,11 +136,10 @@ rule train_tokenizer:
     conda:
         "../../envs/analysis.yaml"
     resources:
-        mem_mb=growing(4000),
-        runtime=growing(120),
+        mem_mb=per_attempt(4000),
+        runtime=per_attempt(120),
     params:
-        **runs.params.script("train_tokenizer"),
-        config=runs.params.slice("tokenizer"),
+        **runs.params.script("train_tokenizer", config=runs.params.config_json("tokenizer")),
     shell:
         JOB
 
@@ -162,13 +161,15 @@ rule tokenize_text:
     conda:
         "../../envs/analysis.yaml"
     resources:
-        mem_mb=growing(1000),
-        runtime=growing(240),
+        mem_mb=per_attempt(1000),
+        runtime=per_attempt(240),
     params:
-        **runs.params.script("tokenize_text"),
-        config=runs.params.slice(
-            tokenizer=lambda config: config.tokenizer.name,
-            num_ids=lambda config: config.tokenizer.num_ids,
+        **runs.params.script(
+            "tokenize_text",
+            config=runs.params.config_json(
+                tokenizer=lambda config: config.tokenizer.name,
+                num_ids=lambda config: config.tokenizer.num_ids,
+            ),
         ),
     shell:
         JOB
@@ -194,11 +195,13 @@ rule join_tokens:
         mem_mb=1000,
         runtime=60,
     params:
-        **runs.params.script("join_tokens"),
-        config=runs.params.slice(
-            held_out_tokens=lambda config: config.data.held_out_tokens,
-            near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
-            context_length=lambda config: config.model.context_length if trains(config) else None,
+        **runs.params.script(
+            "join_tokens",
+            config=runs.params.config_json(
+                held_out_tokens=lambda config: config.data.held_out_tokens,
+                near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
+                context_length=lambda config: config.model.context_length if trains(config) else None,
+            ),
         ),
     shell:
         JOB

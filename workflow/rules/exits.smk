@@ -24,14 +24,14 @@ use rule torch_job as measure_exit_quality with:
         "results/{run}/logs/measure_exit_quality.{grid}.{criterion}.log",
     benchmark:
         "results/{run}/benchmarks/measure_exit_quality.{grid}.{criterion}.tsv"
-    threads: runs.params.exit_threads(workflow.cores)
+    threads: runs.resources.exit_threads(workflow.cores)
     resources:
-        **runs.params.torch_job("exits", minutes=120, cpus=4),
+        **runs.resources.torch_job("exits", minutes=120, cpus=4),
     params:
         **runs.params.measure(
             "twoscale.exits.benchmark.measure_exit_quality",
             tables=("exit_quality", "exit_loops", "exit_cost_matched"),
-            config=runs.params.exit_slice(),
+            config=runs.params.exit_config(),
         ),
 
 
@@ -74,10 +74,10 @@ use rule torch_job as benchmark_exits with:
         "results/{run}/benchmarks/benchmark_exits.tsv"
     threads: workflow.cores or 1
     resources:
-        **runs.params.torch_job("exits", minutes=240, cpus=4),
+        **runs.resources.torch_job("exits", minutes=240, cpus=4),
     params:
         **runs.params.measure(
             "twoscale.exits.benchmark.run",
             tables=("exit_latency", "exit_latency_loops", "check_cost"),
-            config=runs.params.exit_slice("exit"),
+            config=runs.params.exit_config("exit"),
         ),

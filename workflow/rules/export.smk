@@ -27,13 +27,15 @@ rule export_model:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=growing(8000),
+        mem_mb=per_attempt(8000),
         runtime=30,
     params:
-        **runs.params.script("export_model"),
-        config=runs.params.slice(
-            *("run", "seed", "model", "data", "tokenizer", "train"),
-            max_loops=lambda config: config.exits.max_loops,
+        **runs.params.script(
+            "export_model",
+            config=runs.params.config_json(
+                *("run", "seed", "model", "data", "tokenizer", "train"),
+                max_loops=lambda config: config.exits.max_loops,
+            ),
         ),
         # the text of the code that the folder contains
         modeling=lambda wildcards: json_digest(code_files()),

@@ -77,7 +77,7 @@ use rule table_job as plot_fig5 with:
 
 # The figures of studies: plot_<name> for each row of FIGURES in src/twoscale/studies/<study>/study.py.
 for figure in runs.figures:
-    if figure.room:
+    if figure.study_folder:
 
         rule:
             """Job: draw a figure of a study"""

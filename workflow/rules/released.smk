@@ -3,8 +3,6 @@
 # in:  the release
 # out: results/released/{run}/tables/*.parquet
 
-import shlex
-
 from twoscale import config as configs
 from twoscale.base import canonical_json
 from twoscale.workflow.runs import RELEASED
@@ -24,9 +22,12 @@ rule fetch_release:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **runs.params.script("fetch_release"),
-        config=lambda wildcards: canonical_json({"files": released}),
-        # where the files are and how they are fetched does not change them
-        release=untracked(lambda wildcards: shlex.join(["--source", runs.release.source, "--download", download])),
+        **runs.params.script(
+            "fetch_release",
+            config=lambda wildcards: canonical_json({"files": released}),
+            # where the files are and how they are fetched does not change them
+            download=lambda wildcards: download,
+        ),
+        source=untracked(lambda wildcards: runs.release.source),
     shell:
-        "{params.command} --config {params.config:q} {params.release} {params.files} > {log:q} 2>&1"
+        "{params.command} --job {params.job} --source {params.source:q} {params.files} > {log:q} 2>&1"

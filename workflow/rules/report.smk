@@ -34,7 +34,7 @@ use rule table_job as write_overview with:
     params:
         **runs.params.call(
             "twoscale.report.pages.write_overview",
-            config=runs.figures.overview_slice,
+            config=runs.figures.overview_config,
             modules=runs.figures.sentence_modules,
         ),
         caption=runs.figures.caption(),
@@ -80,5 +80,5 @@ use rule table_job as take_snapshot with:
     params:
         **runs.params.call(
             "twoscale.report.release.take_snapshot",
-            config=runs.params.slice("run", plain=user_values, scales=lambda config: scales(config).plain),
+            config=runs.params.config_json("run", plain=user_values, scales=lambda config: scales(config).plain),
         ),

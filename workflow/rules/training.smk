@@ -24,10 +24,10 @@ rule init_model:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=growing(4000),
+        mem_mb=per_attempt(4000),
         runtime=30,
     params:
-        **runs.params.cached_script("init_model", runs.params.training_identity),
+        **runs.params.cached_script("init_model", config=runs.params.training_identity, tables=()),
     shell:
         JOB
 
@@ -52,28 +52,28 @@ rule train_segment:
         iteration=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
-    threads: runs.params.training_threads
+    threads: runs.resources.training_threads
     resources:
-        **runs.params.training_job(),
-        mem_mb=runs.params.training_memory,
+        **runs.resources.training_job(),
+        mem_mb=runs.resources.training_mb,
         # does not grow: the next attempt resumes from the partial state
         runtime=1440,
     params:
         **runs.params.cached_script(
             "train_segment",
-            runs.params.training_identity,
-            *("training", "training_loops"),
+            config=runs.params.training_identity,
+            tables=("training", "training_loops"),
             later=runs.later_checkpoints,
-        )
-        | dict(command=runs.params.training_command("train_segment")),
-        # how training is segmented, logged and distributed does not change its result
-        runtime=untracked(lambda wildcards: canonical_json(runtime(runs.of(wildcards)[1]))),
+            command=runs.params.training_command("train_segment"),
+            # how training is segmented, logged and distributed does not change its result
+            runtime=lambda wildcards: canonical_json(runtime(runs.of(wildcards)[1])),
+        ),
         until=lambda wildcards: int(wildcards.iteration),
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
     # standard output is the terminal, where the job prints a line every train.print_seconds
     shell:
-        "{params.command} --config {params.config:q} --runtime {params.runtime:q} --until {params.until}"
-        " --run {wildcards.run:q} --partial {params.partial:q} {params.files} >&2 2> {log:q}"
+        "{params.command} --job {params.job} --until {params.until} --run {wildcards.run:q}"
+        " --partial {params.partial:q} {params.files} >&2 2> {log:q}"
 
 
 # Keeps the last optimizer state, so that a longer schedule continues the run instead of repeating it.

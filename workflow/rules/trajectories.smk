@@ -19,12 +19,14 @@ use rule torch_job as extract_trajectories with:
     group:
         "analyses_{run}_{iteration}"
     resources:
-        **runs.params.torch_job("trajectories"),
+        **runs.resources.torch_job("trajectories"),
     params:
         **runs.params.measure(
             "twoscale.dynamics.trajectories.run",
             tables=("trajectories", "token_paths", "token_drift"),
-            config=runs.params.slice("seed", "device", "model", "trajectories", "path_types", "trajectory_sequences"),
+            config=runs.params.config_json(
+                "seed", "device", "model", "trajectories", "path_types", "trajectory_sequences"
+            ),
         ),
 
 
@@ -63,14 +65,14 @@ use rule torch_job as extract_states with:
     benchmark:
         "results/{run}/benchmarks/extract_states.tsv"
     group:
-        runs.params.last_group
+        runs.resources.last_group
     resources:
-        **runs.params.torch_job("trajectories", minutes=30),
+        **runs.resources.torch_job("trajectories", minutes=30),
     params:
         **runs.params.measure(
             "twoscale.dynamics.state_paths.extract_states",
             tables=(),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("seed", "device", "model", "trajectories", "trajectory_sequences"),
                 tokenizer=lambda config: config.tokenizer.name,
             ),

@@ -12,7 +12,7 @@ weigh differently, n is their effective number, which is smaller.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ REPEATS = 1000
 LEVEL = 0.95
 _MAX_VALUES = 2**24  # values gathered at once; bounds the memory
 
-# (R, units, ...) -> (R,): one number for each of R samples of the units.
+# One number for each of R samples: of all units (R, units, ...), or of their totals (R, ...).
 Statistic = Callable[[np.ndarray], np.ndarray]
 Numbers = TypeVar("Numbers", float, pd.Series)
 
@@ -42,96 +42,95 @@ def _multiplicities(number: int, seed: int, repeats: int) -> np.ndarray:
     return np.stack([np.bincount(sample, minlength=number) for sample in draws]).astype(np.float64)
 
 
-def replicates(
-    statistic: Statistic, units: np.ndarray, seed: int, repeats: int | None = None
-) -> np.ndarray:
-    """`statistic` of samples of the units (units, ...), drawn with replacement: (R, ...).
+def replicates(statistic: Statistic, units: np.ndarray, seed: int) -> np.ndarray:
+    """`statistic` of `REPEATS` samples of the units (units, ...), with replacement: (R, ...).
 
-    The draws are a function of the seed, the number of units and the number of samples, `REPEATS`
-    by default.
+    The draws are a function of the seed, the number of units and the number of samples.
     """
-    draws = _draws(len(units), seed, repeats or REPEATS)
-    chunks = np.array_split(draws, np.ceil(len(draws) * units.size / _MAX_VALUES))
+    draws = _draws(len(units), seed, REPEATS)
+    values = len(draws) * units.size  # gathered from all samples
+    chunks = np.array_split(draws, np.ceil(values / _MAX_VALUES))
     return np.concatenate([statistic(units[chunk]) for chunk in chunks])
 
 
-def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarray:
+def totals(units: np.ndarray, seed: int) -> np.ndarray:
     """Sums over the units of the samples of `replicates`: (units, ...) -> (R, ...)."""
-    weights = _multiplicities(len(units), seed, repeats or REPEATS)
-    return (weights @ units.reshape(len(units), -1)).reshape(-1, *units.shape[1:])
+    weights = _multiplicities(len(units), seed, REPEATS)
+    flat = weights @ units.reshape(len(units), -1)
+    return flat.reshape(-1, *units.shape[1:])
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t distribution with `freedom` >= 1 degrees of freedom, to a relative
-    1e-5.
-    """
+    """Quantile of Student's t distribution, to a relative 1e-5; degrees of `freedom` >= 1."""
     angles, cumulative = _t_distribution(freedom)
+    # the distribution is symmetric: half of it lies between 0 and the largest angle
     tail = 2 * abs(probability - 0.5) * cumulative[-1]
-    return float(
-        np.copysign(
-            np.sqrt(freedom) * np.tan(np.interp(tail, cumulative, angles)), probability - 0.5
-        )
-    )
+    angle = np.interp(tail, cumulative, angles)
+    return float(np.copysign(np.sqrt(freedom) * np.tan(angle), probability - 0.5))
 
 
 def t_tail(statistic: float, freedom: float) -> float:
-    """Probability of a value above `statistic` >= 0 under Student's t with `freedom` >= 1 degrees
-    of freedom.
-    """
+    """Probability of a value above `statistic` >= 0 under Student's t with `freedom` >= 1."""
     angles, cumulative = _t_distribution(freedom)
-    return (
-        0.5
-        - 0.5
-        * float(np.interp(np.arctan(statistic / np.sqrt(freedom)), angles, cumulative))
-        / cumulative[-1]
-    )
+    angle = np.arctan(statistic / np.sqrt(freedom))
+    below = float(np.interp(angle, angles, cumulative))
+    return 0.5 - 0.5 * below / cumulative[-1]
 
 
 @lru_cache(maxsize=64)
 def _t_distribution(freedom: float) -> tuple[np.ndarray, np.ndarray]:
-    """Angles and the integral of the density up to them, not normalised; t = sqrt(freedom)
-    tan(angle) >= 0.
+    """Angles, and the integral of the density from 0 up to them, not normalised.
+
+    The angle of a value t >= 0 is arctan(t / sqrt(freedom)), and the density of angles is
+    proportional to cos(angle) ** (freedom - 1).
     """
-    # the density is proportional to cos(angle) ** (freedom - 1)
     angles = np.linspace(0, np.pi / 2, 100_001)
     density = np.cos(angles) ** (freedom - 1)
-    return angles, np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+    return angles, _integral(density)
 
 
-def holm(tails: np.ndarray, level: float = 1 - LEVEL) -> np.ndarray:
-    """Which of the tests with these two-sided p-values (n,) reject, at a familywise error of
-    `level` (Holm 1979).
+def _integral(density: np.ndarray) -> np.ndarray:
+    """Integral up to each point of a regular grid, by trapezoids, in twice the grid's distance."""
+    return np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+
+
+def holm(tails: np.ndarray) -> np.ndarray:
+    """Which of the tests with these two-sided p-values (n,) reject (Holm 1979).
+
+    One of them or more rejects wrongly with a chance of 5 % at most.
     """
     order = np.argsort(tails, kind="stable")
+    # the smallest p-value is compared with 5 % / n, the next with 5 % / (n - 1), …
+    left = np.arange(len(tails), 0, -1)
+    is_small = tails[order] <= (1 - LEVEL) / left
     rejected = np.zeros(len(tails), dtype=bool)
-    rejected[order] = np.logical_and.accumulate(
-        tails[order] <= level / np.arange(len(tails), 0, -1)
-    )
+    rejected[order] = np.logical_and.accumulate(is_small)  # up to the first that is not
     return rejected
 
 
 @lru_cache(maxsize=16)
 def deviation_factors(number: int) -> tuple[float, float]:
-    """Both ends of the 95 % interval of a standard deviation, in units of the one of `number` >= 2
-    normal values.
+    """95 % interval of a standard deviation, in units of that of `number` >= 2 normal values.
+
+    The ratio of the two is sqrt(freedom) over a value of the chi distribution.
     """
     freedom = number - 1
-    chi = np.linspace(0, np.sqrt(freedom) + 8, 100_001)
+    root = np.sqrt(freedom)  # where the chi distribution is centred, with a deviation below 1
+    chi = np.linspace(0, root + 8, 100_001)
     density = chi ** (freedom - 1) * np.exp(-(chi**2) / 2)
-    cumulative = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
-    ends = np.interp([(1 + LEVEL) / 2, (1 - LEVEL) / 2], cumulative / cumulative[-1], chi)
-    low, high = np.sqrt(freedom) / ends
-    return float(low), float(high)
+    cumulative = _integral(density)
+    tails = [(1 + LEVEL) / 2, (1 - LEVEL) / 2]
+    largest, smallest = np.interp(tails, cumulative / cumulative[-1], chi)
+    return float(root / largest), float(root / smallest)
 
 
 def effective_number(weights: np.ndarray) -> float:
-    """Number of equal units whose mean is as noisy as the mean with these weights (units,): (Σw)² /
-    Σw², 2 at least.
+    """Number of equal units whose mean is as noisy as that of units with these weights (units,).
 
-    Kish, "Survey Sampling", 1965. Degrees of freedom of units that weigh differently: Carter,
-    Schnepel and Steigerwald, "Asymptotic Behavior of a t-Test Robust to Cluster Heterogeneity",
-    Review of Economics and Statistics 99, 2017.
+    It is (Σw)² / Σw² (Kish, "Survey Sampling", 1965), and here 2 at least. Degrees of freedom of
+    units that weigh differently: Carter, Schnepel and Steigerwald, "Asymptotic Behavior of a t-Test
+    Robust to Cluster Heterogeneity", Review of Economics and Statistics 99, 2017.
     """
     return max(2.0, float(weights.sum() ** 2 / (weights @ weights)))
 
@@ -143,68 +142,68 @@ def interval_about(
     scatter: float = 0.0,
     freedom: float | None = None,
 ) -> tuple[float, float]:
-    """95 % interval of a statistic with this value and replicates (R,); NaN if a replicate is not
-    finite.
+    """95 % interval of a statistic with this value and replicates (R,), see the module's text.
 
     `units` is their effective number, `scatter` a standard error from another source than the
     choice of units, and `freedom` the degrees of freedom of the t quantile, by default `units` - 1.
+    The ends are NaN if a replicate is not finite.
     """
     upper = (1 + LEVEL) / 2
     normal = NormalDist().inv_cdf(upper)
     low, high = np.quantile(samples, [1 - upper, upper])
+
+    # the variance of resamples is (n - 1) / n of that of samples, and their tails are normal
+    student = t_quantile(upper, freedom or units - 1)
+    widening = np.sqrt(units / (units - 1)) * student / normal
+
     # distances from the mean of the replicates and not from the value: resampling adds another bias
-    centre, noise = samples.mean(), normal * scatter
-    widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal
-    below, above = (
-        widening * np.hypot(distance, noise) for distance in (centre - low, high - centre)
-    )
+    centre = samples.mean()
+    noise = normal * scatter  # independent of the choice of units, so squares add
+    below = widening * np.hypot(centre - low, noise)
+    above = widening * np.hypot(high - centre, noise)
     return float(value - below), float(value + above)
 
 
 def interval(
     statistic: Statistic, units: np.ndarray, seed: int, weights: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """95 % interval of `statistic` over units (units, ...) of these `weights` (units,); NaN for a
-    single unit.
+    """95 % interval of a statistic over units (units, ...) of these `weights` (units,).
+
+    The ends are NaN for a single unit.
     """
     if len(units) < 2:
         return np.nan, np.nan
     number = len(units) if weights is None else effective_number(weights)
-    return interval_about(
-        float(statistic(units[None])[0]), replicates(statistic, units, seed), number
-    )
+    value = float(statistic(units[None])[0])
+    return interval_about(value, replicates(statistic, units, seed), number)
 
 
 def t_interval(values: np.ndarray) -> tuple[float, float]:
     """95 % interval of the mean of independent values (n,), by Student's t; NaN for one value."""
     if len(values) < 2:
         return np.nan, np.nan
-    half = (
-        t_quantile((1 + LEVEL) / 2, len(values) - 1)
-        * float(np.std(values, ddof=1))
-        / np.sqrt(len(values))
-    )
-    return float(np.mean(values)) - half, float(np.mean(values)) + half
+    mean = float(np.mean(values))
+    deviation = float(np.std(values, ddof=1))
+    student = t_quantile((1 + LEVEL) / 2, len(values) - 1)
+    half = student * deviation / np.sqrt(len(values))
+    return mean - half, mean + half
 
 
-def joined(value: Numbers, *intervals: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
-    """Interval of a value with independent sources of error, from its interval under each alone.
+def joined(
+    value: Numbers, first: tuple[Numbers, Numbers], second: tuple[Numbers, Numbers]
+) -> tuple[Numbers, Numbers]:
+    """Interval of a value with two independent sources of error, from its interval under each.
 
     Distances are added as the root of their sum of squares (Zou and Donner, Statistics in Medicine
     27, 2008).
     """
-    lows, highs = zip(*intervals, strict=True)
-    below, above = (
-        reduce(np.hypot, (value - low for low in lows)),
-        reduce(np.hypot, (high - value for high in highs)),
-    )
+    below = np.hypot(value - first[0], value - second[0])
+    above = np.hypot(first[1] - value, second[1] - value)
     return value - below, value + above
 
 
 def ratio_of_sums(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the sum of the units' first entries over the sum of their second entries: (R,
-    units, 2) -> (R,).
-    """
+    """Statistic: the sum of first entries over the sum of second ones, (R, units, 2) -> (R,)."""
     sums = samples.sum(axis=1)
     return sums[..., 0] / sums[..., 1]
 
@@ -215,17 +214,17 @@ OPERATING_POINT = ["criterion", "threshold"]
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
-    """Columns criterion, threshold, latency_ms, baseline_ms, low, high from the table
-    "exit_latency", in its order.
+    """Time per token at each operating point, in the order of the table "exit_latency".
 
-    Times are medians over repeats; the interval is that of the first over prompts.
+    Columns criterion, threshold, latency_ms, baseline_ms, low, high. Times are medians over
+    repeats; the interval is that of the first over prompts.
     """
     by_point = latency.groupby(OPERATING_POINT, sort=False)
-    medians = by_point[["latency_ms", "baseline_ms"]].median()
+    median = partial(np.median, axis=1)
     intervals = _intervals(
-        by_point,
-        lambda rows: interval(partial(np.median, axis=1), rows["latency_ms"].to_numpy(), 0),
+        by_point, lambda rows: interval(median, rows["latency_ms"].to_numpy(), seed=0)
     )
+    medians = by_point[["latency_ms", "baseline_ms"]].median()
     return medians.join(intervals).reset_index()
 
 
@@ -244,28 +243,29 @@ def summarise_quality(
     """
     keys = [*OPERATING_POINT, "sequence"]
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
-    full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
-    measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
-    loops = weighted(measured.groupby(OPERATING_POINT, sort=False), "loops")
-    bounds = pd.DataFrame(with_bounds(measured, OPERATING_POINT, "ce", "change"))
-    summary = bounds.rename(columns={"ce_low": "low", "ce_high": "high"}).assign(
-        loops=loops, ppl=np.exp(bounds["ce"])
-    )
+    is_full = (measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)
+    full = measured[is_full].set_index("sequence")["ce"]
+    measured["change"] = measured["ce"] - measured["sequence"].map(full)
+    summary = pd.DataFrame(with_bounds(measured, OPERATING_POINT, "ce", "change"))
+    summary = summary.rename(columns={"ce_low": "low", "ce_high": "high"})
+    summary["loops"] = weighted(measured.groupby(OPERATING_POINT, sort=False), "loops")
+    summary["ppl"] = np.exp(summary["ce"])
     return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
 
 
 def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
-    """Columns criterion, threshold, evaluations, ce of random exits: means over all draws, tokens
-    and groups.
+    """Columns criterion, threshold, evaluations, ce of cost-matched random exits.
+
+    They are means over all draws, tokens and groups.
     """
     random = cost_matched[cost_matched["reference"] == "random"]
-    parts = (
-        random[["evaluations", "ce"]]
-        .mul(random["tokens"], axis="index")
-        .assign(tokens=random["tokens"])
-    )
-    sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
-    return sums[["evaluations", "ce"]].div(sums["tokens"], axis="index").reset_index()
+    tokens = random["tokens"]
+    values = ["evaluations", "ce"]
+    parts = random[values].mul(tokens, axis="index").assign(tokens=tokens)
+    points = [random[column] for column in OPERATING_POINT]
+    sums = parts.groupby(points, sort=False).sum()
+    means = sums[values].div(sums["tokens"], axis="index")
+    return means.reset_index()
 
 
 def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
@@ -279,26 +279,22 @@ def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
 def with_bounds(
     rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0
 ) -> dict[str, pd.Series]:
-    """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and
-    _high.
+    """The mean over tokens of the column `name` at each point of `keys`, with bounds.
 
-    The bounds are computed for the mean of the column `varied`, and moved to the mean of the other
-    one.
+    The bounds, with _low and _high in their names, are over documents. They are computed for the
+    mean of the column `varied`, and moved to the mean of the other one.
     """
 
     def over_documents(rows: pd.DataFrame) -> tuple[float, float]:
-        sums = (
-            rows.assign(sum=rows[varied] * rows["tokens"])
-            .groupby("document")[["sum", "tokens"]]
-            .sum()
-        )
-        return interval(ratio_of_sums, sums.to_numpy(np.float64), seed, sums["tokens"].to_numpy())
+        rows = rows.assign(sum=rows[varied] * rows["tokens"])
+        sums = rows.groupby("document")[["sum", "tokens"]].sum()
+        units = sums.to_numpy(np.float64)  # (documents, 2)
+        return interval(ratio_of_sums, units, seed, weights=sums["tokens"].to_numpy())
 
     by_point = rows.groupby(keys, sort=False)
     mean = weighted(by_point, name)
-    bounds = _intervals(by_point, over_documents).add(
-        mean - weighted(by_point, varied), axis="index"
-    )
+    moved = mean - weighted(by_point, varied)
+    bounds = _intervals(by_point, over_documents).add(moved, axis="index")
     return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
 
 

@@ -1,5 +1,4 @@
-"""The tables of one run as arrays of units to resample, and the estimates that the claims are
-judged on.
+"""The tables of one run as arrays of units to resample, and what the claims are judged on.
 
 The first axis of each array is the unit: whole documents for geometry and quality, whole prompts
 for latency. Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
@@ -21,20 +20,21 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import bootstrap
+from twoscale.claims.bootstrap import Statistic
 from twoscale.claims.regime import Regime, of_sequences
 
-MOST_UNDER_FLOOR = 0.1  # share of values
+_MOST_UNDER_FLOOR = 0.1  # share of values
 UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
-SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
+_SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
 # assumed of the scatter of successive checkpoints about their line (docs/judging.md)
 CORRELATION = 0.6
 
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
+NOT_ASKED = "not asked"  # of a run that the claim is not about
+
 # An exit criterion and a threshold.
 OperatingPoint = tuple[str, float]
-
-# Totals of resampled units (R, ..., 2), sums and counts, -> (R, ...).
-Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 class InconclusiveError(Exception):
@@ -57,34 +57,35 @@ class Estimate:
     effective: float = 0.0  # number of units, of which some weigh more than others
 
     def checked(self) -> Self:
-        """The estimate itself; raise InconclusiveError if it is undefined."""
+        """The estimate itself. Raises InconclusiveError if it is undefined."""
         if np.isnan([self.value, self.low, self.high]).any():
             raise InconclusiveError("the quantity or its interval is undefined")
         return self
 
     def widened(self, findings: int) -> "Estimate":
-        """The estimate with the interval that misses its number in 5 % over `findings` times
-        (Bonferroni).
+        """The estimate with its interval widened for so many findings (Bonferroni).
+
+        Each of the `findings` intervals then misses its number with a chance of 5 % / `findings`.
         """
         if not np.isfinite(self.value) or self.value == self.low == self.high:
             return self
-        outside = (1 - bootstrap.LEVEL) / 2
-        one, each = (
-            bootstrap.t_quantile(1 - outside / number, self.freedom) for number in (1, findings)
-        )
-        if self.is_ratio:
-            low, high = (
-                self.value * (end / self.value) ** (each / one) for end in (self.low, self.high)
-            )
+        outside = (1 - bootstrap.LEVEL) / 2  # on either side
+        alone = bootstrap.t_quantile(1 - outside, self.freedom)
+        one_of_many = bootstrap.t_quantile(1 - outside / findings, self.freedom)
+        factor = one_of_many / alone
+        if self.is_ratio:  # the distance of logarithms grows by the factor
+            low = self.value * (self.low / self.value) ** factor
+            high = self.value * (self.high / self.value) ** factor
         else:
-            low, high = (
-                self.value + each / one * (end - self.value) for end in (self.low, self.high)
-            )
+            low = self.value + factor * (self.low - self.value)
+            high = self.value + factor * (self.high - self.value)
         return replace(self, low=low, high=high)
 
     def exponential(self) -> Self:
         """The ratio of which this is the logarithm."""
-        value, low, high = (float(np.exp(number)) for number in (self.value, self.low, self.high))
+        value = float(np.exp(self.value))
+        low = float(np.exp(self.low))
+        high = float(np.exp(self.high))
         return replace(self, value=value, low=low, high=high, is_ratio=True)
 
 
@@ -109,15 +110,14 @@ class Evidence:
 
     @classmethod
     def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
-        """The evidence in the files of `tables.CLAIM_TABLES`, and in the other attributes. Raises
-        InputError.
+        """The evidence in the files of `tables.CLAIM_TABLES`; `values` are the other attributes.
+
+        Raises InputError for a file that is no such table.
         """
-        return cls(
-            **{
-                name: tables.read(table, files[name]) for name, table in tables.CLAIM_TABLES.items()
-            },
-            **values,
-        )
+        frames = {
+            name: tables.read(table, files[name]) for name, table in tables.CLAIM_TABLES.items()
+        }
+        return cls(**frames, **values)
 
     @property
     def groups(self) -> list[str]:
@@ -131,12 +131,9 @@ class Evidence:
     @property
     def jumps(self) -> list[tuple[str, str]]:
         """Boundaries with a reference state, state by state."""
-        drift = self.drift
-        return [
-            (place, state)
-            for state in drift["reference_state"].unique()
-            for place in drift["boundary"].unique()
-        ]
+        boundaries = self.drift["boundary"].unique()
+        states = self.drift["reference_state"].unique()
+        return [(boundary, state) for state in states for boundary in boundaries]
 
     @property
     def iterations(self) -> list[int]:
@@ -149,14 +146,14 @@ class Evidence:
         return [iteration for iteration in self.iterations if iteration > 0 or self.published]
 
     def thresholds(self, criterion: str) -> list[float]:
-        found = sorted(
-            self.quality.loc[self.quality["criterion"] == criterion, "threshold"].unique()
-        )
-        if not found:
+        """Thresholds of an exit criterion, ascending. Raises InconclusiveError if there is none."""
+        rows = self.quality[self.quality["criterion"] == criterion]
+        if rows.empty:
             raise InconclusiveError(f"rows missing: {criterion}")
-        return found
+        return sorted(rows["threshold"].unique())
 
     def last(self) -> int:
+        """Iteration of the last checkpoint."""
         if not self.trained:
             raise InconclusiveError("rows missing: no trained checkpoint")
         return self.trained[-1]
@@ -165,10 +162,11 @@ class Evidence:
     def regimes(self) -> dict[str, Regime]:
         """The regime of each group at the last checkpoint."""
         rows = self.loops[self.loops["iteration"] == self.loops["iteration"].max()]
-        return {group: of_sequences(part) for group, part in rows.groupby("group", sort=False)}
+        by_group = rows.groupby("group", sort=False)
+        return {group: of_sequences(of_group) for group, of_group in by_group}
 
     def after_warmup(self, fewest: int) -> list[int]:
-        """Iterations of the checkpoints after warm-up, `fewest` at least."""
+        """Iterations of the checkpoints after warm-up. Raises InconclusiveError below `fewest`."""
         iterations = [iteration for iteration in self.trained if iteration > self.warmup]
         if len(iterations) < fewest:
             raise InconclusiveError(
@@ -176,143 +174,150 @@ class Evidence:
             )
         return iterations
 
+    # units to resample: each method raises InconclusiveError if rows are missing
+
     def curves(
         self, measure: str, group: str, iterations: Sequence[int], until: int = 0
     ) -> np.ndarray:
-        """Units (documents, iterations, K, 2): sum and count of a measure per loop step at k = 0 …
-        K - 1.
+        """Units (documents, iterations, K, 2): sum and count of a measure at k = 0 … K - 1.
 
-        Raises InconclusiveError if rows are missing, or loop steps up to k = `until`.
+        Raises InconclusiveError also if loop steps up to k = `until` are missing.
         """
-        rows = self.loops[(self.loops["group"] == group) & (self.loops["measure"] == measure)]
-        last = int(rows["k"].max()) - 1 if len(rows) else -1  # the last state has no loop step
-        if last < until:
-            raise InconclusiveError(f"rows missing: loop steps up to k = {until}, found k ≤ {last}")
-        return _sums(rows, iteration=iterations, k=range(last + 1))
+        rows = self.loops
+        rows = rows[(rows["group"] == group) & (rows["measure"] == measure)]
+        number = int(rows["k"].max()) if len(rows) else 0  # of loop steps: the last state has none
+        if number <= until:
+            found = f"found k ≤ {number - 1}"
+            raise InconclusiveError(f"rows missing: loop steps up to k = {until}, {found}")
+        return _sums(rows, iteration=iterations, k=range(number))
 
     def ratios(
         self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr"
     ) -> np.ndarray:
-        """Units (documents, 2): sum and count of the drift-to-loop ratio, or another measure of the
-        jump.
-        """
-        drift = self.drift[self.drift["iteration"] == iteration]
-        same_point = (drift["boundary"] == boundary) & (drift["reference_state"] == reference_state)
-        rows = drift[same_point & (drift["measure"] == measure)]
+        """Units (documents, 2): sum and count of the drift-to-loop ratio, or of another measure."""
+        drift = self.drift
+        rows = drift[
+            (drift["iteration"] == iteration)
+            & (drift["boundary"] == boundary)
+            & (drift["reference_state"] == reference_state)
+            & (drift["measure"] == measure)
+        ]
         units = _sums(rows, iteration=[iteration])[:, 0]
         _check_floor(rows)
         return units
 
-    def check_angles(
-        self, group: str, iterations: Sequence[int], loop_steps: Iterable[int]
-    ) -> None:
-        """Raise InconclusiveError if too many of these loop steps are so short that rounding
-        decides their angle.
-        """
+    def check_angles(self, group: str, iteration: int, loop_steps: Iterable[int]) -> None:
+        """Raise InconclusiveError if rounding decides the angle of too many of these loop steps."""
         rows = self.loops
-        cosines = (rows["group"] == group) & (rows["measure"] == "cosine")
         _check_floor(
-            rows[cosines & rows["iteration"].isin(iterations) & rows["k"].isin(list(loop_steps))]
+            rows[
+                (rows["group"] == group)
+                & (rows["measure"] == "cosine")
+                & (rows["iteration"] == iteration)
+                & rows["k"].isin(list(loop_steps))
+            ]
         )
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
         rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
-        units = _by_point(rows, points, "sequence", ["nats", "tokens"])
-        return _per_document(rows, units)
+        return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
 
     def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
-        """Units (documents, points, 2): evaluations of a token, the mean over groups, summed, and
-        sequences.
+        """Units (documents, points, 2): evaluations of a token, summed, and sequences.
+
+        The evaluations are the mean over the groups of a model and over the tokens of a sequence.
         """
-        keys = ["criterion", "threshold", "sequence"]
-        means = (
-            self.exit_loops.groupby([*keys, "document"], sort=False)["evaluations"]
-            .mean()
-            .reset_index()
+        keys = ["criterion", "threshold", "sequence", "document"]
+        means = self.exit_loops.groupby(keys, sort=False)["evaluations"].mean().reset_index()
+        rows = means.assign(sequences=1.0)
+        return _per_document(
+            rows, _by_point(rows, points, "sequence", ["evaluations", "sequences"])
         )
-        units = _by_point(
-            means.assign(sequences=1.0), points, "sequence", ["evaluations", "sequences"]
-        )
-        return _per_document(means, units)
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (prompts, points): milliseconds per token at each operating point."""
-        return _enough("prompts", _by_point(self.latency, points, "repeat", ["latency_ms"])[..., 0])
+        times = _by_point(self.latency, points, "repeat", ["latency_ms"])
+        return _enough("prompts", times[..., 0])
 
     def check_times(self) -> np.ndarray:
-        """Units (repeats, 2): milliseconds of a KL check and of a loop step, each summed over
-        groups.
-        """
+        """Units (prompts, 2): milliseconds of a KL check and of a loop step, summed over groups."""
         times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum()
         return _enough("prompts", times.to_numpy())
 
     def load(self) -> str:
-        """In which repeats of the timing the machine had more to do than cores; empty if in
-        none.
-        """
-        peaks = self.latency.groupby("repeat")[["load_average", "cpus"]].max()
-        loaded = peaks[peaks["load_average"] > peaks["cpus"]]
+        """The repeats of the timing with a load beyond the machine's cores; empty if none."""
+        repeats = self.latency.groupby("repeat")[["load_average", "cpus"]].max()
+        loaded = repeats[repeats["load_average"] > repeats["cpus"]]
         if loaded.empty:
             return ""
-        peak, cores = loaded["load_average"].max(), int(loaded["cpus"].max())
-        load = f"load average up to {peak:.1f} on {cores} core{'s' if cores > 1 else ''}"
-        return f"{load} during {len(loaded)} of {len(peaks)} repeats"
+        peak, cores = loaded.max()
+        load = f"load average up to {peak:.1f} on {cores:.0f} core{'s' if cores > 1 else ''}"
+        return f"{load} during {len(loaded)} of {len(repeats)} repeats"
+
+    # estimates from units
 
     def estimate(
         self, statistic: Statistic, units: np.ndarray, remark: str = "", unbias: bool = False
     ) -> Estimate:
-        """`statistic` (R, ..., 2) -> (R,) of the totals of all units (units, ..., 2), with its
-        interval.
+        """A statistic of the totals of all units, with its interval over documents.
 
-        With `unbias` the bias that resampling adds is subtracted, for a statistic that noise makes
-        larger.
+        `statistic` maps totals (R, ..., 2) to (R,), and the units are (documents, ..., 2). With
+        `unbias` the bias that resampling adds is subtracted; noise makes such a statistic larger.
         """
         value, samples = self._resampled(statistic, units)
-        value = value - unbias * (samples.mean() - value)
+        value = value - unbias * (samples.mean() - value)  # twice the value minus the mean
         return _estimate(value, samples, units, effective_number(units), remark)
 
     def ratio(self, statistic: Statistic, units: np.ndarray, remark: str = "") -> Estimate:
-        """As `estimate`, for a statistic that is a positive ratio; its interval is computed for the
-        logarithm.
-        """
-        return self.estimate(lambda totals: np.log(statistic(totals)), units, remark).exponential()
+        """As `estimate`, for a positive ratio; its interval is computed for the logarithm."""
+        logarithm = self.estimate(lambda totals: np.log(statistic(totals)), units, remark)
+        return logarithm.exponential()
 
     def trend(self, statistic: Statistic, units: np.ndarray, unbias: bool = False) -> Estimate:
         """Change of a statistic over training, on a line fitted over the checkpoints after warm-up.
 
         The line is a least-squares fit over log iteration, and the change that from the first to
         the last checkpoint. Its interval has the spread over documents, and the scatter of the
-        checkpoints about the line (`trend_error`). `statistic` maps totals (R, iterations, ..., 2)
+        checkpoints about the line (`_trend_error`). `statistic` maps totals (R, iterations, ..., 2)
         to (R, iterations); the units (documents, iterations, ..., 2) are those of
         `after_warmup(FEWEST_FOR_TREND)`.
         """
         iterations = self.after_warmup(FEWEST_FOR_TREND)
-        values, samples = self._resampled(statistic, units)
-        weights = trend_weights(iterations)
-        change, changes = values @ weights, samples @ weights
+        values, samples = self._resampled(statistic, units)  # (iterations,), (R, iterations)
+        weights = _trend_weights(iterations)
+        change = values @ weights
+        changes = samples @ weights  # (R,)
         change = change - unbias * (changes.mean() - change)
-        scatter, of_line = trend_error(values, iterations)
-        remark = f"{values[0]:.3g} → {values[-1]:.3g} over {len(iterations)} checkpoints"
+        scatter, freedom = _trend_error(values, iterations)
         effective = effective_number(units)
         return _estimate(
-            change, changes, units, effective, remark, scatter, min(effective - 1, of_line)
+            change,
+            changes,
+            units,
+            effective,
+            remark=f"{values[0]:.3g} → {values[-1]:.3g} over {len(iterations)} checkpoints",
+            scatter=scatter,
+            freedom=min(effective - 1, freedom),
         )
 
     def ratio_of_medians(self, units: np.ndarray, remark: str = "") -> Estimate:
         """Ratio of the medians over prompts of the two columns: (prompts, 2)."""
 
         def log_ratio(sample: np.ndarray) -> np.ndarray:  # (R, prompts, 2) -> (R,)
-            medians = np.log(np.median(sample, axis=1))
-            return medians[..., 0] - medians[..., 1]
+            medians = np.median(sample, axis=1)
+            logs = np.log(medians)
+            return logs[..., 0] - logs[..., 1]
 
+        (value,) = log_ratio(units[None])
         samples = bootstrap.replicates(log_ratio, units, self.seed)
-        return _estimate(
-            log_ratio(units[None])[0], samples, units, len(units), remark
-        ).exponential()
+        return _estimate(value, samples, units, len(units), remark).exponential()
 
     def _resampled(self, statistic: Statistic, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
+        """A statistic of the totals of all units (...), and of those of each sample (R, ...)."""
+        everything = units.sum(axis=0)
+        samples = bootstrap.totals(units, self.seed)
+        return statistic(everything[None])[0], statistic(samples)
 
 
 def _estimate(
@@ -325,58 +330,70 @@ def _estimate(
     freedom: float | None = None,
 ) -> Estimate:
     freedom = effective - 1 if freedom is None else freedom
-    bounds = bootstrap.interval_about(value, samples, effective, scatter, freedom)
+    low, high = bootstrap.interval_about(value, samples, effective, scatter, freedom)
     return Estimate(
-        float(value), *bounds, remark, freedom, False, samples, len(units), effective
+        value=float(value),
+        low=low,
+        high=high,
+        remark=remark,
+        freedom=freedom,
+        samples=samples,
+        units=len(units),
+        effective=effective,
     ).checked()
 
 
 def _check_floor(rows: pd.DataFrame) -> None:
     nulls = rows["nulls"].sum()
     share = nulls / max(1, nulls + rows["count"].sum())
-    if share > MOST_UNDER_FLOOR:
+    if share > _MOST_UNDER_FLOOR:
         raise InconclusiveError(f"{share:.0%} of the values are {UNDER_FLOOR}")
 
 
 def _sums(rows: pd.DataFrame, **axes: Iterable[int]) -> np.ndarray:
     """Sum and count of a mean per document: (documents, one axis for each of `axes`, 2)."""
+    keys = ["sequence", *axes]
     sequences = sorted(rows["sequence"].unique())
-    index = pd.MultiIndex.from_product([sequences, *axes.values()], names=["sequence", *axes])
-    cells = rows.set_index(index.names)[["mean", "count"]].reindex(index)
-    absent = cells["count"].isna()
-    if absent.any():
-        first = zip(index.names, cells.index[absent][0], strict=True)
-        raise InconclusiveError(
-            "rows missing: " + ", ".join(f"{name} {value}" for name, value in first)
-        )
-    sums = np.stack([cells["mean"].fillna(0) * cells["count"], cells["count"]], axis=-1)
-    return _per_document(rows, sums.reshape(*(len(level) for level in index.levels), 2))
+    index = pd.MultiIndex.from_product([sequences, *axes.values()], names=keys)
+    cells = rows.set_index(keys)[["mean", "count"]].reindex(index)
+    counts = cells["count"]
+    is_absent = counts.isna()
+    if is_absent.any():
+        first = index[is_absent][0]
+        place = ", ".join(f"{name} {value}" for name, value in zip(keys, first, strict=True))
+        raise InconclusiveError(f"rows missing: {place}")
+    sums = cells["mean"].fillna(0) * counts
+    shape = [len(level) for level in index.levels]
+    units = np.stack([sums, counts], axis=-1).reshape(*shape, 2)
+    return _per_document(rows, units)
 
 
 def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
-    """Sums over the sequences of each document: (sequences, ...) -> (documents, ...), sequences as
-    sorted.
+    """Sums over the sequences of each document: (sequences, ...) -> (documents, ...).
+
+    The sequences of `units` are in ascending order.
     """
-    of_sequence = rows.drop_duplicates("sequence").sort_values("sequence")["document"]
-    documents, numbers = np.unique(of_sequence, return_inverse=True)
-    sums = _enough("documents", np.zeros((len(documents), *units.shape[1:])))
-    np.add.at(sums, numbers, units)
-    return sums
+    sequences = rows.drop_duplicates("sequence").sort_values("sequence")
+    documents, numbers = np.unique(sequences["document"], return_inverse=True)
+    sums = np.zeros((len(documents), *units.shape[1:]))
+    np.add.at(sums, numbers, units)  # numbers: the document of each sequence
+    return _enough("documents", sums)
 
 
 def _by_point(
     rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, values: list[str]
 ) -> np.ndarray:
-    """Columns `values` of an exit table at each operating point: (units, points, values), units
-    sorted.
+    """Columns `values` of an exit table at each operating point: (units, points, values).
+
+    `unit` is the column of the units, which are in ascending order.
     """
     units = sorted(rows[unit].unique())
     columns = []
     for criterion, threshold in points:
-        same = (rows["criterion"] == criterion) & np.isclose(
-            rows["threshold"], threshold, rtol=SAME_THRESHOLD, atol=0
-        )
-        column = rows[same].set_index(unit)[values].reindex(units)
+        same_criterion = rows["criterion"] == criterion
+        same_threshold = np.isclose(rows["threshold"], threshold, rtol=_SAME_THRESHOLD, atol=0)
+        same_point = rows[same_criterion & same_threshold]
+        column = same_point.set_index(unit)[values].reindex(units)
         if column.empty or column.isna().any(axis=None):
             raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
         columns.append(column.to_numpy())
@@ -394,10 +411,9 @@ def _enough(name: str, units: np.ndarray) -> np.ndarray:
 
 
 def effective_number(units: np.ndarray) -> float:
-    """Effective number of documents, weighted by their counts: sums and counts (documents, …,
-    2).
-    """
-    return bootstrap.effective_number(units[..., 1].reshape(len(units), -1).sum(axis=1))
+    """Effective number of documents by their counts, from units (documents, …, 2)."""
+    counts = units[..., 1].reshape(len(units), -1)
+    return bootstrap.effective_number(counts.sum(axis=1))
 
 
 def mean(totals: np.ndarray) -> np.ndarray:
@@ -406,36 +422,50 @@ def mean(totals: np.ndarray) -> np.ndarray:
         return totals[..., 0] / totals[..., 1]
 
 
-def trend_weights(iterations: Sequence[int]) -> np.ndarray:
-    """Weights of values at `iterations` (n,) whose sum is the change along their line over log
-    iteration.
+def _trend_weights(iterations: Sequence[int]) -> np.ndarray:
+    """Weights (n,) of values at `iterations`; their weighted sum is the change along their line.
+
+    The line is the least-squares fit over log iteration.
     """
     position = np.log(iterations)
     offset = position - position.mean()
-    return offset / (offset @ offset) * (position[-1] - position[0])
+    slope = offset / (offset @ offset)  # weights of the slope of the fit
+    return slope * (position[-1] - position[0])
 
 
-def trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, float]:
-    """Standard error of the change of values (n,) along their line over log iteration, and its
-    degrees of freedom.
+def _trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, float]:
+    """Standard error of the change of values (n,) along their line, and its degrees of freedom.
 
-    The values scatter about the line as an autoregression with `CORRELATION` from each checkpoint
-    to the next. Scatter that is correlated moves the line more, and residuals show less of it. The
-    degrees of freedom are those of Satterthwaite, "An approximate distribution of estimates of
-    variance components", Biometrics 2, 1946; for scatter without correlation they are n - 2.
+    The values scatter about the line over log iteration as an autoregression with `CORRELATION`
+    from each checkpoint to the next. Scatter that is correlated moves the line more, and residuals
+    show less of it. The degrees of freedom are those of Satterthwaite, "An approximate distribution
+    of estimates of variance components", Biometrics 2, 1946; for scatter without correlation they
+    are n - 2.
     """
-    number, weights = np.arange(len(values)), trend_weights(iterations)
-    line = np.stack([np.ones(len(values)), np.log(iterations)], axis=1)
-    correlation = CORRELATION ** np.abs(number - number[:, None])
-    residual = np.eye(len(values)) - line @ np.linalg.pinv(line)  # makes residuals of values
-    seen, residuals = residual @ correlation, residual @ values
-    variance = residuals @ residuals / np.trace(seen)
-    freedom = np.trace(seen) ** 2 / np.trace(seen @ seen)
-    return float(np.sqrt(variance * (weights @ correlation @ weights))), float(freedom)
+    count = len(values)
+    number = np.arange(count)
+    distance = np.abs(number - number[:, None])  # (n, n), in checkpoints
+    correlation = CORRELATION**distance  # R (n, n), of the scatter
+    line = np.stack([np.ones(count), np.log(iterations)], axis=1)  # X (n, 2)
+
+    # M = I - X X⁺ makes residuals of values. Those of scatter with the covariance σ² R have the
+    # expected sum of squares σ² tr(M R), so the variance σ² is estimated without bias.
+    residual = np.eye(count) - line @ np.linalg.pinv(line)  # M (n, n)
+    seen = residual @ correlation  # M R, the part of the scatter that residuals show
+    residuals = residual @ values
+    trace = np.trace(seen)
+    variance = residuals @ residuals / trace  # σ²
+
+    # The sum of squares has mean σ² tr(M R) and variance 2 σ⁴ tr(M R M R). Satterthwaite: it is
+    # distributed as chi-square with 2 mean² / variance degrees of freedom, scaled.
+    freedom = trace**2 / np.trace(seen @ seen)
+
+    weights = _trend_weights(iterations)  # w, the change is w · values with the variance σ² wᵀ R w
+    error = np.sqrt(variance * (weights @ correlation @ weights))
+    return float(error), float(freedom)
 
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
-NOT_ASKED = "not asked"  # of a run that the claim is not about
+# --- bounds and findings --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -451,30 +481,24 @@ class Bounds:
     smallest: float = -np.inf
 
     def too_narrow_for(self, estimate: Estimate) -> str:
-        """Why an interval as wide as the estimate's is within the bounds for no value; empty if for
-        some.
-        """
-        part, width, room = "interval", estimate.high - estimate.low, self.most - self.least
+        """Why no interval as wide as the estimate's can be within the bounds; empty if one can."""
         if self.least < self.smallest:
-            # the number is `smallest` at least, so only the upper part of its interval has to be
-            # within the bounds
-            part, width, room = (
-                "upper part of the interval",
-                estimate.high - estimate.value,
-                self.most - self.smallest,
-            )
+            # the number is at least `smallest`, so only the part above the value has to fit
+            part = "upper part of the interval"
+            width = estimate.high - estimate.value
+            room = self.most - self.smallest
         elif estimate.is_ratio and self.least > 0:
-            part, width, room = (
-                "interval as a factor",
-                estimate.high / estimate.low,
-                self.most / self.least,
-            )
+            part = "interval as a factor"
+            width = estimate.high / estimate.low
+            room = self.most / self.least
+        else:
+            part = "interval"
+            width = estimate.high - estimate.low
+            room = self.most - self.least
         if not width > room:
             return ""
-        return (
-            f"no value could be upheld: the {part} ({width:.2g}) is wider than the bounds"
-            f" ({room:.2g})"
-        )
+        wider = f"the {part} ({width:.2g}) is wider than the bounds ({room:.2g})"
+        return f"no value could be upheld: {wider}"
 
 
 def at_most(bound: float, smallest: float = -np.inf) -> Bounds:
@@ -535,32 +559,34 @@ def judged(
     name: str,
     bounds: Bounds,
     measure: Callable[..., Estimate],
+    /,
     *arguments: object,
     counts: bool = True,
+    **named: object,
 ) -> Quantity:
-    """The quantity `measure(*arguments)` with bounds."""
-    return Quantity(scope, name, lambda: measure(*arguments), bounds, counts)
+    """The quantity `measure(*arguments, **named)` with bounds."""
+    return Quantity(scope, name, lambda: measure(*arguments, **named), bounds, counts)
 
 
 def reference(
-    scope: str, name: str, measure: Callable[..., Estimate], *arguments: object
+    scope: str, name: str, measure: Callable[..., Estimate], /, *arguments: object, **named: object
 ) -> Quantity:
-    """The quantity `measure(*arguments)` for comparison, without bounds."""
-    return Quantity(scope, name, lambda: measure(*arguments), None, counts=False)
+    """The quantity `measure(*arguments, **named)` for comparison, without bounds."""
+    return Quantity(scope, name, lambda: measure(*arguments, **named), None, counts=False)
 
 
 def judge(bounds: Bounds, estimate: Estimate, findings: int = 1) -> tuple[str, str]:
     """Verdict and reason for a number with its interval, one of so many `findings` of a claim."""
     if bounds.least <= estimate.low and estimate.high <= bounds.most:
         return HOLDS, "whole interval inside"
-    if not _outside(bounds, estimate):
+    if not _is_outside(bounds, estimate):
         return OPEN, bounds.too_narrow_for(estimate) or "the interval crosses the bounds"
-    if _outside(bounds, estimate.widened(findings)):
-        return FAILS, "whole interval outside"
-    return OPEN, f"outside, but within the chance of one in {findings} findings"
+    if not _is_outside(bounds, estimate.widened(findings)):
+        return OPEN, f"outside, but within the chance of one in {findings} findings"
+    return FAILS, "whole interval outside"
 
 
-def _outside(bounds: Bounds, estimate: Estimate) -> bool:
+def _is_outside(bounds: Bounds, estimate: Estimate) -> bool:
     return estimate.high < bounds.least or bounds.most < estimate.low
 
 
@@ -569,22 +595,20 @@ def find(quantity: Quantity, findings: int) -> Finding:
     bounds = quantity.bounds
     try:
         estimate = quantity.measure()
-        verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
-        reason = "; ".join(part for part in (reason, estimate.remark) if part)
     except InconclusiveError as error:
-        estimate, verdict, reason = Estimate(), OPEN if bounds else "", str(error)
+        return quantity.finding(Estimate(), OPEN if bounds else "", str(error))
+    verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
+    reason = "; ".join(part for part in (reason, estimate.remark) if part)
     return quantity.finding(estimate, verdict, reason)
 
 
 def combine(findings: Iterable[Finding]) -> tuple[str, str]:
-    """Verdict and reason of several findings: one that does not hold decides, then one that cannot
-    be judged.
-    """
+    """Verdict and reason of a claim: a finding that does not hold decides, then an open one."""
     counted = [finding for finding in findings if finding.counts]
+    if not counted:
+        return OPEN, "rows missing: nothing was measured that the claim is about"
     for verdict in (FAILS, OPEN):
         reasons = [f"{f.scope}, {f.quantity}: {f.reason}" for f in counted if f.verdict == verdict]
         if reasons:
             return verdict, "; ".join(reasons)
-    if not counted:
-        return OPEN, "rows missing: nothing was measured that the claim is about"
     return HOLDS, "every finding is within its bounds"

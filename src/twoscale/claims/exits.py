@@ -4,7 +4,7 @@ Each threshold has its finding. No statistic is the largest or smallest over thr
 of noisy numbers is biased, and resampling adds the bias again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -30,36 +30,34 @@ from twoscale.claims.evidence import (
 )
 from twoscale.claims.geometry import scale_of_threshold
 
-PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # App. D
+PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # thresholds of Fig. 4, App. D
 PAPER_MAX_LOOPS = 30
-EQUAL_QUALITY = 0.01  # nats
+EQUAL_QUALITY = 0.01  # nats lost compared with full depth
 # The second reading of claims about τ, whose unit the paper leaves open: thresholds at which each
 # criterion has lost `EQUAL_QUALITY`, instead of equal numbers.
 EQUAL, AT_PAPERS = "at equal quality:", "at the τ of the paper"
-OTHER_LOSSES = (0.003, 0.03)  # nats, at which claim 10 is printed too
-ABRUPT_LOSS = 0.05  # nats
-SAVING = 0.75  # of the time
-CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
+_OTHER_LOSSES = (0.003, 0.03)  # nats, at which claim 10 is printed too
+_ABRUPT_LOSS = 0.05  # nats
+_SAVING = 0.75  # of the time
+_CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
 
 def criterion_name(criterion: str) -> str:
-    return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
+    return _CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
 # --- claims 7 and 11: latency ---------------------------------------------------------------------
 
 
 def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
-    name, points = (
-        "latency at τ = 1e-2 over that at 1e-5",
-        (("acceleration", 1e-2), ("acceleration", 1e-5)),
-    )
-    yield judged("acceleration", name, at_most(SAVING), _latency_ratio, evidence, *points)
+    name = "latency at τ = 1e-2 over that at 1e-5"
+    points = (("acceleration", 1e-2), ("acceleration", 1e-5))
+    yield judged("acceleration", name, at_most(_SAVING), _latency_ratio, evidence, *points)
     yield from _scales(evidence)
 
 
-def _latency_ratio(evidence: Evidence, *points: OperatingPoint) -> Estimate:
-    return _ratio_of_times(evidence, evidence.latencies(points))
+def _latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
+    return _ratio_of_times(evidence, evidence.latencies([point, other]))
 
 
 def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
@@ -69,17 +67,10 @@ def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
 
 
 def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
-    for threshold in PAPER_GRID:
-        name = f"latency over that of acceleration, τ = {threshold:g}"
-        yield judged(
-            "kl",
-            name,
-            above(1),
-            _latency_ratio,
-            evidence,
-            ("kl", threshold),
-            ("acceleration", threshold),
-        )
+    for tau in PAPER_GRID:
+        name = f"latency over that of acceleration, τ = {tau:g}"
+        points = (("kl", tau), ("acceleration", tau))
+        yield judged("kl", name, above(1), _latency_ratio, evidence, *points)
     name = f"{EQUAL} latency over that of acceleration"
     yield judged("kl", name, above(1), _race, evidence, "kl", "acceleration", counts=False)
     yield _check_cost(evidence)
@@ -94,10 +85,8 @@ def _check_cost(evidence: Evidence) -> Quantity:
 def _scales(evidence: Evidence) -> Iterator[Quantity]:
     """The largest τ in units that do not depend on the scale of the states."""
     largest = PAPER_GRID[-1]
-    for measure, unit in (
-        ("state_norm", "norm of the states"),
-        ("step_norm", "step norm at k = 1"),
-    ):
+    units = {"state_norm": "norm of the states", "step_norm": "step norm at k = 1"}
+    for measure, unit in units.items():
         name = f"τ = {largest:g} over the mean {unit}, last checkpoint"
         yield reference("all groups", name, scale_of_threshold, evidence, largest, measure)
 
@@ -106,107 +95,95 @@ def _scales(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def quality_is_flat(evidence: Evidence) -> Iterator[Quantity]:
+    flat = between(-EQUAL_QUALITY, EQUAL_QUALITY)
     for criterion in ("acceleration", "kl"):
-        for threshold in PAPER_GRID[1:]:
-            name = f"CE({threshold:g}) − CE(1e-5) in nats"
-            points = ((criterion, threshold), (criterion, 1e-5))
-            yield judged(
-                criterion,
-                name,
-                between(-EQUAL_QUALITY, EQUAL_QUALITY),
-                ce_change,
-                evidence,
-                *points,
-            )
+        for tau in PAPER_GRID[1:]:
+            name = f"CE({tau:g}) − CE(1e-5) in nats"
+            points = ((criterion, tau), (criterion, 1e-5))
+            yield judged(criterion, name, flat, _ce_change, evidence, *points)
     yield from _scales(evidence)
 
 
-def ce_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
+def _ce_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
     """Difference of the cross-entropies at two operating points, in nats."""
-    return evidence.estimate(lambda totals: _rise(mean(totals)), evidence.entropies([point, other]))
+    units = evidence.entropies([point, other])
+    return evidence.estimate(_difference, units)
 
 
-def _rise(pairs: np.ndarray) -> np.ndarray:
-    """First minus second of pairs along the last axis: (R, 2) -> (R,)."""
+def _difference(totals: np.ndarray) -> np.ndarray:
+    """Mean at the first operating point minus that at the second: (R, 2, 2) -> (R,)."""
+    return _first_minus_second(mean(totals))
+
+
+def _first_minus_second(pairs: np.ndarray) -> np.ndarray:
     return pairs[..., 0] - pairs[..., 1]
 
 
 def step_norm_loses_quality(evidence: Evidence) -> Iterator[Quantity]:
-    fine, middle, coarse = (("step_norm", threshold) for threshold in (1e-5, 1e-3, 1e-2))
-    flat, loss = "CE(1e-3) − CE(1e-5) in nats", "CE(1e-2) − CE(1e-3) in nats"
-    yield judged("step_norm", flat, at_most(EQUAL_QUALITY), ce_change, evidence, middle, fine)
-    yield judged("step_norm", loss, at_least(ABRUPT_LOSS), ce_change, evidence, coarse, middle)
+    criterion = "step_norm"
+    fine, middle, coarse = ((criterion, tau) for tau in (1e-5, 1e-3, 1e-2))
+    small = at_most(EQUAL_QUALITY)
+    large = at_least(_ABRUPT_LOSS)
+    flat = "CE(1e-3) − CE(1e-5) in nats"
+    loss = "CE(1e-2) − CE(1e-3) in nats"
     name = f"{EQUAL} nats lost at the tenfold τ"
-    yield judged(
-        "step_norm", name, at_least(ABRUPT_LOSS), _loss_beyond, evidence, "step_norm", counts=False
-    )
+    yield judged(criterion, flat, small, _ce_change, evidence, middle, fine)
+    yield judged(criterion, loss, large, _ce_change, evidence, coarse, middle)
+    yield judged(criterion, name, large, _loss_beyond, evidence, criterion, counts=False)
     yield from _scales(evidence)
 
 
 def acceleration_and_kl_are_robust(evidence: Evidence) -> Iterator[Quantity]:
-    name = "nats lost from τ = 1e-5 to 1e-2: step norm minus {}"
-    for criterion in ("acceleration", "kl"):
-        yield judged(
-            criterion,
-            name.format(criterion),
-            above(EQUAL_QUALITY),
-            _excess_loss,
-            evidence,
-            criterion,
-        )
+    larger = above(EQUAL_QUALITY)
+    for other in ("acceleration", "kl"):
+        name = f"nats lost from τ = 1e-5 to 1e-2: step norm minus {other}"
+        yield judged(other, name, larger, _excess_loss, evidence, other)
     for other in ("acceleration", "kl"):
         name = f"{EQUAL} nats lost at the tenfold τ: step norm minus {other}"
-        yield judged(
-            other,
-            name,
-            above(EQUAL_QUALITY),
-            _loss_beyond,
-            evidence,
-            "step_norm",
-            other,
-            counts=False,
-        )
+        criteria = ("step_norm", other)
+        yield judged(other, name, larger, _loss_beyond, evidence, *criteria, counts=False)
     yield from _scales(evidence)
 
 
 def _excess_loss(evidence: Evidence, criterion: str) -> Estimate:
     """Cross-entropy lost by the step norm over the range of τ, minus that lost by `criterion`."""
-    units = evidence.entropies(
-        [(name, threshold) for name in ("step_norm", criterion) for threshold in (1e-2, 1e-5)]
-    )
-    nats = mean(units.sum(axis=0))
-    remark = f"{_rise(nats[:2]):.3g} against {_rise(nats[2:]):.3g}"
-    return evidence.estimate(
-        lambda totals: _rise(mean(totals)[:, :2]) - _rise(mean(totals)[:, 2:]), units, remark
-    )
+    names = ("step_norm", criterion)
+    units = evidence.entropies([(name, tau) for name in names for tau in (1e-2, 1e-5)])
+
+    def losses(totals: np.ndarray) -> np.ndarray:  # (..., 4, 2) -> (..., 2), one per criterion
+        nats = mean(totals)
+        return nats[..., ::2] - nats[..., 1::2]
+
+    def excess(totals: np.ndarray) -> np.ndarray:  # (R, 4, 2) -> (R,)
+        return _first_minus_second(losses(totals))
+
+    ours, theirs = losses(units.sum(axis=0))
+    return evidence.estimate(excess, units, remark=f"{ours:.3g} against {theirs:.3g}")
 
 
 # --- claim 14: evaluations ------------------------------------------------------------------------
 
 
 def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
-    def later(threshold: float) -> Estimate:
-        units = evidence.evaluations([("kl", threshold), ("acceleration", threshold)])
-        kl, acceleration = mean(units.sum(axis=0))
-        return evidence.estimate(
-            lambda totals: _rise(mean(totals)), units, f"{kl:.3g} against {acceleration:.3g}"
-        )
-
-    for threshold in PAPER_GRID:
-        name = f"evaluations per token and group minus those of acceleration, τ = {threshold:g}"
-        yield judged("kl", name, above(0), later, threshold)
-    name = f"{EQUAL} evaluations per token and group minus those of acceleration"
-    yield judged(
-        "kl",
-        name,
-        above(0),
-        _evaluations_at_equal_quality,
-        evidence,
-        "kl",
-        "acceleration",
-        counts=False,
-    )
+    quantity = "evaluations per token and group minus those of acceleration"
+    for tau in PAPER_GRID:
+        yield judged("kl", f"{quantity}, τ = {tau:g}", above(0), _later_exits, evidence, tau)
+    name = f"{EQUAL} {quantity}"
+    yield judged("kl", name, above(0), _later_exits_at_equal_quality, evidence, counts=False)
     yield from _scales(evidence)
+
+
+def _later_exits(evidence: Evidence, tau: float) -> Estimate:
+    units = evidence.evaluations([("kl", tau), ("acceleration", tau)])
+    kl, acceleration = mean(units.sum(axis=0))
+    return evidence.estimate(_difference, units, remark=f"{kl:.3g} against {acceleration:.3g}")
+
+
+def _later_exits_at_equal_quality(evidence: Evidence) -> Estimate:
+    def evaluations(quality: EqualQuality) -> np.ndarray:
+        return quality.evaluations(evidence)
+
+    return _at_equal_quality(evidence, ["kl", "acceleration"], evaluations)
 
 
 # --- claim 10: the race at equal quality ----------------------------------------------------------
@@ -217,7 +194,7 @@ def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
         name = f"latency at equal quality, acceleration over {other}"
         yield judged(other, name, below(1), _race, evidence, "acceleration", other)
     for other in ("kl", "step_norm"):
-        for nats in OTHER_LOSSES:
+        for nats in _OTHER_LOSSES:
             name = f"the same at a loss of {nats:g} nats, acceleration over {other}"
             yield reference(other, name, _race, evidence, "acceleration", other, nats)
     yield _check_cost(evidence)
@@ -234,85 +211,113 @@ class EqualQuality:
 
     criterion: str
     thresholds: list[float]
-    losses: (
-        np.ndarray
-    )  # nats at each threshold (R + 1, T), in samples of the documents and last of all of them
+    losses: np.ndarray  # nats at each threshold (R + 1, T): samples of documents, then all of them
     places: np.ndarray  # (R + 1,)
     effective: float  # number of documents
 
     def __str__(self) -> str:
-        if np.isnan(self.places[-1]):
+        if not self.is_known:
             return f"{self.criterion} has no threshold of equal quality"
         return f"{self.criterion} at τ = {self.threshold:.3g}"
 
     @property
+    def is_known(self) -> bool:
+        """Whether all documents together have a place."""
+        return not np.isnan(self.places[-1])
+
+    def check_known(self) -> None:
+        """Raise InconclusiveError if all documents together have no place."""
+        if not self.is_known:
+            raise InconclusiveError(str(self))
+
+    @property
     def threshold(self) -> float:
         """The threshold at the place of all documents, NaN without one."""
-        return float(
-            np.exp(np.interp(self.places[-1], range(len(self.thresholds)), np.log(self.thresholds)))
-        )
+        numbers = range(len(self.thresholds))
+        return float(np.exp(np.interp(self.places[-1], numbers, np.log(self.thresholds))))
+
+    @property
+    def points(self) -> list[OperatingPoint]:
+        return [(self.criterion, threshold) for threshold in self.thresholds]
 
     def evaluations(self, evidence: Evidence) -> np.ndarray:
         """Evaluations per token and group at each place (R + 1,)."""
-        units = evidence.evaluations([(self.criterion, threshold) for threshold in self.thresholds])
-        totals = np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
+        totals = _totals(evidence, evidence.evaluations(self.points))  # (R + 1, T, 2)
         return _interpolated(mean(totals), self.places)
 
     def loss_beyond(self) -> np.ndarray:
-        """Nats lost from the place to the tenfold threshold (R + 1,). Raises InconclusiveError
-        beyond the last one.
+        """Nats lost from the place to the tenfold threshold (R + 1,).
+
+        Raises InconclusiveError if that is beyond the last threshold.
         """
-        logs, numbers = np.log10(self.thresholds), np.arange(len(self.thresholds))
-        beyond = np.interp(np.interp(self.places, numbers, logs) + 1, logs, numbers, right=np.inf)
+        logs = np.log10(self.thresholds)
+        numbers = np.arange(len(logs))
+        tenfold = np.interp(self.places, numbers, logs) + 1  # log10 of a threshold
+        beyond = np.interp(tenfold, logs, numbers, right=np.inf)  # its place
         if np.isinf(beyond[-1]):
-            raise InconclusiveError(
-                f"{self} and tenfold: beyond its last threshold, {self.thresholds[-1]:.3g}"
-            )
-        return _interpolated(self.losses, beyond) - _interpolated(self.losses, self.places)
+            last = f"{self.thresholds[-1]:.3g}"
+            raise InconclusiveError(f"{self} and tenfold: beyond its last threshold, {last}")
+        lost = _interpolated(self.losses, self.places)
+        return _interpolated(self.losses, beyond) - lost
 
     def times(self, evidence: Evidence) -> np.ndarray:
         """Milliseconds per token of each prompt at each place (R + 1, P), infinite without one.
 
         They are interpolated linearly in their logarithm.
         """
-        logs = np.log(
-            evidence.latencies([(self.criterion, threshold) for threshold in self.thresholds])
-        )  # (P, T)
+        logs = np.log(evidence.latencies(self.points))  # (P, T)
+        shape = self.losses.shape  # (R + 1, T): a prompt has the same times in all samples
         at_places = [
-            _interpolated(np.broadcast_to(of_prompt, self.losses.shape), self.places)
-            for of_prompt in logs
+            _interpolated(np.broadcast_to(of_prompt, shape), self.places) for of_prompt in logs
         ]
-        return np.where(np.isnan(self.places)[:, None], np.inf, np.exp(np.stack(at_places, axis=1)))
+        times = np.exp(np.stack(at_places, axis=1))
+        return np.where(np.isnan(self.places)[:, None], np.inf, times)
 
 
 @lru_cache(maxsize=32)
 def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALITY) -> EqualQuality:
-    """Where a criterion has lost so many nats; raises InconclusiveError if that may be beyond its
-    last threshold.
+    """Where a criterion has lost so many nats compared with full depth.
+
+    Raises InconclusiveError if that may be beyond its last threshold.
     """
-    thresholds, full = evidence.thresholds(criterion), ("fixed", evidence.max_loops)
-    if ce_change(evidence, (criterion, thresholds[-1]), full).low <= nats:
-        raise InconclusiveError(
-            f"exits.criteria.{criterion}.thresholds may end at equal quality, {thresholds[-1]:.3g}"
-        )
-    units = evidence.entropies([*((criterion, threshold) for threshold in thresholds), full])
-    totals = np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
-    losses = mean(totals)[:, :-1] - mean(totals)[:, -1:]
+    thresholds = evidence.thresholds(criterion)
+    points = [(criterion, threshold) for threshold in thresholds]
+    full = ("fixed", evidence.max_loops)
+    change = _ce_change(evidence, points[-1], full)
+    if change.low <= nats:
+        key = f"exits.criteria.{criterion}.thresholds"
+        raise InconclusiveError(f"{key} may end at equal quality, {thresholds[-1]:.3g}")
+
+    units = evidence.entropies([*points, full])
+    entropies = mean(_totals(evidence, units))  # (R + 1, T + 1)
+    losses = entropies[:, :-1] - entropies[:, -1:]
     return EqualQuality(
-        criterion, thresholds, losses, _crossings(losses, nats), effective_number(units)
+        criterion,
+        thresholds,
+        losses,
+        places=_crossings(losses, nats),
+        effective=effective_number(units),
     )
+
+
+def _totals(evidence: Evidence, units: np.ndarray) -> np.ndarray:
+    """Totals of the samples of the documents, and last those of all of them (R + 1, ...)."""
+    return np.concatenate([bootstrap.totals(units, evidence.seed), units.sum(axis=0)[None]])
 
 
 def _interpolated(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Values (R, T) at places (R,) between their columns: at the first without a place, at the last
-    beyond it.
+    """Values (R, T) at places (R,) between their columns.
+
+    It is the first value without a place (NaN), and the last one beyond the last place.
     """
-    places = np.minimum(np.nan_to_num(places, posinf=np.inf), values.shape[1] - 1)
-    before = np.minimum(places, values.shape[1] - 2).astype(int)
-    low, high = (
-        np.take_along_axis(values, (before + more)[:, None], axis=1)[:, 0] for more in (0, 1)
-    )
-    return low + (places - before) * (high - low)
+    last = values.shape[1] - 1
+    places = np.nan_to_num(places, posinf=np.inf)[:, None]  # (R, 1)
+    places = np.minimum(places, last)
+    before = np.minimum(places, last - 1).astype(int)
+    low = np.take_along_axis(values, before, axis=1)
+    high = np.take_along_axis(values, before + 1, axis=1)
+    found = low + (places - before) * (high - low)
+    return found[:, 0]
 
 
 def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
@@ -320,13 +325,19 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
 
     The last place if they do not at the last threshold, NaN if they do at all.
     """
-    worse, rows = changes > nats, np.arange(len(changes))
-    crossings = worse[:, 1:] & ~worse[:, :-1]
-    before = crossings.shape[1] - 1 - crossings[:, ::-1].argmax(axis=1)
-    low, high = changes[rows, before], changes[rows, before + 1]
+    last = changes.shape[1] - 1
+    worse = changes > nats
+    crossings = worse[:, 1:] & ~worse[:, :-1]  # (R, T - 1): from a better threshold to a worse one
+    from_the_end = crossings[:, ::-1].argmax(axis=1)
+    before = last - 1 - from_the_end  # the last threshold that is better
+
+    rows = np.arange(len(changes))
+    low = changes[rows, before]
+    high = changes[rows, before + 1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        places = np.where(crossings.any(axis=1), before + (nats - low) / (high - low), np.nan)
-    return np.where(worse[:, -1], places, changes.shape[1] - 1)
+        places = before + (nats - low) / (high - low)  # linear between the two
+    places = np.where(crossings.any(axis=1), places, np.nan)
+    return np.where(worse[:, -1], places, last)
 
 
 def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QUALITY) -> Estimate:
@@ -337,67 +348,94 @@ def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QU
     times. Documents, on which both places depend, and prompts, with which both criteria are timed,
     are two sources of error; what both criteria share of one does not widen the interval.
     """
-    ours, theirs = (equal_quality(evidence, name, nats) for name in (criterion, other))
-    if np.isnan(ours.places[-1]) and np.isnan(theirs.places[-1]):
+    ours = equal_quality(evidence, criterion, nats)
+    theirs = equal_quality(evidence, other, nats)
+    if not (ours.is_known or theirs.is_known):
         raise InconclusiveError("neither criterion has a threshold of equal quality")
-    times = np.stack(
-        [quality.times(evidence) for quality in (ours, theirs)], axis=-1
-    )  # (R + 1, P, 2)
-    medians = np.median(times, axis=1)
+    times = np.stack([ours.times(evidence), theirs.times(evidence)], axis=-1)  # (R + 1, P, 2)
+    medians = np.median(times, axis=1)  # over prompts
     with np.errstate(divide="ignore", invalid="ignore"):
         *samples, value = np.log(medians[:, 0] / medians[:, 1])
-    ends, remark = _ends(value, np.array(samples), ours.effective), f"{ours}, {theirs}"
+
+    # error of the places: documents
+    ends = _interval_of_race(value, np.array(samples), ours.effective)
     freedom = ours.effective - 1
+    remark = f"{ours}, {theirs}"
     if np.isfinite(value):
+        # error of the times at these places: prompts
         of_prompts = _ratio_of_times(evidence, times[-1])
-        ends = bootstrap.joined(value, ends, (np.log(of_prompts.low), np.log(of_prompts.high)))
-        remark, freedom = f"{remark}: {of_prompts.remark}", min(freedom, of_prompts.freedom)
+        ends_of_prompts = (np.log(of_prompts.low), np.log(of_prompts.high))
+        ends = bootstrap.joined(value, ends, ends_of_prompts)
+        freedom = min(freedom, of_prompts.freedom)
+        remark = f"{remark}: {of_prompts.remark}"
     return Estimate(value, *ends, remark, freedom).checked().exponential()
 
 
-def _ends(value: float, samples: np.ndarray, effective: float) -> tuple[float, float]:
-    """The 95 % interval over documents of a logarithm, infinite at an end where samples without a
-    place are not rare.
+def _interval_of_race(value: float, samples: np.ndarray, effective: float) -> tuple[float, float]:
+    """The 95 % interval over documents of a log ratio of times, from samples (R,) of documents.
 
-    It is that of percentiles about the value, widened as the variance of resamples asks for. With
-    the quantiles of Student's t, as elsewhere, it would cover the true ratio in 99 % of simulated
-    runs in place of 96 % (tests/unit/test_simulation.py): interpolated places vary in more samples
-    than in runs.
+    It is that of percentiles about the value, widened by sqrt(n / (n - 1)). With the quantiles of
+    Student's t, as elsewhere, it would cover the true ratio in 99 % of simulated runs in place of
+    96 % (tests/unit/test_simulation.py): interpolated places vary in more samples than in runs. An
+    end is infinite where samples without a place are not rare.
     """
-    outside, low, high = (1 - bootstrap.LEVEL) / 2, value, value
+    outside = (1 - bootstrap.LEVEL) / 2
     widening = np.sqrt(effective / (effective - 1))
+    low = high = value
     if np.isfinite(value):
         finite = samples[np.isfinite(samples)]
-        low, high = value + widening * (np.quantile(finite, [outside, 1 - outside]) - finite.mean())
-    rare = NormalDist().cdf(-widening * bootstrap.t_quantile(1 - outside, effective - 1))
-    below = ~(samples > -np.inf) | (np.isfinite(samples) & (value == np.inf))
-    above = ~(samples < np.inf) | (np.isfinite(samples) & (value == -np.inf))
-    return -np.inf if below.mean() > rare else low, np.inf if above.mean() > rare else high
+        percentiles = np.quantile(finite, [outside, 1 - outside])
+        low, high = value + widening * (percentiles - finite.mean())
+
+    # the share of normal samples that an interval with Student's t leaves out at either end
+    reach = widening * bootstrap.t_quantile(1 - outside, effective - 1)
+    rare = NormalDist().cdf(-reach)
+    # samples without an end: infinite or undefined (neither criterion has a place), or finite on
+    # this side of an infinite value
+    is_finite = np.isfinite(samples)
+    below = ~(samples > -np.inf) | (is_finite & (value == np.inf))
+    above = ~(samples < np.inf) | (is_finite & (value == -np.inf))
+    if below.mean() > rare:
+        low = -np.inf
+    if above.mean() > rare:
+        high = np.inf
+    return low, high
 
 
-def _loss_beyond(evidence: Evidence, criterion: str, other: str | None = None) -> Estimate:
-    """Nats lost by `criterion` from equal quality to the tenfold threshold, minus those of `other`
-    from its own.
+# --- the second reading of τ ----------------------------------------------------------------------
+
+
+def _loss_beyond(evidence: Evidence, *criteria: str) -> Estimate:
+    """Nats that a criterion loses from equal quality to the tenfold threshold.
+
+    With a second criterion it is the difference from the nats that that one loses from its own.
     """
-    qualities = _known_qualities(evidence, criterion, *([other] if other else []))
-    losses = [quality.loss_beyond() for quality in qualities]
-    remark = ", ".join(
-        f"{quality} and tenfold: {loss[-1]:.3g}"
-        for quality, loss in zip(qualities, losses, strict=True)
-    )
-    return _of_documents(losses[0] - (losses[1] if other else 0), qualities[0].effective, remark)
+    return _at_equal_quality(evidence, criteria, EqualQuality.loss_beyond, " and tenfold")
 
 
-def _evaluations_at_equal_quality(evidence: Evidence, criterion: str, other: str) -> Estimate:
-    """Evaluations per token and group of `criterion` minus those of `other`, each where it has lost
-    `EQUAL_QUALITY`.
+def _at_equal_quality(
+    evidence: Evidence,
+    criteria: Sequence[str],
+    measure: Callable[[EqualQuality], np.ndarray],
+    place: str = "",
+) -> Estimate:
+    """A number (R + 1,) of a criterion where it has lost `EQUAL_QUALITY`, or of two the difference.
+
+    `place` follows the threshold of each criterion in the remark.
     """
-    qualities = _known_qualities(evidence, criterion, other)
-    counts = [quality.evaluations(evidence) for quality in qualities]
+    qualities = [equal_quality(evidence, criterion) for criterion in criteria]
+    for quality in qualities:
+        quality.check_known()
+    values = [measure(quality) for quality in qualities]
     remark = ", ".join(
-        f"{quality}: {count[-1]:.3g}" for quality, count in zip(qualities, counts, strict=True)
+        f"{quality}{place}: {of_each[-1]:.3g}"
+        for quality, of_each in zip(qualities, values, strict=True)
     )
-    return _of_documents(counts[0] - counts[1], qualities[0].effective, remark)
+    difference = values[0] - values[1] if len(values) > 1 else values[0]
+    *samples, value = difference
+    effective = qualities[0].effective
+    low, high = bootstrap.interval_about(value, np.array(samples), effective)
+    return Estimate(float(value), low, high, remark, effective - 1).checked()
 
 
 @dataclass(frozen=True)
@@ -413,38 +451,23 @@ class EqualQualityPoint:
 
 def equal_quality_points(evidence: Evidence) -> list[EqualQualityPoint]:
     """The point of each exit criterion of a run, after that of full depth."""
-    full, steps = "fixed", float(evidence.max_loops)
-    points = [
-        EqualQualityPoint(full, steps, steps, float(np.median(evidence.latencies([(full, steps)]))))
-    ]
+    full = ("fixed", float(evidence.max_loops))
+    milliseconds = float(np.median(evidence.latencies([full])))
+    points = [EqualQualityPoint(*full, evaluations=full[1], milliseconds=milliseconds)]
     for criterion in evidence.quality["criterion"].unique():
-        if criterion == full:
-            continue
-        try:
-            (quality,) = _known_qualities(evidence, criterion)
-            evaluations = float(quality.evaluations(evidence)[-1])
-            milliseconds = float(np.median(quality.times(evidence)[-1]))
-        except InconclusiveError as error:
-            points.append(EqualQualityPoint(criterion, reason=str(error)))
-        else:
-            points.append(
-                EqualQualityPoint(criterion, quality.threshold, evaluations, milliseconds)
-            )
+        if criterion != "fixed":
+            points.append(_equal_quality_point(evidence, criterion))
     return points
 
 
-def _known_qualities(evidence: Evidence, *criteria: str) -> list[EqualQuality]:
-    qualities = [equal_quality(evidence, criterion) for criterion in criteria]
-    for quality in qualities:
-        if np.isnan(quality.places[-1]):
-            raise InconclusiveError(str(quality))
-    return qualities
-
-
-def _of_documents(values: np.ndarray, effective: float, remark: str) -> Estimate:
-    """The estimate whose values are those of samples of the documents, and last that of all (R +
-    1,).
-    """
-    *samples, value = values
-    low, high = bootstrap.interval_about(value, np.array(samples), effective)
-    return Estimate(float(value), low, high, remark, effective - 1).checked()
+def _equal_quality_point(evidence: Evidence, criterion: str) -> EqualQualityPoint:
+    try:
+        quality = equal_quality(evidence, criterion)
+        quality.check_known()
+        evaluations = quality.evaluations(evidence)
+        times = quality.times(evidence)
+    except InconclusiveError as error:
+        return EqualQualityPoint(criterion, reason=str(error))
+    return EqualQualityPoint(
+        criterion, quality.threshold, float(evaluations[-1]), float(np.median(times[-1]))
+    )

@@ -7,9 +7,12 @@ not monotone. It is given for comparison.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from twoscale.claims.bootstrap import Statistic
 from twoscale.claims.evidence import (
     FEWEST_FOR_TREND,
     Bounds,
@@ -17,7 +20,6 @@ from twoscale.claims.evidence import (
     Evidence,
     InconclusiveError,
     Quantity,
-    Statistic,
     above,
     at_least,
     at_most,
@@ -28,22 +30,52 @@ from twoscale.claims.evidence import (
     reference,
 )
 
-TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
+_TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
 LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine
-MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS
-MOST_UNSETTLING = MOST_LATE_DEVIATION**2 / 4  # rise of its variance over training
+_MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS
+_MOST_UNSETTLING = _MOST_LATE_DEVIATION**2 / 4  # rise of its variance over training
 REPORTED_COSINE = (0.5, 0.65)  # range in which the cosine settles in later checkpoints (section 3)
 PAPER_ANGLES = (0.45, 0.70)  # the same with a margin of 0.05
-LEAST_TURN = 0.05  # of the cosine, towards zero
-ANTI_PARALLEL = -0.1  # late cosines from here to 0.1 are orthogonal: angles of 84° to 96°
-LEAST_DRIFT = 5.0  # DLR that counts as "much larger than 1"
-UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
-PLATEAU = 0.5  # least share of the step norm of k = 10 … 19 that is left at k = 20 … 29
-EARLY, LATE = slice(10, 20), slice(20, 30)
+_LEAST_TURN = 0.05  # of the cosine, towards zero
+_ANTI_PARALLEL = -0.1  # late cosines from here to 0.1 are orthogonal: angles of 84° to 96°
+_LEAST_DRIFT = 5.0  # DLR that counts as "much larger than 1"
+_UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
+_PLATEAU = 0.5  # least share of the step norm of k = 10 … 19 that is left at k = 20 … 29
+EARLY, LATE = slice(10, 20), slice(20, 30)  # loop steps that claim 13 compares
+_EARLY_STEPS = range(10, 20)  # those of them that may not be rounding
 
-TREND = "{}, trend over checkpoints"
-ENDS = "the same, last − first after warm-up"
+_TREND = "{}, trend over checkpoints"
+_ENDS = "the same, last − first after warm-up"
+
+
+# --- training: claims 2, 3, 5 and 12 --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Course:
+    """A number of a group at each checkpoint, and its change over training."""
+
+    statistic: Statistic  # of totals (R, iterations, …), to (R, iterations)
+    units: Callable[[Evidence, str, Sequence[int]], np.ndarray]  # of a group at these iterations
+    unbias: bool = False  # whether noise makes the statistic larger, and its trend is corrected
+
+    def trend(self, evidence: Evidence, group: str) -> Estimate:
+        """The change along a line over the checkpoints after warm-up; claims are judged on it."""
+        iterations = evidence.after_warmup(FEWEST_FOR_TREND)
+        units = self.units(evidence, group, iterations)
+        return evidence.trend(self.statistic, units, unbias=self.unbias)
+
+    def last_minus_first(self, evidence: Evidence, group: str) -> Estimate:
+        """The change between two checkpoints alone, for comparison."""
+        first, *_, last = evidence.after_warmup(2)
+        units = self.units(evidence, group, [first, last])
+
+        def change(totals: np.ndarray) -> np.ndarray:  # (R, 2, …) -> (R,)
+            values = self.statistic(totals)
+            return values[:, 1] - values[:, 0]
+
+        return evidence.estimate(change, units)
 
 
 # --- claims 1, 2, 12: step norms ------------------------------------------------------------------
@@ -53,181 +85,194 @@ def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
     name = f"mean norm at k = {FASTEST_DECAY} over that at k = 1"
     leap = "norm at k = 0 over that at k = 1 (the leap from x⁰)"
     for group in evidence.groups:
-        yield judged(group, name, at_most(TENTH), _decay_within, evidence, group)
+        yield judged(group, name, at_most(_TENTH), _decay_within, evidence, group)
         if not evidence.published:
             yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
-        yield reference(
-            group, leap, _norm_ratio, evidence, group, 1, lambda norms: norms[:, 0] / norms[:, 1]
-        )
+        yield reference(group, leap, _norm_ratio, evidence, group, _leap_over_first, until=1)
 
 
 def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
     iteration = evidence.last() if iteration is None else iteration
     units = _norms(evidence, group, [iteration], until=FASTEST_DECAY)[:, 0]
-    time = decay_time(mean(units.sum(axis=0)))
+
+    def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
+        norms = mean(totals)
+        return norms[:, FASTEST_DECAY] / norms[:, 1]
+
+    norms = mean(units.sum(axis=0))  # (K,)
+    time = _decay_time(norms)
     remark = f"a tenth at k = {time:.3g}" if np.isfinite(time) else "a tenth is not reached"
-    return evidence.ratio(
-        lambda totals: mean(totals)[:, FASTEST_DECAY] / mean(totals)[:, 1], units, remark
-    )
+    return evidence.ratio(ratio, units, remark)
 
 
-def _norm_ratio(evidence: Evidence, group: str, until: int, statistic: Statistic) -> Estimate:
-    """A ratio of mean step norms (R, K) of a group at the last checkpoint."""
-    units = evidence.curves("step_norm", group, [evidence.last()], until)[:, 0]
+def _leap_over_first(norms: np.ndarray) -> np.ndarray:
+    return norms[:, 0] / norms[:, 1]
+
+
+def _norm_ratio(
+    evidence: Evidence, group: str, statistic: Statistic, until: int, checked: Sequence[int] = ()
+) -> Estimate:
+    """A ratio of mean step norms (R, K) of a group at the last checkpoint.
+
+    It needs loop steps up to k = `until`; those in `checked` may not be rounding.
+    """
+    units = _last_curves(evidence, "step_norm", group, until, checked)
     return evidence.ratio(lambda totals: statistic(mean(totals)), units)
 
 
-def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int = 2) -> np.ndarray:
-    """Units of step norms; raises InconclusiveError if loop steps up to the decay to a tenth are
-    rounding.
+def _last_curves(
+    evidence: Evidence, measure: str, group: str, until: int, checked: Sequence[int]
+) -> np.ndarray:
+    """Units (documents, K, 2) of a measure at the last checkpoint.
+
+    Raises InconclusiveError if loop steps up to k = `until` are missing, or too many of those in
+    `checked` are rounding.
     """
-    units = evidence.curves("step_norm", group, iterations, until)
-    times = decay_time(mean(units.sum(axis=0)))
-    for iteration, time in zip(iterations, times, strict=True):
-        last = int(np.ceil(time)) if np.isfinite(time) else units.shape[-2] - 1
-        evidence.check_angles(group, [iteration], range(1, last + 1))
+    iteration = evidence.last()
+    units = evidence.curves(measure, group, [iteration], until)[:, 0]
+    evidence.check_angles(group, iteration, checked)
     return units
 
 
-def decay_time(norms: np.ndarray) -> np.ndarray:
-    """First k ≥ 2 with at most a tenth of the norm at k = 1, interpolated in logarithms; infinite
-    if there is none.
+def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int = 2) -> np.ndarray:
+    """Units of step norms (documents, iterations, K, 2).
 
-    Mean step norms (..., K) -> (...).
+    Raises InconclusiveError if loop steps up to the decay to a tenth are rounding.
     """
-    reached = norms[..., 2:] <= TENTH * norms[..., 1:2]
-    after = 2 + reached.argmax(axis=-1, keepdims=True)
+    units = evidence.curves("step_norm", group, iterations, until)
+    norms = mean(units.sum(axis=0))  # (iterations, K)
+    for iteration, time in zip(iterations, _decay_time(norms), strict=True):
+        end = norms.shape[-1]
+        if np.isfinite(time):
+            end = int(np.ceil(time)) + 1
+        evidence.check_angles(group, iteration, range(1, end))
+    return units
+
+
+def _decay_time(norms: np.ndarray) -> np.ndarray:
+    """First k ≥ 2 with at most a tenth of the norm at k = 1: mean step norms (..., K) -> (...).
+
+    It is interpolated in logarithms between loop steps, and infinite if a tenth is not reached.
+    """
+    first = norms[..., 1:2]
+    reached = norms[..., 2:] <= _TENTH * first  # (..., K - 2), from k = 2
+    after = 2 + reached.argmax(axis=-1, keepdims=True)  # (..., 1), the first k with a tenth
     with np.errstate(divide="ignore", invalid="ignore"):
-        # relative log norms at the last step above a tenth and at the first one that is not
-        relative = np.log(norms / norms[..., 1:2])
-        log_before, log_after = (
-            np.take_along_axis(relative, k, axis=-1)[..., 0] for k in (after - 1, after)
-        )
-        time = after[..., 0] - 1 + (log_before - np.log(TENTH)) / (log_before - log_after)
-    return np.where(
-        reached.any(axis=-1), time, np.where(np.isnan(norms).any(axis=-1), np.nan, np.inf)
-    )
+        relative = np.log(norms / first)
+        log_before = np.take_along_axis(relative, after - 1, axis=-1)  # above ln 0.1
+        log_after = np.take_along_axis(relative, after, axis=-1)  # ln 0.1 or less
+        part = (log_before - np.log(_TENTH)) / (log_before - log_after)  # of the last loop step
+        time = after - 1 + part
+    is_undefined = np.isnan(norms).any(axis=-1)
+    never = np.where(is_undefined, np.nan, np.inf)
+    return np.where(reached.any(axis=-1), time[..., 0], never)
 
 
 def decay_rate(totals: np.ndarray) -> np.ndarray:
-    """Decades per loop step by which mean step norms fall until a tenth: (R, …, K, 2) -> (R, …); 0
-    if never.
+    """Decades per loop step by which mean step norms fall until a tenth; 0 if they never do.
+
+    Totals (R, …, K, 2) -> (R, …).
     """
-    return 1 / (decay_time(mean(totals)) - 1)  # the decade begins at k = 1
+    return 1 / (_decay_time(mean(totals)) - 1)  # the decade begins at k = 1
+
+
+_DECAY = _Course(decay_rate, _norms)
 
 
 def decay_gets_faster(evidence: Evidence) -> Iterator[Quantity]:
-    name = "decades per loop step until a tenth of k = 1"
+    name = _TREND.format("decades per loop step until a tenth of k = 1")
     for group in evidence.groups:
-        yield judged(
-            group, TREND.format(name), above(0), _trend, evidence, decay_rate, _norms, group
-        )
-        yield reference(group, ENDS, _change, evidence, decay_rate, _norms, group)
+        yield judged(group, name, above(0), _DECAY.trend, evidence, group)
+        yield reference(group, _ENDS, _DECAY.last_minus_first, evidence, group)
 
 
-def steps_become_smaller(evidence: Evidence) -> Iterator[Quantity]:
-    name = "ln of the mean step norm over k ≥ 1"
-
-    def norms(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
-        return evidence.curves("step_norm", group, iterations, until=2)
-
-    for group in evidence.groups:
-        yield judged(
-            group, TREND.format(name), below(0), _trend, evidence, log_mean_step, norms, group
-        )
-        yield reference(group, ENDS, _change, evidence, log_mean_step, norms, group)
-        yield reference(
-            group, "the same, over the norm of the states", _relative_trend, evidence, group
-        )
+def _all_norms(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    return evidence.curves("step_norm", group, iterations, until=2)
 
 
 def log_mean_step(totals: np.ndarray) -> np.ndarray:
     """Logarithm of the mean of the mean norms over k ≥ 1: (R, …, K, 2) -> (R, …)."""
-    return np.log(mean(totals)[..., 1:].mean(axis=-1))
+    norms = mean(totals)
+    return np.log(norms[..., 1:].mean(axis=-1))
 
 
-def _relative_trend(evidence: Evidence, group: str) -> Estimate:
-    iterations = evidence.after_warmup(FEWEST_FOR_TREND)
-    steps, states = (
-        evidence.curves(name, group, iterations, until=2) for name in ("step_norm", "state_norm")
-    )
-    units = np.stack([steps, states], axis=1)  # (documents, measures, iterations, K, 2)
-    return evidence.trend(
-        lambda totals: log_mean_step(totals[:, 0]) - log_mean_step(totals[:, 1]), units
-    )
+def _steps_and_states(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    steps = evidence.curves("step_norm", group, iterations, until=2)
+    states = evidence.curves("state_norm", group, iterations, until=2)
+    return np.stack([steps, states], axis=1)  # (documents, 2, iterations, K, 2)
 
 
-# A function of Evidence, a group and iterations that gives units (documents, iterations, …).
-_Units = Callable[[Evidence, str, Sequence[int]], np.ndarray]
+def _log_relative_step(totals: np.ndarray) -> np.ndarray:
+    """Logarithm of the mean step norm over the mean state norm: (R, 2, …, K, 2) -> (R, …)."""
+    return log_mean_step(totals[:, 0]) - log_mean_step(totals[:, 1])
 
 
-def _trend(
-    evidence: Evidence, statistic: Statistic, units: _Units, group: str, unbias: bool = False
-) -> Estimate:
-    iterations = evidence.after_warmup(FEWEST_FOR_TREND)
-    return evidence.trend(statistic, units(evidence, group, iterations), unbias)
+_STEPS = _Course(log_mean_step, _all_norms)
+_RELATIVE_STEPS = _Course(_log_relative_step, _steps_and_states)
 
 
-def _change(evidence: Evidence, statistic: Statistic, units: _Units, group: str) -> Estimate:
-    iterations = evidence.after_warmup(2)
-    ends = units(evidence, group, [iterations[0], iterations[-1]])
-    return evidence.estimate(
-        lambda totals: statistic(totals)[:, -1] - statistic(totals)[:, 0], ends
-    )
+def steps_become_smaller(evidence: Evidence) -> Iterator[Quantity]:
+    name = _TREND.format("ln of the mean step norm over k ≥ 1")
+    relative = "the same, over the norm of the states"
+    for group in evidence.groups:
+        yield judged(group, name, below(0), _STEPS.trend, evidence, group)
+        yield reference(group, _ENDS, _STEPS.last_minus_first, evidence, group)
+        yield reference(group, relative, _RELATIVE_STEPS.trend, evidence, group)
 
 
 # --- claims 3, 4, 5: angles -----------------------------------------------------------------------
 
 
-def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
-    name = "variance of the mean cosine over k = 10 … 29"
-    for group in evidence.groups:
-        yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
-        yield judged(
-            group,
-            name,
-            at_most(MOST_LATE_DEVIATION**2, smallest=0),
-            _last_variance,
-            evidence,
-            group,
-        )
-        arguments = (evidence, late_variance, late_cosines, group)
-        yield judged(group, TREND.format(name), at_most(MOST_UNSETTLING), _trend, *arguments, True)
-        yield reference(group, ENDS, _change, *arguments)
+def _late_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    """Units of cosines (documents, iterations, K, 2).
 
-
-def _rise(evidence: Evidence, group: str) -> Estimate:
-    iteration = evidence.last()
-    evidence.check_angles(group, [iteration], [1])
-    units = late_cosines(evidence, group, [iteration])[:, 0]
-    return evidence.estimate(lambda totals: mean(totals)[:, 1] - late_mean(totals), units)
-
-
-def _last_variance(evidence: Evidence, group: str) -> Estimate:
-    units = late_cosines(evidence, group, [evidence.last()])[:, 0]
-    return evidence.estimate(late_variance, units, unbias=True)
-
-
-def late_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
-    """Units of cosines (documents, iterations, K, 2); raises InconclusiveError if LATE_STEPS are
-    rounding.
+    Raises InconclusiveError if too many of LATE_STEPS are rounding.
     """
     units = evidence.curves("cosine", group, iterations, until=LATE_STEPS[-1])
     for iteration in iterations:
-        evidence.check_angles(group, [iteration], LATE_STEPS)
+        evidence.check_angles(group, iteration, LATE_STEPS)
     return units
 
 
 def late_mean(totals: np.ndarray) -> np.ndarray:
     """Mean over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …)."""
-    return mean(totals[..., LATE_STEPS, :]).mean(axis=-1)
+    cosines = mean(totals[..., LATE_STEPS, :])
+    return cosines.mean(axis=-1)
 
 
-def late_variance(totals: np.ndarray) -> np.ndarray:
-    """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …). Noise adds to it:
-    `unbias` estimates.
+def _late_variance(totals: np.ndarray) -> np.ndarray:
+    """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …).
+
+    Noise adds to it, so its estimates are corrected for the bias.
     """
-    return mean(totals[..., LATE_STEPS, :]).var(axis=-1)
+    cosines = mean(totals[..., LATE_STEPS, :])
+    return cosines.var(axis=-1)
+
+
+_VARIANCE = _Course(_late_variance, _late_cosines, unbias=True)
+
+
+def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
+    name = "variance of the mean cosine over k = 10 … 29"
+    small = at_most(_MOST_LATE_DEVIATION**2, smallest=0)
+    steady = at_most(_MOST_UNSETTLING)
+    for group in evidence.groups:
+        yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
+        yield judged(group, name, small, _last_variance, evidence, group)
+        yield judged(group, _TREND.format(name), steady, _VARIANCE.trend, evidence, group)
+        yield reference(group, _ENDS, _VARIANCE.last_minus_first, evidence, group)
+
+
+def _rise(evidence: Evidence, group: str) -> Estimate:
+    iteration = evidence.last()
+    evidence.check_angles(group, iteration, [1])
+    units = _late_cosines(evidence, group, [iteration])[:, 0]
+    return evidence.estimate(lambda totals: mean(totals)[:, 1] - late_mean(totals), units)
+
+
+def _last_variance(evidence: Evidence, group: str) -> Estimate:
+    units = _late_cosines(evidence, group, [evidence.last()])[:, 0]
+    return evidence.estimate(_late_variance, units, unbias=True)
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
@@ -240,64 +285,61 @@ def angles_match(evidence: Evidence) -> Iterator[Quantity]:
 def late_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
     """Late cosine of a group at a checkpoint, by default the last one."""
     iteration = evidence.last() if iteration is None else iteration
-    return evidence.estimate(late_mean, late_cosines(evidence, group, [iteration])[:, 0])
+    units = _late_cosines(evidence, group, [iteration])[:, 0]
+    return evidence.estimate(late_mean, units)
+
+
+_MODULUS = _Course(lambda totals: np.abs(late_mean(totals)), _late_cosines)
 
 
 def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
     name = "|late cosine|"
-    not_anti_parallel = Bounds(f"≥ {ANTI_PARALLEL} (not anti-parallel)", ANTI_PARALLEL)
+    ends = f"{name}, last − first after warm-up"
+    falls = at_most(-_LEAST_TURN)
+    not_anti_parallel = Bounds(f"≥ {_ANTI_PARALLEL} (not anti-parallel)", _ANTI_PARALLEL)
     for group in evidence.groups:
-        arguments = (evidence, lambda totals: np.abs(late_mean(totals)), late_cosines, group)
-        yield judged(group, TREND.format(name), at_most(-LEAST_TURN), _trend, *arguments)
+        yield judged(group, _TREND.format(name), falls, _MODULUS.trend, evidence, group)
         yield judged(group, "late cosine, last", not_anti_parallel, late_cosine, evidence, group)
-        yield reference(group, f"{name}, last − first after warm-up", _change, *arguments)
+        yield reference(group, ends, _MODULUS.last_minus_first, evidence, group)
 
 
 # --- claim 6: jumps between groups ----------------------------------------------------------------
 
 
 def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
+    path = "jump over the path of the loop, last"
     for boundary, state in evidence.jumps:
-        scope, point = f"{boundary}, {state}", (evidence, boundary, state)
-        counts = state not in UNCOUNTED_STATES
+        scope = f"{boundary}, {state}"
+        jump = (evidence, boundary, state)
+        counts = state not in _UNCOUNTED_STATES
         for iteration in evidence.trained:
             name = f"DLR, iteration {iteration}"
-            yield judged(scope, name, above(1), _drift_ratio, *point, iteration, counts=counts)
-        yield judged(
-            scope, "DLR, last", at_least(LEAST_DRIFT), _drift_ratio, *point, None, counts=counts
-        )
+            yield judged(scope, name, above(1), _drift_ratio, *jump, iteration, counts=counts)
+        larger = at_least(_LEAST_DRIFT)
+        yield judged(scope, "DLR, last", larger, _drift_ratio, *jump, counts=counts)
         if not evidence.published:
-            yield reference(scope, "DLR, untrained", _drift_ratio, *point, 0)
-        yield reference(
-            scope,
-            "jump over the path of the loop, last",
-            _drift_ratio,
-            *point,
-            None,
-            "jump_over_path",
-        )
+            yield reference(scope, "DLR, untrained", _drift_ratio, *jump, 0)
+        yield reference(scope, path, _drift_ratio, *jump, measure="jump_over_path")
+
     leap = "leap from x⁰ (k = 0) over the path of the loop"
     for group in evidence.groups:
-        yield reference(
-            group,
-            leap,
-            _norm_ratio,
-            evidence,
-            group,
-            0,
-            lambda norms: norms[:, 0] / norms.sum(axis=1),
-        )
+        yield reference(group, leap, _norm_ratio, evidence, group, _leap_over_path, until=0)
 
 
 def _drift_ratio(
     evidence: Evidence,
     boundary: str,
     reference_state: str,
-    iteration: int | None,
+    iteration: int | None = None,
     measure: str = "dlr",
 ) -> Estimate:
+    """Drift-to-loop ratio (Eq. 2) of a boundary at a checkpoint, by default the last one."""
     iteration = evidence.last() if iteration is None else iteration
     return evidence.estimate(mean, evidence.ratios(boundary, reference_state, iteration, measure))
+
+
+def _leap_over_path(norms: np.ndarray) -> np.ndarray:
+    return norms[:, 0] / norms.sum(axis=1)
 
 
 # --- claim 13: the premise of the exit criterion --------------------------------------------------
@@ -305,92 +347,75 @@ def _drift_ratio(
 
 def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
     ranges = "over k = 20 … 29 over that over k = 10 … 19"
+    norm = f"mean norm {ranges}"
+    turn = f"mean turn {ranges}"
+    late = "the norm over k = 20 … 29 over that at k = 1"
+    norms = partial(_norm_ratio, evidence, until=29, checked=_EARLY_STEPS)
     for group in evidence.groups:
-        yield judged(
-            group,
-            f"mean norm {ranges}",
-            at_least(PLATEAU),
-            _spiral_ratio,
-            evidence,
-            group,
-            late_over_early,
-        )
-        yield judged(
-            group,
-            f"mean turn {ranges}",
-            between(PLATEAU, 1 / PLATEAU),
-            _turn_ratio,
-            evidence,
-            group,
-        )
+        yield judged(group, norm, at_least(_PLATEAU), norms, group, _late_over_early)
+        yield judged(group, turn, between(_PLATEAU, 1 / _PLATEAU), _turn_ratio, evidence, group)
         yield reference(group, f"mean curvature {ranges}", _curvature_ratio, evidence, group)
-        late, remains = (
-            "the norm over k = 20 … 29 over that at k = 1",
-            lambda x: x[:, LATE].mean(axis=1) / x[:, 1],
-        )
-        yield reference(group, late, _spiral_ratio, evidence, group, remains)
-
-
-def _spiral_ratio(evidence: Evidence, group: str, statistic: Statistic) -> Estimate:
-    """A ratio of mean step norms (R, K) of a group whose early loop steps are no rounding."""
-    return evidence.ratio(
-        lambda totals: statistic(mean(totals)), _spiral(evidence, group, "step_norm")
-    )
+        yield reference(group, late, norms, group, _late_over_first)
 
 
 def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
     """Ratio of the angles between successive steps, each from the mean cosine at a loop step."""
-    evidence.check_angles(group, [evidence.last()], range(10, 30))
+
+    def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
+        cosines = np.clip(mean(totals), -1, 1)
+        return _late_over_early(np.arccos(cosines))
+
     units = _spiral(evidence, group, "cosine")
-    return evidence.ratio(
-        lambda totals: late_over_early(np.arccos(np.clip(mean(totals), -1, 1))), units
-    )
+    return evidence.ratio(ratio, units)
 
 
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
-    """Ratio of curvatures a / s², of the mean acceleration a and the mean step norm s at each loop
-    step.
-    """
-    evidence.check_angles(group, [evidence.last()], range(10, 30))
-    units = np.stack(
-        [_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=1
-    )
-    return evidence.ratio(
-        lambda totals: late_over_early(mean(totals[:, 0]) / mean(totals[:, 1]) ** 2), units
-    )
+    """Ratio of curvatures a / s², of the mean acceleration a and step norm s at each loop step."""
+
+    def ratio(totals: np.ndarray) -> np.ndarray:  # (R, 2, K, 2) -> (R,)
+        acceleration = mean(totals[:, 0])
+        step = mean(totals[:, 1])
+        return _late_over_early(acceleration / step**2)
+
+    accelerations = _spiral(evidence, group, "acceleration")
+    steps = _spiral(evidence, group, "step_norm")
+    return evidence.ratio(ratio, np.stack([accelerations, steps], axis=1))
 
 
 def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:
-    """Units (documents, K, 2) at the last checkpoint; raises InconclusiveError if early loop steps
-    are rounding.
-    """
-    iteration = evidence.last()
-    units = evidence.curves(measure, group, [iteration], until=29)[:, 0]
-    evidence.check_angles(group, [iteration], range(10, 20))
-    return units
+    """Units (documents, K, 2) of a measure of angles at the last checkpoint."""
+    evidence.check_angles(group, evidence.last(), LATE_STEPS)
+    return _last_curves(evidence, measure, group, until=29, checked=_EARLY_STEPS)
 
 
-def late_over_early(curve: np.ndarray) -> np.ndarray:
+def _late_over_early(curve: np.ndarray) -> np.ndarray:
     """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, K) -> (R,)."""
     with np.errstate(invalid="ignore"):
         return curve[:, LATE].mean(axis=1) / curve[:, EARLY].mean(axis=1)
+
+
+def _late_over_first(norms: np.ndarray) -> np.ndarray:
+    return norms[:, LATE].mean(axis=1) / norms[:, 1]
 
 
 # --- the scale of τ -------------------------------------------------------------------------------
 
 
 def scale_of_threshold(evidence: Evidence, threshold: float, measure: str) -> Estimate:
-    """τ over the mean norm of states, or of steps at k = 1, at the last checkpoint; the mean over
-    groups.
+    """τ over the mean norm of states, or of steps at k = 1, at the last checkpoint.
+
+    The mean is over groups, and for states over loop steps.
     """
     iteration = evidence.last()
     if not evidence.groups:
         raise InconclusiveError("rows missing: no looped group")
-    units = np.stack(
-        [evidence.curves(measure, group, [iteration], until=1)[:, 0] for group in evidence.groups],
-        axis=1,
-    )
+    of_groups = [
+        evidence.curves(measure, group, [iteration], until=1)[:, 0] for group in evidence.groups
+    ]
+    units = np.stack(of_groups, axis=1)  # (documents, groups, K, 2)
     steps = slice(1, 2) if measure == "step_norm" else slice(1, None)  # x⁰ is noise by default
-    return evidence.ratio(
-        lambda totals: threshold / mean(totals)[..., steps].mean(axis=(1, 2)), units
-    )
+
+    def ratio(totals: np.ndarray) -> np.ndarray:
+        return threshold / mean(totals)[..., steps].mean(axis=(1, 2))
+
+    return evidence.ratio(ratio, units)

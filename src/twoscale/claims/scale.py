@@ -1,5 +1,6 @@
-"""The scale of a run and of the paper. A verdict from a run that is much smaller is marked "small
-scale".
+"""The scale of a run and of the paper.
+
+A verdict from a run that is much smaller is marked "small scale".
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from twoscale import config
 from twoscale.model.flops import parameters
 
 SMALL_SCALE = "small scale"
-LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
+_LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
 HEADER = ("scale", "this run", "the paper", "share")
 LABELS = {
     "tokens": "tokens of training",
@@ -60,48 +61,48 @@ class Scales:
     @property
     def mark(self) -> str:
         """The column `scale` of the table "claims": `SMALL_SCALE` or nothing."""
-        tokens, ours, paper = self.run.tokens, self.run, self.paper
-        few_tokens = (
-            tokens is not None and paper.tokens is not None and tokens < LEAST_SHARE * paper.tokens
-        )
-        return SMALL_SCALE if few_tokens or ours.parameters < LEAST_SHARE * paper.parameters else ""
+        run, paper = self.run, self.paper
+        has_few_parameters = run.parameters < _LEAST_SHARE * paper.parameters
+        if run.tokens is None or paper.tokens is None:
+            return SMALL_SCALE if has_few_parameters else ""
+        has_few_tokens = run.tokens < _LEAST_SHARE * paper.tokens
+        return SMALL_SCALE if has_few_tokens or has_few_parameters else ""
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Rows of a table with the `HEADER`."""
-        pairs = [
-            (label, getattr(self.run, name), getattr(self.paper, name))
-            for name, label in LABELS.items()
-        ]
-        return [
-            (
-                label,
-                text(ours),
-                text(theirs),
-                f"{ours / theirs:.2g}" if {type(ours), type(theirs)} == {int} else "",
-            )
-            for label, ours, theirs in pairs
-        ]
+        rows = []
+        for name, label in LABELS.items():
+            ours = getattr(self.run, name)
+            paper = getattr(self.paper, name)
+            are_counts = isinstance(ours, int) and isinstance(paper, int)
+            share = f"{ours / paper:.2g}" if are_counts else ""
+            rows.append((label, text(ours), text(paper), share))
+        return rows
 
 
 def scales(run: "config.Config") -> Scales:
-    """The scale of a run, with the kind of its device as hardware, and the paper's, the defaults of
-    the config.
+    """The scale of a run, and the paper's, which is that of the defaults of the config.
+
+    The hardware of the run is the kind of its device, and that of the paper is not stated.
     """
-    return Scales(_scale(run), replace(_scale(config.Config()), hardware="not stated"))
+    paper = _scale(config.Config())
+    return Scales(_scale(run), replace(paper, hardware="not stated"))
 
 
 def _scale(run: "config.Config") -> Scale:
+    is_published = run.model.source == "published"
     return Scale(
-        None if run.model.source == "published" else run.training_tokens,
-        parameters(run.model),
-        run.model.mean_loops,
-        run.trajectories.loops,
+        tokens=None if is_published else run.training_tokens,
+        parameters=parameters(run.model),
+        mean_loops=run.model.mean_loops,
+        loops=run.trajectories.loops,
         hardware={"cuda": "GPU", "cpu": "CPU"}[run.compute.device],
     )
 
 
 def text(value: float | str | None) -> str:
+    """A cell of the table of scales: millions from 1e6 on, and "unknown" for nothing."""
     if value is None or isinstance(value, str):
         return value or "unknown"
     return f"{value / 1e6:.4g} M" if value >= 1e6 else f"{value:,g}"

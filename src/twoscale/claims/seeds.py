@@ -1,5 +1,4 @@
-"""The claims over several seeds: every quantity under each seed, its mean over seeds, and a verdict
-on the mean.
+"""The claims over several seeds: each quantity under each seed, its mean, a verdict on the mean.
 
 All seeds are measured on the same documents, so seeds and documents are crossed: the value under a
 seed is the truth plus an effect of the seed, one of the documents, and one of both. The spread
@@ -19,7 +18,6 @@ three have two thirds of their variance, and ten different values.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -45,11 +43,10 @@ PER_RUN = "per run"  # the verdict over seeds on times, which depend on the mach
 
 @dataclass(frozen=True)
 class SeedMean(Estimate):
-    """A mean over seeds, the geometric one of ratios, whose interval has the spread of seeds and of
-    documents.
+    """A mean over seeds, whose interval has the spread of seeds and of documents.
 
-    `parts` are the same number with its interval over documents and with that over seeds; the
-    logarithm of a ratio.
+    The mean of ratios is geometric. `parts` are the same number with its interval over documents
+    and with that over seeds; of a ratio its logarithm.
     """
 
     parts: tuple[Estimate, ...] = ()
@@ -66,40 +63,49 @@ def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
     of documents.
     """
     values = _values(estimates)
-    if len({estimate.units for estimate in estimates}) > 1 or any(
-        e.samples is None for e in estimates
-    ):
-        raise InconclusiveError("the seeds were not measured on the same documents")
-    effective, mean = min(estimate.effective for estimate in estimates), float(values.mean())
-    samples = np.mean(
-        [estimate.samples for estimate in estimates if estimate.samples is not None], axis=0
-    )
-    of_documents = Estimate(
-        mean, *bootstrap.interval_about(mean, samples, effective), freedom=effective - 1
-    )
+    samples = _samples(estimates).mean(axis=0)  # (R,), of the mean over seeds
+    mean = float(values.mean())
+    effective = min(estimate.effective for estimate in estimates)
+    low, high = bootstrap.interval_about(mean, samples, effective)
+    of_documents = Estimate(mean, low, high, freedom=effective - 1)
     return _joined(of_documents, over_seeds(values), estimates[0].is_ratio).checked()
 
 
-def _values(estimates: Iterable[Estimate]) -> np.ndarray:
+def _values(estimates: Sequence[Estimate]) -> np.ndarray:
     """The estimates (seeds,), logarithms of ratios."""
     values = np.array([estimate.value for estimate in estimates])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = np.log(values) if all(estimate.is_ratio for estimate in estimates) else values
+    if all(estimate.is_ratio for estimate in estimates):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = np.log(values)
     if not np.isfinite(values).all():
         raise InconclusiveError("the quantity is infinite under a seed")
     return values
 
 
+def _samples(estimates: Sequence[Estimate]) -> np.ndarray:
+    """Bootstrap samples (seeds, R) of estimates, which are of the same documents for all seeds."""
+    samples = [estimate.samples for estimate in estimates if estimate.samples is not None]
+    units = {estimate.units for estimate in estimates}
+    if len(samples) < len(estimates) or len(units) > 1:
+        raise InconclusiveError("the seeds were not measured on the same documents")
+    return np.array(samples)
+
+
 def over_seeds(values: np.ndarray) -> Estimate:
     """The mean of values (seeds,) with the interval of Student's t."""
-    return Estimate(float(values.mean()), *bootstrap.t_interval(values), freedom=len(values) - 1)
+    low, high = bootstrap.t_interval(values)
+    return Estimate(float(values.mean()), low, high, freedom=len(values) - 1)
 
 
 def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
-    parts, value = (of_documents, of_seeds), of_documents.value
-    low, high = bootstrap.joined(value, *((part.low, part.high) for part in parts))
-    joined = SeedMean(value, float(low), float(high), parts=parts)
-    return joined.exponential() if is_ratio else joined
+    low, high = bootstrap.joined(
+        of_documents.value,
+        (of_documents.low, of_documents.high),
+        (of_seeds.low, of_seeds.high),
+    )
+    parts = (of_documents, of_seeds)
+    mean = SeedMean(of_documents.value, float(low), float(high), parts=parts)
+    return mean.exponential() if is_ratio else mean
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,8 @@ class SeedFinding:
     of_seeds: tuple[Finding, ...]
     mean: Finding
     deviation: float = np.nan  # standard deviation between seeds, for ratios of their logarithms
-    document_error: float = (
-        np.nan
-    )  # standard error due to the choice of documents, root mean square over the seeds
+    # standard error due to the choice of documents, root mean square over the seeds
+    document_error: float = np.nan
 
 
 @dataclass(frozen=True)
@@ -126,38 +131,45 @@ class SeedVerdict:
 
 
 def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
-    """The verdict on one claim, from the tables of two seeds or more, whose bootstraps have the
-    same seed.
+    """The verdict on one claim, from the tables of two seeds or more.
+
+    Their bootstraps have the same seed, so they draw the same documents.
     """
-    of_seeds = tuple(claims.examine(claim, found) for found in evidence.values())
+    runs = list(evidence.values())
+    of_seeds = tuple(claims.examine(claim, run) for run in runs)
     if not all(verdict.findings for verdict in of_seeds):
         return SeedVerdict(claim, of_seeds, (), NOT_ASKED, of_seeds[0].reason)
-    quantities = list(claim.quantities(next(iter(evidence.values()))))
-    rows = list(zip(*(verdict.findings for verdict in of_seeds), strict=True))
+
+    quantities = list(claim.quantities(runs[0]))  # the same for all seeds
     counted = sum(quantity.counts for quantity in quantities)
+    by_quantity = zip(*(verdict.findings for verdict in of_seeds), strict=True)
+    findings = []
+    for quantity, row in zip(quantities, by_quantity, strict=True):
+        if claim.timed:
+            findings.append(SeedFinding(row, quantity.finding(Estimate())))
+        else:
+            findings.append(_compare(list(evidence), quantity, row, counted))
+
     if claim.timed:
-        findings = tuple(
-            map(SeedFinding, rows, (quantity.finding(Estimate()) for quantity in quantities))
-        )
-        return SeedVerdict(
-            claim, of_seeds, findings, PER_RUN, "times depend on the machine and its load"
-        )
-    findings = tuple(map(partial(_compare, list(evidence), counted), quantities, rows))
-    return SeedVerdict(claim, of_seeds, findings, *combine(finding.mean for finding in findings))
+        verdict, reason = PER_RUN, "times depend on the machine and its load"
+    else:
+        verdict, reason = combine(finding.mean for finding in findings)
+    return SeedVerdict(claim, of_seeds, tuple(findings), verdict, reason)
 
 
 def _compare(
-    seeds: list[int], counted: int, quantity: Quantity, row: tuple[Finding, ...]
+    seeds: list[int], quantity: Quantity, row: tuple[Finding, ...], counted: int
 ) -> SeedFinding:
-    """The finding about the mean over seeds with the findings of each seed, one of so many that
-    count.
+    """The finding about the mean over seeds, with those of each seed.
+
+    It is judged as one of so many that count.
     """
-    missing = [
-        f"seed {seed}: {f.reason}"
-        for seed, f in zip(seeds, row, strict=True)
-        if np.isnan(f.estimate.value)
-    ]
     estimates = [finding.estimate for finding in row]
+    missing = [
+        f"seed {seed}: {finding.reason}"
+        for seed, finding in zip(seeds, row, strict=True)
+        if np.isnan(finding.estimate.value)
+    ]
 
     def measure() -> Estimate:
         if missing:
@@ -167,13 +179,16 @@ def _compare(
     mean = find(replace(quantity, measure=measure), counted)
     if np.isnan(mean.estimate.value):
         return SeedFinding(row, mean)
+    # the variance of n units from that of resamples, which is (n - 1) / n of it
     variances = [
-        e.samples.var() * e.effective / (e.effective - 1)
-        for e in estimates
-        if e.samples is not None
+        samples.var() * estimate.effective / (estimate.effective - 1)
+        for samples, estimate in zip(_samples(estimates), estimates, strict=True)
     ]
     return SeedFinding(
-        row, mean, float(_values(estimates).std(ddof=1)), float(np.sqrt(np.mean(variances)))
+        of_seeds=row,
+        mean=mean,
+        deviation=float(_values(estimates).std(ddof=1)),
+        document_error=float(np.sqrt(np.mean(variances))),
     )
 
 
@@ -186,18 +201,23 @@ def verdicts(
 def table(
     judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int], mark: str = ""
 ) -> pd.DataFrame:
-    """The table "seeds": a row per finding and seed and one for the mean, then the verdicts; `mark`
-    of the scale.
+    """The table "seeds": a row per finding and seed and one for the mean, then the verdicts.
+
+    `mark` is that of the run's scale, see `twoscale.claims.scale`.
     """
+    names = [*map(str, seeds), MEAN]
     rows = []
     for verdict in judged:
+        claim = verdict.claim
         for finding in verdict.findings:
-            pairs = zip(seeds, finding.of_seeds, strict=True)
-            rows += [
-                claims.row(verdict.claim, found) | {"seed": str(seed)} for seed, found in pairs
-            ]
-            spread = {"deviation": finding.deviation, "document_error": finding.document_error}
-            rows.append(claims.row(verdict.claim, finding.mean) | {"seed": MEAN} | spread)
-        for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
-            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})  # type: ignore[arg-type]
+            for seed, found in zip(names, [*finding.of_seeds, finding.mean], strict=True):
+                rows.append(claims.finding_row(claim, found) | {"seed": seed})
+            rows[-1] |= {
+                "deviation": finding.deviation,
+                "document_error": finding.document_error,
+            }
+        words = [(of_seed.verdict, of_seed.reason) for of_seed in verdict.of_seeds]
+        words.append((verdict.verdict, verdict.reason))
+        for seed, (word, reason) in zip(names, words, strict=True):
+            rows.append(claims.verdict_row(claim, word, reason) | {"seed": seed})
     return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run, scale=mark)

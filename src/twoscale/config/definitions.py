@@ -1,5 +1,4 @@
-"""Values that jobs compute from a config: sizes of a model, names of groups, types of thresholds,
-loop counts.
+"""Values that jobs compute from a config, such as sizes of a model and names of groups.
 
 The fingerprint of the code covers this module for every job with a model. Everything else that a
 job needs of the config reaches it as a value in its params. Nothing here needs pydantic, so a
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from twoscale.base import InputError
+from twoscale.base import mismatch
 
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 
@@ -27,16 +26,12 @@ def whole_sequences(tokens: int, context_length: int) -> int:
 
 
 def init_name(adapter_init: str, adapter_share: float) -> str:
-    """Name of an adapter initialisation in tables and names of runs: "random", or the share of the
-    state, "0.25".
-    """
+    """Name of an adapter initialisation in tables and runs: "random", or the share "0.25"."""
     return adapter_init if adapter_init == "random" else str(adapter_share).removesuffix(".0")
 
 
 class ModelSizes:
-    """Sizes of a model that follow from the keys of its config, which a subclass has as
-    attributes.
-    """
+    """Sizes of a model that follow from the keys of its config, attributes of a subclass."""
 
     if TYPE_CHECKING:  # annotations outside this block would be fields of the config
         num_layers: int
@@ -102,7 +97,7 @@ class ModelSizes:
     def group_labels(self) -> tuple[str, ...]:
         """Names of the groups in tables: "4", "5-6", "7"."""
         return tuple(
-            str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in self.groups
+            f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in self.groups
         )
 
     @property
@@ -112,11 +107,13 @@ class ModelSizes:
         Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers
         before it), and "3-6->coda" where unlooped layers follow.
         """
-        if len(self.groups) != 1:
-            return tuple(boundary_label(left, right) for left, right in pairwise(self.group_labels))
-        (core,), (label,) = self.groups, self.group_labels
-        entry = f"{'prelude' if core[0] > 1 else 'embedding'}->{label}"
-        return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
+        parts = list(self.group_labels)
+        if len(parts) == 1:
+            (core,) = self.groups
+            parts.insert(0, "prelude" if core[0] > 1 else "embedding")
+            if core[-1] < self.num_layers:
+                parts.append("coda")
+        return tuple(boundary_label(left, right) for left, right in pairwise(parts))
 
     @property
     def draws_noise(self) -> bool:
@@ -125,58 +122,48 @@ class ModelSizes:
 
     @property
     def effective_depth(self) -> float:
-        """Layers applied per token at the mean loop count: a looped layer counts `mean_loops`
-        times.
-        """
+        """Layers applied per token: a looped layer counts `mean_loops` times."""
         looped = sum(len(group) for group in self.groups)
         return self.num_layers - looped + looped * self.mean_loops
 
 
-# Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive
-# numbers.
+# Type of the thresholds of each built-in exit criterion, in the order of docs and figures; criteria
+# from a user's file take positive numbers.
 THRESHOLD_TYPES: dict[str, type] = {
-    name: int if name in ("fixed", "argmax_stability") else float
-    for name in (
-        *(
-            "fixed",
-            "step_norm",
-            "step_norm_relative",
-            "kl",
-            "acceleration",
-            "acceleration_normalized",
-        ),
-        *(
-            "acceleration_relative",
-            "entropy_diff",
-            "argmax_stability",
-            "cosine",
-            "minp_kl",
-            "confidence",
-            "margin",
-        ),
-        *("entropy", "exit_gate"),
-    )
+    "fixed": int,
+    "step_norm": float,
+    "step_norm_relative": float,
+    "kl": float,
+    "acceleration": float,
+    "acceleration_normalized": float,
+    "acceleration_relative": float,
+    "entropy_diff": float,
+    "argmax_stability": int,
+    "cosine": float,
+    "minp_kl": float,
+    "confidence": float,
+    "margin": float,
+    "entropy": float,
+    "exit_gate": float,
 }
 
 
 def check_threshold(
     criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str
 ) -> None:
-    """Refuse a threshold that is not a positive finite number of the criterion's type, or `fixed`
-    above `max_loops`.
+    """Refuse a threshold that is no positive number of the criterion's type, or too many loops.
 
-    The sentence begins with `where`, such as the key of the threshold, and calls `max_loops` by its
-    key `loops_key`.
+    The sentence begins with `where`, such as the key of the threshold, and calls `max_loops`, the
+    limit of `fixed`, by its key `loops_key`.
     """
-    whole = THRESHOLD_TYPES.get(criterion, float) is int
-    good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(
-        threshold, bool
-    )
-    if not good_type or not math.isfinite(threshold) or threshold <= 0:
-        expected = "a whole number of loops" if whole else "a number"
-        raise InputError(f"{where}: found {threshold!r}, expected {expected} > 0.")
+    is_whole = THRESHOLD_TYPES.get(criterion) is int
+    allowed = int if is_whole else int | float
+    is_number = isinstance(threshold, allowed) and not isinstance(threshold, bool)
+    if not is_number or not 0 < threshold < math.inf:
+        expected = "a whole number of loops" if is_whole else "a number"
+        raise mismatch(where, repr(threshold), f"{expected} > 0")
     if criterion == "fixed" and max_loops is not None and threshold > max_loops:
-        raise InputError(f"{where}: found {threshold}, expected at most {loops_key} = {max_loops}.")
+        raise mismatch(where, threshold, f"at most {loops_key} = {max_loops}")
 
 
 # Loop counts at which a depth card has a row, as multiples of the trained loops.
@@ -186,8 +173,11 @@ MULTIPLES = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 def loop_counts(
     trained: float, multiples: Iterable[float] = MULTIPLES, most: int | None = None
 ) -> tuple[int, ...]:
-    """Whole loop counts next to the multiples of `trained`, which is one of them, at least 1 and at
-    most `most`.
+    """Whole loop counts next to the multiples of `trained`, at least 1 and at most `most`.
+
+    `trained` itself is one of them.
     """
     counts = {max(1, round(multiple * trained)) for multiple in (1.0, *multiples)}
-    return tuple(sorted(count for count in counts if most is None or count <= most))
+    if most is not None:
+        counts = {count for count in counts if count <= most}
+    return tuple(sorted(counts))

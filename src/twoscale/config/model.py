@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from twoscale.base import InputError
 from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.definitions import NOISE_STD, ModelSizes
 from twoscale.config.types import (
@@ -23,7 +22,6 @@ from twoscale.config.types import (
     WholeShare,
     key,
     option,
-    parse_flag,
     require,
 )
 
@@ -80,8 +78,8 @@ class ModelConfig(ModelSizes, Section):
     )
     mean_loops: Positive = key(
         12.0,
-        "Parameter r of the log-normal Poisson distribution of loop counts. "
-        "It also defines the effective depth that scales the initial weights.",
+        "Parameter r of the log-normal Poisson distribution of loop counts. It also defines the"
+        " effective depth that scales the initial weights.",
         source="App. B",
     )
     loops_sigma: NonNegative = key(
@@ -90,8 +88,7 @@ class ModelConfig(ModelSizes, Section):
     sandwich: Sandwich = key(
         "post_residual",
         "Position of the second norm in sandwich normalization: after the residual sum, as in the"
-        " code of [G], or"
-        " on the branch before the sum. App. B does not specify it.",
+        " code of [G], or on the branch before the sum. App. B does not specify it.",
         source="[G]",
     )
     state_init: StateInit = key(
@@ -109,17 +106,14 @@ class ModelConfig(ModelSizes, Section):
     adapter_init: AdapterInit = key(
         "random",
         "Initialization of the projection of state and input: random, or blend (ours), a weighted"
-        " sum of state "
-        "and input plus small noise. See adapter_share.",
+        " sum of state and input plus small noise. See adapter_share.",
         source="[G]",
     )
     adapter_share: WholeShare = option(
         HALF,
         "Share s of the state for adapter_init: blend. The projection starts as s times the state"
-        " plus 1 - s times "
-        "the input. Both terms also get random weights, scaled by 0.04 s and 0.04 (1 - s). 0:"
-        " only the input. 1: "
-        "only the state.",
+        " plus 1 - s times the input. Both terms also get random weights, scaled by 0.04 s and 0.04"
+        " (1 - s). 0: only the input. 1: only the state.",
     )
     exit_norm: Literal["none", "final_norm"] = key(
         "none",
@@ -129,14 +123,13 @@ class ModelConfig(ModelSizes, Section):
     positions: Literal["learned", "rotary"] = option(
         "learned",
         "Position encoding: learned, an embedding added to the token embedding, or rotary, a"
-        " rotation of queries "
-        "and keys.",
+        " rotation of queries and keys.",
         source="App. B",
     )
     rotary_pairs: Literal["interleaved", "halves"] = option(
         "interleaved",
-        "Channels of a head that are rotated in pairs: 2d and 2d + 1 as in [G], or d and d + D/2"
-        " as in Llama.",
+        "Channels of a head that are rotated in pairs: 2d and 2d + 1 as in [G], or d and d + D/2 as"
+        " in Llama.",
         source="[G]",
     )
     rotary_base: Positive = option(
@@ -151,8 +144,7 @@ class ModelConfig(ModelSizes, Section):
     num_kv_heads: Count | None = option(
         None,
         "Number of key and value heads, a divisor of num_heads. Each serves num_heads /"
-        " num_kv_heads query heads."
-        " null: num_heads.",
+        " num_kv_heads query heads. null: num_heads.",
         source="nanoGPT",
     )
     looped_kv_heads: Count | None = option(
@@ -161,24 +153,22 @@ class ModelConfig(ModelSizes, Section):
     qk_bias: Flag = option(
         False, "Biases on queries and keys, added before the rotation, as in [G].", source="nanoGPT"
     )
-    qk_norm: Annotated[bool | Literal["head"], BeforeValidator(parse_flag)] = option(
+    qk_norm: Flag | Literal["head"] = option(
         False,
         "RMSNorm of queries and keys. true: over all heads, as in OLMo 2. head: over each head"
-        " after the "
-        "rotation, without weights, as in Parcae.",
+        " after the rotation, without weights, as in Parcae.",
         source="nanoGPT",
     )
     value_embeddings: tuple[Count, ...] = option(
         (),
-        "Layers that add to their values an embedding of the token, times a gate computed from"
-        " the first 32 channels "
-        "of the layer's normed input, as in Parcae.",
+        "Layers that add to their values an embedding of the token, times a gate computed from the"
+        " first 32 channels of the layer's normed input, as in Parcae.",
         source="nanoGPT",
     )
     mlp: Literal["plain", "gated"] = option(
         "plain",
-        "MLP: plain, out(silu(in(x))), or gated as in [G] and Llama,"
-        " out(silu(gate(x)) * value(x)).",
+        "MLP: plain, out(silu(in(x))), or gated as in [G] and Llama, out(silu(gate(x)) *"
+        " value(x)).",
         source="App. B, nanoGPT",
     )
     activation: Literal["silu", "gelu", "relu2"] = option(
@@ -195,9 +185,8 @@ class ModelConfig(ModelSizes, Section):
     )
     norms: Literal["sandwich", "pre", "post"] = option(
         "sandwich",
-        "Norms of a layer: sandwich, before and after attention and MLP; pre, only before them,"
-        " as in Llama; or "
-        "post, only after them, on the branch, as in OLMo 2.",
+        "Norms of a layer: sandwich, before and after attention and MLP; pre, only before them, as"
+        " in Llama; or post, only after them, on the branch, as in OLMo 2.",
         source="App. B",
     )
     norm_epsilon: Positive = option(1e-6, "Epsilon of every RMSNorm.", source="[G]")
@@ -214,12 +203,10 @@ class ModelConfig(ModelSizes, Section):
     )
     injection: Literal["projection", "diagonal", "add", "boundary", "none"] = option(
         "projection",
-        "Injection of the input e into a loop step: projection of [state ; e]; diagonal, x *"
-        " exp(-D * exp(A_log))"
-        " + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946); add, x + e;"
-        " boundary, a norm"
-        " and + injection_scale * e after the layers (arXiv 2609.19107); or none, where e is only"
-        " the initial state.",
+        "Injection of the input e into a loop step: projection of [state ; e]; diagonal, x * exp(-D"
+        " * exp(A_log)) + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946);"
+        " add, x + e; boundary, a norm and + injection_scale * e after the layers (arXiv"
+        " 2609.19107); or none, where e is only the initial state.",
         source="App. B, [G]",
     )
     injection_scale: Positive = option(
@@ -232,15 +219,14 @@ class ModelConfig(ModelSizes, Section):
     )
     exit_projection: Flag = option(
         False,
-        "Linear projection of the state that a looped group returns, after exit_norm,"
-        " as in Parcae.",
+        "Linear projection of the state that a looped group returns, after exit_norm, as in"
+        " Parcae.",
         source="[G]",
     )
     loop_norm: Flag = option(
         False,
-        "Apply the final norm at the end of each loop step, as in Ouro (arXiv 2510.25741). The"
-        " head then applies "
-        "no further norm.",
+        "Apply the final norm at the end of each loop step, as in Ouro (arXiv 2510.25741). The head"
+        " then applies no further norm.",
         source="[G]",
     )
     tied_head: Flag = option(
@@ -252,8 +238,7 @@ class ModelConfig(ModelSizes, Section):
     exit_gate: Flag = option(
         False,
         "Linear gate that predicts an exit probability from a state, for the criterion exit_gate"
-        " (Ouro). Trained "
-        "with train.exit_gate.",
+        " (Ouro). Trained with train.exit_gate.",
         source="[G]",
     )
     vocab_multiple: Count = option(
@@ -270,8 +255,8 @@ class ModelConfig(ModelSizes, Section):
     repository: str | None = option(
         None, "Repository of a published model on the Hugging Face hub."
     )
-    revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
-        None, "Commit of the repository, 40 hexadecimal digits.", optional=True
+    revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = option(
+        None, "Commit of the repository, 40 hexadecimal digits."
     )
     folder: HomePath | None = option(
         None,
@@ -285,97 +270,65 @@ class ModelConfig(ModelSizes, Section):
         self._check_loops()
 
     def _check_heads(self) -> None:
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        divisor = f"a divisor of model.hidden_size = {self.hidden_size}"
-        require(self.hidden_size % heads == 0, "model.num_heads", heads, divisor)
-        require(
-            heads % self.kv_heads == 0,
-            "model.num_kv_heads",
-            kv_heads,
-            f"a divisor of model.num_heads = {heads}",
-        )
-        looped = self.looped_kv_heads
-        require(
-            looped is None or heads % looped == 0,
-            "model.looped_kv_heads",
-            looped,
-            f"a divisor of {heads} heads",
-        )
-        even = f"an even head dimension for rotary positions, not {self.head_dim}"
-        require(
-            self.positions != "rotary" or self.head_dim % 2 == 0, "model.num_heads", heads, even
-        )
-        known = set(self.value_embeddings) <= set(range(1, self.num_layers + 1))
-        require(
-            known,
-            "model.value_embeddings",
-            list(self.value_embeddings),
-            f"layers of 1 to {self.num_layers}",
-        )
-        rotated = self.rotary_channels
-        fits = rotated is None or (rotated % 2 == 0 and rotated <= self.head_dim)
-        require(
-            fits,
-            "model.rotary_channels",
-            rotated,
-            f"an even number up to the head dimension {self.head_dim}",
-        )
+        heads = self.num_heads
+        size = self.head_dim
+        expected = f"a divisor of model.hidden_size = {self.hidden_size}"
+        require(self.hidden_size % heads == 0, "model.num_heads", heads, expected)
+        for name in ("num_kv_heads", "looped_kv_heads"):
+            count = getattr(self, name)
+            expected = f"a divisor of model.num_heads = {heads}"
+            require(not count or heads % count == 0, f"model.{name}", count, expected)
+        is_even = self.positions != "rotary" or size % 2 == 0
+        expected = f"an even head dimension for rotary positions, not {size}"
+        require(is_even, "model.num_heads", heads, expected)
+        rotated = self.rotated_channels
+        is_possible = rotated == size or (rotated % 2 == 0 and rotated < size)
+        expected = f"an even number up to the head dimension {size}"
+        require(is_possible, "model.rotary_channels", rotated, expected)
+        layers = list(self.value_embeddings)
+        are_known = all(layer <= self.num_layers for layer in layers)
+        expected = f"layers of 1 to {self.num_layers}"
+        require(are_known, "model.value_embeddings", layers, expected)
 
     def _check_source(self) -> None:
-        published = self.source == "published"
+        is_published = self.source == "published"
         origins = [name for name in ("repository", "folder") if getattr(self, name) is not None]
-        expected = "either repository or folder" if published else "neither repository nor folder"
-        found = " and ".join(origins) or "neither"
-        require(
-            published == (len(origins) == 1),
-            "model",
-            found,
-            f"{expected} for model.source: {self.source}",
-        )
+        found = " and ".join(origins) or "neither repository nor folder"
+        expected = "one of the two" if is_published else "neither"
+        expected += f" for model.source: {self.source}"
+        require(len(origins) == is_published, "model", found, expected)
         together = (self.repository is None) == (self.revision is None)
-        require(
-            together,
-            "model.revision",
-            self.revision,
-            "a commit together with model.repository, or neither",
-        )
+        expected = "a commit together with model.repository, or neither"
+        require(together, "model.revision", self.revision, expected)
 
     def _check_loops(self) -> None:
-        share, init = self.adapter_share, self.adapter_init
+        share = self.adapter_share
+        init = self.adapter_init
         expected = f"{HALF:g} unless model.adapter_init is blend, not {init}"
         require(share == HALF or init == "blend", "model.adapter_share", f"{share:g}", expected)
-        require(
-            self.injection != "none" or self.state_init.startswith("input"),
-            *("model.state_init", self.state_init),
-            "input or input_plus_noise for model.injection: none, where a loop sees its input"
-            " only in the initial "
-            "state",
-        )
-        looped = bool(self.groups) and self.groups[-1][-1] == self.num_layers
-        expected = "false unless the last layer is looped, because the head then applies no norm"
-        require(looped or not self.loop_norm, "model.loop_norm", "true", expected)
-        seen: set[int] = set()
+        sees_input = self.injection != "none" or self.state_init.startswith("input")
+        expected = "input or input_plus_noise, the only input of a loop with model.injection: none"
+        require(sees_input, "model.state_init", self.state_init, expected)
+        last = 0  # layer of the groups so far
         for group in self.groups:
-            if problem := _group_problem(group, seen, self.num_layers):
-                raise InputError(f"config key model.groups: {problem}.")
-            seen |= set(group)
-
-
-def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> str | None:
-    """Fault of a looped group, given the layers of the groups before it."""
-    found = f"found the group {list(group)}"
-    if list(group) != list(range(group[0], group[0] + len(group))):
-        return f"{found}, expected consecutive layers in ascending order"
-    if group[-1] > num_layers:
-        return f"{found}, expected layers between 1 and model.num_layers = {num_layers}"
-    if seen & set(group):
-        return f"found layer {min(seen & set(group))} in two groups, expected disjoint groups"
-    if seen and group[0] < max(seen):
-        return f"{found} after a deeper one, expected the groups in the order of the layers"
-    return None
+            found = f"the group {list(group)}"
+            first = group[0]
+            expected = "consecutive layers in ascending order"
+            is_range = group == tuple(range(first, first + len(group)))
+            require(is_range, "model.groups", found, expected)
+            expected = "disjoint groups in the order of the layers"
+            require(first > last, "model.groups", f"{found} after layer {last}", expected)
+            last = group[-1]
+            expected = f"layers between 1 and model.num_layers = {self.num_layers}"
+            require(last <= self.num_layers, "model.groups", found, expected)
+        expected = "false unless the last layer is looped, because the head then applies no norm"
+        is_last = last == self.num_layers
+        require(is_last or not self.loop_norm, "model.loop_norm", "true", expected)
 
 
 def model_keys(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """Keys of `model` with their values; random weights have no share of the state."""
     model = dict(zip(keys, values, strict=True))
-    return model | ({"adapter_share": HALF} if model["adapter_init"] == "random" else {})
+    if model["adapter_init"] == "random":
+        model["adapter_share"] = HALF
+    return model

@@ -6,15 +6,14 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 is a choice where both are silent.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from twoscale.base import InputError, did_you_mean
+from twoscale.base import did_you_mean
 from twoscale.config.data import (
     ComputeConfig,
     DataConfig,
@@ -34,9 +33,9 @@ from twoscale.config.types import (
     Fraction,
     InBatches,
     Natural,
+    Positive,
     Section,
     Seed,
-    Threshold,
     Unique,
     key,
     plain,
@@ -51,94 +50,94 @@ class CriterionConfig(Section):
     class.
     """
 
-    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(
+    thresholds: Annotated[tuple[Positive, ...], *Distinct] = Field(
         description="Values of tau to evaluate."
     )
     file: str | None = _absent(description="Python file of the criterion.")
     class_name: str | None = _absent(alias="class", description="Class in that file.")
 
 
-def typed_criteria(criteria: Mapping[str, CriterionConfig]) -> dict[str, CriterionConfig]:
-    """The criteria with thresholds in the criterion's type, where that loses nothing."""
+def _without_nulls(criteria: Any) -> Any:
+    """Remove the criteria that a layer sets to null; a mapping could otherwise only grow."""
+    if not isinstance(criteria, Mapping):
+        return criteria
+    return {name: entry for name, entry in criteria.items() if entry not in (None, "null")}
+
+
+def _with_types(criteria: dict[str, CriterionConfig]) -> dict[str, CriterionConfig]:
+    """The criteria with whole numbers as thresholds where the criterion counts."""
     return {
-        name: entry.model_copy(update={"thresholds": _typed(name, entry)})
+        name: entry.model_copy(update={"thresholds": tuple(map(_whole, entry.thresholds))})
+        if THRESHOLD_TYPES.get(name) is int
+        else entry
         for name, entry in criteria.items()
     }
 
 
-def _typed(name: str, entry: CriterionConfig) -> tuple[int | float, ...]:
-    if THRESHOLD_TYPES.get(name) is not int:
-        return tuple(map(float, entry.thresholds))
-    return tuple(int(value) if value == int(value) else value for value in entry.thresholds)
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value
 
 
 Ascending = AfterValidator(lambda loops: tuple(sorted(set(loops))))
 Criteria = Annotated[
-    dict[str, CriterionConfig], Field(min_length=1), AfterValidator(typed_criteria)
+    dict[str, CriterionConfig],
+    Field(min_length=1),
+    BeforeValidator(_without_nulls),
+    AfterValidator(_with_types),
 ]
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
     """Refuse a criterion that is neither built in nor has a file."""
-    named = bool(re.fullmatch(FILE_NAME, name))
-    require(named, key, f"the name {name!r}", "letters, digits, '.', '_' and '-'")
-    builtin = name in THRESHOLD_TYPES
+    is_safe = re.fullmatch(FILE_NAME, name)
+    require(is_safe, key, f"the name {name!r}", "letters, digits, '.', '_' and '-'")
     absent = "class" if entry.class_name is None else "file"
-    both = (entry.file is None) == (entry.class_name is None)
-    require(both, key, f"no {absent}", "a file and a class, or neither")
-    other = "another name for a criterion from a file: this one is built in"
-    require(not builtin or entry.file is None, f"{key}.file", repr(entry.file), other)
-    if not builtin and entry.file is None:
-        expected = (
-            f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a"
-            f" class{did_you_mean(name, THRESHOLD_TYPES)}"
-        )
-        raise InputError(f"config key {key}: unknown criterion, expected {expected}.")
+    are_both = (entry.file is None) == (entry.class_name is None)
+    require(are_both, key, f"no {absent}", "a file and a class, or neither")
+    if name in THRESHOLD_TYPES:
+        expected = "another name for a criterion from a file: this one is built in"
+        require(entry.file is None, f"{key}.file", repr(entry.file), expected)
+    else:
+        hint = did_you_mean(name, THRESHOLD_TYPES)
+        expected = f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a class{hint}"
+        require(entry.file is not None, key, "an unknown criterion", expected)
 
 
 def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
     """The default of a key `criteria`."""
-    criteria = {
-        name: CriterionConfig.model_validate({"thresholds": values})
-        for name, values in thresholds.items()
-    }
-    return typed_criteria(criteria)
+    values = {name: CriterionConfig(thresholds=tuple(t)) for name, t in thresholds.items()}
+    return _with_types(values)
 
 
-STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
-RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
-PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
-KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
+_STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
+_RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
+_PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
+_KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 # Dense grids of thresholds by criterion.
 DENSE_GRIDS: dict[str, list[float]] = {
-    "step_norm": STATE_GRID,
-    "step_norm_relative": RELATIVE_GRID,
-    "kl": KL_GRID,
-    "acceleration": STATE_GRID,
+    "step_norm": _STATE_GRID,
+    "step_norm_relative": _RELATIVE_GRID,
+    "kl": _KL_GRID,
+    "acceleration": _STATE_GRID,
     "acceleration_normalized": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-    "acceleration_relative": RELATIVE_GRID,
+    "acceleration_relative": _RELATIVE_GRID,
     "entropy_diff": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
     "argmax_stability": [1, 2, 3, 5, 8, 12],
     "cosine": [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
-    "minp_kl": KL_GRID,
-    "confidence": PROBABILITY_GRID,
-    "margin": PROBABILITY_GRID,
+    "minp_kl": _KL_GRID,
+    "confidence": _PROBABILITY_GRID,
+    "margin": _PROBABILITY_GRID,
     "entropy": [0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
 }
 
 
-def half_decades(largest: float) -> list[float]:
-    """Thresholds from 1e-5, the smallest of App. D, to `largest`, two in a decade: 1e-5, 3.16e-5,
-    1e-4 …
-    """
-    exponents = range(-10, round(2 * math.log10(largest)) + 1)
-    return [float(f"{10 ** (exponent / 2):.3g}") for exponent in exponents]
-
-
-# In the criterion's unit. State norms are about the root of the hidden size, so every token exits
-# at once at 31.6.
-LARGEST_STEP, LARGEST_KL = 31.6, 1.0
+# From 1e-5, the smallest of App. D, in steps of half a decade. At the last, about the root of the
+# hidden size, every token exits at once.
+_HALF_DECADES = [
+    *(1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 0.01, 0.0316),
+    *(0.1, 0.316, 1.0, 3.16, 10.0, 31.6),
+]
 
 
 class ExitsConfig(Section):
@@ -150,15 +149,13 @@ class ExitsConfig(Section):
     criteria: Criteria = key(
         grids(
             fixed=[30],
-            step_norm=half_decades(LARGEST_STEP),
-            kl=half_decades(LARGEST_KL),
-            acceleration=half_decades(LARGEST_STEP),
+            step_norm=_HALF_DECADES,
+            kl=_HALF_DECADES[:11],  # up to 1
+            acceleration=_HALF_DECADES,
         ),
         "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10"
-        " compares criteria at "
-        "equal quality and requires finer grids that extend to a loss of quality (ours). null"
-        " removes a criterion "
-        "that the defaults or the preset include.",
+        " compares criteria at equal quality and requires finer grids that extend to a loss of"
+        " quality (ours). null removes a criterion that the defaults or the preset include.",
         source="App. D",
     )
     readout: Literal["head", "remaining_layers"] = key(
@@ -173,26 +170,22 @@ class ExitsConfig(Section):
     kv_slots: Count | None = key(
         None,
         "KV cache slots per token, shared by the loop steps as in [G]; text is then processed"
-        " position by "
-        "position. null: one slot per loop step.",
+        " position by position. null: one slot per loop step.",
     )
     cuda_graphs: Flag = key(
         True,
-        "Decode by replaying captured CUDA graphs. With one slot per loop step, several loop"
-        " steps run at once, "
-        "ahead of the exit decisions. CUDA only.",
+        "Decode by replaying captured CUDA graphs. With one slot per loop step, several loop steps"
+        " run at once, ahead of the exit decisions. CUDA only.",
     )
     compile: Flag = key(
         True,
-        "Compile loop steps before capturing them (cuda_graphs). If this is impossible, for"
-        " example without "
-        "Triton, eager steps are captured. CUDA only.",
+        "Compile loop steps before capturing them (cuda_graphs). If this is impossible, for example"
+        " without Triton, eager steps are captured. CUDA only.",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = key(
         "float32",
-        "Precision of weights, states and decisions. bfloat16 halves the memory traffic, but"
-        " rounds steps below "
-        "about 1/256 of the state, which distorts criteria on steps.",
+        "Precision of weights, states and decisions. bfloat16 halves the memory traffic, but rounds"
+        " steps below about 1/256 of the state, which distorts criteria on steps.",
     )
     quality_tokens: Count = key(
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences."
@@ -201,8 +194,8 @@ class ExitsConfig(Section):
     random_draws: Count = key(
         3,
         "Number of draws of random exits of equal cost, with which every criterion is compared."
-        " Each draw evaluates "
-        "the text once more; fixed loops with the same mean need one more pass.",
+        " Each draw evaluates the text once more; fixed loops with the same mean need one more"
+        " pass.",
     )
     latency_tokens: Count = key(
         64, "Timed tokens per repeat, spread over the context; at most model.context_length."
@@ -223,12 +216,8 @@ class ExitsConfig(Section):
 
 def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
     most = config.model.context_length
-    require(
-        tokens <= most,
-        f"{section}.latency_tokens",
-        tokens,
-        f"at most model.context_length = {most}",
-    )
+    expected = f"at most model.context_length = {most}"
+    require(tokens <= most, f"{section}.latency_tokens", tokens, expected)
 
 
 class ScalingConfig(InBatches):
@@ -259,13 +248,11 @@ class TrajectoriesConfig(InBatches):
 
     def check(self, config: "CoreConfig") -> None:
         most = config.trajectory_sequences
-        expected = f"less than {most}, the number of sequences in trajectories.tokens"
-        require(
-            self.states_sequence < most,
-            "trajectories.states_sequence",
+        found, expected = (
             self.states_sequence,
-            expected,
+            f"less than {most}, sequences in trajectories.tokens",
         )
+        require(found < most, "trajectories.states_sequence", found, expected)
 
 
 class PathTypesConfig(Section):
@@ -279,8 +266,7 @@ class PathTypesConfig(Section):
     converging_rate: Fraction = key(
         0.95,
         "Converging: the fitted ratio of successive step norms is at most this value, or the last"
-        " step is below "
-        "the rounding floor.",
+        " step is below the rounding floor.",
     )
     max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.")
     return_tolerance: Fraction = key(
@@ -298,12 +284,8 @@ class PathTypesConfig(Section):
 
     def check(self, config: "CoreConfig") -> None:
         loops = config.trajectories.loops
-        require(
-            self.window <= loops,
-            "path_types.window",
-            self.window,
-            f"at most trajectories.loops = {loops}",
-        )
+        expected = f"at most trajectories.loops = {loops}"
+        require(self.window <= loops, "path_types.window", self.window, expected)
 
 
 class FiguresConfig(Section):
@@ -318,14 +300,14 @@ class FiguresConfig(Section):
     )
     reading: Literal["state", "direction"] = key(
         "state",
-        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of"
-        " the direction x / "
-        "||x||, which alone determines the output of a readout that begins with a norm.",
+        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of the"
+        " direction x / ||x||, which alone determines the output of a readout that begins with a"
+        " norm.",
     )
     seed_band: bool = key(
         False,
-        "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of"
-        " all seeds.",
+        "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of all"
+        " seeds.",
     )
 
     def check(self, config: "CoreConfig") -> None:
@@ -379,37 +361,31 @@ class CoreConfig(Section):
     @property
     def loop_grid(self) -> tuple[int, ...]:
         """The loop counts of scaling.loops below exits.max_loops, and exits.max_loops."""
-        return (
-            *(loops for loops in self.scaling.loops if loops < self.exits.max_loops),
-            self.exits.max_loops,
-        )
+        below = [loops for loops in self.scaling.loops if loops < self.exits.max_loops]
+        return (*below, self.exits.max_loops)
 
     @property
     def sections(self) -> dict[str, Section]:
-        return {
-            name: getattr(self, name)
-            for name in type(self).model_fields
-            if name not in ("seed", "seeds")
-        }
+        return {name: value for name, value in self if isinstance(value, Section)}
 
     @property
     def exit_grids(self) -> dict[str, ExitsConfig]:
-        """Name of a grid of thresholds -> its exits: "exit" is the one of Fig. 4, the others belong
-        to studies.
+        """Name of a grid of thresholds -> its exits.
+
+        "exit" is the grid of Fig. 4; the others belong to studies.
         """
-        further = {name: section.exit_grid(self) for name, section in self.sections.items()}
-        return {"exit": self.exits} | {
-            name: exits for name, exits in further.items() if exits is not None
-        }
+        grids = {"exit": self.exits}
+        for name, section in self.sections.items():
+            if exits := section.exit_grid(self):
+                grids[name] = exits
+        return grids
 
     def check_keys(self) -> None:
-        model = self.model.model_copy(update={"vocab_size": self.tokenizer.num_ids})
-        object.__setattr__(self, "model", model)  # the class is frozen for everyone else
-        name = "published" if model.source == "published" else "another tokenizer"
-        fits = (model.source == "published") == (self.tokenizer.name == "published")
-        require(
-            fits, "tokenizer.name", self.tokenizer.name, f"{name} for model.source: {model.source}"
-        )
+        source = self.model.source
+        tokenizer = self.tokenizer.name
+        expected = "published" if source == "published" else "another tokenizer"
+        fits = (source == "published") == (tokenizer == "published")
+        require(fits, "tokenizer.name", tokenizer, f"{expected} for model.source: {source}")
         for name, section in self.sections.items():
             self._check_criteria(f"{name}.criteria", getattr(section, "criteria", {}))
         self._check_held_out_tokens()
@@ -417,29 +393,26 @@ class CoreConfig(Section):
             section.check(self)
 
     def _check_criteria(self, key: str, criteria: Mapping[str, CriterionConfig]) -> None:
+        most = self.exits.max_loops
         for name, entry in criteria.items():
             _check_origin(f"{key}.{name}", name, entry)
             where = f"config key {key}.{name}.thresholds"
             for threshold in entry.thresholds:
-                check_threshold(name, threshold, self.exits.max_loops, where, "exits.max_loops")
-        gate = self.model.exit_gate or "exit_gate" not in criteria
-        require(gate, f"{key}.exit_gate", "the criterion", "a model with model.exit_gate: true")
+                check_threshold(name, threshold, most, where, "exits.max_loops")
+        has_gate = self.model.exit_gate or "exit_gate" not in criteria
+        expected = "a model with model.exit_gate: true"
+        require(has_gate, f"{key}.exit_gate", "the criterion", expected)
 
     def _check_held_out_tokens(self) -> None:
-        needed = {
-            f"{name}.{key}": count
-            for name, section in self.sections.items()
-            for key, count in section.needed_sequences(self).items()
-        }
+        needed = {}
+        for name, section in self.sections.items():
+            for own, count in section.needed_sequences(self).items():
+                needed[f"{name}.{own}"] = count
         most = max(needed, key=needed.__getitem__)
-        least = needed[most] * self.model.context_length + 1
+        least = needed[most] * self.model.context_length + 1  # the last token needs a target
         found = self.data.held_out_tokens
-        require(
-            found >= least,
-            "data.held_out_tokens",
-            found,
-            f"at least {least} tokens, which {most} requires",
-        )
+        expected = f"at least {least} tokens, required by {most}"
+        require(found >= least, "data.held_out_tokens", found, expected)
 
 
 # Keys of `train` that control how far a run goes and how it is cut, monitored and distributed, but
@@ -447,8 +420,7 @@ class CoreConfig(Section):
 # processes, continues another.
 RUNTIME_KEYS = frozenset(
     "iterations checkpoint_every early_checkpoints save_seconds log_every print_seconds"
-    " micro_batches processes nodes "
-    "shard recompute prefetch peak_tflops".split()
+    " micro_batches processes nodes shard recompute prefetch peak_tflops".split()
 )
 
 
@@ -456,16 +428,10 @@ def training_identity(config: CoreConfig) -> dict[str, Any]:
     """Everything that the weights of a checkpoint depend on, except its iteration and its text."""
     device = config.compute.device
     train = {key: value for key, value in plain(config.train).items() if key not in RUNTIME_KEYS}
-    return {
-        "seed": config.seed,
-        "device": device,
-        "model": plain(config.model),
-        "train": train
-        | {
-            "compile": config.train.compiles(device),
-            "precision": config.train.precision_on(device),
-        },
-    }
+    train["compile"] = config.train.compiles(device)
+    train["precision"] = config.train.precision_on(device)
+    model = plain(config.model)
+    return {"seed": config.seed, "device": device, "model": model, "train": train}
 
 
 def runtime(config: CoreConfig) -> dict[str, Any]:

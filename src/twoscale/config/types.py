@@ -1,14 +1,11 @@
-"""Types of config values, the base of all sections, their error messages, and the reading of JSON
-files.
-"""
+"""Types of config values, the base of all sections, their error messages, and reading JSON."""
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import date
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -19,11 +16,11 @@ from pydantic import (
     StrictBool,
     TypeAdapter,
     ValidationError,
-    WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from twoscale.base import InputError, did_you_mean
+from twoscale.base import InputError, did_you_mean, mismatch
 from twoscale.config.definitions import whole_sequences
 
 if TYPE_CHECKING:
@@ -33,42 +30,34 @@ if TYPE_CHECKING:
 FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
-def parse_number(value: Any) -> Any:
-    """Convert a string to the number in it, because YAML 1.1 reads 1e-4 as a string. Refuse
-    booleans.
-    """
+def _parse_number(value: Any) -> Any:
+    """Convert a string to the number in it; refuse booleans."""
     if isinstance(value, bool):
         raise ValueError("Input should be a number")
     if not isinstance(value, str):
         return value
-    for number in (int, float):
+    for number in (int, float):  # 1e-4 is a string in YAML 1.1
         with suppress(ValueError):
             return number(value)
     raise ValueError("Input should be a number")
 
 
-def parse_flag(value: Any) -> Any:
-    """Convert true and false as a string, because Snakemake's --config reads nested values as
-    strings.
-    """
-    return (
-        {"true": True, "false": False}.get(value.lower(), value)
-        if isinstance(value, str)
-        else value
-    )
+def _parse_flag(value: Any) -> Any:
+    """Convert the strings true and false."""
+    if not isinstance(value, str):
+        return value
+    return {"true": True, "false": False}.get(value.lower(), value)
 
 
-def check_distinct(values: tuple) -> tuple:
+def _check_distinct(values: tuple) -> tuple:
     if len(set(values)) < len(values):
         raise ValueError("Input should be distinct values")
     return values
 
 
-Number = BeforeValidator(parse_number)
-HomePath = Annotated[
-    str, AfterValidator(os.path.expanduser)
-]  # a shell does not expand ~ inside a YAML file
-Flag = Annotated[StrictBool, BeforeValidator(parse_flag)]
+Number = BeforeValidator(_parse_number)
+HomePath = Annotated[str, AfterValidator(os.path.expanduser)]  # no shell expands ~ inside YAML
+Flag = Annotated[StrictBool, BeforeValidator(_parse_flag)]
 Natural = Annotated[int, Field(ge=0), Number]
 Seed = Annotated[int, Field(ge=0, lt=2**63), Number]
 Count = Annotated[int, Field(ge=1), Number]
@@ -77,9 +66,7 @@ NonNegative = Annotated[float, Field(ge=0), Number]
 Positive = Annotated[float, Field(gt=0), Number]
 Fraction = Annotated[float, Field(gt=0, lt=1), Number]
 WholeShare = Annotated[float, Field(ge=0, le=1), Number]
-POSITIVE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
-Threshold = Annotated[int | float, Field(gt=0), Number, WithJsonSchema(POSITIVE_SCHEMA)]
-Unique = (Field(json_schema_extra={"uniqueItems": True}), AfterValidator(check_distinct))
+Unique = (Field(json_schema_extra={"uniqueItems": True}), AfterValidator(_check_distinct))
 Distinct = (Field(min_length=1), *Unique)
 
 Dtype = Literal["float32", "float64"]
@@ -88,23 +75,13 @@ AdapterInit = Literal["random", "blend"]
 StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
 
 
-def key(
-    default: Any,
-    description: str,
-    *,
-    source: str = "ours",
-    derived: bool = False,
-    optional: bool = False,
-) -> Any:
+def key(default: Any, description: str, *, source: str = "ours", **marks: bool) -> Any:
     """A key of a section; `source` says where its default is from.
 
-    `derived` marks a value that the user cannot set. `optional` marks a key that `plain` leaves out
-    at its default, so that runs from before the key keep their identity.
+    Marks: `derived=True` for a value that the user cannot set; `optional=True` for a key that
+    `plain` leaves out at its default, so that runs from before the key keep their identity.
     """
-    marks = {"derived": derived, "optional": optional}
-    extra: dict[str, Any] = {"source": source} | {
-        name: True for name, marked in marks.items() if marked
-    }
+    extra: dict[str, Any] = {"source": source, **marks}
     return Field(default, description=description, json_schema_extra=extra)
 
 
@@ -112,13 +89,23 @@ option = partial(key, optional=True)
 
 
 class Section(BaseModel):
-    """Base of all sections: immutable, unknown keys refused. A section says itself what it needs of
-    the others.
-    """
+    """Base of all sections: immutable, unknown keys refused."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, values: Any) -> Any:
+        """Refuse unknown keys, and what is no section; "null" is None."""
+        if isinstance(values, BaseModel):
+            return values
+        if not isinstance(values, Mapping):
+            raise ValueError("Input should be a section of keys")
+        known = {field.alias or name: field for name, field in cls.model_fields.items()}
+        if unknown := sorted(str(name) for name in values if name not in known):
+            raise PydanticCustomError(_UNKNOWN, "{text}", {"text": unknown_keys(unknown, known)})
+        # Snakemake's --config reads nested values as strings
+        return {name: None if value == "null" else value for name, value in values.items()}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -134,9 +121,7 @@ class Section(BaseModel):
         """Raise InputError if the section does not fit the rest of the config."""
 
     def needed_sequences(self, config: Any) -> dict[str, int]:
-        """Held-out sequences that the section needs, by the key of the section that determines
-        their number.
-        """
+        """Held-out sequences that the section needs, by the key that determines their number."""
         return {}
 
     def exit_grid(self, config: Any) -> Any:
@@ -162,16 +147,14 @@ class InBatches(OnHeldOut):
 
 def require(holds: Any, key: str, found: object, expected: str) -> None:
     if not holds:
-        raise InputError(f"config key {key}: found {found}, expected {expected}.")
+        raise mismatch(f"config key {key}", found, expected)
 
 
 # --- sections as plain values ---
 
 
 def complete(section: BaseModel) -> dict[str, Any]:
-    """A section as a JSON-able dict with every key: tuples become lists, nested sections become
-    dicts.
-    """
+    """A section as a JSON-able dict with every key: tuples become lists, sections dicts."""
     return section.model_dump(mode="json", by_alias=True, serialize_as_any=True)
 
 
@@ -182,7 +165,7 @@ def plain(section: BaseModel) -> dict[str, Any]:
         value = getattr(section, name)
         if is_optional(field) and value == field.default:
             del values[name]
-        elif hasattr(value, "model_dump"):
+        elif isinstance(value, BaseModel):
             values[name] = plain(value)
     return values
 
@@ -195,111 +178,64 @@ def absent_values(*sections: BaseModel) -> list[dict[str, Any]]:
 
 
 def is_optional(field: "FieldInfo") -> bool:
-    """Whether the key may be absent from a section of a slice or an identity, and then has its
-    default.
-    """
-    return _marked(field, "optional")
-
-
-def _marked(field: "FieldInfo", mark: str) -> bool:
+    """Whether the key may be absent from a slice or an identity, and then has its default."""
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get(mark))
+    return isinstance(extra, dict) and "optional" in extra
 
 
 # --- errors ---
 
 S = TypeVar("S", bound=BaseModel)
 LONGEST_VALUE = 80
-# our words for errors of pydantic that name classes
-WORDS = {"model_type": "Input should be a section of keys", "missing": "Input should be a value"}
-UNION_TAG = re.compile(
-    r"(int|float|bool|str)$|.*\["
-)  # the end of the path of a key with several types
+_UNKNOWN = "unknown_key"  # type of our error in pydantic's
 
 
 def build(section: type[S], values: Any, name: str = "") -> S:
-    """An instance of a section class; the first invalid key is an InputError. `name`: section of a
-    nested class.
+    """An instance of a section class; the first invalid key is an InputError.
+
+    `name`: section of a nested class.
     """
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        raise InputError(_sentence(section, error, name)) from error
+        raise InputError(_sentence(error, name)) from error
 
 
-def _sentence(section: type[BaseModel], error: ValidationError, name: str) -> str:
-    """One sentence on the most telling of pydantic's errors: unknown keys first, then the order of
-    the keys.
-    """
+def _sentence(error: ValidationError, name: str) -> str:
+    """pydantic's message on the first invalid key, with the key and what was found."""
     errors = error.errors(include_url=False)
-    first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
-    place = first["loc"][:-1]
-    path = [part for part in first["loc"] if isinstance(part, str) and not UNION_TAG.match(part)]
-    prefix = [name] if name else []
-    if first["type"] == "extra_forbidden":
-        unknown = [
-            str(e["loc"][-1])
-            for e in errors
-            if e["type"] == first["type"] and e["loc"][:-1] == place
-        ]
-        fields = _section_at(section, path[:-1]).model_fields.items()
-        known = [field.alias or name for name, field in fields if not _marked(field, "derived")]
-        return unknown_key(".".join([*prefix, *path[:-1]]), sorted(unknown), known)
+    first = errors[0]
+    place = _key(name, first["loc"])
+    if first["type"] == _UNKNOWN:
+        return f"config key {place or '(top level)'}: {first['msg']}."
     found = "nothing" if first["type"] == "missing" else shown(first["input"])
-    if indices := ", ".join(str(part) for part in first["loc"] if isinstance(part, int)):
-        found += f" at index {indices}"
-    # a key with several types has an error for each
-    options = (
-        [e for e in errors if e["loc"][:-1] == place]
-        if UNION_TAG.match(str(first["loc"][-1]))
-        else [first]
-    )
-    texts = dict.fromkeys(
-        WORDS.get(e["type"], e["msg"].removeprefix("Value error, ")) for e in options
-    )
-    expected = " or ".join(text.removeprefix("Input should be ") for text in texts)
-    for word, ours in (("tuple", "list"), ("Tuple", "a list"), ("Dictionary", "a mapping")):
+    # a key with several types has an error for each; our own errors are ValueErrors
+    same = [entry for entry in errors if _key(name, entry["loc"]) == place]
+    messages = [entry["msg"].removeprefix("Value error, ") for entry in same]
+    expected = " or ".join(text.removeprefix("Input should be ") for text in messages)
+    for word, ours in (("Tuple should have", "a list with"), ("tuple", "list")):
         expected = expected.replace(word, ours)
-    verb = (
-        "expected "
-        if next(iter(texts)).startswith("Input should be ")
-        else "expected another value: "
-    )
     # gpu is nearer to cpu than to cuda
-    suggestion = did_you_mean(first["input"], re.findall(r"'([^']+)'", expected), cutoff=0.75)
-    return f"config key {'.'.join([*prefix, *path])}: found {found}, {verb}{expected}{suggestion}."
+    hint = did_you_mean(first["input"], re.findall(r"'([^']+)'", expected), cutoff=0.75)
+    return f"config key {place}: found {found}, expected {expected}{hint}."
 
 
-def _section_at(section: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
-    """The class of a nested section; the name of an entry, such as a criterion, is no key."""
-
-    def inner(annotation: Any) -> Any:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return annotation
-        return next(filter(None, map(inner, get_args(annotation))), None)
-
-    for part in path:
-        if part in section.model_fields:
-            section = inner(section.model_fields[part].annotation) or section
-    return section
+def _key(name: str, place: Sequence[int | str]) -> str:
+    """The path of an error in dots, without pydantic's names of the types of a union."""
+    parts = [name, *map(str, place)]
+    return ".".join(part for part in parts if part and "[" not in part)
 
 
-def unknown_key(section: str, unknown: Sequence[str], known: Sequence[str]) -> str:
-    expected = f"expected one of {', '.join(known)}{did_you_mean(unknown[0], known)}"
-    return f"config key {section or '(top level)'}: unknown key {', '.join(unknown)}, {expected}."
+def unknown_keys(unknown: Sequence[str], known: Iterable[str]) -> str:
+    hint = did_you_mean(unknown[0], known)
+    return f"unknown key {', '.join(unknown)}, expected one of {', '.join(known)}{hint}"
 
 
 def shown(value: Any) -> str:
     """A value as YAML has it, cut where it is long."""
     if value is None:
         return "nothing (null)"
-    text = (
-        str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-        if isinstance(value, date)
-        else repr(value)
-    )
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
@@ -310,29 +246,26 @@ JsonCount = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def parse_json(content: str | bytes, form: type[T]) -> T:
-    """JSON as a value of the type `form`, such as a dataclass. Nothing is converted: 1.0 is no
-    whole number.
+    """JSON as a value of the type `form`, such as a dataclass.
 
-    Raises ValueError with one line for what is no JSON or of another form, or is nested too deeply.
+    Nothing is converted: 1.0 is no whole number. Raises ValueError with one line for what is no
+    JSON or of another form, or is nested too deeply.
     """
-    try:
-        return _adapter(form).validate_json(content, strict=True)
-    except ValidationError as error:
-        raise ValueError(_problem(error)) from error
+    return _valid(_adapter(form).validate_json, content)
 
 
 def check_json(value: Any, form: Any) -> Any:
     """A parsed value as `parse_json` would return it. Raises ValueError with one line."""
-    try:
-        return _adapter(form).validate_python(value, strict=True)
-    except ValidationError as error:
-        raise ValueError(_problem(error)) from error
+    return _valid(_adapter(form).validate_python, value)
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
-def _problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else first["msg"]
+def _valid(validate: Callable[..., T], value: Any) -> T:
+    try:
+        return validate(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = _key("", first["loc"])
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error

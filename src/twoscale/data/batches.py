@@ -1,12 +1,13 @@
-"""Training batches as a function of (seed, iteration), so there is no state to save or resume;
-held-out sequences.
+"""Training batches as a function of (seed, iteration), and held-out sequences.
 
-A batch is B sequences of T tokens and their targets. The target of a token is the next token.
+So there is no state to save or resume. A batch is B sequences of T tokens and their targets. The
+target of a token is the next token.
 """
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale.base import InputError
+from twoscale.base import mismatch
 from twoscale.config import ModelConfig
 from twoscale.data.shards import TokenMetadata, open_shard, read_metadata
 from twoscale.rng import stream
@@ -32,36 +33,34 @@ class Batches:
     def __init__(
         self, shard: np.ndarray, context_length: int, batch_size: int, order: str, seed: int
     ) -> None:
-        self.shard, self.context_length, self.batch_size = shard, context_length, batch_size
-        self.order, self.seed = order, seed
+        self.shard = shard
+        self.context_length = context_length
+        self.batch_size = batch_size
+        self.order = order
+        self.seed = seed
         self.num_sequences = _num_sequences(shard, context_length)
         if not self.num_sequences:
             expected = f"at least {context_length + 1}, model.context_length and a target"
-            raise InputError(f"training tokens: found {len(shard)}, expected {expected}.")
-        self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
+            raise mismatch("training tokens", len(shard), expected)
+        self._permutation = lru_cache(1)(self._draw_permutation)  # many iterations need the same
 
     def indices(self, iteration: int) -> np.ndarray:
         """First token of each sequence of the batch at `iteration`, counted from 0: int64 (B,)."""
+        size = self.batch_size
         if self.order == "offsets":
-            last = (
-                len(self.shard) - self.context_length
-            )  # the last start has no target, and `integers` excludes it
-            return stream(self.seed, "offsets", iteration).integers(0, last, size=self.batch_size)
-        parts, first, count = (
-            [],
-            iteration * self.batch_size,
-            self.batch_size,
-        )  # of all epochs' permutations in a row
-        while count:
-            epoch, position = divmod(first, self.num_sequences)
-            if epoch != self._epoch:  # cached, because many iterations need the same
-                self._permutation = stream(self.seed, "permutation", epoch).permutation(
-                    self.num_sequences
-                )
-                self._epoch = epoch
-            parts.append(self._permutation[position : position + count])
-            first, count = first + len(parts[-1]), count - len(parts[-1])
+            last = len(self.shard) - self.context_length  # has no target, and is excluded
+            return stream(self.seed, "offsets", iteration).integers(0, last, size=size)
+        # the permutations of all epochs in a row
+        numbers = iteration * size + np.arange(size)
+        epochs, positions = np.divmod(numbers, self.num_sequences)  # (B,) each
+        parts = [
+            self._permutation(epoch)[positions[epochs == epoch]]
+            for epoch in np.unique(epochs).tolist()
+        ]
         return np.concatenate(parts) * self.context_length
+
+    def _draw_permutation(self, epoch: int) -> np.ndarray:
+        return stream(self.seed, "permutation", epoch).permutation(self.num_sequences)
 
     def __getitem__(self, iteration: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the batch at `iteration`, int64 (B, T) each."""
@@ -69,33 +68,29 @@ class Batches:
 
 
 class Prefetched:
-    """The same batches, where a thread reads the next batch during the computation of the current
-    one.
+    """The same batches, where a thread reads the next one while the current one is computed.
 
     pins: put batches into pinned memory, from which copies to CUDA need not be waited for.
     """
 
     def __init__(self, batches: Batches, pins: bool = False) -> None:
-        self.batches, self.pins = batches, pins
+        self.batches = batches
+        self.pins = pins
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self._next: tuple[int, Future] | None = None
+        self._next: dict[int, Future] = {}  # iteration -> its batch
 
-    def __getitem__(self, iteration: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the batch at `iteration`, int64 (B, T) each; starts to read the
-        next batch.
-        """
-        if self._next is None or self._next[0] != iteration:  # the first call, or a jump
-            self._next = (iteration, self._read(iteration))
-        batch = self._next[1].result()
-        self._next = (iteration + 1, self._read(iteration + 1))
+    def __getitem__(self, iteration: int) -> tuple[Tensor, ...]:
+        """Inputs and targets of the batch at `iteration`, int64 (B, T) each."""
+        reading = self._next.get(iteration)
+        if reading is None:  # the first call, or a jump
+            reading = self._reader.submit(self._read, iteration)
+        batch = reading.result()
+        self._next = {iteration + 1: self._reader.submit(self._read, iteration + 1)}
         return batch
 
-    def _read(self, iteration: int) -> Future:
-        def batch() -> tuple[Tensor, ...]:
-            parts = self.batches[iteration]
-            return tuple(part.pin_memory() for part in parts) if self.pins else parts
-
-        return self._reader.submit(batch)
+    def _read(self, iteration: int) -> tuple[Tensor, ...]:
+        parts = self.batches[iteration]
+        return tuple(part.pin_memory() for part in parts) if self.pins else parts
 
 
 @dataclass(frozen=True)
@@ -131,15 +126,10 @@ class HeldOut:
         return [{"sequence": sequence, "document": document} for sequence, document in numbers]
 
     def rows(self, **columns: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """A row of a table for each sequence: its `keys`, its number of tokens, and its entry of
-        each column.
-        """
+        """A row of a table per sequence: `keys`, number of tokens, its entry of each column."""
         for i, key in enumerate(self.keys):
-            yield (
-                key
-                | {"tokens": self.inputs.shape[1]}
-                | {name: values[i] for name, values in columns.items()}
-            )
+            values = {name: column[i] for name, column in columns.items()}
+            yield key | {"tokens": self.inputs.shape[1]} | values
 
 
 def open_held_out(path: Path, metadata: Path, model: ModelConfig, count: int) -> HeldOut:
@@ -160,24 +150,19 @@ def held_out_sequences(
     """
     available = _num_sequences(shard, context_length)
     if available < count:
-        raise InputError(
-            f"held-out tokens: found {len(shard)} tokens, or {available} sequences of"
-            f" model.context_length = "
-            f"{context_length}, expected {count} sequences; raise data.held_out_tokens or"
-            f" data.held_out_fraction, or "
-            "evaluate fewer sequences."
+        found = f"{len(shard)} tokens, or {available} sequences of context_length {context_length}"
+        expected = (
+            f"{count} sequences; raise data.held_out_tokens or data.held_out_fraction, or evaluate"
+            f" fewer sequences"
         )
+        raise mismatch("held-out tokens", found, expected)
     bits = max(available - 1, 0).bit_length()
-    sequences = sorted(
-        sorted(range(available), key=lambda number: f"{number:0{bits}b}"[::-1])[:count]
-    )
+    spread = sorted(range(available), key=lambda number: f"{number:0{bits}b}"[::-1])
+    sequences = sorted(spread[:count])
     starts = np.array(sequences, dtype=np.int64) * context_length
-    documents = np.searchsorted(
-        np.flatnonzero(shard == end_of_text), starts
-    )  # ends of text before each start
-    return HeldOut(
-        *_gather(shard, starts, context_length), tuple(sequences), tuple(documents.tolist())
-    )
+    # a document has as many ends of text before it as its number
+    documents = np.searchsorted(np.flatnonzero(shard == end_of_text), starts).tolist()
+    return HeldOut(*_gather(shard, starts, context_length), tuple(sequences), tuple(documents))
 
 
 def _num_sequences(shard: np.ndarray, context_length: int) -> int:
@@ -187,8 +172,7 @@ def _num_sequences(shard: np.ndarray, context_length: int) -> int:
 
 def _gather(shard: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of the sequences that begin at `starts`, int64 (B, T) each."""
-    tokens = np.asarray(
-        shard[starts[:, None] + np.arange(context_length + 1)], dtype=np.int64
-    )  # (B, T + 1)
-    sequences = torch.from_numpy(tokens)
+    positions = starts[:, None] + np.arange(context_length + 1)  # (B, T + 1)
+    tokens = np.asarray(shard[positions], dtype=np.int64)
+    sequences = torch.from_numpy(tokens)  # (B, T + 1)
     return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()

@@ -1,9 +1,8 @@
-"""Text and models of the Hugging Face Hub, at one commit, read through `huggingface_hub` and
-`datasets`.
+"""Text and models of the Hugging Face Hub, at one commit.
 
-The libraries use the endpoint, token, proxies and offline mode of the user's shell. In addition, a
-file whose bytes arrive truncated is opened again at the row that comes next, and every error is one
-sentence.
+`huggingface_hub` and `datasets` use the endpoint, token, proxies and offline mode of the user's
+shell. In addition, a file whose bytes arrive truncated is opened again at the row that comes next,
+and every error is one sentence.
 """
 
 import json
@@ -18,15 +17,16 @@ from huggingface_hub import HfFileSystem, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 from pyarrow import ArrowException
 
-from twoscale.base import InputError, first_line, replacing
+from twoscale.base import InputError, first_line, mismatch, replacing
 from twoscale.config import DownloadConfig
 from twoscale.data.text import Document, rows
 
-FAILURES = (HTTPError, OSError, EOFError, ArrowException)  # of a request, or of content that is cut
-MAX_DELAY = 60.0  # seconds between two attempts
+# Of a request, or of content that is cut.
+_FAILURES = (HTTPError, OSError, EOFError, ArrowException)
+_MAX_DELAY = 60.0  # seconds between two attempts
 
 # What is read of the repository of a model. Pickled weights and Python files are not.
-MODEL_FILES = (
+_MODEL_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -49,8 +49,9 @@ class Subset(NamedTuple):
 
 
 def resolve(repository: str, subset: str, revision: str, download: DownloadConfig) -> Subset:
-    """The training files of a subset at a branch, tag or commit, as the card of the data set names
-    them.
+    """The training files of a subset at a branch, tag or commit, as the data set's card names them.
+
+    Raises InputError if there is no such subset, or it has no parquet file.
     """
     from datasets import load_dataset_builder
 
@@ -60,64 +61,56 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
             what, lambda: load_dataset_builder(repository, subset, revision=revision), download
         )
     except ValueError as error:  # of a name that is no subset
-        raise InputError(
-            f"config key data.subset: found {subset!r} in {repository}: {first_line(error)}."
-        ) from error
-    # hf://datasets/owner/name@commit/path
-    files = [
-        file.partition("@")[2].partition("/")
-        for file in (builder.config.data_files or {}).get("train", [])
-    ]
-    names = tuple(sorted(name for _, _, name in files if name.endswith(".parquet")))
+        found = f"{subset!r} in {repository}: {first_line(error)}"
+        raise InputError(f"config key data.subset: found {found}.") from error
+    files = (builder.config.data_files or {}).get("train", [])
+    names = sorted(file for file in files if file.endswith(".parquet"))
     if not names:
-        raise InputError(
-            f"{what}: found no parquet file of the split train, expected at least one."
-        )
-    return Subset(repository, files[0][0], names)
+        raise mismatch(what, "no parquet file of the split train", "at least one")
+    # hf://datasets/owner/name@commit/path
+    paths = [name.partition("@")[2].partition("/") for name in names]
+    return Subset(repository, paths[0][0], tuple(path for _, _, path in paths))
 
 
 def documents(
     subset: Subset, name: str, first: int, download: DownloadConfig
 ) -> Iterator[Document]:
-    what, short_name = f"{subset.repository}/{name}", name.rpartition("/")[2]
+    """Documents of a file from row `first` on; continues where a request fails."""
+    what = f"{subset.repository}/{name}"
+    address = f"datasets/{subset.repository}@{subset.commit}/{name}"
     failures = 0
     while True:
         try:
-            with HfFileSystem().open(
-                f"datasets/{subset.repository}@{subset.commit}/{name}", "rb"
-            ) as opened:
-                for document in rows(opened, what, short_name, first):
+            with HfFileSystem().open(address, "rb") as opened:
+                for document in rows(opened, what, name.rpartition("/")[2], first):
                     yield document
-                    first, failures = document.row + 1, 0
+                    first = document.row + 1
+                    failures = 0
                 return
-        except FAILURES as error:
+        except _FAILURES as error:
             failures += 1
             _wait(what, error, failures, download)
         except ValueError as error:
-            raise InputError(
-                f"{what}: cannot be read as a parquet file ({first_line(error)})."
-            ) from error
+            problem = first_line(error)
+            raise InputError(f"{what}: cannot be read as a parquet file ({problem}).") from error
 
 
 def fetch_model(repository: str, revision: str, folder: Path, download: DownloadConfig) -> None:
-    """Download a model at a commit into `folder`, and write its manifest last; what is there
-    already is kept.
+    """Download a model at a commit into `folder`, and write its manifest last.
+
+    What is there already is kept.
     """
-    what, wanted = f"{repository}, revision {revision}", list(MODEL_FILES)
-    options: dict[str, Any] = {"revision": revision, "local_dir": folder, "allow_patterns": wanted}
+    what = f"{repository}, revision {revision}"
+    options: dict[str, Any] = {"revision": revision, "local_dir": folder}
+    options["allow_patterns"] = list(_MODEL_FILES)
     _with_retries(what, lambda: snapshot_download(repository, **options), download)
-    paths = sorted({path for pattern in wanted for path in folder.glob(pattern)})
-    if (
-        not any(path.suffix == ".safetensors" for path in paths)
-        or not (folder / "config.json").is_file()
-    ):
-        found = ", ".join(path.name for path in paths) or "none of the files of a model"
-        raise InputError(f"{what}: found {found}, expected config.json and safetensors files.")
-    manifest = {
-        "repository": repository,
-        "revision": revision,
-        "files": {p.name: p.stat().st_size for p in paths},
-    }
+    paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern)})
+    files = {path.name: path.stat().st_size for path in paths}
+    has_weights = any(name.endswith(".safetensors") for name in files)
+    if not has_weights or "config.json" not in files:
+        found = ", ".join(files) or "none of the files of a model"
+        raise mismatch(what, found, "config.json and safetensors files")
+    manifest = {"repository": repository, "revision": revision, "files": files}
     with replacing(folder / MANIFEST) as temporary:
         temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
@@ -127,29 +120,28 @@ def _with_retries(what: str, request: Callable[[], T], download: DownloadConfig)
     while True:
         try:
             return request()
-        except FAILURES as error:
+        except _FAILURES as error:
             failures += 1
             _wait(what, error, failures, download)
 
 
 def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) -> None:
-    """Wait before the next attempt after so many failures. Raises InputError if there is none, or
-    it would not help.
+    """Wait before the next attempt after so many failures.
+
+    Raises InputError if there is none, or it would not help.
     """
     # "not in the local cache", of a file that could not be downloaded
-    cause = (
-        error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
-    )
-    status = getattr(getattr(cause, "response", None), "status_code", None)
-    is_refused = status is not None and 400 <= status < 500 and status not in (408, 429)
+    is_local = isinstance(error, LocalEntryNotFoundError)
+    cause = (is_local and error.__cause__) or error
+    status = getattr(getattr(cause, "response", None), "status_code", 0)
+    is_refused = 400 <= status < 500 and status not in (408, 429)  # timeout, too many requests
     described = f"{type(cause).__name__}: {first_line(cause)}"
     if is_refused or isinstance(cause, FileNotFoundError) or failures > download.retries:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub after {failures - 1} retries"
-            f" ({described}); check "
-            "network, repository, revision and token, or use local files (data.source: parquet,"
-            " model.folder)."
+            f" ({described}); check network, repository, revision and token, or use local files"
+            f" (data.source: parquet, model.folder)."
         ) from error
-    seconds = min(download.delay * 2 ** (failures - 1), MAX_DELAY)
+    seconds = min(download.delay * 2 ** (failures - 1), _MAX_DELAY)
     print(f"{described}: retrying in {seconds:g} s", file=sys.stderr, flush=True)
     time.sleep(seconds)

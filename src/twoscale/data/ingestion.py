@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from twoscale import tables
-from twoscale.base import InputError, first_line, meter, replacing, sha256
+from twoscale.base import InputError, first_line, meter, mismatch, replacing, sha256
 from twoscale.config import DataConfig, DownloadConfig, TextQuota
 from twoscale.config.types import JsonCount, parse_json
 from twoscale.data.text import Document, is_held_out, local_documents, split_key
@@ -25,8 +25,6 @@ from twoscale.data.text import Document, is_held_out, local_documents, split_key
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
 CACHE = "cache"  # in the folder of the parts, for the files that `datasets` writes
-SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
-
 Measure = Callable[[Sequence[str]], Sequence[int]]
 SourceFiles = Iterator[tuple[str, Iterator[Document]]]  # the name of each file and its documents
 
@@ -44,44 +42,33 @@ def prepare_text(
     download: DownloadConfig,
     measure: Measure = count_characters,
 ) -> None:
-    """Collect documents until the quota is full or the source ends, and write them as shards of the
-    table `text`.
+    """Collect documents until the quota is full or the source ends, and write them as shards.
 
-    The shards contain the documents in the order of the source: first shard 0, then shard 1, …,
-    about equally many characters in each. All shards appear together. `folder` is for the parts;
-    `measure` gives the sizes of documents in the unit of the quota. Raises InputError if there is
-    no training or no held-out document.
+    The shards, tables `text`, contain the documents in the order of the source: first shard 0, then
+    shard 1, …, about equally many characters in each. All shards appear together. `folder` is for
+    the parts; `measure` gives the sizes of documents in the unit of the quota. Raises InputError if
+    there is no training or no held-out document.
     """
     is_local = data.source != "fineweb"
     keys = ("source", "path") if is_local else ("source", "repository", "subset", "revision")
     parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
+    files: SourceFiles
     if is_local:
         parts.clear()  # the files may have changed
         # all files as one, so that a part holds many small files
-        files: SourceFiles = iter([(data.source, local_documents(data, folder / CACHE))])
+        files = iter([(data.source, local_documents(data, folder / CACHE))])
     else:
         files = _hub_files(data, parts, download)
     tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, measure, download.part_characters)
-        for held_out, side in SIDES:
-            if not tally.documents[held_out] and tally.limits[held_out] != 0:
-                raise InputError(
-                    f"config key data.held_out_fraction: found no {side} document among "
-                    f"{sum(tally.documents.values())} of data.source: {data.source} with the"
-                    f" fraction "
-                    f"{data.held_out_fraction}, expected at least one; use more text, another"
-                    f" fraction or smaller "
-                    "data.piece_characters."
-                )
+        _check_sides(tally, data)
         _write_shards(parts, Tally(quota, data), tally.characters, shards)
     except InputError as error:
         if is_local:
             raise
-        said = str(error).removesuffix(".")
-        raise InputError(
-            f"{said}; {len(parts.parts)} complete parts remain in {folder}."
-        ) from error
+        left = f"{len(parts.parts)} complete parts remain in {folder}"
+        raise InputError(f"{str(error).removesuffix('.')}; {left}.") from error
     finally:
         if is_local:
             parts.clear()
@@ -92,46 +79,66 @@ def prepare_text(
 # --- the quota
 
 
+@dataclass
+class Side:
+    """The training or the held-out documents that the quota takes."""
+
+    name: str
+    limit: int | None  # of the size, in the quota's unit; None: no limit
+    size: int = 0
+    documents: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit is not None and self.size >= self.limit
+
+
 class Tally:
-    """Counts the documents that the quota takes: training or held-out ones, until that side is
-    full.
-    """
+    """Counts the documents that the quota takes: of each side, until it is full."""
 
     def __init__(self, quota: TextQuota, data: DataConfig) -> None:
-        self.source, self.held_out_fraction, self.unit = (
-            data.source,
-            data.held_out_fraction,
-            quota.unit,
-        )
-        # the keys are whether documents are held out; sizes are in `unit`
-        self.limits = {False: quota.training, True: quota.held_out}
-        self.sizes = {False: 0, True: 0}
-        self.documents = {False: 0, True: 0}
+        self.data = data
+        self.unit = quota.unit
+        # by whether documents are held out
+        self.sides = (Side("training", quota.training), Side("held-out", quota.held_out))
         self.characters = 0  # of both sides
 
     def take(self, name: str, text: str, size: int) -> bool | None:
         """Count the next document. Returns whether it is held out, or None if its side is full."""
-        held_out = is_held_out(split_key(self.source, name, text), self.held_out_fraction)
-        if self.is_full(held_out):
+        key = split_key(self.data.source, name, text)
+        held_out = is_held_out(key, self.data.held_out_fraction)
+        side = self.sides[held_out]
+        if side.is_full:
             return None
-        self.sizes[held_out] += size
-        self.documents[held_out] += 1
+        side.size += size
+        side.documents += 1
         self.characters += len(text)
         return held_out
 
-    def is_full(self, held_out: bool) -> bool:
-        limit = self.limits[held_out]
-        return limit is not None and self.sizes[held_out] >= limit
+    @property
+    def documents(self) -> int:
+        return sum(side.documents for side in self.sides)
 
     @property
-    def full(self) -> bool:
-        return self.is_full(False) and self.is_full(True)
+    def is_full(self) -> bool:
+        return all(side.is_full for side in self.sides)
 
-    @property
-    def progress(self) -> int:
-        """Size of the training documents, at most the quota's."""
-        limit = self.limits[False]
-        return self.sizes[False] if limit is None else min(self.sizes[False], limit)
+
+def _check_sides(tally: Tally, data: DataConfig) -> None:
+    """Refuse a text without training or held-out documents, and say where one is short."""
+    for side in tally.sides:
+        if side.documents == 0 and side.limit != 0:
+            found = (
+                f"no {side.name} document among {tally.documents} of data.source: {data.source}"
+                f" with the fraction {data.held_out_fraction}"
+            )
+            expected = (
+                "at least one; use more text, another fraction or smaller data.piece_characters"
+            )
+            raise mismatch("config key data.held_out_fraction", found, expected)
+        if side.limit is not None and not side.is_full:
+            short = f"{side.size} of {side.limit} {side.name} {tally.unit}"
+            print(f"the source ended after {short}", file=sys.stderr)
 
 
 # --- parts
@@ -139,9 +146,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class DownloadPart:
-    """An entry of the manifest: a part that contains the rows `first` to `end - 1` of a file,
-    except empty ones.
-    """
+    """An entry of the manifest: a part with the rows `first` to `end - 1` of a file."""
 
     name: str
     file: str
@@ -174,10 +179,10 @@ class Parts:
         except FileNotFoundError:
             saved = None
         except ValueError as error:
+            problem = first_line(error)
+            expected = "the list of parts; remove the folder to start again"
             raise InputError(
-                f"{folder / MANIFEST}: cannot be read ({first_line(error)}), expected the list of"
-                f" parts; remove the "
-                "folder to start again."
+                f"{folder / MANIFEST}: cannot be read ({problem}), expected {expected}."
             ) from error
         if saved is None or saved.identity != identity:
             self.clear()
@@ -192,26 +197,21 @@ class Parts:
     def append(self, file: str, documents: Sequence[Document], sizes: Sequence[int]) -> None:
         """Store consecutive documents of a file as the next part, then add it to the manifest."""
         name = f"part_{len(self.parts):05d}.parquet"
+        path = self.folder / name
+        names = [document.name for document in documents]
         texts = [document.text for document in documents]
-        with tables.writing("text_part", self.folder / name) as append:
-            append(
-                {
-                    "document": [document.name for document in documents],
-                    "text": texts,
-                    "size": sizes,
-                }
-            )
-        first = self.parts[-1].end if self.parts and self.parts[-1].file == file else 0
-        self.parts.append(
-            DownloadPart(name, file, first, documents[-1].row + 1, sha256(self.folder / name))
-        )
-        saved = {
-            "identity": self.identity,
-            "commit": self.commit,
-            "parts": [asdict(part) for part in self.parts],
-        }
+        with tables.writing("text_part", path) as append:
+            append({"document": names, "text": texts, "size": sizes})
+        first = self.end_in(file)
+        self.parts.append(DownloadPart(name, file, first, documents[-1].row + 1, sha256(path)))
+        saved = asdict(Manifest(self.identity, self.commit, self.parts))
         with replacing(self.folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+
+    def end_in(self, file: str) -> int:
+        """The first row of a file that is in no part, if the last part is of this file."""
+        last = self.parts[-1:]
+        return last[0].end if last and last[0].file == file else 0
 
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
@@ -220,9 +220,7 @@ class Parts:
                 yield from zip(*columns, strict=True)
 
     def clear(self) -> None:
-        """Remove the parts, the manifest and what a killed job has left of them, and nothing
-        else.
-        """
+        """Remove the parts, the manifest and what a killed job has left of them."""
         (self.folder / MANIFEST).unlink(missing_ok=True)
         for pattern in ("part_*.parquet", ".part_*.tmp", f".{MANIFEST}.*.tmp"):
             for path in self.folder.glob(pattern):
@@ -234,8 +232,9 @@ class Parts:
 
 
 def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:
-    """The files of a data set on the Hub, from the end of the last part on. Lazy: no request until
-    first iterated.
+    """The files of a data set on the Hub, from the end of the last part on.
+
+    Lazy: no request until first iterated.
     """
     from twoscale.data import hub
 
@@ -243,45 +242,36 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
     # part.
     subset = hub.resolve(data.repository, data.subset, parts.commit or data.revision, download)
     parts.commit = subset.commit
-    last = parts.parts[-1] if parts.parts else None
-    for name in subset.files[subset.files.index(last.file) if last else 0 :]:
-        yield (
-            name,
-            hub.documents(subset, name, last.end if last and last.file == name else 0, download),
-        )
+    begin = subset.files.index(parts.parts[-1].file) if parts.parts else 0
+    for name in subset.files[begin:]:
+        yield name, hub.documents(subset, name, parts.end_in(name), download)
 
 
 def _collect(
     parts: Parts, files: SourceFiles, tally: Tally, measure: Measure, part_characters: int
 ) -> None:
-    """Append parts until the quota is full or the source ends, and count the documents of all parts
-    in `tally`.
-    """
+    """Append parts until the quota is full or the source ends; count all parts in `tally`."""
     for name, text, size in parts.documents():  # parts of an earlier run
         tally.take(name, text, size)
+    if tally.is_full:  # the first item of `files` sends a request
+        return
     unit = {"tokens": "tok", "characters": "char"}[tally.unit]
-    with meter("text", tally.limits[False], unit, initial=tally.progress) as bar:
-        # a full quota must not start `files`, whose first item sends a request
-        for file, group in () if tally.full else _groups(files, part_characters):
+    training = tally.sides[False]
+    with meter("text", training.limit, unit, initial=training.size) as bar:
+        for file, group in _groups(files, part_characters):
             sizes = measure([document.text for document in group])
             parts.append(file, group, sizes)
-            before = tally.progress
+            before = training.size
             for document, size in zip(group, sizes, strict=True):
                 tally.take(document.name, document.text, size)
-            bar.set_postfix_str(f"{sum(tally.documents.values())} documents", refresh=False)
-            bar.update(tally.progress - before)
-            if tally.full:
-                break
-    for held_out, side in SIDES:
-        size, limit = tally.sizes[held_out], tally.limits[held_out]
-        if limit is not None and not tally.is_full(held_out):
-            print(f"the source ended after {size} of {limit} {side} {tally.unit}", file=sys.stderr)
+            bar.set_postfix_str(f"{tally.documents} documents", refresh=False)
+            bar.update(training.size - before)
+            if tally.is_full:
+                return
 
 
 def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, list[Document]]]:
-    """Documents in groups of at least `part_characters` characters; the last group of a file may be
-    smaller.
-    """
+    """Documents in groups of at least `part_characters`; the last of a file may be smaller."""
     for file, documents in files:
         with closing(documents):  # type: ignore[type-var]
             group: list[Document] = []
@@ -291,7 +281,8 @@ def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, lis
                 characters += len(document.text)
                 if characters >= part_characters:
                     yield file, group
-                    group, characters = [], 0
+                    group = []
+                    characters = 0
             if group:
                 yield file, group
 
@@ -302,19 +293,17 @@ def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, lis
 def _write_shards(
     parts: Parts, tally: Tally, total_characters: int, shards: Sequence[Path]
 ) -> None:
-    """Write the documents that the quota, whose `tally` is empty, takes of all parts to the
-    shards.
-    """
+    """Write the documents of all parts that the quota, whose `tally` is empty, takes."""
     with ExitStack() as stack:
         appends = [stack.enter_context(tables.writing("text", path)) for path in shards]
         group: list[tuple[str, bool, str]] = []  # a row group of the shard `current`
-        current = characters = 0
+        current = 0
+        characters = 0
 
         def flush() -> None:
             if group:
-                appends[current](
-                    dict(zip(tables.columns("text"), zip(*group, strict=True), strict=True))
-                )
+                columns = zip(tables.columns("text"), zip(*group, strict=True), strict=True)
+                appends[current](dict(columns))
                 group.clear()
 
         for name, text, size in parts.documents():
@@ -326,7 +315,8 @@ def _write_shards(
                 continue
             if shard != current or characters >= ROW_GROUP_CHARACTERS:
                 flush()
-                current, characters = shard, 0
+                current = shard
+                characters = 0
             group.append((name, held_out, text))
             characters += len(text)
         flush()

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from twoscale.base import InputError, first_line, sha256
+from twoscale.base import first_line, mismatch, sha256
 from twoscale.config.types import JsonCount, parse_json
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class TokenMetadata(IdMetadata):
 
 def id_dtype(vocab_size: int) -> np.dtype:
     """The smallest dtype of token shards that holds ids below `vocab_size`: uint16 or uint32."""
-    return next(dtype for dtype in DTYPES.values() if vocab_size <= np.iinfo(dtype).max + 1)
+    return DTYPES["uint16" if vocab_size <= 2**16 else "uint32"]
 
 
 def read_metadata(path: Path, form: type[T]) -> T:
@@ -60,10 +60,8 @@ def read_metadata(path: Path, form: type[T]) -> T:
     try:
         return parse_json(path.read_bytes(), form)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: found no description of tokens ({first_line(error)}), expected metadata"
-            f" written by join_tokens."
-        ) from error
+        found = f"no description of tokens ({first_line(error)})"
+        raise mismatch(path, found, "metadata written by join_tokens") from error
 
 
 def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -> np.ndarray:
@@ -73,26 +71,24 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     `vocab_size`, the number of ids that the reader knows, and that in the metadata.
     """
     metadata = read_metadata(metadata_path, TokenMetadata)
-    if path.name not in metadata.parts:
-        raise InputError(
-            f"{metadata_path}: found no description of {path.name}, expected that of join_tokens."
-        )
-    dtype, expected = DTYPES[metadata.dtype], metadata.parts[path.name]
-    if not path.is_file() or sha256(path) != expected.sha256:
+    described = metadata.parts.get(path.name)
+    dtype = DTYPES[metadata.dtype]
+    if described is None:
+        raise mismatch(metadata_path, f"no description of {path.name}", "that of join_tokens")
+    if not path.is_file() or sha256(path) != described.sha256:
         found = f"{path.stat().st_size / dtype.itemsize:g} tokens" if path.is_file() else "no file"
-        raise InputError(
-            f"{path}: found {found}, expected the {expected.count} tokens with the SHA-256"
-            f" {expected.sha256[:12]}…, as "
-            f"{metadata_path.name} says; remove the file and run `snakemake {path}`."
+        expected = (
+            f"the {described.count} tokens with the SHA-256 {described.sha256[:12]}…, as"
+            f" {metadata_path.name} says; remove the file and run `snakemake {path}`"
         )
-    if not expected.count:  # an empty file cannot be mapped
+        raise mismatch(path, found, expected)
+    if not described.count:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     shard = np.memmap(path, dtype=dtype, mode="r")
     # the file was just read for its SHA-256, so the highest id costs little
-    known = [limit for limit in (vocab_size, metadata.vocab_size) if limit is not None]
-    if known and (highest := int(shard.max())) >= min(known):
-        raise InputError(
-            f"{path}: found the token id {highest}, expected ids below the vocabulary size"
-            f" {min(known)}."
-        )
+    highest = int(shard.max())
+    for limit in (vocab_size, metadata.vocab_size):
+        if limit is not None and highest >= limit:
+            expected = f"ids below the vocabulary size {limit}"
+            raise mismatch(path, f"the token id {highest}", expected)
     return shard

@@ -1,5 +1,4 @@
-"""Documents of Python's documentation and of a user's files, and the text shards that all later
-steps read.
+"""Documents of Python's documentation and of a user's files, and the text shards of later steps.
 
 Whether a document is held out is a function of its text alone, so copies of a document are all held
 out or all used for training. For Python's documentation it is a function of the family of pages,
@@ -18,26 +17,26 @@ import json
 import sys
 import sysconfig
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from twoscale import tables
-from twoscale.base import InputError, first_line, json_digest, sha256
-from twoscale.config import FILE_SOURCES, DataConfig
+from twoscale.base import InputError, first_line, json_digest, mismatch, sha256
+from twoscale.config import DataConfig
 
 # data.source -> endings of its files in a folder
 ENDINGS = {"txt": (".txt", ".txt.gz"), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".parquet",)}
 DIGESTED = 2**26  # bytes of all files together whose contents are read for a digest
 
 # Packages of the standard library whose docstrings are fixtures, or that some installations lack.
-SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
-TOPIC = "topic "  # beginning of the names of help topics
-DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain a definition
+_SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
+_TOPIC = "topic "  # beginning of the names of help topics
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain a definition
 
 ROWS = 256  # of a parquet file at a time
-BUFFER = 2**20  # bytes of a parquet column at a time
+_BUFFER = 2**20  # bytes of a parquet column at a time
 LINES = 4096  # taken from `datasets` at a time
 
 # a document is cut into pieces if it has more than LONG * data.piece_characters characters
@@ -62,98 +61,73 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
         return
     assert data.path is not None
     for file, name in find_files(Path(data.path), data.source):
-        documents: Iterable[
-            tuple[Document, Iterable[str]]
-        ]  # each with consecutive parts of its text
-        if data.source == "txt":
-            documents = [(Document(name, ""), lines(file, cache))]
-        else:
-            read = (
-                rows(file, str(file), name)
-                if data.source == "parquet"
-                else json_lines(file, name, cache)
-            )
-            documents = ((document, [document.text]) for document in read)
         try:
-            for document, parts in documents:
+            for document, parts in _read(file, name, data.source, cache):
                 for number, (piece, is_whole) in enumerate(pieces(parts, data.piece_characters)):
                     if piece.strip():
-                        yield Document(
-                            document.name if is_whole else f"{document.name}/{number}",
-                            piece,
-                            document.row,
-                        )
+                        own = document.name if is_whole else f"{document.name}/{number}"
+                        yield Document(own, piece, document.row)
         except UnicodeDecodeError as error:
             found = f"a byte that is not UTF-8 ({error.reason})"
+            raise mismatch(file, found, "text in UTF-8, as iconv converts it") from error
+        except (OSError, ValueError, EOFError, zlib.error) as error:  # also those of pyarrow
+            found = first_line(error)
             raise InputError(
-                f"{file}: found {found}, expected text in UTF-8, as iconv converts it."
+                f"{file}: cannot be read ({found}), expected {data.source}."
             ) from error
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            zlib.error,
-        ) as error:  # pyarrow's errors are among these
-            raise InputError(
-                f"{file}: cannot be read ({first_line(error)}), expected {data.source}."
-            ) from error
+
+
+def _read(
+    file: Path, name: str, source: str, cache: Path
+) -> Iterator[tuple[Document, Iterable[str]]]:
+    """The documents of a file, each with consecutive parts of its text."""
+    if source == "txt":
+        yield Document(name, ""), lines(file, cache)
+        return
+    is_parquet = source == "parquet"
+    found = rows(file, str(file), name) if is_parquet else _json_lines(file, name, cache)
+    for document in found:
+        yield document, [document.text]
 
 
 # --- the files of data.path
 
 
 def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
-    """The file, or the files under a folder that have an ending of the source; each with its name
-    in the folder.
-    """
-    endings = ENDINGS[source]
+    """The file, or the files of the source under a folder; each with its name in the folder."""
     if path.is_file():
-        other = [
-            key
-            for key in FILE_SOURCES
-            if key != source and path.name.lower().endswith(ENDINGS[key])
-        ]
-        if other:
-            raise InputError(
-                f"config key data.source: found {source} for {path}, expected {other[0]} for such"
-                f" a file."
-            )
+        for other, endings in ENDINGS.items():
+            if other != source and path.name.lower().endswith(endings):
+                raise mismatch("config key data.source", f"{source} for {path}", other)
         return [(path, path.name)]
-    files = sorted(
-        file for file in path.rglob("*") if file.name.lower().endswith(endings) and file.is_file()
-    )
-    if not files:
-        found = (
-            f"no {' or '.join(f'*{ending}' for ending in endings)} file under"
-            if path.is_dir()
-            else "nothing at"
-        )
-        raise InputError(
-            f"config key data.path: found {found} {path}, expected a file or a folder of files"
-            f" for data.source = "
-            f"{source!r}; a single file may have any suffix."
-        )
-    return [(file, file.relative_to(path).as_posix()) for file in files]
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    endings = ENDINGS[source]
+    found = [
+        (file, file.relative_to(path).as_posix())
+        for file in files
+        if file.name.lower().endswith(endings)
+    ]
+    if not found:
+        what = f"no file under {path}" if path.is_dir() else f"nothing at {path}"
+        names = " or ".join(f"*{ending}" for ending in endings)
+        expected = f"{names} for data.source: {source}; a single file may have any name"
+        raise mismatch("config key data.path", what, expected)
+    return found
 
 
 def digest_files(path: Path, source: str) -> str:
-    """Digest of the names and contents of the files; above DIGESTED bytes, of sizes and times of
-    modification.
-    """
+    """Digest of the names and contents of the files; above DIGESTED bytes, of sizes and times."""
     files = [(name, file, file.stat()) for file, name in find_files(path, source)]
-    is_read = sum(status.st_size for _, _, status in files) <= DIGESTED
-    known = [
-        (name, sha256(file) if is_read else (s.st_size, s.st_mtime_ns)) for name, file, s in files
-    ]
-    return json_digest(known)
+    if sum(status.st_size for _, _, status in files) <= DIGESTED:
+        return json_digest([(name, sha256(file)) for name, file, _ in files])
+    return json_digest([(name, (each.st_size, each.st_mtime_ns)) for name, _, each in files])
 
 
 # --- Python's documentation
 
 
 def python_docs() -> Iterator[Document]:
-    """The documentation of the running Python: its help topics, then one document of docstrings per
-    module.
+    """The documentation of the running Python: its help topics, then a document per module.
 
     The sources are parsed, never imported. The text depends on the version of Python and on the
     modules that it was built with, not on its folder.
@@ -161,42 +135,34 @@ def python_docs() -> Iterator[Document]:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise InputError(
-            f"config key data.source: found python_docs, but this Python ({sys.prefix}) has no"
-            f" help topics (module "
-            "pydoc_data.topics), expected an installation with its documentation, or another"
-            " source."
-        ) from error
+        found = f"python_docs, but this Python ({sys.prefix}) has no module pydoc_data.topics"
+        expected = "an installation with its documentation, or another source"
+        raise mismatch("config key data.source", found, expected) from error
     for topic in sorted(topics):
-        yield Document(f"{TOPIC}{topic}", topics[topic])
-    root, modules = Path(sysconfig.get_path("stdlib")), []
+        yield Document(f"{_TOPIC}{topic}", topics[topic])
+    root = Path(sysconfig.get_path("stdlib"))
+    modules = {}
     for path in root.rglob("*.py"):
-        *folders, name = path.relative_to(root).with_suffix("").parts
+        parts = path.relative_to(root).with_suffix("").parts
         # skips site-packages, lib-dynload and config-3.x, which are no identifiers
-        if all(part.isidentifier() for part in (*folders, name)) and SKIPPED_PACKAGES.isdisjoint(
-            folders
-        ):
-            modules.append((".".join((*folders, name)).removesuffix(".__init__"), path))
-    for module, path in sorted(modules):
-        sections = [
-            f"{name}\n\n{docstring}"
-            for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)
-        ]
+        is_module = all(part.isidentifier() for part in parts)
+        if is_module and _SKIPPED_PACKAGES.isdisjoint(parts[:-1]):
+            modules[".".join(parts).removesuffix(".__init__")] = path
+    for module, path in sorted(modules.items()):
+        found_here = _docstrings(ast.parse(path.read_bytes()), module)
+        sections = [f"{name}\n\n{docstring}" for name, docstring in found_here]
         if sections:
             yield Document(module, "\n\n\n".join(sections))
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Qualified name and docstring of a module, class or function and of all definitions in it, in
-    source order.
-    """
-    if isinstance(node, (ast.Module, *DEFINITIONS)) and (docstring := ast.get_docstring(node)):
+    """Qualified name and docstring of a module and of all definitions in it, in source order."""
+    if isinstance(node, (ast.Module, *_DEFINITIONS)) and (docstring := ast.get_docstring(node)):
         yield name, docstring
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, BLOCKS):
-            yield from _docstrings(
-                child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name
-            )
+        if isinstance(child, _BLOCKS):
+            own = f"{name}.{child.name}" if isinstance(child, _DEFINITIONS) else name
+            yield from _docstrings(child, own)
 
 
 # --- parquet
@@ -211,11 +177,11 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
     import pyarrow.parquet as pq
 
     # pre-buffering would fetch a whole file and keep it in memory
-    with pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER) as table:
-        columns = [name for name in ("id", "text") if name in table.schema_arrow.names]
-        if "text" not in columns:
-            names = ", ".join(table.schema_arrow.names)
-            raise InputError(f"{file}: found the columns {names}; expected a column named text.")
+    with pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER) as table:
+        known = table.schema_arrow.names
+        if "text" not in known:
+            raise mismatch(file, f"the columns {', '.join(known)}", "a column named text")
+        columns = [name for name in ("id", "text") if name in known]
         row = 0
         for group in range(table.num_row_groups):
             size = table.metadata.row_group(group).num_rows
@@ -223,20 +189,19 @@ def rows(source: Path | BinaryIO, file: str, short_name: str, first: int = 0) ->
                 row += size
                 continue
             for batch in table.iter_batches(ROWS, row_groups=[group], columns=columns):
-                texts = batch["text"].to_pylist()
-                identifiers = batch["id"].to_pylist() if "id" in columns else [None] * len(texts)
-                for number, (identifier, text) in enumerate(
-                    zip(identifiers, texts, strict=True), start=row
-                ):
+                for entry in batch.to_pylist():
+                    text = entry["text"]
                     if not isinstance(text, str | None):
-                        raise InputError(
-                            f"{file}: found {type(text).__name__} in the column text, expected"
-                            f" strings."
-                        )
-                    if text and number >= first:
-                        name = f"{short_name}:{number}" if identifier is None else str(identifier)
-                        yield Document(name, text, number)
-                row += len(texts)
+                        found = f"{type(text).__name__} in the column text"
+                        raise mismatch(file, found, "strings")
+                    if text and row >= first:
+                        yield Document(_name(entry, f"{short_name}:{row}"), text, row)
+                    row += 1
+
+
+def _name(entry: Mapping[str, Any], default: str) -> str:
+    identifier = entry.get("id")
+    return default if identifier is None else str(identifier)
 
 
 # --- lines
@@ -262,9 +227,8 @@ def lines(file: Path, cache: Path) -> Iterator[str]:
             mark = ""
 
 
-def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
-    """Documents of a JSON Lines file: the field `text` of the object in each line that is not
-    blank.
+def _json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
+    """Documents of a JSON Lines file: the field `text` of each line that is not blank.
 
     An object without an `id` is called "name:line".
     """
@@ -279,14 +243,9 @@ def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
             text.encode()  # refuses an unpaired surrogate
         except (ValueError, TypeError, RecursionError) as error:
             expected = "a JSON object with a string in the field text"
-            raise InputError(
-                f"{file}, line {number}: found {first_line(error)}, expected {expected}."
-            ) from error
+            raise mismatch(f"{file}, line {number}", first_line(error), expected) from error
         if text:
-            identifier = entry.get("id")
-            yield Document(
-                f"{name}:{number}" if identifier is None else str(identifier), text, number
-            )
+            yield Document(_name(entry, f"{name}:{number}"), text, number)
 
 
 # --- long documents
@@ -303,17 +262,15 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
     if size is None:
         yield "".join(parts), True
         return
-    pending, limit = "", LONG * size  # the document is cut once `pending` exceeds `limit`
+    pending = ""
+    limit = LONG * size  # the document is cut once `pending` exceeds it
     for part in parts:
         pending += part
         if len(pending) > limit:
-            limit, begin = size, 0
+            limit = size
+            begin = 0
             while len(pending) - begin > size:
-                half, whole = begin + size // 2, begin + size
-                found = (
-                    (pending.rfind(boundary, half, whole), boundary) for boundary in BOUNDARIES
-                )
-                end = next((at + len(boundary) for at, boundary in found if at >= 0), whole)
+                end = _end_of_piece(pending, begin, size)
                 yield pending[begin:end], False
                 begin = end
             pending = pending[begin:]
@@ -321,29 +278,37 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
         yield pending, limit != size
 
 
+def _end_of_piece(text: str, begin: int, size: int) -> int:
+    """The end of the piece of at most `size` characters at `begin`."""
+    for boundary in BOUNDARIES:
+        at = text.rfind(boundary, begin + size // 2, begin + size)
+        if at >= 0:
+            return at + len(boundary)
+    return begin + size
+
+
 # --- held-out documents, and the shards of text
 
 
 def split_key(source: str, name: str, text: str) -> str:
-    """Key that decides whether a document of `source` is held out: its text, or the family of a
-    page of python_docs.
+    """Key that decides whether a document is held out: its text, or its family of pages.
 
-    The help topics are a family, and so are the modules of each top-level package.
+    Pages of python_docs have families: the help topics, and the modules of each top-level package.
     """
     if source != "python_docs":
         return text
-    return f"family {'help topics' if name.startswith(TOPIC) else name.partition('.')[0]}"
+    family = "help topics" if name.startswith(_TOPIC) else name.partition(".")[0]
+    return f"family {family}"
 
 
 def is_held_out(key: str, fraction: float) -> bool:
     """Whether the documents with a `split_key` are held out: true for `fraction` of all keys."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) < fraction * 2**64
+    digest = hashlib.sha256(key.encode()).digest()
+    return int.from_bytes(digest[:8]) < fraction * 2**64
 
 
 def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
-    """Flags (whether each document is held out) and texts of consecutive documents of text
-    shards.
-    """
+    """Flags, whether each document is held out, and texts of consecutive documents of shards."""
     for shard in shards:
         for _, held_out, texts in tables.batches("text", shard):
             yield held_out, texts

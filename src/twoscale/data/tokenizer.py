@@ -1,5 +1,4 @@
-"""Tokenizers: GPT-2's, a byte-level BPE trained on the run's text, bytes, and that of a published
-model.
+"""Tokenizers: GPT-2's, a byte-level BPE trained on the run's text, bytes, and published ones.
 
 tiktoken's engine runs the first three, the library `tokenizers` the last. Both are imported where
 they are used: training opens token shards without a tokenizer, and the environment of torch does
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twoscale.base import InputError, first_line
-from twoscale.config import BYTES_VOCAB_SIZE
+from twoscale.base import InputError, first_line, mismatch
 from twoscale.config.types import parse_json
 from twoscale.data.shards import id_dtype
 
@@ -30,22 +28,22 @@ if TYPE_CHECKING:
     import tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
-COUNTING_THREADS = 4
+_COUNTING_THREADS = 4
 # SHA-256 of the file that `fetch_gpt2` makes; tiktoken checks the two files from which it is made.
-GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 
 # GPT-2's text form of bytes: a printable byte is its Latin-1 character, the others are characters
 # from U+0100 on.
-PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-CHARACTER_TO_BYTE = {chr(byte): byte for byte in PRINTABLE} | {
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+CHARACTER_TO_BYTE = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(0x100 + number): byte
-    for number, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
+    for number, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
 }
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's form of a space
 
 # Files next to tokenizer.json that may name the end of text, each with the key of its name or its
 # id.
-SETTINGS = (
+_SETTINGS = (
     ("tokenizer_config.json", "eos_token"),
     ("generation_config.json", "eos_token_id"),
     ("config.json", "eos_token_id"),
@@ -54,8 +52,9 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Converts text to ids and back. A special token that is spelled out in a text is encoded as
-    ordinary text.
+    """Converts text to ids and back.
+
+    A special token that is spelled out in a text is encoded as ordinary text.
     """
 
     name: str
@@ -81,11 +80,8 @@ class Tokenizer:
         return self.encoding.decode_single_token_bytes(token)
 
     def encode_document(self, text: str) -> np.ndarray:
-        """Ids of a document and its end of text, as stored in a token shard: uint16 or uint32
-        (tokens,).
-        """
-        # encode_to_numpy is the only call of tiktoken that builds no Python list; it releases the
-        # interpreter lock.
+        """Ids of a document and its end of text: uint16 or uint32 (tokens,)."""
+        # the only call of tiktoken that builds no Python list
         ids = self.encoding.encode_to_numpy(text, disallowed_special=())
         return np.append(ids, np.uint32(self.end_of_text)).astype(id_dtype(self.vocab_size))
 
@@ -123,17 +119,16 @@ class PublishedTokenizer:
         piece = self.engine.id_to_token(token)
         if piece is None:  # a row of the embedding that no token has
             return b""
-        if self.is_byte_level and all(character in CHARACTER_TO_BYTE for character in piece):
-            return bytes(map(CHARACTER_TO_BYTE.__getitem__, piece))
+        if self.is_byte_level and CHARACTER_TO_BYTE.keys() >= set(piece):
+            return _bytes_of(piece)
         if len(piece) == 6 and piece.startswith("<0x"):
             return bytes.fromhex(piece[3:5])
         return piece.replace(SPACE, " ").encode()
 
     def encode_document(self, text: str) -> np.ndarray:
-        """Ids of a document, with the prefix before and the end of text after it: uint16 or uint32
-        (tokens,).
-        """
-        return np.array([*self.encode(text), self.end_of_text], dtype=id_dtype(self.vocab_size))
+        """Ids of a document with prefix and end of text: uint16 or uint32 (tokens,)."""
+        ids = [*self.encode(text), self.end_of_text]
+        return np.array(ids, dtype=id_dtype(self.vocab_size))
 
 
 # --- loading
@@ -148,49 +143,39 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
     if name == "bytes":
         return byte_level()
     if path is None:
-        raise InputError(
-            f"option --tokenizer: found nothing, expected the tokenizer file for tokenizer.name:"
-            f" {name}."
-        )
-    load: Any = {"gpt2": load_gpt2, "bpe": load_bpe, "published": load_published}[name]
+        expected = f"the tokenizer file for tokenizer.name: {name}"
+        raise mismatch("option --tokenizer", "nothing", expected)
+    load: Any = {"gpt2": load_gpt2, "bpe": load_bpe, "published": _load_published}[name]
     return load(path)
 
 
 def byte_level() -> Tokenizer:
     """One id per byte, and one for the end of text."""
-    return Tokenizer(
-        "bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(BYTES_VOCAB_SIZE - 1)})
-    )
+    return Tokenizer("bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(256)}))
 
 
 def load_gpt2(path: Path) -> Tokenizer:
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != GPT2_SHA256:
-        raise InputError(
-            f"{path}: found another tokenizer, expected GPT-2's as written by fetch_gpt2."
-        )
-    pairs = (line.split() for line in content.splitlines())
-    return Tokenizer(
-        "gpt2", _encoding("gpt2", {base64.b64decode(token): int(rank) for token, rank in pairs})
-    )
+    if hashlib.sha256(content).hexdigest() != _GPT2_SHA256:
+        raise mismatch(path, "another tokenizer", "GPT-2's as written by fetch_gpt2")
+    ranks = {}
+    for line in content.splitlines():
+        token, rank = line.split()
+        ranks[base64.b64decode(token)] = int(rank)
+    return Tokenizer("gpt2", _encoding("gpt2", ranks))
 
 
 def load_bpe(path: Path) -> Tokenizer:
-    """Load a byte-level BPE that `train_bpe` trained, from a file in the format of the `tokenizers`
-    library.
-    """
+    """Load a byte-level BPE that `train_bpe` trained, a file of the `tokenizers` library."""
     try:
         saved = parse_json(path.read_bytes(), dict[str, Any])
         (end,) = saved["added_tokens"]
         # tiktoken merges by rank, `tokenizers` by a list of merges. The two agree if ranks are ids:
         # the bytes first, then the merges in the order of training, then the end of text.
         vocabulary = saved["model"]["vocab"].items()
-        ranks = {
-            bytes(map(CHARACTER_TO_BYTE.__getitem__, token)): rank for token, rank in vocabulary
-        }
-        if (end["content"], end["id"]) != (END_OF_TEXT, len(ranks)) or set(ranks.values()) != set(
-            range(len(ranks))
-        ):
+        ranks = {_bytes_of(token): rank for token, rank in vocabulary}
+        consecutive = list(range(len(ranks)))
+        if sorted(ranks.values()) != consecutive or end["id"] != len(ranks):
             raise ValueError(f"{END_OF_TEXT} is not the last of consecutive ids")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         found = f"{type(error).__name__}: {error}"
@@ -198,6 +183,11 @@ def load_bpe(path: Path) -> Tokenizer:
             f"{path}: cannot be used ({found}), expected a BPE as written by train_tokenizer."
         ) from error
     return Tokenizer("bpe", _encoding("bpe", ranks))
+
+
+def _bytes_of(piece: str) -> bytes:
+    """The bytes of a token in GPT-2's text form; KeyError for another form."""
+    return bytes(CHARACTER_TO_BYTE[character] for character in piece)
 
 
 def _encoding(name: str, ranks: dict[bytes, int]) -> tiktoken.Encoding:
@@ -209,45 +199,44 @@ def _encoding(name: str, ranks: dict[bytes, int]) -> tiktoken.Encoding:
     return tiktoken.Encoding(name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=end)
 
 
-def load_published(path: Path) -> PublishedTokenizer:
+def _load_published(path: Path) -> PublishedTokenizer:
     """Load tokenizer.json; other files of its folder name the end of text."""
     import tokenizers
 
     try:
         engine = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises nothing more specific
-        raise InputError(
-            f"{path}: cannot be read ({first_line(error)}), expected a tokenizer.json."
-        ) from error
+        found = first_line(error)
+        raise InputError(f"{path}: cannot be read ({found}), expected a tokenizer.json.") from error
     engine.encode_special_tokens = True
     engine.no_truncation()
     engine.no_padding()
-    plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
+    # what the post-processor puts before a text
+    plain = engine.encode("a", add_special_tokens=False).ids
+    whole = engine.encode("a", add_special_tokens=True).ids
     starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
-    prefix = (
-        tuple(whole[: starts[-1]]) if starts else ()
-    )  # what the post-processor puts before a text
-    return PublishedTokenizer(engine, prefix, _end_of_text(engine, path.parent))
+    prefix = whole[: starts[-1]] if starts else ()
+    return PublishedTokenizer(engine, tuple(prefix), _end_of_text(engine, path.parent))
 
 
 def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
-    """The first end of text in the files of SETTINGS that the tokenizer has."""
-    for name, key in SETTINGS:
+    """The first end of text in the files of _SETTINGS that the tokenizer has."""
+    for name, key in _SETTINGS:
         try:
             value = parse_json((folder / name).read_bytes(), dict[str, Any]).get(key)
         except (OSError, ValueError):
             continue
         # a name or an id, the first of several, or an object with the name
-        value = value[0] if isinstance(value, list) and value else value
-        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, dict):
+            value = value.get("content")
         token = engine.token_to_id(value) if isinstance(value, str) else value
         if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
-    names = ", ".join(name for name, _ in SETTINGS)
-    raise InputError(
-        f"{folder}: found no end-of-text token in {names}, expected one of the tokens in"
-        f" tokenizer.json."
-    )
+    names = ", ".join(name for name, _ in _SETTINGS)
+    found = f"no end-of-text token in {names}"
+    raise mismatch(folder, found, "one of the tokens in tokenizer.json")
 
 
 # --- GPT-2's file, training, counting
@@ -262,21 +251,14 @@ def fetch_gpt2() -> bytes:
 
     try:
         ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # also of the network, and for other hashes than those in tiktoken's code
+    except (OSError, ValueError) as error:  # also of the network, and for other hashes
         raise InputError(
             f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be"
-            f" downloaded "
-            f"({first_line(error)}); connect to the network once, or set TIKTOKEN_CACHE_DIR to a"
-            f" folder with it."
+            f" downloaded ({first_line(error)}); connect to the network once, or set"
+            f" TIKTOKEN_CACHE_DIR to a folder with it."
         ) from error
-    lines = (
-        base64.b64encode(token) + b" %d\n" % rank
-        for token, rank in sorted(ranks.items(), key=itemgetter(1))
-    )
-    return b"".join(lines)
+    by_rank = sorted(ranks.items(), key=itemgetter(1))
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in by_rank)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
@@ -299,23 +281,19 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
         show_progress=False,
     )
     trainee.train_from_iterator(texts, trainer)
-    # added after training, so that the end of text has the last id and the rank of a merge is its
-    # id
+    # added after training, so that it has the last id, and the rank of a merge is its id
     trainee.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
-    if trainee.get_vocab_size() != vocab_size:
-        raise InputError(
-            f"config key tokenizer.vocab_size: found {vocab_size}, expected at most"
-            f" {trainee.get_vocab_size()}, "
-            "the number of ids found in the training text; use more text or a smaller vocabulary."
+    found = trainee.get_vocab_size()
+    if found != vocab_size:
+        expected = (
+            f"at most {found}, the number of ids found in the training text; use more text or a"
+            f" smaller vocabulary"
         )
+        raise mismatch("config key tokenizer.vocab_size", vocab_size, expected)
     return trainee.to_str(pretty=True)
 
 
 def count_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
     """Number of ids of each document in a token shard, including its end of text."""
-    return [
-        len(ids) + 1
-        for ids in tokenizer.encoding.encode_ordinary_batch(
-            list(texts), num_threads=COUNTING_THREADS
-        )
-    ]
+    encode = tokenizer.encoding.encode_ordinary_batch
+    return [len(ids) + 1 for ids in encode(list(texts), num_threads=_COUNTING_THREADS)]

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from twoscale.base import InputError, canonical_json, meter, replacing, sha256
+from twoscale.base import canonical_json, meter, mismatch, replacing, sha256
 from twoscale.data.shards import DTYPES, IdMetadata, TokenShard, id_dtype, read_metadata
 from twoscale.data.text import iter_shards
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.rng import stream
 
-CHUNK = 2**20  # training ids in memory when shards are joined
-BASE = 0x9E3779B97F4A7C15  # of the polynomial hash modulo 2**64; odd
-BITMAP_RATIO = 16  # least bits of the prefilter per held-out n-gram
-MAX_BITMAP = 2**26
+_CHUNK = 2**20  # training ids in memory when shards are joined
+_BASE = 0x9E3779B97F4A7C15  # of the polynomial hash modulo 2**64; odd
+_BITMAP_RATIO = 16  # least bits of the prefilter per held-out n-gram
+_MAX_BITMAP = 2**26
 
 Chunks = Iterable[np.ndarray]  # consecutive ids, uint16 (tokens,) each
 
@@ -43,7 +43,7 @@ class DroppedDocuments:
 
 
 def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShard) -> None:
-    """Write the documents of a text shard as a token shard, on one thread.
+    """Write the documents of a text shard as a token shard.
 
     Documents keep their order, and each is followed by the end of text. The files appear together.
     """
@@ -89,11 +89,10 @@ def join_tokens(
     """
     kinds = {read_metadata(shard.metadata, IdMetadata) for shard in shards}
     if len(kinds) != 1:
-        raise InputError(
-            f"token shards: found ids of {len(kinds)} tokenizers, expected those of one."
-        )
-    id_metadata = asdict(kinds.pop())
-    end_of_text, dtype = id_metadata["end_of_text"], DTYPES[id_metadata["dtype"]]
+        raise mismatch("token shards", f"ids of {len(kinds)} tokenizers", "those of one")
+    (ids,) = kinds
+    dtype = DTYPES[ids.dtype]
+    end_of_text = ids.end_of_text
     training = [shard.train for shard in shards]
     held_out = np.concatenate([np.fromfile(shard.val, dtype) for shard in shards])
     # contexts exit in reverse order, so the metadata appears last
@@ -103,58 +102,58 @@ def join_tokens(
         replacing(joined.val) as val,
     ):
         with train.open("wb") as file:
-            for ids in token_chunks(training, dtype):
-                file.write(ids.data)
-        parts = {joined.train.name: _described(train, dtype, end_of_text)}
-        if context_length is not None and parts[joined.train.name]["count"] < context_length + 1:
-            raise InputError(
-                f"{joined.train.name}: found {parts[joined.train.name]['count']} tokens, expected"
-                f" at least "
-                f"{context_length + 1}, model.context_length tokens and a target; raise"
-                f" data.train_tokens or "
-                "data.train_characters, or use more text."
+            for chunk in _token_chunks(training, dtype):
+                file.write(chunk.data)
+        of_train = _described(train, dtype, end_of_text)
+        if context_length is not None and of_train["count"] <= context_length:
+            expected = (
+                f"at least {context_length + 1}, model.context_length tokens and a target; raise"
+                f" data.train_tokens or data.train_characters, or use more text"
             )
+            raise mismatch(joined.train.name, f"{of_train['count']} tokens", expected)
         kept, dropped = drop_near_duplicates(
-            held_out, end_of_text, near_duplicate_tokens, lambda: token_chunks(training, dtype)
+            held_out, end_of_text, near_duplicate_tokens, lambda: _token_chunks(training, dtype)
         )
         if len(kept) < held_out_tokens:
-            raise InputError(
-                f"{joined.val.name}: found {len(kept)} held-out tokens after"
-                f" {dropped.dropped_documents} of "
-                f"{dropped.documents} documents were dropped as near-duplicates of the training"
-                f" text, expected "
-                f"data.held_out_tokens = {held_out_tokens}; raise data.held_out_margin or"
-                f" data.held_out_fraction."
+            found = (
+                f"{len(kept)} held-out tokens after {dropped.dropped_documents} of"
+                f" {dropped.documents} documents were dropped as near-duplicates of training text"
             )
+            expected = (
+                f"data.held_out_tokens = {held_out_tokens}; raise data.held_out_margin or"
+                f" data.held_out_fraction"
+            )
+            raise mismatch(joined.val.name, found, expected)
         kept[:held_out_tokens].tofile(val)
-        parts[joined.val.name] = _described(val, dtype, end_of_text) | {
-            "near_duplicates": asdict(dropped)
+        of_val = _described(val, dtype, end_of_text) | {"near_duplicates": asdict(dropped)}
+        described = asdict(ids) | {
+            "parts": {joined.train.name: of_train, joined.val.name: of_val},
+            "digest": _digest(ids, of_train["sha256"]),
         }
-        # Identifies the training data of a checkpoint. Here `vocab_size` is "vocabulary", as in the
-        # first version of the file, so that digests of existing runs hold.
-        hashed = {
-            "vocabulary" if key == "vocab_size" else key: value
-            for key, value in id_metadata.items()
-        }
-        content = canonical_json([hashed, parts[joined.train.name]["sha256"]])
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        described = id_metadata | {"parts": parts, "digest": digest}
         metadata.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
     return dropped
 
 
-def token_chunks(paths: Iterable[Path], dtype: np.dtype) -> Iterator[np.ndarray]:
-    """The ids in the files, at most CHUNK at a time."""
+def _digest(ids: IdMetadata, sha256: str) -> str:
+    """Identifies the training data of a checkpoint."""
+    known = asdict(ids)
+    # the name in the first version of the file, so that digests of existing runs hold
+    known["vocabulary"] = known.pop("vocab_size")
+    return hashlib.sha256(canonical_json([known, sha256]).encode()).hexdigest()
+
+
+def _token_chunks(paths: Iterable[Path], dtype: np.dtype) -> Iterator[np.ndarray]:
+    """The ids in the files, at most _CHUNK at a time."""
     for path in paths:
         with path.open("rb") as file:
-            while len(ids := np.fromfile(file, dtype, CHUNK)):
+            while len(ids := np.fromfile(file, dtype, _CHUNK)):
                 yield ids
 
 
 def _described(path: Path, dtype: np.dtype, end_of_text: int) -> dict[str, Any]:
     """Metadata of a file of ids; its documents include a last one that is cut."""
     count, documents, last = 0, 0, end_of_text
-    for ids in token_chunks([path], dtype):
+    for ids in _token_chunks([path], dtype):
         count += len(ids)
         documents += int(np.count_nonzero(ids == end_of_text))
         last = int(ids[-1])
@@ -183,46 +182,52 @@ def drop_near_duplicates(
     while True:
         found = HeldOutNgrams(kept, n).found_in(training())
         begins = np.flatnonzero(found)
-        changes = np.zeros(
-            len(kept) + 1, dtype=np.int64
-        )  # of the number of found n-grams that a token is in
+        # changes of the number of found n-grams that a token is in
+        changes = np.zeros(len(kept) + 1, dtype=np.int64)
         changes[begins] += 1
         changes[begins + n] -= 1
-        shares.append(np.count_nonzero(changes[:-1].cumsum()) / max(len(kept), 1))
+        inside = np.count_nonzero(changes[:-1].cumsum())
+        shares.append(inside / max(len(kept), 1))
         if not found.any():
             break
         ends = kept == end_of_text
         documents = np.cumsum(ends) - ends  # (tokens,); an end of text belongs to its document
         dropped = np.unique(documents[begins + n // 2])
         kept = kept[~np.isin(documents, dropped)]
-    counts = [int(np.count_nonzero(ids == end_of_text)) for ids in (held_out, kept)]
-    lost, tokens = counts[0] - counts[1], len(held_out) - len(kept)
-    return kept, DroppedDocuments(n, counts[0], len(held_out), lost, tokens, shares[0], shares[-1])
+    examined = int(np.count_nonzero(held_out == end_of_text))
+    remaining = int(np.count_nonzero(kept == end_of_text))
+    return kept, DroppedDocuments(
+        ngram_tokens=n,
+        documents=examined,
+        tokens=len(held_out),
+        dropped_documents=examined - remaining,
+        dropped_tokens=len(held_out) - len(kept),
+        share_before=shares[0],
+        share_after=shares[-1],
+    )
 
 
 class HeldOutNgrams:
-    """The n-grams of the held-out tokens, uint16 (tokens,), prepared for the search in other
-    tokens.
-    """
+    """The n-grams of the held-out tokens, uint16 (tokens,), prepared for the search in others."""
 
     def __init__(self, ids: np.ndarray, n: int) -> None:
-        self.ids, self.n = ids, n
-        # distinct hashes ascending, the first position of each, and the index of the hash at each
-        # position
-        self.hashes, self.first, self.index = np.unique(
-            ngram_hashes(ids, n), return_index=True, return_inverse=True
-        )
-        bits = min(MAX_BITMAP, BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
+        self.ids = ids
+        self.n = n
+        # distinct hashes ascending, the first position of each, and at each position its index
+        found = np.unique(ngram_hashes(ids, n), return_index=True, return_inverse=True)
+        self.hashes, self.first, self.index = found
+        bits = min(_MAX_BITMAP, _BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
         self.shift = np.uint64(64 - bits)
         self.bitmap = np.zeros(2**bits, dtype=bool)
         self.bitmap[self._prefix(self.hashes)] = True
 
     def found_in(self, chunks: Chunks) -> np.ndarray:
-        """Whether the n-gram that begins at each position occurs in the ids of the chunks: bool
-        (tokens - n + 1,).
-        """
-        found, before = np.zeros(len(self.hashes), dtype=bool), self.ids[:0]
-        for chunk in chunks if len(self.hashes) else ():
+        """Whether the n-gram at each position occurs in the chunks: bool (tokens - n + 1,)."""
+        found = np.zeros(len(self.hashes), dtype=bool)
+        if not len(self.hashes):
+            return found
+        before = self.ids[:0]
+        for chunk in chunks:
             ids = np.concatenate([before, chunk])  # with the last n - 1 ids before it
             found[self._search(ids)] = True
             before = ids[-(self.n - 1) :]
@@ -238,11 +243,10 @@ class HeldOutNgrams:
         equal = self.hashes[index] == wanted
         index, rows = np.unique(index[equal], return_index=True)
         positions = positions[equal][rows]
-        return index[
-            (self._windows(ids)[positions] == self._windows(self.ids)[self.first[index]]).all(
-                axis=1
-            )
-        ]
+        # token by token, (found, n) each
+        theirs = self._windows(ids)[positions]
+        ours = self._windows(self.ids)[self.first[index]]
+        return index[(theirs == ours).all(axis=1)]
 
     def _prefix(self, hashes: np.ndarray) -> np.ndarray:  # the highest bits
         return (hashes >> self.shift).view(np.int64)
@@ -259,19 +263,18 @@ _ID_HASHES = stream("n-grams").integers(2**64, size=2**16, dtype=np.uint64)
 
 
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
-    """Polynomial hash of every n-gram of ids, uint16 or uint32 (tokens,), modulo 2**64: uint64
-    (tokens - n + 1,).
+    """Polynomial hash of every n-gram of ids (tokens,) modulo 2**64: uint64 (tokens - n + 1,).
 
-    The hash of a longer n-gram is the hash of its first part times BASE to the length of the
+    The hash of a longer n-gram is the hash of its first part times _BASE to the length of the
     second, plus the hash of the second part. So log2(n) additions suffice.
     """
     if ids.dtype.itemsize <= 2:
         single = _ID_HASHES[ids]
     else:  # both halves of an id above 65535 are in its hash
-        single = _ID_HASHES[ids & 0xFFFF] ^ (
-            (_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1)
-        )
-    hashes, length = single, 1
+        high = (_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1)  # 0 below 65536
+        single = _ID_HASHES[ids & 0xFFFF] ^ high
+    hashes = single
+    length = 1
     for bit in f"{n:b}"[1:]:
         hashes = _joined(hashes, hashes, length, length)
         length *= 2
@@ -284,9 +287,7 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
 def _joined(
     first: np.ndarray, second: np.ndarray, first_length: int, second_length: int
 ) -> np.ndarray:
-    """Hashes of n-grams of both lengths together, from the hashes of the parts at every
-    position.
-    """
-    hashes = first[:-second_length] * np.uint64(pow(BASE, second_length, 2**64))
+    """Hashes of n-grams of both lengths together, from those of the parts at every position."""
+    hashes = first[:-second_length] * np.uint64(pow(_BASE, second_length, 2**64))
     hashes += second[first_length:]
     return hashes

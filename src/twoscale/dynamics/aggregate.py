@@ -1,7 +1,7 @@
 """From one row per token to one row per statistic: the tables that figures and claims read.
 
 Checkpoint files are read one at a time and column by column, so memory is bounded by a few columns
-of the largest file (10 million rows: well under 1 GB), however many checkpoints there are.
+of the largest file (10 million rows: under 1 GB), however many checkpoints there are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,30 +20,15 @@ from twoscale.jobs.table_job import StudyJob, job_files
 # "sequence" as a key the statistics are the means for which claims need an interval; each row then
 # names the document of its sequence, because the tokens of one document are not independent.
 Source = tuple[str, tuple[str, ...], tuple[str, ...] | None]
+_LOOP = tuple(
+    "state_norm step_norm cosine acceleration direction_step_norm direction_cosine".split()
+)
+_DRIFT = ("dlr", "jump_over_path")  # `dlr` is Equation 2 of the paper
 TABLES: dict[str, Source] = {
     "loop_metrics": ("trajectories", ("group", "k"), None),
-    "drift": (
-        "token_drift",
-        ("boundary", "reference_state"),
-        None,
-    ),  # Equation 2 of the paper is the measure `dlr`
-    "loop_sequences": (
-        "trajectories",
-        ("group", "k", "sequence"),
-        (
-            "state_norm",
-            "step_norm",
-            "cosine",
-            "acceleration",
-            "direction_step_norm",
-            "direction_cosine",
-        ),
-    ),
-    "drift_sequences": (
-        "token_drift",
-        ("boundary", "reference_state", "sequence"),
-        ("dlr", "jump_over_path"),
-    ),
+    "drift": ("token_drift", ("boundary", "reference_state"), None),
+    "loop_sequences": ("trajectories", ("group", "k", "sequence"), _LOOP),
+    "drift_sequences": ("token_drift", ("boundary", "reference_state", "sequence"), _DRIFT),
 }
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
@@ -59,8 +44,7 @@ def summarise(table: str, paths: Iterable[str | Path], run: str) -> pd.DataFrame
 
 
 def joined(table: str, paths: Iterable[str | Path]) -> pd.DataFrame:
-    """The logs ("training") or loop counts ("training_loops") of all training segments as one
-    table.
+    """The logs ("training") or loop counts ("training_loops") of all training segments.
 
     Iterations are 1, 2, … without a gap; loop counts are empty for a model without groups. Raises
     InputError if two segments overlap or leave a gap.
@@ -69,17 +53,15 @@ def joined(table: str, paths: Iterable[str | Path]) -> pd.DataFrame:
     segments.sort(key=lambda segment: segment[1]["iteration"].min())
     before = 0  # rows before the segment
     for path, rows in segments:
-        iterations, groups = (
-            rows["iteration"].to_numpy(),
-            rows["group"].nunique() if "group" in rows else 1,
-        )
-        expected = 1 + np.arange(before, before + len(iterations)) // max(groups, 1)
+        iterations = rows["iteration"].to_numpy()
+        rows_of_iteration = max(rows["group"].nunique(), 1) if "group" in rows else 1
+        expected = 1 + np.arange(before, before + len(iterations)) // rows_of_iteration
         wrong = np.flatnonzero(iterations != expected)
         if wrong.size:
+            found, wanted = iterations[wrong[0]], expected[wrong[0]]
             raise InputError(
-                f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration"
-                f" {expected[wrong[0]]}; "
-                "the segment logs must be consecutive, without overlaps or gaps."
+                f"{path}: found training iteration {found}, expected iteration {wanted}; the"
+                " segment logs must be consecutive, without overlaps or gaps."
             )
         before += len(iterations)
     return pd.concat([rows for _, rows in segments], ignore_index=True)
@@ -93,38 +75,23 @@ def statistics(
     keys: Sequence[str] = ("group",),
     measures: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """The table `table` of statistics over tokens, from tables `source` with one row per token, one
-    per checkpoint.
+    """The table `table` of statistics over tokens, from a table `source` of each checkpoint.
 
     One row per iteration, combination of `keys` and measure (None: all that a file has). The mean
     and the 1-sigma deviation are as in section 2 of the paper. Iterations rise, groups and measures
     keep the order of the file, k rises. A measure that no token has (the step norm at the last
-    state) keeps its row: count 0, statistics null. Raises InputError for a file that holds two
-    checkpoints or repeats one.
+    state) keeps its row: count 0, statistics null.
     """
-    by_iteration: dict[int, pd.DataFrame] = {}
+    frames = []
     for path in paths:
         file = tables.open_file(source, path)
-        if file.metadata.num_rows == 0:  # a model without groups or boundaries
-            continue
-        iteration, *others = _column(file, "iteration").unique().to_pylist()
-        if others:
-            found = sorted([iteration, *others])
-            raise InputError(f"{path}: found the iterations {found}, expected a single iteration.")
-        if iteration in by_iteration:
-            raise InputError(
-                f"{path}: found a second file for iteration {iteration}, expected one per"
-                f" checkpoint."
-            )
-        by_iteration[iteration] = _summarise(file, keys, measures)
+        if file.metadata.num_rows:  # a model without groups or boundaries has none
+            frames.append(_summarise(file, ("iteration", *keys), measures))
     columns = list(tables.columns(table))
-    if not by_iteration:
+    if not frames:
         return pd.DataFrame(columns=columns)
-    frame = pd.concat(
-        {iteration: by_iteration[iteration] for iteration in sorted(by_iteration)},
-        names=["iteration"],
-    )
-    return frame.reset_index("iteration").assign(run=run)[columns].reset_index(drop=True)
+    rows = pd.concat(frames).sort_values("iteration", kind="stable", ignore_index=True)
+    return rows.assign(run=run)[columns]
 
 
 def _summarise(
@@ -137,53 +104,48 @@ def _summarise(
     # reduced on its own.
     order = np.argsort(cells, kind="stable")
     starts = np.searchsorted(cells[order], np.arange(1, len(labels)))
-    del cells
     if "sequence" in keys:
         labels["document"] = _column(file, "document").to_numpy()[order[[0, *starts]]]
     frames = []
-    measured = [field.name for field in file.schema_arrow if field.type == pa.float32()]
-    for measure in [name for name in measures or measured if name in measured]:
-        values = _column(file, measure).to_numpy()[order]
-        statistics = pd.DataFrame([reduce(cell) for cell in np.split(values, starts)])
-        frames.append(pd.concat([labels.assign(measure=measure), statistics], axis="columns"))
+    known = [field.name for field in file.schema_arrow if field.type == pa.float32()]
+    for name in measures or known:
+        if name in known:
+            values = _column(file, name).to_numpy()[order]
+            statistics = pd.DataFrame([reduce(cell) for cell in np.split(values, starts)])
+            rows = labels.assign(measure=name)
+            frames.append(pd.concat([rows, statistics], axis="columns"))
     # the index is the number of the cell, so the stable sort interleaves the measures cell by cell
     return pd.concat(frames).sort_index(kind="stable")
 
 
 def _cells(file: pq.ParquetFile, keys: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray]:
-    """The combinations of keys that occur, one per row, and the number of its combination for each
-    row of the file.
+    """The combinations of keys that occur, one per row, and for each row of the file its cell.
+
+    A cell is the number of a combination. Labels are in order of appearance, numbers rise.
     """
-    codes, levels = [], []
-    for column in (_column(file, key) for key in keys):
-        # labels in order of appearance, numbers rising
-        found, labels = pd.factorize(column.to_pandas(), sort=pa.types.is_integer(column.type))
-        codes.append(found.astype(np.min_scalar_type(len(labels))))
-        levels.append(np.asarray(labels))
-    sizes = [len(level) for level in levels]
-    # Number all possible combinations, as positions in an array with one axis per key.
-    cells = np.ravel_multi_index(codes, sizes)
-    present = np.flatnonzero(np.bincount(cells, minlength=np.prod(sizes)))
-    # Renumber those that occur as 0, 1, …: the numbers then fit a short type, which numpy sorts by
-    # radix.
-    compact = np.zeros(np.prod(sizes), dtype=np.min_scalar_type(len(present)))
-    compact[present] = np.arange(len(present))
-    # Back from the number of a combination to one label per key.
-    codes_present = np.unravel_index(present, sizes)
-    cell_labels = {
-        key: level[code] for key, level, code in zip(keys, levels, codes_present, strict=True)
-    }
-    return pd.DataFrame(cell_labels), compact[cells]
+    rows = pd.DataFrame()
+    dtypes = {}
+    for key in keys:
+        column = _column(file, key).to_pandas()
+        dtypes[key] = column.dtype
+        if not pd.api.types.is_integer_dtype(column):  # few labels, in order of appearance
+            column = pd.Categorical(column, column.unique())
+        rows[key] = column
+    by_cell = rows.groupby(list(keys), observed=True)
+    labels = by_cell.size().index.to_frame(index=False).astype(dtypes)
+    cells = by_cell.ngroup().to_numpy()
+    return labels, cells.astype(np.min_scalar_type(len(labels)))  # numpy sorts short types by radix
 
 
 def _statistics(values: np.ndarray) -> dict[str, float]:
     """`tables.STATISTICS` of one cell; NaN is null."""
     known = values[~np.isnan(values)].astype(np.float64)  # sums of float32 would lose digits
-    counts = {"count": known.size, "nulls": values.size - known.size}
-    if not known.size:
-        return dict.fromkeys(tables.STATISTICS, np.nan) | counts
-    quantiles = zip(QUANTILES, np.quantile(known, list(QUANTILES.values())), strict=True)
-    return {"mean": known.mean(), "std": known.std(), **dict(quantiles), **counts}
+    statistics = dict.fromkeys(tables.STATISTICS, np.nan)
+    if known.size:
+        statistics |= {"mean": known.mean(), "std": known.std()}
+        quantiles = np.quantile(known, list(QUANTILES.values()))
+        statistics |= zip(QUANTILES, quantiles, strict=True)
+    return statistics | {"count": known.size, "nulls": values.size - known.size}
 
 
 def _mean(values: np.ndarray) -> dict[str, float]:
@@ -195,6 +157,39 @@ def _mean(values: np.ndarray) -> dict[str, float]:
 
 def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
     return file.read(columns=[name]).column(name)
+
+
+# --- path types -----------------------------------------------------------------------------------
+
+
+def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """Number of tokens of each (path type, period) that occurs, per (iteration, group).
+
+    The tables "token_paths" have one checkpoint each. The shares of an (iteration, group) add up to
+    one. Iterations rise, groups keep the order of the file.
+    """
+    checkpoints = []
+    for path in paths:
+        frame = tables.read("token_paths", path)
+        frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
+        counts = frame.groupby(["iteration", "group", "path_type", "period"], observed=True).size()
+        share = counts / counts.groupby(["iteration", "group"], observed=True).transform("sum")
+        shares = pd.DataFrame({"tokens": counts, "share": share}).reset_index()
+        checkpoints.append(shares.astype({"group": "string"}))
+    rows = pd.concat(checkpoints).assign(run=run)
+    rows = rows.sort_values("iteration", kind="stable", ignore_index=True)
+    return rows[list(tables.columns("path_types"))]
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+@job_files(reads="paths", writes="path_types path_metrics")
+def count_path_types(job: StudyJob) -> None:
+    """Path types of all checkpoints, and statistics of the measures per trajectory."""
+    paths, run = job.files["paths"], job.config.run
+    job.write("path_types", path_types(paths, run))
+    job.write("path_metrics", statistics(paths, run, "token_paths", "path_metrics"))
 
 
 @job_files(

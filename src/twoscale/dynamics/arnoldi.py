@@ -18,27 +18,24 @@ RESTARTS = 25  # most cycles of Arnoldi's method
 KEPT_RITZ = 4  # leading Ritz vectors whose sum starts the next cycle
 TOLERANCE = 1e-8  # residual of a converged eigenvalue, over its modulus
 
-Product = Callable[
-    [Tensor], Tensor
-]  # vectors (N, C) -> the product of each operator with its vector
+# vectors (N, C) -> the product of each operator with its vector
+Product = Callable[[Tensor], Tensor]
 
 
 def check_precision(tensor: Tensor) -> None:
-    """Raise InputError unless a weight or a state is in float64 and, if it is on a GPU, TF32 is
-    off.
+    """Raise InputError unless a tensor is in float64 and, if it is on a GPU, TF32 is off.
 
     Products of float64 are never rounded to TF32, but parts of a model that compute in float32
     would be.
     """
     if tensor.dtype != torch.float64:
-        raise InputError(
-            f"spectrum: found {str(tensor.dtype).removeprefix('torch.')}, expected float64."
-        )
+        found = str(tensor.dtype).removeprefix("torch.")
+        raise InputError(f"spectrum: found {found}, expected float64.")
     if tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32":
         raise InputError(
             "torch.backends.cuda.matmul.fp32_precision: found tf32, expected ieee, for the"
-            " spectrum on CUDA "
-            "(set by allow_tf32, set_float32_matmul_precision or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)."
+            " spectrum on CUDA (set by allow_tf32, set_float32_matmul_precision or"
+            " TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)."
         )
 
 
@@ -46,42 +43,34 @@ def check_precision(tensor: Tensor) -> None:
 class LoopStepMap:
     """The Jacobians of a loop step at N states, of the study and of recorded modules."""
 
-    step: Callable[
-        [Tensor], Tensor
-    ]  # from the states (N, ...) to the next ones; a state does not act on another one
-    state: Tensor  # in float64
+    # from the states (N, ...) to the next ones; a state does not act on another one
+    step: Callable[[Tensor], Tensor]
+    state: Tensor  # (N, ...), in float64
 
     def product(self, vectors: Tensor) -> Tensor:
         """J v by forward differentiation: (N, C) -> (N, C), with C entries of a state."""
-        # without recorded gradients the layers take their plain operations, which have forward
-        # derivatives
-        with torch.no_grad():
-            return torch.func.jvp(self.step, (self.state,), (vectors.view_as(self.state),))[
-                1
-            ].flatten(1)
+        tangents = vectors.view_as(self.state)
+        with torch.no_grad():  # then layers take plain operations, which have forward derivatives
+            product = torch.func.jvp(self.step, (self.state,), (tangents,))[1]
+        return product.flatten(1)
 
     def dense(self) -> Tensor:
-        """The Jacobians (N, C, C) of states (N, C) by backward differentiation, one row at a
-        time.
-        """
+        """The Jacobians (N, C, C) of states (N, C) by backward differentiation, row by row."""
         with torch.enable_grad():
             leaf = self.state.detach().clone().requires_grad_()
             after = self.step(leaf)
-        rows = torch.eye(leaf.shape[-1], dtype=leaf.dtype, device=leaf.device)
-        return torch.stack(
-            [
-                torch.autograd.grad(after, leaf, row.expand_as(leaf), retain_graph=True)[0]
-                for row in rows
-            ],
-            dim=-2,
-        )
+        rows: list[Tensor] = []
+        for unit in torch.eye(leaf.shape[-1], dtype=leaf.dtype, device=leaf.device):
+            # row i of J is e_i^T J
+            row = torch.autograd.grad(after, leaf, unit.expand_as(leaf), retain_graph=True)
+            rows += row
+        return torch.stack(rows, dim=-2)
 
 
 def start_vectors(like: Tensor) -> Tensor:
     """The same unit vector for every row of (N, C)."""
-    vector = torch.from_numpy(
-        rng.truncated_normal(("spectrum", "start"), (1, like.shape[-1]), 1.0)
-    ).to(like)
+    drawn = rng.truncated_normal(("spectrum", "start"), (1, like.shape[-1]), 1.0)
+    vector = torch.from_numpy(drawn).to(like)
     return (vector / vector.norm()).expand_as(like)
 
 
@@ -92,20 +81,25 @@ def arnoldi(
     cycles: int | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Leading eigenvalues (N,) of N operators by Arnoldi's method with restarts, eigenvectors (N,
-    C), both complex, and the norms of their residuals (N,).
+    """Leading eigenvalues of N operators by Arnoldi's method with restarts.
 
     It starts with unit vectors (N, C), and ends at residuals of `tolerance` times the modulus, or
     after `cycles` (default: `RESTARTS`) of `subspace` vectors.
+
+    Returns eigenvalues (N,) and eigenvectors (N, C), both complex, and the norms of their
+    residuals (N,).
     """
+    size = min(subspace, start.shape[-1])
     for _ in range(cycles or RESTARTS):
-        basis, projected, last = krylov(product, start, min(subspace, start.shape[-1]))
-        values, vectors = torch.linalg.eig(projected)
+        basis, projected, last = _krylov(product, start, size)
+        values, vectors = torch.linalg.eig(projected)  # (N, m) and, in columns, (N, m, m)
         order = values.abs().argsort(-1, descending=True)
         vectors = vectors.gather(-1, order[..., None, :].expand_as(vectors))
         value = values.gather(-1, order)[..., 0]
-        ritz = torch.einsum("nmc,nmj->ncj", basis.to(vectors.dtype), vectors[..., :KEPT_RITZ])
-        residual = last * vectors[..., -1, 0].abs()
+        leading = vectors[..., :KEPT_RITZ]
+        ritz = torch.einsum("nmc,nmj->ncj", basis.to(leading.dtype), leading)
+        # ||A v - λ v|| of a Ritz vector is what is left over times its last coordinate
+        residual = last * leading[..., -1, 0].abs()
         if (residual <= tolerance * value.abs()).all():
             break
         start = ritz.sum(-1).real
@@ -113,27 +107,25 @@ def arnoldi(
     return value, ritz[..., 0], residual
 
 
-def krylov(product: Product, start: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """An orthonormal basis (N, m, C), the operators in it (N, m, m), and the norm of what is left
-    over (N,).
+def _krylov(product: Product, start: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """An orthonormal basis of the Krylov space of N operators, and the operators in it.
+
+    Returns the basis (N, m, C), the operators (N, m, m) and the norm of what is left over (N,).
     """
     basis, columns = [start], []
     for j in range(size):
         vector = product(basis[-1])
-        known = torch.stack(basis, dim=-2)
+        known = torch.stack(basis, dim=-2)  # (N, j + 1, C)
+        # Gram-Schmidt; a second pass keeps the basis orthogonal
         column = torch.einsum("nmc,nc->nm", known, vector)
         vector = vector - torch.einsum("nmc,nm->nc", known, column)
-        again = torch.einsum(
-            "nmc,nc->nm", known, vector
-        )  # a second pass keeps the basis orthogonal
+        again = torch.einsum("nmc,nc->nm", known, vector)
         vector = vector - torch.einsum("nmc,nm->nc", known, again)
         norm = vector.norm(dim=-1, keepdim=True)
-        columns.append(
-            torch.cat([column + again, norm, norm.new_zeros(len(norm), size - 1 - j)], dim=-1)
-        )
+        below = norm.new_zeros(len(norm), size - 1 - j)  # the projection is a Hessenberg matrix
+        columns.append(torch.cat([column + again, norm, below], dim=-1))
         # the basis spans an invariant subspace where nothing is left over
-        basis.append(
-            torch.where(norm > 1e-14 * column.norm(dim=-1, keepdim=True), vector / norm, 0)
-        )
+        is_new = norm > 1e-14 * column.norm(dim=-1, keepdim=True)
+        basis.append(torch.where(is_new, vector / norm, 0))
     projected = torch.stack(columns, dim=-1)  # (N, m + 1, m)
     return torch.stack(basis[:-1], dim=-2), projected[:, :size], projected[:, size, -1]

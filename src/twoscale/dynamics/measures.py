@@ -1,5 +1,4 @@
-"""The geometry of a loop: step norms, angles, acceleration, drift (paper §2, §3.1, §4), each
-defined once.
+"""The geometry of a loop: step norms, angles, acceleration and drift (paper §2, §3.1, §4).
 
 States x^k have any leading shape (..., C). Index 0 is the initial state: update k leads from x^k to
 x^{k+1}, and a comparison of two updates has the index of the later one. A measure per loop step is
@@ -17,9 +16,10 @@ measures do the same with `path_measure` and "token_paths".
 The unit "state" is the unit of the hidden states; "1" marks a ratio.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -67,14 +67,10 @@ class LoopStep:
 
     @cached_property
     def above_floor(self) -> Tensor:
-        """Whether the update, and the previous one if there is one, exceed the rounding floor, bool
-        (...).
-        """
-        shorter = (
-            self.step_norm
-            if self.previous_norm is None
-            else torch.minimum(self.step_norm, self.previous_norm)
-        )
+        """Whether the updates, one at k = 0, exceed the rounding floor, bool (...)."""
+        shorter = self.step_norm
+        if self.previous_norm is not None:
+            shorter = torch.minimum(shorter, self.previous_norm)
         return shorter > rounding_floor(self.state_norm, self.precision)
 
     def unless_rounding(self, comparison: Tensor) -> Tensor:
@@ -94,10 +90,9 @@ class Measure:
     of_direction: bool = False  # it is computed of the `LoopStep` of directions
 
     def defined(self, step: LoopStep) -> bool:
-        missing = (self.needs_update and step.update is None) or (
-            self.needs_previous and step.previous_update is None
-        )
-        return not missing
+        if step.update is None and self.needs_update:
+            return False
+        return not (step.previous_update is None and self.needs_previous)
 
 
 LOOP_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "trajectories"
@@ -112,104 +107,107 @@ def loop_measure(
     needs_previous: bool = False,
     of_direction: bool = True,
 ) -> Callable:
-    """Register a function `LoopStep` -> (...) as a measure per loop step, of states and of
-    directions.
+    """Register a function `LoopStep` -> (...) as a measure of states, and one of directions.
 
     It is called only for steps with the updates that it needs; for others the measure is NaN.
     `of_direction` is false where the measure of directions would be constant or equal to another
     one.
     """
-    readings = {name: (unit, False)}
-    if of_direction:
-        readings[DIRECTION + name] = unit.replace("state", "1"), True
-    return _register(LOOP_MEASURES, readings, needs_update, needs_previous)
 
-
-def path_measure(name: str, *, unit: str) -> Callable:
-    """Register a function `LoopPath` -> (...) as a per-trajectory measure."""
-    return _register(PATH_MEASURES, {name: (unit, False)})
-
-
-def _register(
-    registry: dict[str, Measure],
-    readings: dict[str, tuple[str, bool]],
-    needs_update: bool = False,
-    needs_previous: bool = False,
-) -> Callable:
-    """Decorator that registers a function as measures: name -> unit, whether of directions."""
-    for name in readings:
-        if name in registry:
-            raise ValueError(f"measure {name!r} is registered twice")
-
-    def decorator(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-        for name, (unit, of_direction) in readings.items():
-            registry[name] = Measure(
-                name, unit, function, needs_update, needs_previous, of_direction
-            )
+    def decorator(function: Callable[[LoopStep], Tensor]) -> Callable[[LoopStep], Tensor]:
+        of_state = Measure(name, unit, function, needs_update, needs_previous)
+        _register(LOOP_MEASURES, of_state)
+        if of_direction:
+            unit_of_direction = unit.replace("state", "1")
+            second = replace(of_state, name=DIRECTION + name, unit=unit_of_direction)
+            _register(LOOP_MEASURES, replace(second, of_direction=True))
         return function
 
     return decorator
 
 
+def path_measure(name: str, *, unit: str) -> Callable:
+    """Register a function `LoopPath` -> (...) as a per-trajectory measure."""
+
+    def decorator(function: Callable[["LoopPath"], Tensor]) -> Callable[["LoopPath"], Tensor]:
+        _register(PATH_MEASURES, Measure(name, unit, function))
+        return function
+
+    return decorator
+
+
+def _register(registry: dict[str, Measure], measure: Measure) -> None:
+    if measure.name in registry:
+        raise ValueError(f"measure {measure.name!r} is registered twice")
+    registry[measure.name] = measure
+
+
 def loop_steps(
-    states: Sequence[Tensor], distances_to_final: Tensor, precision: torch.dtype | None = None
+    states: Iterable[Tensor],
+    distances_to_final: Iterable[Tensor],
+    precision: torch.dtype | None = None,
 ) -> Iterator[LoopStep]:
-    """The loop steps of one group, then its last state: states x^0 … x^K (..., C), distances (K +
-    1, ...).
+    """The loop steps of one group, then its last state.
+
+    `states` are x^0 … x^K (..., C), of which three are held at a time, and `distances_to_final`
+    theirs (...).
     """
     previous_update = previous_norm = None
-    for k, state in enumerate(states):
-        update = states[k + 1] - state if k + 1 < len(states) else None
-        step = LoopStep(
-            state, update, previous_update, previous_norm, distances_to_final[k], precision
-        )
+    ends: Iterator[tuple[Any, Any]] = pairwise(chain(states, [None]))  # (x^k, x^{k+1})
+    for (state, after), distance in zip(ends, distances_to_final, strict=False):
+        update = None if after is None else after - state
+        step = LoopStep(state, update, previous_update, previous_norm, distance, precision)
         yield step
         if update is not None:
-            previous_update, previous_norm = update, step.step_norm
+            previous_update = update
+            previous_norm = step.step_norm
 
 
-def measure_step(step: LoopStep, of_direction: bool = False) -> dict[str, Tensor]:
-    """All registered measures of a loop step of states, or of directions, (...) each; NaN where one
-    is undefined.
-    """
+def measure_step(step: LoopStep, measures: Iterable[Measure] | None = None) -> dict[str, Tensor]:
+    """Measures of a loop step, by default all of states, name -> (...); NaN where undefined."""
     undefined = torch.full_like(step.state_norm, torch.nan)
     return {
-        name: measure.compute(step) if measure.defined(step) else undefined
-        for name, measure in LOOP_MEASURES.items()
-        if measure.of_direction is of_direction
+        measure.name: measure.compute(step) if measure.defined(step) else undefined
+        for measure in measures or measures_of(directions=False)
     }
+
+
+def measures_of(directions: bool) -> list[Measure]:
+    """The registered measures per loop step of states, or of directions."""
+    return [measure for measure in LOOP_MEASURES.values() if measure.of_direction is directions]
 
 
 def measure_steps(
     states: Sequence[Tensor], distances_to_final: Tensor, precision: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """All registered measures of all loop steps and the last state, name -> (K + 1, ...); arguments
-    of `loop_steps`.
+    """All registered measures of all loop steps and the last state, name -> (K + 1, ...).
+
+    The arguments are those of `loop_steps`, `distances_to_final` (K + 1, ...).
     """
     directions = [direction(state) for state in states]
     from_last = torch.stack([norm(directions[-1] - start) for start in directions])
-    rows = [measure_step(step) for step in loop_steps(states, distances_to_final, precision)]
-    of_directions = (
-        measure_step(step, True) for step in loop_steps(directions, from_last, precision)
-    )
-    both = [row | second for row, second in zip(rows, of_directions, strict=True)]
-    return {name: torch.stack([row[name] for row in both]) for name in LOOP_MEASURES}
+    of_states = loop_steps(states, distances_to_final, precision)
+    rows = [measure_step(step) for step in of_states]
+    of_directions = loop_steps(directions, from_last, precision)
+    registered = measures_of(directions=True)
+    for row, step in zip(rows, of_directions, strict=True):
+        row |= measure_step(step, registered)
+    return {name: torch.stack([row[name] for row in rows]) for name in LOOP_MEASURES}
 
 
 def direction(state: Tensor) -> Tensor:
-    """x / ||x||, what a readout that begins with a norm sees: (..., C) -> (..., C); NaN for a state
-    of norm zero.
+    """x / ||x||, what a readout that begins with a norm sees: (..., C) -> (..., C).
+
+    NaN for a state of norm zero.
     """
     return state / norm(state)[..., None]
 
 
-# those of directions would be constant (the norm), or equal to another measure
+# The norm of a direction is constant, its relative step norm equals its step norm.
 loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)(
     attrgetter("state_norm")
 )
 loop_measure("step_norm", unit="state")(attrgetter("step_norm"))
-
-
 loop_measure("step_norm_relative", unit="1", of_direction=False)(
     lambda step: over_norm(step.step_norm, step.state_norm)
 )
@@ -217,8 +215,10 @@ loop_measure("step_norm_relative", unit="1", of_direction=False)(
 
 @loop_measure("cosine", unit="1", needs_previous=True)
 def _cosine(step: LoopStep) -> Tensor:
-    norms = step.step_norm, step.previous_norm
-    return step.unless_rounding(cosine_from_norms(step.update, step.previous_update, *norms))
+    cosine = cosine_from_norms(
+        step.update, step.previous_update, step.step_norm, step.previous_norm
+    )
+    return step.unless_rounding(cosine)
 
 
 loop_measure("acceleration", unit="state", needs_previous=True)(
@@ -271,15 +271,17 @@ def effective_dimension(distances: Tensor) -> Tensor:
     # The covariance and the centred Gram matrix of the states have the same eigenvalues λ, and the
     # Gram matrix is the matrix of squared distances centred twice (classical scaling). So sum λ is
     # a trace, sum λ² a squared Frobenius norm.
-    squared = distances.square()
-    gram = (squared.mean(-1, keepdim=True) + squared.mean(-2, keepdim=True) - squared) / 2
+    squared = distances.square()  # (..., K + 1, K + 1)
+    of_rows = squared.mean(-1, keepdim=True)
+    of_columns = squared.mean(-2, keepdim=True)
+    gram = (of_rows + of_columns - squared) / 2
     gram -= squared.mean((-2, -1), keepdim=True) / 2
-    return gram.diagonal(dim1=-2, dim2=-1).sum(-1).square() / gram.square().sum((-2, -1))
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)  # sum λ
+    return trace.square() / gram.square().sum((-2, -1))  # (sum λ)² / sum λ²
 
 
 def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
-    """Factor by which step norms shrink from one loop step to the next, fitted: (..., K) twice ->
-    (...).
+    """Fitted factor by which step norms shrink per loop step: (..., K) twice -> (...).
 
     exp of the least-squares slope of log ||update^k|| over the steps above the rounding floor
     (bool); NaN if these are fewer than two.
@@ -287,10 +289,10 @@ def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
     weight = above_floor.to(step_norms.dtype)
     count = weight.sum(-1, keepdim=True)
     k = torch.arange(step_norms.shape[-1], dtype=step_norms.dtype, device=step_norms.device)
-    offset = (
-        k - (weight * k).sum(-1, keepdim=True) / count
-    ) * weight  # k minus its mean over the fitted steps
+    mean = (weight * k).sum(-1, keepdim=True) / count
+    offset = (k - mean) * weight  # from the mean of the fitted k; 0 for steps that are left out
     logarithm = step_norms.log().where(above_floor, 0)
+    # least squares: sum (k - mean) log ||update^k|| / sum (k - mean)^2
     slope = (offset * logarithm).sum(-1) / offset.square().sum(-1)
     return slope.exp()
 
@@ -305,8 +307,9 @@ PATH_TYPES = ("converging", "orbiting", "sliding", "undecided")
 
 @dataclass(frozen=True)
 class LoopPath:
-    """The path x^0 … x^K of tokens through one group; quantities that several measures need are
-    computed once.
+    """The path x^0 … x^K of tokens through one group.
+
+    Quantities that several measures need are computed once.
     """
 
     distances: Tensor  # `path_distances`, (..., K + 1, K + 1)
@@ -316,8 +319,9 @@ class LoopPath:
 
     @cached_property
     def window(self) -> Tensor:
-        """Distances between the last window + 1 states, (..., window + 1, window + 1); all states
-        of a shorter path.
+        """Distances between the last window + 1 states, (..., window + 1, window + 1).
+
+        A shorter path has all its states.
         """
         states = self.config.window + 1
         return self.distances[..., -states:, -states:]
@@ -329,15 +333,15 @@ class LoopPath:
 
     @cached_property
     def convergence_rate(self) -> Tensor:
-        """Fitted decay of the step norms in the window."""
-        return contraction_rate(
-            self.window_steps, self.window_steps > self.rounding_floor[..., -1:]
-        )
+        """Fitted decay of the step norms in the window, (...)."""
+        is_above = self.window_steps > self.rounding_floor[..., -1:]  # that of the last state
+        return contraction_rate(self.window_steps, is_above)
 
     @cached_property
     def return_ratios(self) -> Tensor:
         """Mean distance at lags of 2 … max_period in the window, in mean steps, (..., lags)."""
-        lags = range(2, min(self.config.max_period, self.window_steps.shape[-1]) + 1)
+        most = min(self.config.max_period, self.window_steps.shape[-1])
+        lags = range(2, most + 1)
         returns = torch.stack([lagged(self.window, lag).mean(-1) for lag in lags], dim=-1)
         return returns / self.window_steps.mean(-1, keepdim=True)
 
@@ -368,10 +372,9 @@ def measure_path(path: LoopPath) -> dict[str, Tensor]:
 
 
 def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
-    """The path type as an index into `PATH_TYPES`, and the period of an orbit (0 for other types);
-    (...) each.
+    """The path type as an index into `PATH_TYPES`, and the period of an orbit, (...) each.
 
-    The criteria are tried in this order. A path is
+    The period is 0 for other types. The criteria are tried in this order. A path is
 
     - converging, if its steps shrink by `converging_rate` or faster, or have reached the rounding
       floor;
@@ -390,14 +393,10 @@ def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
     path_type[path.straightness >= config.straightness] = PATH_TYPES.index("sliding")
     path_type[orbiting] = PATH_TYPES.index("orbiting")
     path_type[converging] = PATH_TYPES.index("converging")
-    period = (
-        closed.int().argmax(-1) + 2
-    )  # argmax of 0 and 1 is the first lag that closes; lags begin at 2
+    period = closed.int().argmax(-1) + 2  # argmax of 0 and 1: the first lag; lags begin at 2
     return path_type, period.where(orbiting, 0)
 
 
 def lagged(distances: Tensor, lag: int) -> Tensor:
-    """Distances between the states k and k + lag of a path of n states: (..., n, n) -> (..., n -
-    lag).
-    """
+    """Distances between states k and k + lag of n states: (..., n, n) -> (..., n - lag)."""
     return distances.diagonal(lag, -2, -1)

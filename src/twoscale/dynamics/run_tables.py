@@ -14,15 +14,29 @@ from twoscale.base import InputError, did_you_mean
 if TYPE_CHECKING:
     from twoscale.model.trained_run import TrainedRun
 
-# Tables that a run has in one file per checkpoint, ? for the digits of the iteration; all others
-# are in tables/.
+# Tables that a run or a recording has in one file per checkpoint, ? for the digits of the
+# iteration; all others are in tables/.
 PARTS = {
     "training": "training/iteration_??????.parquet",
     "training_loops": "training/iteration_??????.loops.parquet",
     "trajectories": "trajectories/iteration_??????.parquet",
     "token_paths": "paths/iteration_??????.parquet",
     "token_drift": "drift/iteration_??????.parquet",
+    "scaling_quality": "scaling/iteration_??????.parquet",
+    "depth_quality": "depth/iteration_??????.parquet",
+    "recorded_exits": "exits/iteration_??????.parquet",
+    "recorded_spectrum": "spectrum/iteration_??????.parquet",
 }
+
+
+def table_path(folder: str | PathLike[str], table: str, iteration: int) -> Path:
+    """The file of one of `PARTS` in the folder of a run."""
+    return Path(folder) / PARTS[table].replace("??????", f"{iteration:06d}")
+
+
+def table_files(folder: str | PathLike[str], table: str) -> list[Path]:
+    """The files of one of `PARTS` that a run has, one per checkpoint; iterations rise."""
+    return sorted(Path(folder).glob(PARTS[table]))
 
 
 def read_table(
@@ -51,18 +65,14 @@ def read_table(
         >>> steps.pivot_table(index="k", columns="group", values="mean")
     """
     folder = _folder(run)
-    parts = {name: sorted(folder.glob(pattern)) for name, pattern in PARTS.items()}
-    found = {name: files for name, files in parts.items() if files}
+    found = {name: files for name in PARTS if (files := table_files(folder, name))}
     found |= {path.stem: [path] for path in (folder / "tables").glob("*.parquet")}
     if table not in found:
-        known = table in tables.declared()
-        hint = (
-            f" (the job for the table {table} has not run)" if known else did_you_mean(table, found)
-        )
-        raise InputError(
-            f"{folder}: found no table {table!r}, expected one of"
-            f" {', '.join(sorted(found)) or '(none)'}{hint}."
-        )
+        hint = did_you_mean(table, found)
+        if table in tables.declared():
+            hint = f" (the job for the table {table} has not run)"
+        expected = ", ".join(sorted(found)) or "(none)"
+        raise InputError(f"{folder}: found no table {table!r}, expected one of {expected}{hint}.")
     # pareto_quality is exit_quality on a denser grid
     declared = table if table in tables.declared() else table.replace("pareto_", "exit_", 1)
     files = found[table]
@@ -70,26 +80,25 @@ def read_table(
         files = [path for path in files if path.match(f"iteration_{iteration:06d}.*")] or files
     frame = pd.concat([tables.read(declared, path) for path in files], ignore_index=True)
     if iteration is not None:
-        if "iteration" not in frame:
-            raise InputError(
-                f"{folder}, table {table}: found no column `iteration`, expected a call without"
-                f" an iteration."
-            )
-        iterations = sorted(frame["iteration"].unique())
-        frame = frame[frame["iteration"] == iteration].reset_index(drop=True)
-        if frame.empty:
-            few = len(iterations) < 20
-            expected = (
-                f"one of {', '.join(map(str, iterations))}"
-                if few
-                else f"one from {iterations[0]} to {iterations[-1]}"
-            )
-            raise InputError(
-                f"{folder}, table {table}: found no rows of iteration {iteration}, expected"
-                f" {expected}."
-            )
+        frame = _at_iteration(frame, iteration, f"{folder}, table {table}")
     frame.attrs["columns"] = tables.meanings(declared)
     return frame
+
+
+def _at_iteration(frame: pd.DataFrame, iteration: int, name: str) -> pd.DataFrame:
+    """The rows of a table of one checkpoint. Raises InputError if there is none."""
+    if "iteration" not in frame:
+        raise InputError(
+            f"{name}: found no column `iteration`, expected a call without an iteration."
+        )
+    rows = frame[frame["iteration"] == iteration].reset_index(drop=True)
+    if rows.empty:
+        known = sorted(frame["iteration"].unique())
+        expected = f"one of {', '.join(map(str, known))}"
+        if len(known) >= 20:  # a training log
+            expected = f"one from {known[0]} to {known[-1]}"
+        raise InputError(f"{name}: found no rows of iteration {iteration}, expected {expected}.")
+    return rows
 
 
 def compare(
@@ -98,8 +107,7 @@ def compare(
     table: str,
     iteration: int | None = None,
 ) -> pd.DataFrame:
-    """The table `table` of two runs as one frame, with the name of the run in the first column,
-    `run`.
+    """The table `table` of two runs as one frame, with their names in the first column, `run`.
 
     The arguments are as for `read_table`. The rows of run_a come before those of run_b. The name of
     a run is the name of its folder, "demo" for results/demo, or the whole path if both folders have
@@ -117,11 +125,11 @@ def compare(
     if folders[0].resolve() == folders[1].resolve():
         raise InputError(
             f"compare: found {folders[0]} twice, expected two runs; within a run, the column"
-            f" `iteration` "
-            "distinguishes the checkpoints."
+            " `iteration` distinguishes the checkpoints."
         )
     names = [folder.absolute().name for folder in folders]
-    names = names if names[0] != names[1] else [str(folder) for folder in folders]
+    if names[0] == names[1]:
+        names = [str(folder) for folder in folders]
     frames = [read_table(folder, table, iteration) for folder in folders]
     for frame, name in zip(frames, names, strict=True):
         frame["run"] = name

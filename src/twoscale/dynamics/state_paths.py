@@ -1,5 +1,4 @@
-"""The states of one held-out sequence in their principal plane: the table that Fig. 1 is drawn
-from.
+"""The states of one held-out sequence in their principal plane, for Fig. 1.
 
 The states themselves (`twoscale.dynamics.states.save_states`) are as large as the model is wide;
 the table has two coordinates of each.
@@ -43,49 +42,44 @@ class States:
 
 
 def read_states(path: str | Path) -> States:
-    """Read the tensor "states" and the JSON of the metadata key "twoscale". Raises InputError if
-    they do not match.
+    """Read the tensor "states" and the JSON of the metadata key "twoscale".
+
+    Raises InputError if they do not match.
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            values, described = (
-                file.get_tensor("states"),
-                json.loads((file.metadata() or {})["twoscale"]),
-            )
+            values = file.get_tensor("states")
+            described = json.loads((file.metadata() or {})["twoscale"])
         states = States(values, **{key: described[key] for key in METADATA_KEYS})
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        expected = "the safetensors tensor 'states', and metadata 'twoscale' with the keys"
         raise InputError(
-            f"{path}: cannot be read as hidden states ({error!r}), expected the safetensors"
-            f" tensor 'states', and "
-            f"metadata 'twoscale' with the keys {', '.join(METADATA_KEYS)}."
+            f"{path}: cannot be read as hidden states ({error!r}), expected {expected}"
+            f" {', '.join(METADATA_KEYS)}."
         ) from error
-    expected = (len(states.sites), len(states.tokens))
-    if values.ndim != 3 or values.shape[:2] != expected:
+    sites, tokens = len(states.sites), len(states.tokens)
+    if values.ndim != 3 or values.shape[:2] != (sites, tokens):
         raise InputError(
-            f"{path}: found states of shape {values.shape}, expected {expected[0]} sites by"
-            f" {expected[1]} tokens by "
-            "channels, as in the metadata."
+            f"{path}: found states of shape {values.shape}, expected {sites} sites by {tokens}"
+            " tokens by channels, as in the metadata."
         )
     return states
 
 
 def state_paths(states: States, run: str) -> pd.DataFrame:
-    """The table "state_paths": the coordinates of every state in the principal plane of all of them
-    (`project`).
-    """
-    plane, shares = project(states.values)
+    """The table "state_paths": coordinates of every state in the principal plane of all of them."""
+    plane, shares = project(states.values)  # (P, T, 2) and (2,)
     sites, tokens = plane.shape[:2]
-    described = pd.DataFrame([{key: site[key] for key in DESCRIPTION} for site in states.sites])
+    described = pd.DataFrame(states.sites, columns=[*DESCRIPTION, "follows"])
     described["follows"] = [site.get("follows", True) for site in states.sites]
-    # one row per site -> one row per site and token
-    frame = described.astype({"layer": "Int32", "k": "Int32"}).loc[
-        np.repeat(np.arange(sites), tokens)
-    ]
-    frame = frame.reset_index(drop=True).assign(
+    described = described.astype({"layer": "Int32", "k": "Int32"})
+    site = np.repeat(np.arange(sites), tokens)  # of each row: one per site and token
+    frame = described.loc[site].reset_index(drop=True)
+    frame = frame.assign(
         run=run,
         iteration=states.iteration,
         sequence=states.sequence,
-        site=np.repeat(np.arange(sites), tokens),
+        site=site,
         position=np.tile(np.arange(tokens), sites),
         token=np.tile(np.array(states.tokens, dtype=object), sites),
     )
@@ -98,12 +92,12 @@ def state_paths(states: States, run: str) -> pd.DataFrame:
 @job_files(reads="tokenizer", writes="states")
 def extract_states(job: "CheckpointJob") -> None:
     """Every hidden state of one of the sequences that `extract_trajectories` measures."""
-    from twoscale.data.tokenizer import (
-        load_tokenizer,
-    )  # here, as the next, because projecting needs no torch
+    # here, because projecting needs no torch
+    from twoscale.data.tokenizer import load_tokenizer
     from twoscale.dynamics.states import save_states
 
-    config, place = job.config, job.config.trajectories.states_sequence
+    config = job.config
+    place = config.trajectories.states_sequence
     sequence = job.held_out(config.trajectory_sequences)[place : place + 1]
     tokenizer = load_tokenizer(config.tokenizer, job.optional("tokenizer"))
     words = [tokenizer.decode([token]) for token in sequence.inputs[0].tolist()]
@@ -118,21 +112,21 @@ def project_states(job: StudyJob) -> None:
 
 
 def project(values: np.ndarray, components: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates (P, T, n) of the states (P, T, C) in their n principal directions, and variance
-    shares (n,).
+    """Coordinates of states (P, T, C) in their n principal directions, and their shares.
+
+    Returns (P, T, n), and the shares of the variance (n,).
 
     The directions are fitted to the union of all tokens, depths and loop steps (section 3 of the
     paper); the largest loading of each is positive, which fixes the signs. There are at most C
     directions.
     """
-    union = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    union = values.reshape(-1, values.shape[-1]).astype(np.float64)  # (P T, C)
     union -= union.mean(axis=0)
-    # The right singular vectors of the data, from its C x C scatter: P T is up to a hundred times
-    # C.
+    # right singular vectors of the data, from its C x C scatter: P T is up to a hundred times C
     _, scatter, directions = np.linalg.svd(union.T @ union, hermitian=True)
-    main = directions[:components]
+    main = directions[:components]  # (n, C)
     largest = np.abs(main).argmax(axis=1)
-    main = main * np.sign(main[np.arange(len(main)), largest])[:, None]
-    return (union @ main.T).reshape(*values.shape[:2], len(main)), scatter[
-        : len(main)
-    ] / scatter.sum()
+    signs = np.sign(main[np.arange(len(main)), largest])
+    main = main * signs[:, None]
+    coordinates = (union @ main.T).reshape(*values.shape[:2], len(main))
+    return coordinates, scatter[: len(main)] / scatter.sum()

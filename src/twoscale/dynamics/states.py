@@ -1,5 +1,6 @@
-"""Held-out text in batches, the states of its tokens, and their keys in tables: what all
-extractions share.
+"""Held-out text in batches, the states of its tokens, and their keys in tables.
+
+All extractions share them, and the recorder of other models.
 """
 
 import json
@@ -17,15 +18,15 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import StageTrace
 
 Columns = dict[str, np.ndarray]
+Row = dict[str, object]
 
 
 def batches(
     checkpoint: LoadedCheckpoint, held_out: HeldOut, size: int, label: str
 ) -> Iterator[HeldOut]:
     """`held_out` in batches of `size` sequences, with a progress bar."""
-    with meter(
-        f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens"
-    ) as bar:
+    label = f"{label} of iteration {checkpoint.iteration}"
+    with meter(label, held_out.inputs.numel(), "tokens") as bar:
         for batch in held_out.batches(size):
             yield batch
             bar.update(batch.inputs.numel())
@@ -63,22 +64,21 @@ def check_finite(values: Tensor, keys: Columns, places: Sequence[str], what: str
     Raises:
         InputError: with the first place, sequence and position of such a value.
     """
-    stored = values.detach().flatten(1).float().cpu().numpy()  # where the tables are written
+    stored = values.detach().flatten(1).float().cpu().numpy()  # (P, tokens), as in the tables
     wrong = np.argwhere(~np.isfinite(stored))
-    if len(wrong):
-        place, token = wrong[0].tolist()
-        where = (
-            f"{places[place]}, sequence {keys['sequence'][token]}, position"
-            f" {keys['position'][token]}"
-        )
-        raise InputError(
-            f"{where}: found {what} {stored[place, token]:g}, expected finite numbers."
-        )
+    if not len(wrong):
+        return
+    place, token = wrong[0].tolist()
+    sequence, position = keys["sequence"][token], keys["position"][token]
+    raise InputError(
+        f"{places[place]}, sequence {sequence}, position {position}: found {what}"
+        f" {stored[place, token]:g}, expected finite numbers."
+    )
 
 
 def loop_places(label: str, states: int) -> list[str]:
     """Names of the states x^0, x^1, … of a group, for `check_finite`."""
-    return [f"group {label}, loop step {k}" for k in range(states)]
+    return [_place(site) for site in describe_loop(label, states)]
 
 
 def flat(values: Tensor) -> np.ndarray:
@@ -86,50 +86,76 @@ def flat(values: Tensor) -> np.ndarray:
     return values.flatten().float().cpu().numpy()
 
 
+def sequence_means(
+    point: Mapping[str, object], batch: HeldOut, columns: Mapping[str, Tensor]
+) -> Iterator[Row]:
+    """Rows with the key `point`: means of columns (B, T) over the tokens of each sequence."""
+    means = {name: values.double().mean(-1).tolist() for name, values in columns.items()}
+    return ({**point, **row} for row in batch.rows(**means))
+
+
+def compare_predictions(
+    decoded: Sequence[Mapping[str, Tensor]], trained: int
+) -> Iterator[dict[str, Tensor]]:
+    """Columns of the table "depth_quality" per token, (B, T) each, for each loop count.
+
+    `decoded` has "ce", "entropy" and "predicted" (B, T) of each loop count, ascending, of which
+    number `trained` is the one of training.
+    """
+    flips = torch.full_like(decoded[0]["ce"], torch.nan)  # no smaller loop count comes before
+    for place, found in enumerate(decoded):
+        if place:
+            flips = found["predicted"] != decoded[place - 1]["predicted"]
+        agreement = found["predicted"] == decoded[trained]["predicted"]
+        quality = {name: found[name] for name in ("ce", "entropy")}
+        yield quality | {"flips": flips, "agreement": agreement}
+
+
+# --- states of Fig. 1 -----------------------------------------------------------------------------
+
+
 @torch.no_grad()
 def save_states(
     checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence[str], loops: int, path: Path
 ) -> None:
-    """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for
-    each entry.
+    """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata.
 
     P counts the embedding, each unlooped layer, and x^0 … x^K of each group. `words` are the texts
     of the T tokens.
     """
-    model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
+    model = checkpoint.model
+    tokens = sequence.inputs.to(checkpoint.device)
+    noise = checkpoint.noise(sequence.sequences)
     sites, states = [], []
-    for stage in model.trace(
-        sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise
-    ):
-        sites += describe(stage, model.config.group_labels)
+    for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
+        sites += _describe(stage, model.config.group_labels)
         states += [state[0].float().cpu() for state in stage.states]
     header = {
         "iteration": checkpoint.iteration,
         "sequence": sequence.sequences[0],
         "tokens": list(words),
+        "sites": sites,
     }
-    write_states(path, torch.stack(states), header | {"sites": sites})
+    write_states(path, torch.stack(states), header)
 
 
 def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
-    """Write the states (P, T, C) of Fig. 1, with the metadata that
-    `twoscale.dynamics.state_paths.States` describes.
+    """Write states (P, T, C), with the metadata of `twoscale.dynamics.state_paths.States`.
 
     Raises InputError for states that are not finite.
     """
     from safetensors.torch import save_file
 
-    count = states.shape[1]
-    keys = {"sequence": np.full(count, header["sequence"]), "position": np.arange(count)}
+    tokens = states.shape[1]
+    keys = {"sequence": np.full(tokens, header["sequence"]), "position": np.arange(tokens)}
     places = [_place(site) for site in header["sites"]]
     check_finite(torch.linalg.vector_norm(states, dim=-1), keys, places, "a state of norm")
+    metadata = {"twoscale": json.dumps(header, sort_keys=True)}
     with replacing(path) as temporary:
-        save_file(
-            {"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)}
-        )
+        save_file({"states": states}, temporary, metadata=metadata)
 
 
-def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
+def _describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
     """Metadata of the states of one stage, one entry per state."""
     if stage.stage is not None and stage.stage.group is not None:
         return describe_loop(labels[stage.stage.group], len(stage.states))
@@ -137,11 +163,12 @@ def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
     return [{"stage": name, "layer": layer, "group": None, "k": None}]
 
 
+def describe_loop(label: str, states: int) -> list[dict]:
+    """Metadata of the states x^0, x^1, … of a group."""
+    return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(states)]
+
+
 def _place(site: Mapping[str, Any]) -> str:
     if site["stage"] == "loop":
         return f"group {site['group']}, loop step {site['k']}"
     return "embedding" if site["layer"] is None else f"layer {site['layer']}"
-
-
-def describe_loop(label: str, states: int) -> list[dict]:
-    return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(states)]

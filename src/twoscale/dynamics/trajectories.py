@@ -1,13 +1,13 @@
-"""Trajectories of held-out tokens through the loops at a fixed number of loop steps, measured per
-group.
+"""Trajectories of held-out tokens through the loops at a fixed number of loop steps, per group.
 
-The states of one group and one batch are kept until the group has run, because some measures
-compare states far apart. Memory does not grow with the number of tokens.
+`extract` is the whole method. The states of one group and one batch are kept until the group has
+run, because some measures compare states far apart. Memory does not grow with the number of tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +37,59 @@ from twoscale.model.interface import LoopedModel, StageTrace
 TABLES = ("trajectories", "token_paths", "token_drift")
 
 
+@job_files(writes="trajectories paths drift")
+def run(job: CheckpointJob) -> None:
+    """Write the tables of one checkpoint."""
+    config = job.config
+    checkpoint = job.checkpoint(config.trajectories.dtype)
+    text = job.held_out(config.trajectory_sequences)
+    files = [job.file(name) for name in ("trajectories", "paths", "drift")]
+    outputs = dict(zip(TABLES, files, strict=True))
+    extract(checkpoint, text, config.trajectories, config.path_types, outputs)
+
+
+@torch.no_grad()
+def extract(
+    checkpoint: LoadedCheckpoint,
+    held_out: HeldOut,
+    config: TrajectoriesConfig,
+    criteria: PathTypesConfig,
+    outputs: Mapping[str, Path],
+) -> None:
+    """Measure held-out sequences, and write each of `TABLES`, name -> path, batch by batch."""
+    with writing(outputs) as append:
+        for batch in batches(checkpoint, held_out, config.batch_size, "trajectories"):
+            for table, columns in measure_batch(checkpoint, batch, config.loops, criteria):
+                append[table](columns)
+
+
+def measure_batch(
+    checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, criteria: PathTypesConfig
+) -> Iterator[tuple[str, Columns]]:
+    """Rows of the tables for B sequences of T tokens, as pairs (table, columns), group by group."""
+    model = checkpoint.model
+    labels = model.config.group_labels
+    tokens = batch.inputs.to(checkpoint.device)
+    trace = model.trace(tokens, [loops] * len(labels), checkpoint.noise(batch.sequences))
+    around = _AroundCore(model)
+
+    def groups() -> Iterator[GroupStates]:
+        """The states (B, T, C) of one group at a time; `around` sees all stages."""
+        for stage in around.watch(trace):
+            if is_group(stage):
+                assert stage.stage is not None
+                group = stage.stage.index
+                references = _reference_states(model, stage) if group else {}
+                yield GroupStates(labels[group], stage.states, references)
+
+    keys = token_keys(checkpoint.iteration, batch)
+    yield from measure_groups(keys, groups(), criteria)
+    yield from around.rows(keys)
+
+
 @dataclass(frozen=True)
 class GroupStates:
-    """The states of one looped group and one batch of tokens (...): all that the tables are
-    measured on.
-    """
+    """The states of one looped group and one batch of tokens (...), which the tables measure."""
 
     label: str
     states: Sequence[Tensor]  # x^0 … x^K, each (..., C)
@@ -50,93 +98,50 @@ class GroupStates:
     references: Mapping[str, Tensor]
 
 
-def measure_batch(
-    checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, config: PathTypesConfig
-) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables `TABLES` for B sequences of T tokens, as pairs (table, columns), group by
-    group.
-    """
-    model, labels, around = (
-        checkpoint.model,
-        checkpoint.model.config.group_labels,
-        AroundCore(checkpoint.model),
-    )
-    tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
-
-    def groups() -> Iterator[GroupStates]:
-        """The states (B, T, C) of every looped group, one group at a time; `around` sees all
-        stages.
-        """
-        for stage in filter(
-            is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))
-        ):
-            assert stage.stage is not None
-            group = stage.stage.index
-            yield GroupStates(
-                labels[group], stage.states, reference_states(model, stage) if group else {}
-            )
-
-    return measure_groups(token_keys(checkpoint.iteration, batch), groups(), config, around.jumps)
-
-
 def measure_groups(
-    keys: Columns,
-    groups: Iterable[GroupStates],
-    config: PathTypesConfig,
-    jumps_around: Callable[[], Mapping[str, Mapping[str, Tensor]]] = dict,
+    keys: Columns, groups: Iterable[GroupStates], criteria: PathTypesConfig
 ) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables `TABLES`, as pairs (table, columns), group by group, for the tokens with
-    these key columns.
+    """Rows of the tables, as pairs (table, columns), group by group, for tokens with these keys.
 
-    `jumps_around` is called after the last group: further boundaries -> reference state -> length
-    of the jump (...), compared with the loop steps of that group. Raises InputError for a state
-    that is not finite.
+    Raises InputError for a state that is not finite.
     """
-    # the group before: label, x^K (..., C), step norms (K, ...)
-    previous: tuple[str, Tensor, Tensor] | None = None
+    label, last_state, step_norms = "", torch.empty(0), torch.empty(0)  # of the group before
     for group in groups:
-        rows, path = measure_group(group.states, config)
+        rows, path = measure_group(group.states, criteria)
         places = loop_places(group.label, len(group.states))
         check_finite(rows["state_norm"], keys, places, "a state of norm")
         yield "trajectories", loop_columns(keys, group.label, rows)
         yield "token_paths", path_columns(keys, group.label, path)
-        if group.references and previous is not None:
-            label, last_state, step_norms = previous
-            jumps = torch.stack(
-                [vectors.norm(exact(state) - last_state) for state in group.references.values()]
-            )
+        if group.references and label:
             boundary = boundary_label(label, group.label)
-            yield (
-                "token_drift",
-                drift_columns(keys, boundary, list(group.references), jumps, step_norms),
-            )
-        previous = group.label, exact(group.states[-1]), rows["step_norm"][:-1]
-    for boundary, lengths in jumps_around().items():
-        assert previous is not None
-        yield (
-            "token_drift",
-            drift_columns(
-                keys, boundary, list(lengths), torch.stack([*lengths.values()]), previous[2]
-            ),
-        )
+            yield _drift(keys, boundary, group.references, last_state, step_norms)
+        label = group.label
+        last_state = group.states[-1]  # x^K (..., C)
+        step_norms = rows["step_norm"][:-1]  # (K, ...)
 
 
 def measure_group(
-    states: Sequence[Tensor], config: PathTypesConfig
+    states: Sequence[Tensor], criteria: PathTypesConfig
 ) -> tuple[dict[str, Tensor], LoopPath]:
     """Measures per state (K + 1, ...), and the path, of the states x^0 … x^K (..., C) of one group.
 
     States in less than float32 are measured in float32, with the rounding floor of their dtype.
     """
-    precision, states = states[-1].dtype, [exact(state) for state in states]
+    precision = states[-1].dtype
+    states = [exact(state) for state in states]
     distances = measures.path_distances(torch.stack(states, dim=-2))  # (..., K + 1, K + 1)
-    to_final = distances[..., -1].movedim(-1, 0)
+    to_final = distances[..., -1].movedim(-1, 0)  # (K + 1, ...)
     rows = measures.measure_steps(states, to_final, precision)
-    floor = vectors.rounding_floor(rows["state_norm"], precision).movedim(0, -1)
-    return rows, LoopPath(distances, rows["step_norm"][:-1].movedim(0, -1), floor, config)
+    # a path has its loop steps in the last axis, a row of the tables in the first
+    step_norms = rows["step_norm"][:-1].movedim(0, -1)  # (..., K)
+    floor = vectors.rounding_floor(rows["state_norm"], precision).movedim(0, -1)  # (..., K + 1)
+    return rows, LoopPath(distances, step_norms, floor, criteria)
 
 
-def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]:
+# --- drift: the jump between stages, Eq. 2 --------------------------------------------------------
+
+
+def _reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]:
     """Choices of "x^0 of the next group" in Eq. 2, for the trace of that group: name -> (B, T, C).
 
     The paper leaves the first state after a boundary open: the first computed one, the projection
@@ -146,70 +151,86 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
     assert stage.stage is not None
     group, initial = stage.stage.index, stage.states[0]
     projected = model.project_state(group, initial, model.project_input(group, stage.entered))
-    return {"first_state": stage.states[1], "projected": projected} | recorded_references(
-        stage.states
-    )
+    first = {"first_state": stage.states[1], "projected": projected}
+    return first | recorded_references(stage.states)
 
 
 def recorded_references(states: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The `reference_states` that follow from the states x^0 … x^K (..., C) of the next group
-    alone.
-    """
+    """The choices that follow from the states x^0 … x^K (..., C) of the next group alone."""
     return {"first_state": states[1], "final": states[-1], "initial": states[0]}
 
 
-class AroundCore:
+@dataclass
+class _AroundCore:
     """The jumps into and out of the only looped group of a model: prelude -> core -> coda.
 
     Eq. 2 is about the jump from one group to the next. With one group there are two others: from
     the last state before the core to the core, and from x^K to the coda. Both are measured against
-    the mean loop step of the core. With another number of groups nothing is remembered, and there
-    are no jumps.
+    the loop steps of the core. With another number of groups there are no jumps.
     """
 
-    def __init__(self, model: LoopedModel) -> None:
-        self.model, self.labels = model, model.config.boundary_labels
-        self.is_alone = len(model.config.groups) == 1
-        self.before: dict[str, Tensor] = {}
-        self.after: dict[str, Tensor] = {}
-        self.last_state: Tensor | None = None  # x^K
+    model: LoopedModel
+    core: StageTrace | None = None
+    coda: list[Tensor] = field(default_factory=list)  # states after its first and last layer
 
     def watch(self, trace: Iterable[StageTrace]) -> Iterator[StageTrace]:
         """The same stages; keeps the states that the jumps need."""
+        is_alone = len(self.model.config.groups) == 1
         for stage in trace:
-            if self.is_alone and is_group(stage):
-                self.before = self._norms(reference_states(self.model, stage), stage.entered)
-                self.last_state, entered_coda = stage.states[-1], stage.output
-            elif self.last_state is not None:
-                # the coda has no input projection: "projected" is what its first layer sees
-                first = (
-                    {"first_state": stage.output, "projected": entered_coda}
-                    if not self.after
-                    else {}
-                )
-                self.after |= self._norms(first | {"final": stage.output}, self.last_state)
+            if is_alone and is_group(stage):
+                self.core = stage
+            elif self.core is not None:
+                self.coda = [*self.coda[:1], stage.output]
             yield stage
 
-    def jumps(self) -> dict[str, dict[str, Tensor]]:
-        """Boundary -> reference state -> length of the jump (B, T), once the trace is at its
-        end.
-        """
-        return (
-            dict(zip(self.labels, filter(None, (self.before, self.after)), strict=True))
-            if self.is_alone
-            else {}
-        )
+    def rows(self, keys: Columns) -> Iterator[tuple[str, Columns]]:
+        """Rows of the table "token_drift", once the trace is at its end."""
+        if self.core is None:
+            return
+        states = [exact(state) for state in self.core.states]
+        steps = [vectors.norm(after - before) for before, after in pairwise(states)]
+        step_norms = torch.stack(steps)  # (K, B, T)
+        into, *out_of = self.model.config.boundary_labels
+        references = _reference_states(self.model, self.core)
+        yield _drift(keys, into, references, self.core.entered, step_norms)
+        for boundary in out_of:  # the coda has no input projection: its first layer sees the output
+            references = {"first_state": self.coda[0], "projected": self.core.output}
+            references["final"] = self.coda[-1]
+            yield _drift(keys, boundary, references, states[-1], step_norms)
 
-    @staticmethod
-    def _norms(states: Mapping[str, Tensor], start: Tensor) -> dict[str, Tensor]:
-        return {name: vectors.norm(exact(state) - exact(start)) for name, state in states.items()}
+
+def _drift(
+    keys: Columns,
+    boundary: str,
+    references: Mapping[str, Tensor],
+    start: Tensor,
+    step_norms: Tensor,
+) -> tuple[str, Columns]:
+    """The table's name, and one row per (reference state, token) of a boundary.
+
+    The jumps lead from `start` to each of R `references`, (B, T, C) each; `step_norms` (K, B, T)
+    are those of the group that they are compared with.
+    """
+    lengths = [vectors.norm(exact(state) - exact(start)) for state in references.values()]
+    jumps = torch.stack(lengths)  # (R, B, T)
+    over_mean, over_path = measures.drift_to_loop(jumps, step_norms)
+    tokens = len(keys["iteration"])
+    columns = {name: np.tile(values, len(references)) for name, values in keys.items()}
+    columns["boundary"] = np.full(tokens * len(references), boundary)
+    columns["reference_state"] = np.repeat(np.array(list(references)), tokens)
+    columns |= {"jump": flat(jumps), "dlr": flat(over_mean), "jump_over_path": flat(over_path)}
+    return "token_drift", columns
+
+
+# --- rows of the tables ---------------------------------------------------------------------------
 
 
 def loop_columns(keys: Columns, label: str, rows: Mapping[str, Tensor]) -> Columns:
     """One row per (k, token) of a group, from measures (K + 1, B, T)."""
-    count, states = len(keys["iteration"]), len(rows["state_norm"])
+    tokens, states = len(keys["iteration"]), len(rows["state_norm"])
     columns = {name: np.tile(values, states) for name, values in keys.items()}
-    columns |= {"group": np.full(count * states, label), "k": np.repeat(np.arange(states), count)}
+    columns["group"] = np.full(tokens * states, label)
+    columns["k"] = np.repeat(np.arange(states), tokens)
     return columns | {name: flat(values) for name, values in rows.items()}
 
 
@@ -221,66 +242,20 @@ def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
     return columns | {name: flat(values) for name, values in measures.measure_path(path).items()}
 
 
-def drift_columns(
-    keys: Columns, boundary: str, references: Sequence[str], jumps: Tensor, step_norms: Tensor
-) -> Columns:
-    """One row per (reference state, token) of a boundary, from jumps (R, B, T) and step norms (K,
-    B, T).
-    """
-    over_mean, over_path = measures.drift_to_loop(jumps, step_norms)
-    count = len(keys["iteration"])
-    columns = {name: np.tile(values, len(references)) for name, values in keys.items()}
-    columns["boundary"] = np.full(count * len(references), boundary)
-    columns["reference_state"] = np.repeat(np.array(references), count)
-    return columns | {
-        "jump": flat(jumps),
-        "dlr": flat(over_mean),
-        "jump_over_path": flat(over_path),
-    }
-
-
-@torch.no_grad()
-def extract(
-    checkpoint: LoadedCheckpoint,
-    held_out: HeldOut,
-    config: TrajectoriesConfig,
-    criteria: PathTypesConfig,
-    outputs: Mapping[str, Path],
-) -> None:
-    """Measure held-out sequences and write each of `TABLES`, name -> path, with one batch in memory
-    at a time.
-    """
+@contextmanager
+def writing(outputs: Mapping[str, Path]) -> Iterator[dict[str, Callable[[Columns], None]]]:
+    """Open `TABLES` for writing, name -> path; yields name -> function that appends rows."""
     with ExitStack() as files:
-        append = {
-            table: files.enter_context(tables.writing(table, outputs[table], units()[table]))
-            for table in TABLES
+        yield {
+            table: files.enter_context(tables.writing(table, outputs[table], units))
+            for table, units in measured_units().items()
         }
-        for batch in batches(checkpoint, held_out, config.batch_size, "trajectories"):
-            for table, columns in measure_batch(checkpoint, batch, config.loops, criteria):
-                append[table](columns)
 
 
-@job_files(writes="trajectories paths drift")
-def run(job: CheckpointJob) -> None:
-    config, checkpoint = job.config, job.checkpoint(job.config.trajectories.dtype)
-    outputs = dict(zip(TABLES, map(job.file, ("trajectories", "paths", "drift")), strict=True))
-    extract(
-        checkpoint,
-        job.held_out(config.trajectory_sequences),
-        config.trajectories,
-        config.path_types,
-        outputs,
-    )
-
-
-def units() -> dict[str, dict[str, str]]:
-    """Table -> its registered measures and their units."""
-    registries: tuple[dict[str, measures.Measure], ...] = (
-        measures.LOOP_MEASURES,
-        measures.PATH_MEASURES,
-        {},
-    )
+def measured_units() -> dict[str, dict[str, str]]:
+    """Name of each of `TABLES` -> its registered measures and their units."""
     return {
-        table: {name: m.unit for name, m in found.items()}
-        for table, found in zip(TABLES, registries, strict=True)
+        "trajectories": {name: each.unit for name, each in measures.LOOP_MEASURES.items()},
+        "token_paths": {name: each.unit for name, each in measures.PATH_MEASURES.items()},
+        "token_drift": {},
     }

@@ -1,5 +1,4 @@
-"""Norms, angles, acceleration and distances of states and updates (paper §2, §4), each defined
-once.
+"""Norms, angles and acceleration of states and updates (paper §2, §4), each defined once.
 
 All functions take vectors of any leading shape (..., C) and reduce the last axis.
 """
@@ -34,22 +33,21 @@ def acceleration(update: Tensor, previous: Tensor) -> Tensor:
 
 
 def acceleration_normalized(update: Tensor, previous: Tensor) -> Tensor:
-    """a^k over the sum of both step norms (Eq. 6), at most 1 by the triangle inequality: (..., C)
-    twice -> (...).
+    """a^k over the sum of both step norms (Eq. 6): (..., C) twice -> (...).
+
+    At most 1, by the triangle inequality.
     """
     return over_both(acceleration(update, previous), norm(update), norm(previous))
 
 
 def over_both(acceleration: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
     """The ratio of Eq. 6 from norms: (...) each; 0 for two steps of length zero."""
-    # an absolute ε would decide the ratio of shorter steps
-    return acceleration / (update_norm + previous_norm + torch.finfo(acceleration.dtype).tiny)
+    tiny = torch.finfo(acceleration.dtype).tiny  # an absolute ε would decide ratios of short steps
+    return acceleration / (update_norm + previous_norm + tiny)
 
 
 def relative(length: Tensor, state: Tensor) -> Tensor:
-    """A length (...) over the norm of the state (..., C) that it starts from (§4, the scale-free
-    forms).
-    """
+    """A length (...) over the norm of the state (..., C) that it starts from (scale-free, §4)."""
     return over_norm(length, norm(state))
 
 
@@ -74,13 +72,9 @@ def rounding_floor(state_norm: Tensor, dtype: torch.dtype | None = None) -> Tens
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) in nats of two sets of distributions, given as logarithms: (N, V) twice ->
-    (N,).
-    """
+    """KL(p || q) in nats of distributions given as logarithms: (N, V) twice -> (N,)."""
     rows = max(1, CACHED_NUMBERS // log_p.shape[-1])
-    if log_p.is_cuda or len(log_p) <= rows:
-        return torch.linalg.vecdot(log_p.exp(), log_p - log_q)
-    # on the CPU a few rows at a time: intermediate results that fit into the cache make it three
-    # times as fast
-    pairs = zip(log_p.split(rows), log_q.split(rows), strict=True)
-    return torch.cat([torch.linalg.vecdot(p.exp(), p - q) for p, q in pairs])
+    if len(log_p) > rows and not log_p.is_cuda:  # three times as fast in parts that fit the cache
+        pairs = zip(log_p.split(rows), log_q.split(rows), strict=True)
+        return torch.cat([kl_divergence(*pair) for pair in pairs])
+    return torch.linalg.vecdot(log_p.exp(), log_p - log_q)  # sum over V of p (log p - log q)

@@ -1,5 +1,4 @@
-"""What an engine gives an exit criterion and takes from it: readout, decisions, patience; criteria
-from a user's file.
+"""The contract of engines and exit criteria: readouts, decisions, patience, a user's file.
 
 `twoscale.exits.criteria` says what `start` and `update` have to return. An error is one sentence
 that names the criterion, what it returned and what was expected; an exception from a user's file
@@ -42,11 +41,10 @@ def make_readout(
     group: int,
     attend: Attend | None = None,
 ) -> Readout:
-    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V), or the model's
-    exit gate.
+    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V).
 
-    `attend` is the attention of unlooped layers at the position of the token; only
-    `remaining_layers` uses it.
+    Or the model's exit gate, states (N, C) -> probabilities (N,). `attend` is the attention of
+    unlooped layers at the position of the token; only `remaining_layers` uses it.
     """
     if criterion.needs_gate:
         if getattr(model, "gate", None) is None:
@@ -65,14 +63,15 @@ def make_readout(
         """Logits (1, V) of the state x (1, C) of the one token that loops in the last group."""
         assert attend is not None
         hidden = model.finish(group, x)
-        for stage in stages_behind(model, group):
+        for stage in stages_after(model, group):
             hidden = model.unlooped_layer(stage.index, hidden, attend)
         return model.readout(hidden)
 
     return through_remaining_layers
 
 
-def stages_behind(model: LoopedModel, group: int) -> Sequence[Stage]:
+def stages_after(model: LoopedModel, group: int) -> Sequence[Stage]:
+    """The stages of the model that follow a group."""
     return model.stages[[stage.group for stage in model.stages].index(group) + 1 :]
 
 
@@ -84,20 +83,18 @@ def _undeclared(x: Tensor) -> Tensor:
 
 
 class Decisions:
-    """The decisions of a criterion on the N tokens that loop in a group, from their initial states
-    x0 (N, C) on.
-    """
+    """The decisions of a criterion on N tokens that loop in a group, from their x^0 (N, C) on."""
 
     def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
-        self._criterion, self._readout, self._shape = criterion, readout, x0.shape[:1]
-        # of a weighted criterion: weighted sum of the states so far (N, C), what is left of a
-        # weight of 1 (N, 1), and the mean if that were the weight of the last state (N, C)
-        self._weighted: State = {}
+        self._criterion = criterion
+        self._readout = readout
+        self._shape = x0.shape[:1]
+        self._weighted: State = {}  # of a criterion that keeps a weighted mean
         if criterion.keeps == "weighted":
             self._weighted = {
-                "sum": torch.zeros_like(x0),
-                "left": torch.ones_like(x0[:, :1]),
-                "mean": x0,
+                "sum": torch.zeros_like(x0),  # sum of weight * state so far (N, C)
+                "left": torch.ones_like(x0[:, :1]),  # of a weight of 1 (N, 1)
+                "mean": x0,  # if the last state had all that is left (N, C)
             }
         try:
             self.state: State = criterion.start(x0)
@@ -105,27 +102,27 @@ class Decisions:
             raise_failure(type(criterion), "start", error)
 
     def update(self, x_new: Tensor) -> Tensor:
-        """What the criterion says about the states x_new (N, C) after one more loop step, bool
-        (N,).
-        """
+        """What the criterion says about the states x_new (N, C) after a loop step, bool (N,)."""
         try:
             result: Any = self._criterion.update(self.state, x_new, self._readout)
         except Exception as error:
             raise_failure(type(self._criterion), "update", error)
+        weight: Any = None
         try:
-            should_exit, self.state, weight = result if self._weighted else (*result, None)
+            if self._weighted:
+                should_exit, self.state, weight = result
+            else:
+                should_exit, self.state = result
         except (TypeError, ValueError):
-            expected = (
-                "a triple (should_exit, state, weight)"
-                if self._weighted
-                else "a pair (should_exit, state)"
-            )
+            expected = "a pair (should_exit, state)"
+            if self._weighted:
+                expected = "a triple (should_exit, state, weight)"
             raise self._error(_described(result), expected) from None
         self._check("should_exit", should_exit, torch.bool)
         if self._weighted:
             self._check("weight", weight, x_new.dtype)
             total, left = self._weighted["sum"], self._weighted["left"]
-            weight = weight[:, None].clamp(min=0).minimum(left)
+            weight = weight[:, None].clamp(min=0).minimum(left)  # the weights sum to 1 at most
             self._weighted = {
                 "sum": total + weight * x_new,
                 "left": left - weight,
@@ -134,9 +131,7 @@ class Decisions:
         return should_exit
 
     def result(self, x_new: Tensor) -> Tensor:
-        """The states with which tokens leave after `update(x_new)`: x_new (N, C), or the weighted
-        mean so far.
-        """
+        """The states (N, C) with which tokens leave after `update(x_new)`: x_new, or a mean."""
         return self._weighted.get("mean", x_new)
 
     def keep(self, rows: Tensor) -> None:
@@ -144,70 +139,38 @@ class Decisions:
         try:
             self.state = {name: values[rows] for name, values in self.state.items()}
         except (AttributeError, IndexError, TypeError) as error:
-            expected = (
-                f"a dict of tensors whose first axis has one entry per token, {self._shape[0]} here"
-            )
-            raise self._error("a state without rows", expected) from error
+            expected = "a dict of tensors whose first axis has one entry per token"
+            raise self._error(
+                "a state without rows", f"{expected}, {self._shape[0]} here"
+            ) from error
         self._weighted = {name: values[rows] for name, values in self._weighted.items()}
         self._shape = rows.shape
 
     def _check(self, name: str, values: Any, dtype: torch.dtype) -> None:
         if getattr(values, "shape", None) != self._shape or values.dtype is not dtype:
-            kind = str(dtype).removeprefix("torch.")
-            expected = f"a {kind} tensor of shape {tuple(self._shape)}, one value per token"
+            expected = f"a {_name(dtype)} tensor of shape {tuple(self._shape)}, one value per token"
             raise self._error(f"as {name} {_described(values)}", expected)
 
     def _error(self, found: str, expected: str) -> InputError:
         criterion = type(self._criterion)
-        where = (
-            "exit criterion" if criterion.file is None else f"exit criterion file {criterion.file}:"
-        )
+        file = "" if criterion.file is None else f" file {criterion.file}:"
         return InputError(
-            f"{where} {criterion.__name__}.update returned {found}, expected {expected}."
+            f"exit criterion{file} {criterion.__name__}.update returned {found}, expected"
+            f" {expected}."
         )
 
 
 def _described(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+        return f"a {_name(value.dtype)} tensor of shape {tuple(value.shape)}"
     return "nothing" if value is None else f"a value of type {type(value).__name__}"
 
 
-class GivenStates:
-    """Exits of N tokens whose states arrive one loop step after another; all of them take all loop
-    steps.
-
-    `evaluations` (N,) are those with which each token would have left; 0 while it still loops.
-    """
-
-    def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
-        self._criterion, self._decisions, self._steps = (
-            criterion,
-            Decisions(criterion, x0, readout),
-            0,
-        )
-        self.evaluations = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
-        self._streak = torch.zeros_like(self.evaluations)
-
-    def update(self, x_new: Tensor) -> None:
-        self._steps += 1
-        self._streak = (self._streak + 1) * self._decisions.update(x_new)
-        self.evaluations[(self._streak == self._criterion.patience) & (self.evaluations == 0)] = (
-            self._steps
-        )
-
-    def exits(self) -> tuple[Tensor, Tensor]:
-        """Loop steps and evaluations (N,) of each token; those that still loop took all of them."""
-        left = self.evaluations > 0
-        evaluations = self.evaluations.where(left, self._steps)
-        return evaluations - (left & (self._criterion.keeps == "previous")).to(
-            torch.int64
-        ), evaluations
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-Decided = tuple[
-    int, Tensor, Tensor | bool
-]  # k, x^{k+1} or the mean so far (1, C), and whether the criterion says exit
+Decided = tuple[int, Tensor, Tensor | bool]  # k, x^{k+1} or the mean so far (1, C), should_exit
 
 
 @dataclass
@@ -222,20 +185,80 @@ class TokenExit:
 def first_exit(
     steps: Iterable[Decided], criterion: ExitCriterion, x: Tensor, max_loops: int
 ) -> TokenExit:
-    """The exit of a token that enters with the state x (1, C): where the criterion fires, or after
-    all its steps.
-    """
+    """The exit of a token with the initial state x (1, C): the criterion's, or after all steps."""
     streak = 0  # loop steps in a row at which the criterion said exit
     for k, x_new, should_exit in steps:
         streak = streak + 1 if should_exit else 0
         if streak == criterion.patience:
-            return (
-                TokenExit(x, k, k + 1)
-                if criterion.keeps == "previous"
-                else TokenExit(x_new, k + 1, k + 1)
-            )
+            if criterion.keeps == "previous":
+                return TokenExit(x, loop_steps=k, evaluations=k + 1)
+            return TokenExit(x_new, loop_steps=k + 1, evaluations=k + 1)
         x = x_new
     return TokenExit(x, max_loops, max_loops)
+
+
+# --- exits on frozen trajectories -----------------------------------------------------------------
+
+
+class FrozenExits:
+    """Exits of N tokens on frozen trajectories: all tokens take all loop steps.
+
+    The states arrive one loop step after another.
+
+    Attributes:
+        evaluations: Loop steps (N,) that each token has taken until it left, or so far.
+        left: Whether it has left, bool (N,).
+    """
+
+    def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
+        self._criterion = criterion
+        self._decisions = Decisions(criterion, x0, readout)
+        self._streak = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
+        self.evaluations = torch.zeros_like(self._streak)
+        self.left = self._streak > 0
+
+    def update(self, x_new: Tensor) -> None:
+        """Take the states (N, C) after one more loop step."""
+        self._streak = (self._streak + 1) * self._decisions.update(x_new)
+        self.evaluations += ~self.left
+        self.left |= self._streak == self._criterion.patience
+
+    @property
+    def loop_steps(self) -> Tensor:
+        """Index (N,) of the state that each token keeps: x^0, x^1, …."""
+        discarded = self.left & (self._criterion.keeps == "previous")
+        return self.evaluations - discarded.long()
+
+
+def exit_steps(
+    states: Tensor | Sequence[Tensor], criterion: ExitCriterion, readout: Readout
+) -> tuple[Tensor, Tensor]:
+    """When a criterion lets tokens leave a loop whose states are known.
+
+    Args:
+        states: x^0 … x^K of N tokens, (K + 1, N, C), or one tensor (N, C) for each.
+        criterion: What `make_criterion` returned, or an instance of your class.
+        readout: Function of states (N, C) that a criterion with `needs_readout` calls for logits
+            (N, V), and one with `needs_gate` for probabilities of exit (N,).
+
+    Returns:
+        (steps, left). steps: int64 (N,), the loop step after which each token leaves, 1 … K, and K
+        for a token that never does; it is the cost. A criterion with `keeps = "previous"` discards
+        this step. left: bool (N,), whether the criterion fires at all.
+
+    Raises:
+        InputError: for a criterion that breaks its contract.
+
+    Example:
+        >>> steps, left = exit_steps(states, make_criterion("step_norm", 0.1), model.readout)
+        >>> steps[left].double().mean()
+    """
+    exits = FrozenExits(criterion, states[0], readout)
+    for x_new in states[1:]:
+        exits.update(x_new)
+        if exits.left.all():
+            break
+    return exits.evaluations, exits.left
 
 
 # --- a user's file --------------------------------------------------------------------------------

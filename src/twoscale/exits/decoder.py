@@ -1,5 +1,4 @@
-"""Adaptive decoding: one sequence through a KV cache, each token looping until its exit criterion
-fires.
+"""Adaptive decoding: one sequence through a KV cache, each token looping until its criterion fires.
 
 The semantics are as in `twoscale.exits.parallel`: decoding token by token and reading a text in
 parallel are the same function.
@@ -8,7 +7,7 @@ parallel are the same function.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,26 +79,22 @@ class Decoder:
         seed: int,
         options: DecoderOptions = DEFAULTS,
     ) -> None:
-        self.model, self.criterion, self.max_loops, self.options = (
-            model,
-            criterion,
-            max_loops,
-            options,
-        )
-        self._rows_model = with_method(
-            model, "forward_rows"
-        )  # for a few tokens at once, such as drafts
-        config, like = model.config, any_weight(model)
+        self.model = model
+        self.criterion = criterion
+        self.max_loops = max_loops
+        self.options = options
+        self.position = 0
+        # for a few tokens at once, such as drafts
+        self._rows_model = with_row_kernels(model, "forward_rows")
+        config = model.config
+        like = any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
         self.noise = EvaluationNoise.of(config, seed, [0])
         self._noise_arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (T, C)
-        # group -> exit states (T, C) of the tokens so far: the next token's initial state if that
-        # is warm
-        self._exit_states = [
-            like.new_zeros(config.context_length, config.hidden_size) for _ in config.groups
-        ]
+        # exit states (T, C) of each group, from which the next token starts if that is warm
+        shape = config.context_length, config.hidden_size
+        self._exit_states = [like.new_zeros(shape) for _ in config.groups]
         self._positions = torch.arange(config.context_length, device=like.device)
-        self.position = 0
         with torch.inference_mode():
             self._loops = make_loops(model, self.cache, max_loops, options)
             self._loops.prepare(criterion)
@@ -114,24 +109,21 @@ class Decoder:
 
     @torch.inference_mode()
     def reset(self, criterion: ExitCriterion | None = None, sequence: int | None = None) -> None:
-        """Start a new text, with another criterion and the noise of another held-out sequence if
-        they are given.
-        """
+        """Start a new text, with another criterion or the noise of another held-out sequence."""
         self.position = 0
         if criterion is not None:
             self.criterion = criterion
             self._loops.prepare(criterion)
         if self._loops.masks:
             self.cache.clear()
-        if (
-            sequence is not None and sequence not in self.noise.sequences
-        ):  # arrays of the same one stay
+        if sequence is not None and sequence not in self.noise.sequences:
             self.noise = EvaluationNoise.of(self.model.config, self.noise.seed, [sequence])
             self._noise_arrays.clear()
 
     def rewind(self, position: int) -> None:
-        """Remove the tokens from `position` on. Their rows in the cache are overwritten before they
-        are read.
+        """Remove the tokens from `position` on.
+
+        Their rows in the cache are overwritten before they are read.
         """
         if not 0 <= position <= self.position:
             raise ValueError(f"{position} is not a position between 0 and {self.position}")
@@ -155,42 +147,49 @@ class Decoder:
         if self.shares_slots:
             raise InputError(
                 f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected"
-                f" one slot per loop "
-                "step for positions computed in parallel; feed the tokens one by one."
+                " one slot per loop step for positions computed in parallel; feed the tokens one"
+                " by one."
             )
         model = self._rows_model if len(tokens) < MULTIPLE else self.model
         engine = ParallelEngine(model, self.criterion, self.max_loops, self.options.readout)
         self._check_room(len(tokens))
-        batch, rows = self._as_tensor(tokens), slice(self.position, self.position + len(tokens))
-        positions = self._positions[None, rows]
-        hidden, exits = read_parallel(
-            engine, self.cache, batch, positions, rows.stop, self._noise_rows
-        )
+        batch = self._as_tensor(tokens)
+        end = self.position + len(tokens)
+        positions = self._positions[None, self.position : end]
+        hidden, exits = read_parallel(engine, self.cache, batch, positions, end, self._noise_rows)
         for states, one in zip(self._exit_states, exits, strict=True):
-            states[rows] = one.states[0]
-        self.position = rows.stop
+            states[self.position : end] = one.states[0]
+        self.position = end
         return self.model.readout(hidden), stack_counts(exits, batch)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
-        """Read a prompt of N tokens, in parallel where possible: logits (N, V) after each and
-        counts (G, 1, N).
+        """Read a prompt of N tokens, in parallel where possible.
+
+        Returns logits (N, V) after each and counts (G, 1, N).
         """
         if not self.is_sequential:
             return self.feed_parallel(tokens)
-        logits, exits = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
-        counts = [[(one.loop_steps, one.evaluations) for one in groups] for groups in exits]
-        shape = (len(tokens), len(self.model.config.groups), 2)
-        per_token = torch.tensor(counts, dtype=torch.int64).reshape(shape)
-        return torch.stack(logits), LoopCounts(*per_token.permute(2, 1, 0)[:, :, None])
+        logits, counts = [], []
+        for token in tokens:
+            of_token, exits = self._feed_one(token, warm=False)
+            logits.append(of_token)
+            counts.append([(one.loop_steps, one.evaluations) for one in exits])
+        shape = len(tokens), len(self.model.config.groups), 2
+        both = torch.tensor(counts, dtype=torch.int64).reshape(shape).permute(2, 1, 0)  # (2, G, N)
+        return torch.stack(logits), LoopCounts(*both[:, :, None])
 
     def _feed_one(
         self, token: int, warm: bool, evaluations: Sequence[int] | None = None
     ) -> tuple[Tensor, list[TokenExit]]:
+        """Logits (V,) after one more token, and its exit from each group.
+
+        warm: its loops start where the token before it left.
+        """
         self._check_room(1)
-        # the model of `loops` computes the same as `self.model`, on the CPU with less host work for
-        # one row
-        loops, model, exits = self._loops, self._loops.model, []
+        loops = self._loops
+        model = loops.model  # computes the same as `self.model`, one row faster on the CPU
+        exits: list[TokenExit] = []
         ids = self._as_tensor([token])
         loops.start(self.position, ids[0], self._noise_rows)
 
@@ -198,25 +197,22 @@ class Decoder:
             if warm and self.position:
                 x = self._exit_states[index][self.position - 1, None]
             else:
-                x = model.init_state(index, entered, self._noise_rows)
+                x = model.init_state(index, entered, self._noise_rows)  # x^0 (1, C)
             if evaluations:  # nothing is decided
-                loops_of = evaluations[index]
-                exits.append(
-                    TokenExit(loops.fixed(index, entered, x, loops_of), loops_of, loops_of)
-                )
+                taken = evaluations[index]
+                one = TokenExit(loops.fixed(index, entered, x, taken), taken, taken)
             else:
-                # k, x^{k+1} and the decision on it, for k = 0, 1, …; eager loops compute a step
-                # when it is taken from here, captured ones are ahead of it, and `cache.fill`
-                # overwrites what these wrote
+                # eager loops compute a step when it is taken from `decided`; captured ones are
+                # ahead of it, and `fill` overwrites what these wrote
                 decided = loops.decided(self.criterion, index, entered, x)
-                exits.append(first_exit(decided, self.criterion.of_group(index), x, self.max_loops))
+                one = first_exit(decided, self.criterion.of_group(index), x, self.max_loops)
+            exits.append(one)
             # at the loop steps that this token did not take, later tokens find its last evaluation
-            self.cache.fill(model.config.groups[index], 0, self.position, exits[-1].evaluations)
-            if (
-                self.options.warm_start
-            ):  # a copy, because captured loops give the next state in the same memory
-                self._exit_states[index][self.position] = exits[-1].state[0]
-            return model.finish(index, exits[-1].state)
+            self.cache.fill(model.config.groups[index], 0, self.position, one.evaluations)
+            if self.options.warm_start:
+                # a copy, as captured loops give the next state in the same memory
+                self._exit_states[index][self.position] = one.state[0]
+            return model.finish(index, one.state)
 
         hidden = model.embed(ids, loops.positions)[0]  # (1, C)
         hidden = run_stages(model, hidden, loops.layer, group)
@@ -224,14 +220,11 @@ class Decoder:
         return model.readout(hidden)[0], exits
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
-        """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are
-        drawn once.
-        """
+        """The rows of the positions that are being fed, shaped like `like` (…, N, C)."""
         if (group, k) not in self._noise_arrays:
             self._noise_arrays[group, k] = self.noise.rows(group, k, like.shape[-1], like)[0]
-        return self._noise_arrays[group, k][self.position : self.position + like.shape[-2]].view_as(
-            like
-        )
+        rows = self._noise_arrays[group, k][self.position :]
+        return rows[: like.shape[-2]].view_as(like)
 
     def _check_room(self, count: int) -> None:
         room = self.model.config.context_length
@@ -242,51 +235,44 @@ class Decoder:
             )
 
     def _as_tensor(self, tokens: Sequence[int]) -> Tensor:
-        host = torch.tensor(tokens, dtype=torch.int64)[
-            None
-        ]  # (1, N), copied without a wait for the device
-        return (
-            host.pin_memory().to(self._positions.device, non_blocking=True)
-            if self._positions.is_cuda
-            else host
-        )
+        """Ids (1, N) on the device of the model."""
+        host = torch.tensor([tokens], dtype=torch.int64)
+        if not self._positions.is_cuda:
+            return host
+        # copied without a wait for the device
+        return host.pin_memory().to(self._positions.device, non_blocking=True)
 
 
 @torch.inference_mode()
 def evaluate_by_position(
     decoder: Decoder, tokens: Tensor, criterion: ExitCriterion, sequences: Sequence[int]
 ) -> tuple[Tensor, LoopCounts]:
-    """`parallel.evaluate` through the cache, one of the `sequences` (B,) after another: slower, but
-    it also works with shared slots and with criteria that read out through the remaining layers.
+    """`parallel.evaluate` through the cache, one of the `sequences` (B,) after another.
+
+    Slower, but it also works with shared slots and with criteria that read out through the
+    remaining layers.
     """
-    logits, counts = [], []
-    for row, sequence in zip(tokens, sequences, strict=True):
+    logits, loop_steps, evaluations = [], [], []
+    for row, sequence in zip(tokens.tolist(), sequences, strict=True):
         decoder.reset(criterion, sequence)
-        row_logits, row_counts = decoder.prefill(row.tolist())
-        logits.append(row_logits)
-        counts.append(row_counts)
-    parts = (
-        torch.cat([getattr(count, name) for count in counts], dim=1) for name in vars(counts[0])
-    )
-    return torch.stack(logits), LoopCounts(*parts)
+        of_row, counts = decoder.prefill(row)
+        logits.append(of_row)
+        loop_steps.append(counts.loop_steps)  # (G, 1, T)
+        evaluations.append(counts.evaluations)
+    return torch.stack(logits), LoopCounts(torch.cat(loop_steps, 1), torch.cat(evaluations, 1))
 
 
 @torch.inference_mode()
-def evaluate_planned(
-    decoder: Decoder, tokens: Tensor, plan: Tensor, sequences: Sequence[int]
+def evaluate_prescribed(
+    decoder: Decoder, tokens: Tensor, evaluations: Tensor, sequences: Sequence[int]
 ) -> Tensor:
-    """Logits (B, T, V) of `tokens` (B, T) with the evaluations of `plan` (G, B, T), through the
-    cache.
-    """
+    """Logits (B, T, V) of `tokens` (B, T) with these `evaluations` (G, B, T), through the cache."""
     logits = []
-    for row, evaluations, sequence in zip(
-        tokens.tolist(), plan.permute(1, 2, 0).tolist(), sequences, strict=True
-    ):
+    of_tokens = evaluations.permute(1, 2, 0).tolist()  # (B, T, G)
+    for row, taken, sequence in zip(tokens.tolist(), of_tokens, sequences, strict=True):
         decoder.reset(sequence=sequence)
-        logits.append(
-            torch.stack([decoder.feed(*token)[0] for token in zip(row, evaluations, strict=True)])
-        )
-    return torch.stack(logits)
+        logits += [decoder.feed(*token)[0] for token in zip(row, taken, strict=True)]
+    return torch.stack(logits).unflatten(0, tokens.shape)
 
 
 # --- the layers of one token ----------------------------------------------------------------------
@@ -303,8 +289,10 @@ class EagerLoops:
     masks = False
 
     def __init__(self, model: LoopedModel, cache: KVCache, max_loops: int, readout: str) -> None:
-        self.model = with_method(by_columns(model), "forward_row")
-        self._cache, self._max_loops, self._readout = cache, max_loops, readout
+        self.model = with_row_kernels(model, "forward_row", by_columns=True)
+        self._cache = cache
+        self._max_loops = max_loops
+        self._readout = readout
 
     def prepare(self, criterion: ExitCriterion) -> None:
         """Here `CapturedLoops` captures what tokens need under a criterion."""
@@ -376,80 +364,45 @@ def make_loops(
     return EagerLoops(model, cache, max_loops, options.readout)
 
 
-# --- copies of a model for the CPU
+# --- faster kernels for few rows on the CPU
 
 MAX_COPIED_BYTES = 2**30  # a larger model keeps its layout, because copies take memory
-M = TypeVar("M", bound=nn.Module)
 
 
-def by_columns(model: LoopedModel) -> LoopedModel:
-    """A model whose linear weights are stored by columns where a product with one row is then
-    faster.
+def with_row_kernels(model: LoopedModel, method: str, by_columns: bool = False) -> LoopedModel:
+    """A model on the CPU that shares its weights and calls faster kernels for few rows.
 
-    These weights are copies; everything else is shared. A model on another device than the CPU, or
-    whose copies would take more than `MAX_COPIED_BYTES`, is returned as it is.
-    """
-    if not isinstance(model, nn.Module) or not any_weight(model).is_cpu:
-        return model
+    A module with this `method` calls it in place of `forward`: "forward_row" for one row (1, C),
+    "forward_rows" for a few (N, C). Linear layers are prepared (`Linear.prepare`). For float32 and
+    float64, without gradient. With `by_columns` linear weights are copies that are stored by
+    columns, where a product with one row is then faster.
 
-    def is_faster(module: nn.Module) -> TypeGuard[nn.Linear]:
-        # measured at hidden sizes 64 to 768: 10 to 40 % faster, but slower for the projection from
-        # 4C to C
-        return isinstance(module, nn.Linear) and module.in_features <= 2 * module.out_features
-
-    def store(module: nn.Module) -> None:
-        if is_faster(module):
-            module.weight = nn.Parameter(
-                module.weight.detach().t().contiguous().t(), requires_grad=False
-            )
-
-    copied = sum(module.weight.nbytes for module in model.modules() if is_faster(module))
-    return _copied(model, store, {}) if copied <= MAX_COPIED_BYTES else model
-
-
-def with_method(model: LoopedModel, method: str) -> LoopedModel:
-    """A model that shares all weights with `model` and has less host work: "forward_row" for one
-    row (1, C), or "forward_rows" for a few (N, C), in place of `forward` where a module has the
-    method.
-
-    Submodules and parameters are plain attributes and lists of modules are tuples, because
-    `nn.Module` takes half a microsecond for each lookup, and linear layers are prepared
-    (`Linear.prepare`). For the CPU, float32 and float64, without gradient; another model is
-    returned as it is.
+    Without the kernels a token takes 1.7 times as long at width 256, without the columns 1.07 to
+    1.24 times (tests/benchmarks/bench_decode.py).
     """
     like = any_weight(model)
-    if (
-        not isinstance(model, nn.Module)
-        or not like.is_cpu
-        or like.dtype not in (torch.float32, torch.float64)
-    ):
+    if not like.is_cpu:
         return model
+    copied = _copied(model)
+    # at hidden sizes 64 to 768 these are 10 to 40 % faster, the projection from 4C to C is slower
+    linear = [module for module in copied.modules() if isinstance(module, nn.Linear)]
+    faster = [module for module in linear if module.in_features <= 2 * module.out_features]
+    if by_columns and sum(module.weight.nbytes for module in faster) <= MAX_COPIED_BYTES:
+        for module in faster:
+            columns = module.weight.detach().t().contiguous().t()
+            module.weight = nn.Parameter(columns, requires_grad=False)
+    if like.dtype in (torch.float32, torch.float64):
+        for module in copied.modules():
+            if hasattr(module, method):
+                module.forward = getattr(module, method)
+            elif isinstance(module, Linear):
+                module.prepare()
+    return copied
 
-    def prepare(module: nn.Module) -> None:
-        lists = {
-            name: tuple(child)
-            for name, child in module._modules.items()
-            if isinstance(child, nn.ModuleList)
-        }
-        module.__dict__ |= module._modules | module._parameters | lists
-        if hasattr(module, method):
-            module.forward = getattr(module, method)
-        elif isinstance(module, Linear):
-            module.prepare()
 
-    return _copied(model, prepare, {})
-
-
-def _copied(module: M, change: Callable[[nn.Module], None], copies: dict[nn.Module, Any]) -> M:
-    """A copy of a tree of modules that shares tensors and hooks, after `change` of each of its
-    modules.
-    """
-    if module not in copies:
-        new = copies[module] = copy.copy(module)
-        children = {
-            name: child and _copied(child, change, copies)
-            for name, child in module._modules.items()
-        }
-        new.__dict__ |= {"_modules": children, "_parameters": dict(module._parameters)}
-        change(new)
-    return copies[module]
+def _copied(module: Any) -> Any:
+    """A copy of a tree of modules that shares tensors and hooks."""
+    copied = copy.copy(module)
+    copied._parameters = dict(module._parameters)
+    copied._modules = {name: child and _copied(child) for name, child in module._modules.items()}
+    return copied

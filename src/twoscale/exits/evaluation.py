@@ -19,10 +19,15 @@ from twoscale.config.definitions import check_threshold
 from twoscale.data.batches import HeldOut
 from twoscale.exits import criteria, parallel
 from twoscale.exits.contract import configured_criteria, is_sequential
+from twoscale.exits.cost_matched import PrescribedExits, Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
-from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
+from twoscale.exits.decoder import (
+    Decoder,
+    DecoderOptions,
+    evaluate_by_position,
+    evaluate_prescribed,
+)
 from twoscale.exits.parallel import LoopCounts, distinct_slots
-from twoscale.exits.references import Planned, Row
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
@@ -91,14 +96,14 @@ class TextEvaluator:
             return evaluate_parallel(self.checkpoint, criterion, text, self.exits.max_loops)
         return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
 
-    def evaluate_planned(self, plan: Tensor, text: HeldOut) -> Tensor:
+    def evaluate_prescribed(self, plan: Tensor, text: HeldOut) -> Tensor:
         """Logits (B, T, V) of B held-out sequences whose tokens take the evaluations of `plan` (G,
         B, T).
         """
-        planned = Planned(plan.to(self.checkpoint.device))
+        planned = PrescribedExits(plan.to(self.checkpoint.device))
         if self.is_parallel(planned):
             return evaluate_parallel(self.checkpoint, planned, text, self.exits.max_loops)[0]
-        return evaluate_planned(self._decoder, text.inputs, plan, text.sequences)
+        return evaluate_prescribed(self._decoder, text.inputs, plan, text.sequences)
 
 
 def evaluate_parallel(

@@ -9,7 +9,7 @@ torch nor matplotlib.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from twoscale.base import study_parts
@@ -25,12 +25,10 @@ class Figure:
 
     name: str  # of the figure, its function and its caption
     inputs: Mapping[str, str]  # name of a table -> file of a run with this table
-    loops: Callable[["Config"], float] = lambda config: (
-        config.trajectories.loops
-    )  # steps K named in the figure
-    values: Callable[["Config"], dict[str, Any]] = (
-        lambda config: {}
-    )  # further arguments of the function
+    # loop steps K that the figure names
+    loops: Callable[["Config"], float] = lambda config: config.trajectories.loops
+    # further arguments of the function
+    values: Callable[["Config"], dict[str, Any]] = lambda config: {}
     # rule that the figure belongs to, also "all" or the name of a study
     target: str = "supplementary"
     page: bool = False  # whether its target has the page results/<name>.md, too
@@ -48,30 +46,26 @@ class Figure:
     compared: bool = False
     # dotted path of a function: table of the figure's name -> its results in a sentence
     sentence: str = ""
-    room: str = ""  # folder of the study, filled in by `figures`; empty for those of the paper
-
-    @property
-    def function(self) -> str:
-        """Dotted path of the function that draws it: `draw` of figures/<name>.py, or `draw_<name>`
-        of a study.
-        """
-        return f"{self.module}.draw_{self.name}" if self.room else f"{self.module}.draw"
+    study_folder: str = ""  # filled in by `figures`; empty for those of the paper
 
     @property
     def module(self) -> str:
-        return (
-            f"twoscale.studies.{self.room}.draw" if self.room else f"twoscale.figures.{self.name}"
-        )
+        if self.study_folder:
+            return f"twoscale.studies.{self.study_folder}.draw"
+        return f"twoscale.figures.{self.name}"
+
+    @property
+    def function(self) -> str:
+        """Dotted path of the function that draws the figure."""
+        return f"{self.module}.draw_{self.name}" if self.study_folder else f"{self.module}.draw"
 
     @property
     def caption_file(self) -> str:
         """File of the caption in the project."""
-        further = "" if self.name == self.room else f"_{self.name}"
-        return (
-            f"src/twoscale/studies/{self.room}/caption{further}.rst"
-            if self.room
-            else f"workflow/report/{self.name}.rst"
-        )
+        if not self.study_folder:
+            return f"workflow/report/{self.name}.rst"
+        further = "" if self.name == self.study_folder else f"_{self.name}"
+        return f"src/twoscale/studies/{self.study_folder}/caption{further}.rst"
 
     @property
     def category(self) -> str:
@@ -89,55 +83,48 @@ class Figure:
         if self.training and is_published(config):
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
-            return (
-                "has a model without noise, expected model.state_init: noise, or another one with"
-                " noise"
-            )
+            expected = "expected model.state_init: noise, or another one with noise"
+            return f"has a model without noise, {expected}"
         if self.projection and config.model.injection != "projection":
             return "has a model without a projection, expected model.injection: projection"
-        return one_seed(config) if self.seeds else None
+        if self.seeds and not _further_seeds(config):
+            example = "seeds: [1337, 1338, 1339]"
+            return f"has one seed, expected further ones in the config key seeds, such as {example}"
+        return None
 
 
-def one_seed(config: "Config") -> str | None:
-    """The end of a sentence about a run without further seeds, or None."""
-    if set(config.seeds) <= {config.seed}:
-        return (
-            "has one seed, expected further ones in the config key seeds, such as seeds: [1337,"
-            " 1338, 1339]"
-        )
-    return None
+def _further_seeds(config: "Config") -> set[int]:
+    return {*config.seeds} - {config.seed}
 
 
-def table(*names: str, **files: str) -> dict[str, str]:
-    """Inputs in the folder of tables: tables in files of the same name, and `files` with tables of
-    another name.
+def inputs_from(*names: str, **files: str) -> dict[str, str]:
+    """The `inputs` of a figure in the folder of tables.
+
+    Tables in files of the same name, then `files`, name of the table -> name of its file.
     """
-    return {
-        name: f"tables/{file}.parquet"
-        for name, file in (dict(zip(names, names, strict=True)) | files).items()
-    }
+    of_tables = {name: name for name in names} | files
+    return {name: f"tables/{file}.parquet" for name, file in of_tables.items()}
 
 
 def report_values(run: str, config: "Config") -> dict[str, Any]:
+    """Values that every caption of the report may quote."""
     return {"run": run, "text": text_label(config.data), "published": is_published(config)}
 
 
 def caption_values(figure: Figure, config: "Config") -> dict[str, Any]:
     """Further values that the caption of a figure may quote: the config, and text made of it."""
+    # a hyphen is printed as a dash: group 5–6, boundary 4 → 5–6
+    groups = ", ".join(config.model.group_labels).replace("-", "–")
+    boundaries = ", ".join(config.model.boundary_labels).replace("->", " → ").replace("-", "–")
+    seeds = dict.fromkeys((config.seed, *config.seeds)) if _further_seeds(config) else ()
+    trained = f"after {config.train.iterations} iterations"
     return {
         "config": config,
         "loops": figure.loops(config),
-        "after": "as published"
-        if is_published(config)
-        else f"after {config.train.iterations} iterations",
-        "groups": ", ".join(config.model.group_labels).replace("-", "–"),
-        "boundaries": ", ".join(config.model.boundary_labels)
-        .replace("->", " → ")
-        .replace("-", "–"),
-        # empty for one seed
-        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds))))
-        if one_seed(config) is None
-        else "",
+        "after": "as published" if is_published(config) else trained,
+        "groups": groups,
+        "boundaries": boundaries,
+        "seeds": ", ".join(map(str, seeds)),  # empty for one seed
     }
 
 
@@ -157,38 +144,46 @@ def reading(config: "Config") -> dict[str, Any]:
     return {"reading": config.figures.reading}
 
 
-_paper = partial(Figure, target="all")
 PAPER = (
-    _paper(
-        *("fig1", table("state_paths")),
+    Figure(
+        "fig1",
+        inputs_from("state_paths"),
         values=lambda config: {"tokens": config.figures.fig1_tokens},
+        target="all",
         title="Fig. 1, trajectories",
         claims=(1, 6),
     ),
-    _paper(
+    Figure(
         "fig2",
-        table("drift"),
+        inputs_from("drift"),
         values=reference_state,
+        target="all",
         title="Fig. 2, drift",
         claims=(6,),
         seed_band=True,
     ),
-    _paper(
-        *("fig3", table("loop_metrics")),
+    Figure(
+        "fig3",
+        inputs_from("loop_metrics"),
         values=reading,
+        target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),
         seed_band=True,
     ),
-    _paper(
-        *("fig4", table("exit_latency", "exit_quality", "exit_loops", "exit_cost_matched")),
+    Figure(
+        "fig4",
+        inputs_from("exit_latency", "exit_quality", "exit_loops", "exit_cost_matched"),
         loops=exit_max_loops,
+        target="all",
         title="Fig. 4, exit criteria",
         claims=(7, 8, 9, 10, 11, 14, 15),
     ),
-    _paper(
-        *("fig5", table("loop_metrics")),
+    Figure(
+        "fig5",
+        inputs_from("loop_metrics"),
         values=reading,
+        target="all",
         title="Fig. 5, angles over all loop steps",
         claims=(3, 4, 5),
         seed_band=True,
@@ -199,19 +194,14 @@ PAPER = (
 @cache
 def figures() -> tuple[Figure, ...]:
     """The figures of the paper, then those of the studies."""
-    rows = [(study, getattr(part, "FIGURES", ())) for study, part in study_parts().items()]
-    return PAPER + tuple(
-        replace(figure, room=study) for study, figures in rows for figure in figures
-    )
+    found = [*PAPER]
+    for study, part in study_parts().items():
+        rows = getattr(part, "FIGURES", ())
+        found += [replace(figure, study_folder=study) for figure in rows]
+    return tuple(found)
 
 
 def snapshot_figures(figures: Iterable[Figure], chosen: Iterable[Figure] = ()) -> list[Figure]:
-    """Those of `figures` that a snapshot has: the figures of the paper, that of training, and the
-    chosen ones.
-    """
-    chosen = list(chosen)
-    return [
-        figure
-        for figure in figures
-        if figure.target == "all" or figure.name == "training" or figure in chosen
-    ]
+    """The figures of a snapshot: of the paper, of training, and the chosen ones."""
+    names = {"training", *(figure.name for figure in chosen)}
+    return [figure for figure in figures if figure.target == "all" or figure.name in names]

@@ -6,6 +6,7 @@ fault of the code keeps its traceback.
 
 import argparse
 import errno
+import json
 import math
 import os
 import signal
@@ -15,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from twoscale.base import DISK_ERRORS, InputError, did_you_mean
+from twoscale.base import DISK_ERRORS, InputError, canonical_json, first_line
 from twoscale.config import ConfigSlice
 from twoscale.jobs import machine, result_cache
 from twoscale.jobs.table_job import FILES
@@ -29,17 +30,22 @@ def parser(
     job_files: Sequence[str] | None = None,
     config: Callable[[str], Any] = ConfigSlice.from_json,
 ) -> argparse.ArgumentParser:
-    """A parser with the script's docstring as help, and the options that the rules of the workflow
-    pass.
+    """A parser with the script's docstring as help, and the options of the workflow's shell lines.
 
-    The rules pass every named input and output as ``--NAME PATH ...``: `arguments.NAME` is a `Path`
+    A rule passes every named input and output as ``--NAME PATH ...``: `arguments.NAME` is a `Path`
     for one of `files`, a list of `Path` for one of `lists`, and a `Path` or None for one of
     `optional`. `config` parses ``--config``. With `job_files`, the first argument is the dotted
-    path of a function, and `files` returns the files with these names; a rule passes those that it
-    has.
+    path of a function, and `files` returns the files with these names that the rule passes.
     """
     options = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_argument(
+        "--job",
+        metavar="FILE",
+        help="JSON file with the options that are no files, such as --config",
     )
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
     options.add_argument(
@@ -52,13 +58,12 @@ def parser(
         group = options.add_argument_group("files of the job")
         for name in job_files:
             group.add_argument(_option(name), type=Path, nargs="*")
-    for names, form in (
-        (files, {"required": True}),
-        (lists, {"nargs": "*", "required": True}),
-        (optional, {}),
-    ):
-        for name in names:
-            options.add_argument(_option(name), type=Path, **form)
+    for name in files:
+        options.add_argument(_option(name), type=Path, required=True)
+    for name in lists:
+        options.add_argument(_option(name), type=Path, nargs="*", required=True)
+    for name in optional:
+        options.add_argument(_option(name), type=Path)
     return options
 
 
@@ -66,25 +71,29 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def with_job_file(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a script, with the options in the file of ``--job`` in its place."""
+    if "--job" not in arguments[:-1]:
+        return list(arguments)
+    at = arguments.index("--job")
+    path = Path(arguments[at + 1])
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        expected = "the file that `snakemake` writes when it plans the job"
+        raise InputError(
+            f"job file {path}: cannot be read ({first_line(error)}), expected {expected}."
+        ) from error
+    options = []
+    for name, value in values.items():
+        options += [f"--{name}", canonical_json(value)]
+    return [*arguments[:at], *options, *arguments[at + 2 :]]
+
+
 def files(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, list[Path]]:
     """The files of a job by name, without options that were not given."""
     found = {name: getattr(arguments, name) for name in names}
     return {name: paths for name, paths in found.items() if paths is not None}
-
-
-def check_options(options: argparse.ArgumentParser, given: Iterable[str]) -> None:
-    """InputError with the nearest option for an unknown one among the arguments `given` of a
-    script.
-    """
-    known = [option for action in options._actions for option in action.option_strings]
-    for argument in given:
-        name = argument.partition("=")[0]
-        is_known = any(
-            option.startswith(name) for option in known
-        )  # argparse accepts the beginning of an option
-        if name.startswith("--") and " " not in name and not is_known:
-            expected = f"an option that --help lists{did_you_mean(name, known)}"
-            raise InputError(f"command line of {options.prog}: found {name}, expected {expected}.")
 
 
 def positive(text: str) -> float:
@@ -103,20 +112,18 @@ def function(path: str) -> Callable[..., Any]:
 def called() -> Callable[..., Any]:
     """The function that a script calls: the one with the dotted path in its first argument."""
     path = "".join(sys.argv[1:2])
-    module, _, name = path.rpartition(".")
-    file = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
-    if not file.is_file() or not hasattr(import_module(module), name):
-        sys.exit(f"error: first argument: found {path!r}, expected the dotted path of a function.")
-    return function(path)
+    try:
+        return function(path)
+    except (ValueError, ModuleNotFoundError, AttributeError) as error:
+        expected = "the dotted path of a function"
+        sys.exit(f"error: first argument: found {path!r} ({error}), expected {expected}.")
 
 
 def called_job() -> tuple[Callable[[Any], None], tuple[str, ...]]:
     """Like `called`, with the names of the files that the function declares."""
     if (found := called()) not in FILES:
-        sys.exit(
-            f"error: first argument: found {sys.argv[1]!r}, expected a function with the"
-            f" decorator job_files."
-        )
+        expected = "a function with the decorator job_files"
+        sys.exit(f"error: first argument: found {sys.argv[1]!r}, expected {expected}.")
     return found, FILES[found]
 
 
@@ -128,58 +135,58 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     `twoscale.jobs.result_cache`.
     """
     try:
-        check_options(parser, sys.argv[1:])
-        arguments = parser.parse_args()
-        job = getattr(
-            arguments, "result_cache", None
-        )  # generate.py and others have their own parser
-        device = job.device if job else getattr(getattr(arguments, "config", None), "device", None)
+        arguments = parser.parse_args(with_job_file(sys.argv[1:]))
+        # generate.py and others have parsers without these options
+        job = getattr(arguments, "result_cache", None)
+        config = getattr(arguments, "config", None)
+        device = job.device if job else getattr(config, "device", None)
         if device == "cuda":
             machine.check_cuda("config key compute.device")
         if job is None:
             main(arguments)
         else:
-            # what the bits depend on besides code and config
-            threads = (
-                {"threads": arguments.threads}
-                if job.device == "cpu" and hasattr(arguments, "threads")
-                else {}
-            )
-            bits = machine.kernels(job.device) | machine.libraries() | threads
-            result_cache.run(job.within(bits), lambda: main(arguments))
-        sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
+            # the bits of a result depend on these, besides code and config
+            environment = machine.kernels(job.device) | machine.libraries()
+            if job.device == "cpu" and hasattr(arguments, "threads"):
+                environment["threads"] = arguments.threads
+            result_cache.run(job.within(environment), lambda: main(arguments))
+        sys.stdout.flush()  # a full disk is noticed here, not while the interpreter ends
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader has gone, as in `generate.py ... | head`
+        _drop_output()
+        sys.exit(1)
     except Exception as error:
-        is_unread = isinstance(
-            error, BrokenPipeError
-        )  # the reader has gone, as in `generate.py ... | head`
-        if (problem := sentence(error)) is None and not is_unread:
+        if (problem := sentence(error)) is None:
             raise
-        if isinstance(
-            error, OSError
-        ):  # the interpreter would fail to write the rest of standard output once more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1 if is_unread else f"error: {problem}")
+        if isinstance(error, OSError):
+            _drop_output()
+        sys.exit(f"error: {problem}")
+
+
+def _drop_output() -> None:
+    """Let the interpreter end without another error about the rest of standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def sentence(error: Exception) -> str | None:
-    """What is wrong with the input or the machine; None for a fault of the code."""
+    """A sentence about a problem of the input or the machine; None for a fault of the code."""
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError) and error.errno in DISK_ERRORS:
         where = error.filename or "output"
-        return (
-            f"{where}: found the error '{os.strerror(error.errno)}', expected"
-            f" {DISK_ERRORS[error.errno]}."
-        )
-    said = f"{type(error).__name__} {error}" if isinstance(error, RuntimeError) else ""  # of torch
-    of_torch = any(
-        text in said for text in ("OutOfMemoryError", "allocate memory", "enough memory")
-    )
-    if of_torch or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return (
-            "memory: found too little, expected more; run fewer jobs at a time (--cores), or set"
-            " smaller batches."
-        )
+        expected = DISK_ERRORS[error.errno]
+        return f"{where}: found the error '{os.strerror(error.errno)}', expected {expected}."
+    if _is_lack_of_memory(error):
+        advice = "run fewer jobs at a time (--cores), or set smaller batches"
+        return f"memory: found too little, expected more; {advice}."
     return None
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    # torch raises RuntimeError and its subclass OutOfMemoryError
+    said = f"{type(error).__name__} {error}" if isinstance(error, RuntimeError) else ""
+    words = ("OutOfMemoryError", "allocate memory", "enough memory")
+    return any(word in said for word in words)

@@ -12,7 +12,7 @@ is checked when tensors are read.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BufferedRandom, BufferedReader
@@ -24,7 +24,6 @@ import torch
 from pydantic import ConfigDict, Field
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from twoscale.base import InputError, canonical_json, first_line, replacing, sha256
 from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
@@ -44,25 +43,21 @@ def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str
 
     The values of `expected` are not read, so it may be on the device "meta".
     """
-    check_names(
-        path, expected.keys() - found.keys(), found.keys() - expected.keys(), "those of the model"
-    )
+    missing, unknown = expected.keys() - found.keys(), found.keys() - expected.keys()
+    check_names(path, missing, unknown, "those of the model")
     for name, tensor in found.items():
-        for what in ("shape", "dtype"):
-            value, wanted = (getattr(of, what) for of in (tensor, expected[name]))
-            if value != wanted:
-                value, wanted = (
-                    (tuple(shape) for shape in (value, wanted))
-                    if what == "shape"
-                    else (value, wanted)
-                )
-                raise InputError(
-                    f"{path}: tensor {name}: found the {what} {value}, expected {wanted}."
-                )
+        wanted = expected[name]
+        if tensor.shape != wanted.shape:
+            shapes = f"found the shape {tuple(tensor.shape)}, expected {tuple(wanted.shape)}"
+            raise InputError(f"{path}: tensor {name}: {shapes}.")
+        if tensor.dtype != wanted.dtype:
+            dtypes = f"found the dtype {tensor.dtype}, expected {wanted.dtype}"
+            raise InputError(f"{path}: tensor {name}: {dtypes}.")
         check_finite(path, name, tensor)
 
 
 def check_names(path: Path, missing: Set[str], unknown: Set[str], expected: str) -> None:
+    """Refuse missing and unknown names of tensors."""
     for problem, names in (("no", missing), ("the unknown", unknown)):
         if names:
             others = f" and {len(names) - 1} others" if len(names) > 1 else ""
@@ -72,20 +67,19 @@ def check_names(path: Path, missing: Set[str], unknown: Set[str], expected: str)
 
 
 def check_finite(path: Path, name: str, tensor: Tensor) -> None:
-    """Refuse a tensor of floats with NaN or an infinite value, in one pass that allocates
-    nothing.
-    """
-    if (
-        tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all()
-    ):  # NaN is both minimum and maximum
+    """Refuse a tensor of floats with NaN or an infinite value, in one pass without a copy."""
+    # NaN is both minimum and maximum
+    if tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
         raise InputError(
             f"{path}: tensor {name}: found NaN or an infinite value, expected finite numbers."
         )
 
 
+# --- files
+
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
-METADATA_KEY = "twoscale"
-NO_DIGEST = "0" * 64
+_METADATA_KEY = "twoscale"
+_NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True)
@@ -109,27 +103,28 @@ class Header:
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
-    text = canonical_json(vars(header) | {"sha256": NO_DIGEST})
+    """Write a file that atomically replaces `path`, with its digest in the header."""
+    text = canonical_json(vars(header) | {"sha256": _NO_DIGEST})
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        save_file(contiguous, temporary, metadata={METADATA_KEY: text})
-        with temporary.open("r+b") as file:
-            digest, place = _digest(file, NO_DIGEST)
+        save_file(contiguous, temporary, metadata={_METADATA_KEY: text})
+        with temporary.open("r+b") as file:  # the digest replaces its zeros
+            digest, place = _digest(file, _NO_DIGEST)
             file.seek(place)
             file.write(digest.encode())
 
 
 def _digest(file: BufferedReader | BufferedRandom, written: str) -> tuple[str, int]:
-    """SHA-256 of a safetensors file with zeros for the digest `written` in its header, and the
-    place of the latter.
+    """SHA-256 of a safetensors file with zeros for the digest `written` in it, and its place.
 
     Source of the layout, 8 bytes with the length of the header, the header, the tensors: the README
     of safetensors.
     """
     start = file.read(8)
-    start += file.read(int.from_bytes(start, "little"))
+    start += file.read(int.from_bytes(start, "little"))  # with the header
     place = start.find(written.encode())
-    total = hashlib.sha256(start.replace(written.encode(), NO_DIGEST.encode()))
+    without = start.replace(written.encode(), _NO_DIGEST.encode())
+    total = hashlib.sha256(without)
     hashlib.file_digest(file, lambda: total)  # updates it with the rest of the file
     return total.hexdigest(), place
 
@@ -142,9 +137,7 @@ def save_untrained(path: Path, identity: dict[str, Any]) -> None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file of this project: from its header, or of its bytes in older versions without
-    one.
-    """
+    """SHA-256 of a file of this project: from its header, or of its bytes if there is none."""
     return read_header(path).sha256 or sha256(path)
 
 
@@ -152,7 +145,7 @@ def read_header(path: Path) -> Header:
     """The header of a file of this project; the tensors stay on disk and are not checked."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(METADATA_KEY)
+            text = (file.metadata() or {}).get(_METADATA_KEY)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file, expected a checkpoint.") from error
     except (safetensors.SafetensorError, OSError) as error:
@@ -163,9 +156,8 @@ def read_header(path: Path) -> Header:
         header = parse_json(text or "", Header)
     except ValueError as error:
         raise InputError(
-            f"{path}: found no header under the metadata key '{METADATA_KEY}'"
-            f" ({first_line(error)}), expected a "
-            "checkpoint of this project."
+            f"{path}: found no header under the metadata key '{_METADATA_KEY}'"
+            f" ({first_line(error)}), expected a checkpoint of this project."
         ) from error
     named = CHECKPOINT.fullmatch(path.name)
     if named and int(named[1]) != header.iteration:
@@ -178,8 +170,7 @@ def read_header(path: Path) -> Header:
 def load(
     path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
 ) -> tuple[dict[str, Tensor], Header]:
-    """Tensors and header of `path`, refused if it is of another kind or does not belong to
-    `identity`.
+    """Tensors and header of `path`, refused if it is of another kind or identity.
 
     `identity` may be a part of the file's: evaluating needs the model to agree, resuming needs all.
 
@@ -189,10 +180,9 @@ def load(
     header = read_header(path)
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
-    wanted = json.loads(canonical_json(identity))
-    for name, found, expected in differences(
-        {key: header.identity.get(key) for key in wanted}, wanted
-    ):
+    wanted = json.loads(canonical_json(identity))  # as it is after a round trip
+    known = {key: header.identity.get(key) for key in wanted}
+    for name, found, expected in differences(known, wanted):
         advice = "" if kind == "partial" else "; choose another `run` name or remove the file"
         raise InputError(
             f"{path}: belongs to another configuration: {name} is {found} there, expected"
@@ -204,8 +194,8 @@ def load(
         if found != header.sha256:
             raise InputError(
                 f"{path}: found a file with the SHA-256 {found[:12]}…, expected"
-                f" {header.sha256[:12]}… as when it was "
-                f"written; the file is damaged; remove it and run `snakemake {path}`."
+                f" {header.sha256[:12]}… as when it was written; the file is damaged; remove it and"
+                f" run `snakemake {path}`."
             )
     try:
         with safetensors.safe_open(path, framework="pt", device=device) as file:
@@ -220,9 +210,7 @@ def load(
 def load_weights(
     path: Path, identity: Mapping[str, Any], config: ModelConfig, device: str
 ) -> tuple[dict[str, Tensor], Header]:
-    """`load` for the weights of a model of this config; other tensors and values that are not
-    finite are refused.
-    """
+    """`load` for finite weights of a model of this config; others are refused."""
     tensors, header = load(path, "weights", identity, device)
     check_tensors(path, tensors, blank(config).state_dict())
     return tensors, header
@@ -230,35 +218,21 @@ def load_weights(
 
 def blank(config: ModelConfig) -> LoopedModel:
     """A model of this config without values: its parameters have names, shapes and dtypes."""
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"):
         return build(config)
-
-
-class _Undrawn(TorchFunctionMode):
-    """A context in which modules draw no initial values, for which "meta" imports torch._dynamo: a
-    second per job.
-    """
-
-    def __torch_function__(
-        self,
-        function: Callable,
-        types: Any,
-        args: tuple = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        draws = getattr(function, "__module__", None) == torch.nn.init.__name__
-        return kwargs["tensor"] if draws and kwargs else function(*args, **(kwargs or {}))
 
 
 def differences(found: Any, expected: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Dotted name and both values of the leaves in which two nested mappings differ."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
-            yield from differences(
-                found.get(key), expected.get(key), f"{name}.{key}" if name else key
-            )
+            dotted = f"{name}.{key}" if name else key
+            yield from differences(found.get(key), expected.get(key), dotted)
     elif found != expected:
         yield name, found, expected
+
+
+# --- models to measure
 
 
 @dataclass(frozen=True)
@@ -279,17 +253,16 @@ class LoadedCheckpoint:
 
 
 def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckpoint:
-    """The model of the checkpoint at `path` for evaluation, in `dtype`, on the device of the
-    config.
+    """The model of a checkpoint for evaluation, in `dtype`, on the device of the config.
 
     `config` has the section `model`, `device` and `seed`. For a published model `path` is a file of
     its folder, and its iteration is 0. Raises InputError for another model's checkpoint.
     """
+    options = (config.model, getattr(torch, dtype), config.device)
     if config.model.source in IMPORTERS:
-        open_published = import_module(IMPORTERS[config.model.source]).open_published
-        model = open_published(path.parent, config.model, getattr(torch, dtype), config.device)
-        return LoadedCheckpoint(model, 0, config.seed)
-    model, header = load_model(path, config.model, getattr(torch, dtype), config.device)
+        importer = import_module(IMPORTERS[config.model.source])
+        return LoadedCheckpoint(importer.open_published(path.parent, *options), 0, config.seed)
+    model, header = load_model(path, *options)
     return LoadedCheckpoint(model, header.iteration, config.seed)
 
 

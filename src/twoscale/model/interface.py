@@ -38,9 +38,7 @@ class Attend(Protocol):
 
     @property
     def tokens(self) -> Tensor | None:
-        """Token id of each row, int64, broadcastable as `positions`; only layers with value
-        embeddings need it.
-        """
+        """Token id of each row, int64, broadcastable as `positions`, for value embeddings."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of layer number `layer`: q (..., H, D) and k, v (..., G, D) -> (..., H, D).
@@ -80,12 +78,10 @@ class AttendAt:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the pass through a model: an unlooped layer, by its number, or a looped group,
-    by its index.
-    """
+    """One stage of the pass through a model: an unlooped layer or a looped group."""
 
-    layer: int | None = None
-    group: int | None = None
+    layer: int | None = None  # its number
+    group: int | None = None  # its index
 
     @property
     def is_group(self) -> bool:
@@ -148,14 +144,10 @@ class LoopedModel(Protocol):
         """The initial state x^0 of a group for the hidden states (..., C) that enter it."""
 
     def project_input(self, group: int, entered: Tensor) -> Tensor:
-        """The part of every loop step that depends only on what enters the group: (..., C) -> (...,
-        C).
-        """
+        """The part of all loop steps that depends only on what enters the group, (..., C)."""
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
-        """Input of the group's first layer, from the state and the projected input: (..., C) twice
-        -> (..., C).
-        """
+        """Input (..., C) of the group's first layer, from the state and the projected input."""
 
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
         """x^k as loop step k sees it: with fresh noise under `loop_noise`, else unchanged."""
@@ -200,9 +192,7 @@ class LoopedModel(Protocol):
 
 
 class Gated(LoopedModel, Protocol):
-    """A looped model with an exit gate, for criteria that need one; `train.exit_gate` calls the
-    last two methods.
-    """
+    """A looped model with an exit gate; `train.exit_gate` calls the last two methods."""
 
     gate: nn.Module | None  # None: this model has none
 
@@ -220,11 +210,10 @@ class Gated(LoopedModel, Protocol):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """x^1 … x^loops of the only group, and for each what `readout` and `loss` take if all
-        tokens leave with it.
+        """States of the only group, and for each what `readout` takes if all tokens leave with it.
 
-        `tokens` (B, T) -> (loops, B, T, C) twice. backprop_depth, recompute: as for
-        `hidden_states`.
+        `tokens` (B, T) -> x^1 … x^loops (loops, B, T, C), and as much again. backprop_depth,
+        recompute: as for `hidden_states`.
         """
 
 
@@ -239,13 +228,13 @@ def run_stages(
     layer: Callable[[int, Tensor], Tensor],
     group: Callable[[int, Tensor], Tensor],
 ) -> Tensor:
-    """Pass `hidden` through all stages: `layer(number, hidden)` and `group(index, hidden)` run one
-    each.
-    """
+    """Pass `hidden` through all stages: `layer(number, hidden)`, `group(index, hidden)` run one."""
     for stage in model.stages:
-        hidden = (group if stage.is_group else layer)(stage.index, hidden)
+        run = group if stage.is_group else layer
+        hidden = run(stage.index, hidden)
     return hidden
 
 
 def any_weight(model: LoopedModel) -> Tensor:
+    """A parameter, for the dtype and the device of the model."""
     return next(model.parameters())

@@ -1,5 +1,4 @@
-"""Attention, norm and matrix products, each with the fastest kernel that PyTorch has for the
-device.
+"""Attention, norm and matrix products, with PyTorch's fastest kernel for the device.
 
 On CPU PyTorch computes float32 products with MKL, which uses AVX-512 on Intel's processors alone.
 oneDNN, which PyTorch brings too, uses it everywhere, and takes half the time of MKL on AMD's
@@ -19,31 +18,33 @@ from twoscale.base import cpu_capability
 
 # --- attention ------------------------------------------------------------------------------------
 
-# What flash attention takes, without a mask. No other fused kernel on CUDA knows that G < H.
-# PyTorch would then write all attention weights, so each query head gets its own copy of keys and
-# values.
-HALF = (torch.float16, torch.bfloat16)
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) ->
-    (B, T, H, D).
+    """Attention of each position to itself and those before it.
+
+    q (B, T, H, D) and k, v (B, T, G, D) -> (B, T, H, D).
     """
-    q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+    q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))  # (B, H or G, T, D)
     return attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
-    """softmax(q k / sqrt(D)) v for q (B, H, N, D) and k, v (B, G, T, D), where G divides H: (B, H,
-    N, D).
+    """softmax(q k / sqrt(D)) v, where G divides H.
 
-    mask: which keys a query sees, broadcastable to (B, H, N, T).
+    q (B, H, N, D) and k, v (B, G, T, D) -> (B, H, N, D). mask: which keys a query sees,
+    broadcastable to (B, H, N, T).
     """
     grouped = q.shape[1] != k.shape[1]
-    if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
-        k, v = (heads.repeat_interleave(q.shape[1] // heads.shape[1], dim=1) for heads in (k, v))
+    if grouped and q.is_cuda and (mask is not None or q.dtype not in _HALF):
+        # Flash attention takes half precision without a mask. No other fused kernel on CUDA knows
+        # that G < H; PyTorch would write all attention weights.
+        copies = q.shape[1] // k.shape[1]
+        k = k.repeat_interleave(copies, dim=1)  # (B, H, T, D)
+        v = v.repeat_interleave(copies, dim=1)
         grouped = False
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped
@@ -51,19 +52,16 @@ def attention(
 
 
 def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """softmax(q k / sqrt(D) + bias) v of one query for each of N texts: q (N, H, D) and k, v (N, G,
-    T, D) -> (N, H, D).
+    """softmax(q k / sqrt(D) + bias) v of one query for each of N texts.
 
     Two batched products, which on the CPU take half the time of PyTorch's fused kernel under a
-    mask.
-
-    bias: (N * G, 1, T), 0 where a query sees a key and -inf elsewhere.
+    mask. q (N, H, D) and k, v (N, G, T, D) -> (N, H, D). bias: (N * G, 1, T), 0 where a query sees
+    a key and -inf elsewhere.
     """
     queries = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)  # (N * G, H / G, D)
-    weights = torch.baddbmm(bias, queries, k.flatten(0, 1).mT, alpha=q.shape[-1] ** -0.5).softmax(
-        -1
-    )
-    return torch.bmm(weights, v.flatten(0, 1)).view_as(q)
+    keys = k.flatten(0, 1).mT  # (N * G, D, T)
+    logits = torch.baddbmm(bias, queries, keys, alpha=q.shape[-1] ** -0.5)  # (N * G, H / G, T)
+    return torch.bmm(logits.softmax(-1), v.flatten(0, 1)).view_as(q)
 
 
 # --- RMSNorm in few passes over memory (Zhang and Sennrich, arXiv 1910.07467) ---------------------
@@ -92,7 +90,7 @@ class RMSNorm(nn.RMSNorm):
             return super().forward(x)
         if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)
-        return (x * inverse_rms(x, self.eps)).mul_(self.weight)
+        return (x * _inverse_rms(x, self.eps)).mul_(self.weight)
 
     def forward_row(self, x: Tensor) -> Tensor:
         """`forward` for one row (..., C) on the CPU, float32 or float64, without gradient.
@@ -101,17 +99,18 @@ class RMSNorm(nn.RMSNorm):
         (tests/benchmarks/bench_decode.py).
         """
         mean_square = torch.linalg.vector_norm(x).item() ** 2 / x.numel()
-        return torch.addcmul(_ZERO, x, self.weight, value=(mean_square + self.eps) ** -0.5)
+        inverse = (mean_square + self.eps) ** -0.5  # 1 / rms(x)
+        return torch.addcmul(_ZERO, x, self.weight, value=inverse)  # 0 + inverse * x * weight
 
     def forward_rows(self, x: Tensor) -> Tensor:
-        """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient: five
-        kernels for seven.
+        """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient.
+
+        Five kernels in place of seven.
         """
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(
-            _scalar(self.eps, x.dtype), norm, norm, value=1 / x.shape[-1]
-        ).rsqrt_()
-        return (x * scale).mul_(self.weight)
+        epsilon = _scalar(self.eps, x.dtype)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (N, 1)
+        scale = torch.addcmul(epsilon, norm, norm, value=1 / x.shape[-1])  # mean(x^2) + eps
+        return (x * scale.rsqrt_()).mul_(self.weight)
 
 
 @cache
@@ -120,7 +119,7 @@ def _scalar(value: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def inverse_rms(x: Tensor, eps: float) -> Tensor:
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) over the last axis: (..., C) -> (..., 1)."""
     # the norm reads x once and writes no square of it
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -132,7 +131,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = inverse_rms(x, eps)  # (..., 1)
+        scale = _inverse_rms(x, eps)  # 1 / rms(x), (..., 1)
         ctx.save_for_backward(x, weight, scale)
         return (x * scale).mul_(weight)
 
@@ -140,20 +139,15 @@ class _RMSNorm(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, scale = ctx.saved_tensors
+        mean = torch.zeros_like(scale)
+        outputs = [True, True, False]  # gradients of x and weight, none of a bias
         # The fused backward pass of LayerNorm with a mean of zero gives the gradient of the weight,
         # and that of x less scale * mean(gradient * weight) a row, which LayerNorm subtracts for
         # its mean.
         of_x, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
-            gradient,
-            x,
-            weight.shape,
-            torch.zeros_like(scale),
-            scale,
-            weight,
-            None,
-            [True, True, False],
+            gradient, x, weight.shape, mean, scale, weight, None, outputs
         )
-        row_means = (gradient @ weight).unsqueeze(-1) / weight.numel()
+        row_means = (gradient @ weight).unsqueeze(-1) / weight.numel()  # (..., 1)
         return of_x.add_(row_means.mul_(scale)), of_weight, None
 
 
@@ -163,15 +157,24 @@ class _RMSNorm(torch.autograd.Function):
 # it is used for row counts that recur, as in whole batches, and not for the tokens that still loop
 # under an exit criterion.
 MULTIPLE = 64
-MIN_MULTIPLICATIONS = (
-    2**25
-)  # below, as at width 64, the calls and copies around a product take longer than it gains
+# Below, as at width 64, the calls and copies around a product take longer than it gains.
+MIN_MULTIPLICATIONS = 2**25
 # Elsewhere, in halves and on Intel's, MKL is the faster one (docs/benchmarks.md). Not every build
 # has oneDNN.
 USES_ONEDNN = cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
 
 
-class Linear(nn.Linear):
+class Undrawn:
+    """Base of modules without initial values, which `initialise` or a checkpoint sets.
+
+    To draw them on the device "meta" would import torch._dynamo, a second of each job.
+    """
+
+    def reset_parameters(self) -> None:
+        """Leave the parameters as they are."""
+
+
+class Linear(Undrawn, nn.Linear):
     """`torch.nn.Linear` without bias."""
 
     lowered: Tensor | None = None  # a copy of the weight, see `lowered_weights`
@@ -208,12 +211,8 @@ def lowered_weights(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterato
     layers = [
         layer for module in modules for layer in module.modules() if isinstance(layer, Linear)
     ]
-    weights = [layer.weight.detach() for layer in layers]
-    copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
-    if layers:
-        torch._foreach_copy_(copies, weights)
-    for layer, copy in zip(layers, copies, strict=True):
-        layer.lowered = copy
+    for layer in layers:
+        layer.lowered = layer.weight.detach().to(dtype)
     try:
         yield
     finally:
@@ -237,20 +236,21 @@ class _Lowered(torch.autograd.Function):
 def few_rows(
     weight: Tensor,
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
-    """x (..., I) -> x @ weight.T (..., O), and (residual (..., O), x) -> residual + x @ weight.T,
-    without gradient.
+    """Two functions of x (..., I): x @ weight.T (..., O), and its sum with a residual (..., O).
 
-    Each is one call of MKL for x (N, I), without the choice of a kernel.
+    Without gradient. Each is one call of MKL for x (N, I), without the choice of a kernel.
     """
-    columns = weight.detach().t()
-    return (
-        lambda x: torch.mm(x, columns) if x.dim() == 2 else torch.matmul(x, columns),
-        lambda residual, x: (
-            torch.addmm(residual, x, columns)
-            if x.dim() == 2
-            else residual + torch.matmul(x, columns)
-        ),
-    )
+    columns = weight.detach().t()  # (I, O)
+
+    def product(x: Tensor) -> Tensor:
+        return torch.matmul(x, columns)
+
+    def added(residual: Tensor, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return torch.addmm(residual, x, columns)
+        return residual + torch.matmul(x, columns)
+
+    return product, added
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -269,21 +269,14 @@ def weight_gradient(gradient: Tensor, x: Tensor, total: Tensor | None = None) ->
 
 
 def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    if (
-        not USES_ONEDNN
-        or x.device.type != "cpu"
-        or x.dtype is not torch.float32
-        or torch.compiler.is_compiling()
-    ):
+    if not USES_ONEDNN or x.device.type != "cpu" or x.dtype is not torch.float32:
+        return False
+    if torch.compiler.is_compiling() or not torch.backends.mkldnn.enabled:
         return False
     if torch.is_autocast_enabled("cpu"):  # F.linear is what autocast knows
         return False
     rows = x.numel() // x.shape[-1]
-    return (
-        rows % MULTIPLE == 0
-        and rows * weight.numel() >= MIN_MULTIPLICATIONS
-        and bool(torch.backends.mkldnn.enabled)
-    )
+    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS
 
 
 def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -293,13 +286,13 @@ def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """`x` without gaps between its rows, for which oneDNN has only a slow kernel; a transposed
-    matrix is fine.
-    """
+    """`x` without gaps between its rows, for which oneDNN is slow; a transposed matrix is fine."""
     return x if x.is_contiguous() or x.mT.is_contiguous() else x.contiguous()
 
 
 class _Linear(torch.autograd.Function):
+    """The product of oneDNN with its gradients."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
@@ -308,16 +301,12 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight = ctx.needs_input_grad
-        return (
-            linear(gradient, weight.T) if of_x else None,
-            _weight_gradient(gradient.flatten(0, -2), x.flatten(0, -2)) if of_weight else None,
-        )
-
-
-def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
-    """gradient.T @ x: (N, O) and (N, I) -> (O, I)."""
-    # oneDNN copies its left operand where that is transposed, so the narrower one comes left
-    if x.shape[1] < gradient.shape[1]:
-        return linear(x.T, gradient.T).T.contiguous()
-    return linear(gradient.T, x.T)
+        needs_x, needs_weight = ctx.needs_input_grad
+        of_x = linear(gradient, weight.T) if needs_x else None  # (..., I)
+        if not needs_weight:
+            return of_x, None
+        gradient, x = gradient.flatten(0, -2), x.flatten(0, -2)  # (N, O), (N, I)
+        # oneDNN copies its left operand where that is transposed, so the narrower one comes left
+        if x.shape[1] < gradient.shape[1]:
+            return of_x, linear(x.T, gradient.T).T.contiguous()
+        return of_x, linear(gradient.T, x.T)

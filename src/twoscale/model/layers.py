@@ -1,5 +1,4 @@
-"""The layers of the looped transformer, in the variants that the config names (paper App. B by
-default).
+"""The layers of the looped transformer, in the variants of the config (default: paper App. B).
 
 `forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a
 norm does; hooks of these submodules do not run.
@@ -17,18 +16,17 @@ from torch import Tensor, nn
 
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend
-from twoscale.model.kernels import Linear, RMSNorm, few_rows, linear
+from twoscale.model.kernels import Linear, RMSNorm, Undrawn, few_rows, linear
 
 # --- rotary position embeddings (Su et al., arXiv 2104.09864) -------------------------------------
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates pairs of the first R channels of a head by the position times the frequency
-    base^(-2d/R) of pair d.
+    """Rotates pairs of the first R channels of a head, by default all D.
 
-    By default R is D. The tables hold sine and cosine of every position below the context length.
-    They are computed in float64 and rounded once, to the dtype of the module, also when that
-    changes.
+    The angle of pair d is the position times the frequency base^(-2d/R). The tables hold sine and
+    cosine of every position below the context length. They are computed in float64 and rounded
+    once, to the dtype of the module, also when that changes.
     """
 
     cos: Tensor
@@ -42,13 +40,10 @@ class RotaryEmbedding(nn.Module):
 
     def make_tables(self, like: Tensor) -> None:
         """Compute the tables in the dtype and on the device of `like`."""
-        exponents = (
-            torch.arange(0, self.rotated, 2, dtype=torch.float64, device="cpu") / self.rotated
-        )
-        frequencies = (
-            self.config.rotary_base**-exponents
-        )  # radians per position of each pair (R/2,)
-        if (scaling := self.config.rotary_scaling) is not None:
+        config, size = self.config, self.rotated
+        exponents = torch.arange(0, size, 2, dtype=torch.float64, device="cpu") / size  # 2d/R
+        frequencies = config.rotary_base**-exponents  # radians per position (R/2,)
+        if (scaling := config.rotary_scaling) is not None:
             # Llama 3.1: slow frequencies are divided by the factor, fast ones kept, those between
             # interpolated
             rotations = scaling.original_context_length * frequencies / (2 * math.pi)
@@ -56,14 +51,11 @@ class RotaryEmbedding(nn.Module):
             share = ((rotations - low) / (high - low)).clamp(0, 1)  # 0 for slow, 1 for fast
             frequencies = (1 - share) * frequencies / scaling.factor + share * frequencies
         # without values on "meta", where a model is only compared with the tensors of a file
-        frequencies = frequencies.to("meta" if like.is_meta else "cpu")
-        positions = torch.arange(
-            self.config.context_length, dtype=torch.float64, device=frequencies.device
-        )
-        angles = torch.outer(positions, frequencies)[:, None]  # (T, 1, R/2), the same for all heads
-        for name, function in (("cos", torch.cos), ("sin", torch.sin)):
-            table = function(angles).to(device=like.device, dtype=like.dtype)
-            self.register_buffer(name, table, persistent=False)
+        device = "meta" if like.is_meta else "cpu"
+        positions = torch.arange(config.context_length, dtype=torch.float64, device=device)
+        angles = torch.outer(positions, frequencies.to(device))[:, None]  # (T, 1, R/2)
+        self.register_buffer("cos", angles.cos().to(like), persistent=False)
+        self.register_buffer("sin", angles.sin().to(like), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # what `nn.Module` calls to change dtype and device
@@ -74,12 +66,13 @@ class RotaryEmbedding(nn.Module):
         return self
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x (..., H, D) at `positions`, which are broadcastable to the leading axes, -> (..., H,
-        D).
-        """
-        cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, R/2)
-        first, second = self.pairs(x[..., : self.rotated])
-        rotated = self.join(first * cos - second * sin, second * cos + first * sin)
+        """x (..., H, D) at `positions`, broadcastable to the leading axes -> (..., H, D)."""
+        cos = self.cos[positions]  # (..., 1, R/2)
+        sin = self.sin[positions]
+        first, second = self.pairs(x[..., : self.rotated])  # (..., H, R/2)
+        turned_first = first * cos - second * sin  # real part of the pair times e^{i angle}
+        turned_second = second * cos + first * sin  # imaginary part
+        rotated = self.join(turned_first, turned_second)
         if self.rotated == x.shape[-1]:
             return rotated
         return torch.cat((rotated.to(x.dtype), x[..., self.rotated :]), dim=-1)
@@ -110,65 +103,63 @@ class TransformerBlock(nn.Module):
     x + n2(attention(n1 x)). `norms: pre` leaves out n2 and n4, `norms: post` leaves out n1 and n3.
     """
 
-    def __init__(
-        self, number: int, config: ModelConfig, rotary: RotaryEmbedding | None = None
-    ) -> None:
+    def __init__(self, number: int, config: ModelConfig, rotary: RotaryEmbedding | None) -> None:
         super().__init__()
-        size = config.hidden_size
+        size, kv_heads = config.hidden_size, config.kv_heads_of(number)
         self.number = number
         self.normalise_sum = config.norms == "sandwich" and config.sandwich == "post_residual"
-        # before and after attention, before and after the MLP
-        kept = {"sandwich": (True, True), "pre": (True, False), "post": (False, True)}[config.norms]
-        norms = [RMSNorm(size, config.norm_epsilon) if keep else nn.Identity() for keep in 2 * kept]
-        self.norm1, self.norm2, self.norm3, self.norm4 = norms
-        kv_heads, width = config.kv_heads_of(number), config.mlp_width_of(number)
-        varied = (
-            rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
-        )
-        self.heads = (
-            VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
-        )
+
+        def norm(without: str) -> nn.Module:
+            is_left_out = config.norms == without
+            return nn.Identity() if is_left_out else RMSNorm(size, config.norm_epsilon)
+
+        self.norm1 = norm(without="post")  # before attention
+        self.norm2 = norm(without="pre")  # after it
+        self.norm3 = norm(without="post")  # before the MLP
+        self.norm4 = norm(without="pre")  # after it
+        is_varied = rotary is not None or config.qk_bias or config.qk_norm
+        if is_varied or kv_heads != config.num_heads:
+            self.heads: nn.Module = VariedHeads(config, rotary, kv_heads)
+        else:
+            self.heads = EqualHeads(config.num_heads)
+        # rows of the queries of all heads, then of the keys, then of the values
         self.qkv = Linear(size, (config.num_heads + 2 * kv_heads) * config.head_dim)
-        self.value_embedding = (
-            ValueEmbedding(config, kv_heads) if number in config.value_embeddings else None
-        )
+        self.value_embedding = None
+        if number in config.value_embeddings:
+            self.value_embedding = ValueEmbedding(config, kv_heads)
         self.attention_out = Linear(size, size)
-        function, is_gated = ACTIVATIONS[config.activation], config.mlp == "gated"
-        self.activation = gated(function) if is_gated else function
-        self.mlp_in = Linear(size, 2 * width if is_gated else width)
+        self.activation = ACTIVATIONS[config.activation]
+        self.is_gated = config.mlp == "gated"
+        width = config.mlp_width_of(number)
+        self.mlp_in = Linear(size, 2 * width if self.is_gated else width)
         self.mlp_out = Linear(width, size)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
         normed = self.norm1.forward(x)
-        q, k, v = self.heads.forward(self.qkv.forward(normed), attend)
+        q, k, v = self.heads.forward(self.qkv.forward(normed), attend)  # (..., H or G, D)
         if self.value_embedding is not None:
             v = self.value_embedding.forward(v, normed, attend)
-        x = self._add(x, self.attention_out, attend(self.number, q, k, v).flatten(-2), self.norm2)
-        return self._add(
-            x, self.mlp_out, self.activation(self.mlp_in.forward(self.norm3.forward(x))), self.norm4
-        )
+        mixed = attend(self.number, q, k, v).flatten(-2)  # (..., C)
+        x = self._add(x, self.attention_out, mixed, self.norm2)
+        inner = self.mlp_in.forward(self.norm3.forward(x))  # (..., M), or (..., 2M) if gated
+        if self.is_gated:
+            gate, value = inner.chunk(2, dim=-1)
+            inner = self.activation(gate) * value
+        else:
+            inner = self.activation(inner)
+        return self._add(x, self.mlp_out, inner, self.norm4)
 
     def _add(self, x: Tensor, projection: Linear, branch: Tensor, norm: nn.Module) -> Tensor:
         """x (..., C) plus the projection of a branch (..., size of the branch) -> (..., C)."""
         if self.normalise_sum:
-            return norm.forward(projection.added(x, branch))
-        return x + norm.forward(projection.forward(branch))
+            return norm.forward(projection.added(x, branch))  # n(x + W branch)
+        return x + norm.forward(projection.forward(branch))  # x + n(W branch)
 
 
 def relu2(x: Tensor) -> Tensor:
     """Half the square of relu(x): (..., M) -> (..., M)."""
     return F.relu(x).square() / 2
-
-
-def gated(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """function(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
-
-    def product(x: Tensor) -> Tensor:
-        gate, value = x.chunk(2, dim=-1)
-        return function(gate) * value
-
-    return product
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -200,50 +191,60 @@ class VariedHeads(nn.Module):
 
     def __init__(self, config: ModelConfig, rotary: RotaryEmbedding | None, kv_heads: int) -> None:
         super().__init__()
-        self.head_dim, self.heads = config.head_dim, (config.num_heads, kv_heads)
-        self.channels = [count * self.head_dim for count in (*self.heads, kv_heads)]
+        self.head_dim = config.head_dim
+        self.heads = (config.num_heads, kv_heads)
         self.rotary = rotary
-        self.has_norms, self.has_head_norms = config.qk_norm is True, config.qk_norm == "head"
+        of_queries, of_keys = (count * self.head_dim for count in self.heads)
+        self.channels = [of_queries, of_keys, of_keys]
+        self.has_norms = config.qk_norm is True
+        self.has_head_norms = config.qk_norm == "head"
         if self.has_norms:
-            self.q_norm, self.k_norm = (
-                RMSNorm(size, config.norm_epsilon) for size in self.channels[:2]
-            )
-        # of all query heads, then of all key heads, ((H + G) D,)
-        self.bias = nn.Parameter(torch.zeros(sum(self.channels[:2]))) if config.qk_bias else None
+            self.q_norm = RMSNorm(of_queries, config.norm_epsilon)
+            self.k_norm = RMSNorm(of_keys, config.norm_epsilon)
+        self.bias = None
+        if config.qk_bias:  # of all query heads, then of all key heads, ((H + G) D,)
+            self.bias = nn.Parameter(torch.zeros(of_queries + of_keys))
 
     def forward(self, qkv: Tensor, attend: Attend) -> Heads:
         q, k, v = qkv.split(self.channels, dim=-1)
         if self.has_norms:
-            q, k = self.q_norm.forward(q), self.k_norm.forward(k)
-        qk = torch.cat((q, k), dim=-1)
+            q = self.q_norm.forward(q)
+            k = self.k_norm.forward(k)
+        qk = torch.cat((q, k), dim=-1)  # (..., (H + G) D)
         if self.bias is not None:
             qk = qk + self.bias
-        qk = qk.unflatten(-1, (-1, self.head_dim))
+        qk = qk.unflatten(-1, (-1, self.head_dim))  # (..., H + G, D)
         if self.rotary is not None:
             qk = self.rotary.forward(qk, attend.positions)
         if self.has_head_norms:
             # over the root mean square of each head, without weights
-            qk = qk * (qk.square().mean(-1, keepdim=True) + torch.finfo(qk.dtype).eps).rsqrt()
+            mean_squares = qk.square().mean(-1, keepdim=True)
+            qk = qk * (mean_squares + torch.finfo(qk.dtype).eps).rsqrt()
         q, k = qk.to(v.dtype).split(self.heads, dim=-2)  # autocast leaves sums in float32
         return q, k, v.unflatten(-1, (-1, self.head_dim))
 
 
+class Embedding(Undrawn, nn.Embedding):
+    """`torch.nn.Embedding` without initial values."""
+
+
+class ExitGate(Undrawn, nn.Linear):
+    """`torch.nn.Linear` with a bias and without initial values."""
+
+
 class ValueEmbedding(nn.Module):
-    """Adds an embedding of the token to the values of a layer, times a gate in 0 … 2 for each head
-    (Parcae).
-    """
+    """Adds a gated embedding of the token to the values of a layer (Parcae)."""
 
     def __init__(self, config: ModelConfig, kv_heads: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(config.padded_vocab_size, kv_heads * config.head_dim)
+        self.table = Embedding(config.padded_vocab_size, kv_heads * config.head_dim)
         self.gate = Linear(config.value_gate_channels, kv_heads)
 
     def forward(self, v: Tensor, x: Tensor, attend: Attend) -> Tensor:
         """Values v (..., G, D) of the normed input x (..., C) -> (..., G, D)."""
-        gate = 2 * self.gate.forward(x[..., : self.gate.in_features]).sigmoid()
-        return v + (gate[..., None] * self.table(attend.tokens).unflatten(-1, v.shape[-2:])).to(
-            v.dtype
-        )
+        gate = 2 * self.gate.forward(x[..., : self.gate.in_features]).sigmoid()  # 0 … 2, (..., G)
+        embedded = self.table(attend.tokens).unflatten(-1, v.shape[-2:])  # (..., G, D)
+        return v + (gate[..., None] * embedded).to(v.dtype)
 
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -253,10 +254,14 @@ class LoopedGroup(nn.Module):
     """Consecutive layers that are looped, and how the input enters their loop steps."""
 
     def __init__(
-        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
+        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(TransformerBlock(number, config, rotary) for number in numbers)
+        self.add_parameters(config)
+
+    def add_parameters(self, config: ModelConfig) -> None:
+        """Add the parameters of the injection: here there are none."""
 
     def project_input(self, entered: Tensor) -> Tensor:
         """The input's part of the injection, computed once: here the input, which no step uses."""
@@ -275,8 +280,9 @@ class LoopedGroup(nn.Module):
 
 
 class Adapter(Linear):
-    """The projection of [state ; input] from 2C to C channels, which are computed in halves, (...,
-    C) -> (..., C).
+    """The projection of [state ; input] from 2C to C channels, computed in halves.
+
+    Each half is (..., C) -> (..., C).
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -294,17 +300,15 @@ class Adapter(Linear):
 
     def prepare(self) -> None:
         """`Linear.prepare` of both halves."""
-        of_state, of_input = (few_rows(half) for half in self.weight.chunk(2, dim=1))
-        (self.of_state, self.added), (self.of_input, _) = of_state, of_input  # type: ignore[method-assign, assignment]
+        state_half, input_half = self.weight.chunk(2, dim=1)  # each (C, C)
+        self.of_state, self.added = few_rows(state_half)  # type: ignore[method-assign, assignment]
+        self.of_input, _ = few_rows(input_half)  # type: ignore[method-assign, assignment]
 
 
 class ProjectedGroup(LoopedGroup):
     """A looped group with the adapter that maps [state ; input] from 2C to C channels."""
 
-    def __init__(
-        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
-    ) -> None:
-        super().__init__(numbers, config, rotary)
+    def add_parameters(self, config: ModelConfig) -> None:
         self.adapter = Adapter(config.hidden_size)
 
     def project_input(self, entered: Tensor) -> Tensor:
@@ -315,24 +319,22 @@ class ProjectedGroup(LoopedGroup):
 
 
 class DiagonalGroup(LoopedGroup):
-    """A looped group whose first layer sees x * exp(-D * exp(A_log)) + D * (e B^T) with D =
-    softplus(dt_bias).
+    """A looped group whose first layer sees x * exp(-D * exp(A_log)) + D * (e B^T).
+
+    D is softplus(dt_bias) (Parcae).
     """
 
-    def __init__(
-        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
-    ) -> None:
-        super().__init__(numbers, config, rotary)
-        self.decay_bias, self.step_bias = (
-            nn.Parameter(torch.zeros(config.hidden_size)) for _ in range(2)
-        )  # A_log, …
+    def add_parameters(self, config: ModelConfig) -> None:
+        self.decay_bias = nn.Parameter(torch.zeros(config.hidden_size))  # A_log
+        self.step_bias = nn.Parameter(torch.zeros(config.hidden_size))  # dt_bias
         self.of_input = Linear(config.hidden_size, config.hidden_size)  # B
 
     def project_input(self, entered: Tensor) -> Tensor:
-        return F.softplus(self.step_bias) * self.of_input.forward(entered)
+        return F.softplus(self.step_bias) * self.of_input.forward(entered)  # D * (e B^T)
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
-        return state * (-F.softplus(self.step_bias) * self.decay_bias.exp()).exp() + injected
+        decay = (-F.softplus(self.step_bias) * self.decay_bias.exp()).exp()  # in 0 … 1, (C,)
+        return state * decay + injected
 
 
 class AddedGroup(LoopedGroup):
@@ -343,18 +345,11 @@ class AddedGroup(LoopedGroup):
 
 
 class BoundaryGroup(LoopedGroup):
-    """A looped group whose steps end with a norm and the addition of the scaled input (arXiv
-    2609.19107).
-    """
+    """A looped group whose steps end with a norm and the scaled input (arXiv 2609.19107)."""
 
-    def __init__(
-        self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None
-    ) -> None:
-        super().__init__(numbers, config, rotary)
-        self.input_scale, self.step_norm = (
-            config.injection_scale,
-            RMSNorm(config.hidden_size, config.norm_epsilon),
-        )
+    def add_parameters(self, config: ModelConfig) -> None:
+        self.input_scale = config.injection_scale
+        self.step_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
 
     def project_input(self, entered: Tensor) -> Tensor:
         return self.input_scale * entered

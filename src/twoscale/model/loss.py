@@ -1,7 +1,9 @@
-"""Cross-entropy of next tokens: from logits, and in training without the logits of a whole batch.
-Entropy, rank.
+"""Losses and measures of predictions: cross-entropy, entropy and rank of next tokens.
+
+In training the cross-entropy is computed without the logits of a whole batch.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -20,7 +22,8 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
     least.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
+    by_class = logits.transpose(1, 2)  # (B, V, T), as PyTorch takes them
+    return F.cross_entropy(by_class, targets.to(logits.device), reduction="none")
 
 
 def entropies(logits: Tensor) -> Tensor:
@@ -29,7 +32,7 @@ def entropies(logits: Tensor) -> Tensor:
     Without the 1e-10 that the exit criterion `entropy_diff` adds to probabilities, as Geiping's
     code does.
     """
-    log_p = logits.log_softmax(-1)
+    log_p = logits.log_softmax(-1)  # (..., V)
     return -torch.linalg.vecdot(log_p.exp(), log_p)
 
 
@@ -39,7 +42,7 @@ def ranks(logits: Tensor, targets: Tensor) -> Tensor:
     The number of tokens that are at least as likely as it, so 1 is the most likely one, and no
     token of several that share the largest logit.
     """
-    of_targets = logits.gather(-1, targets.to(logits.device)[..., None])
+    of_targets = logits.gather(-1, targets.to(logits.device)[..., None])  # (..., 1)
     return (logits >= of_targets).sum(-1)
 
 
@@ -51,11 +54,9 @@ def exit_log_probabilities(gate: Tensor) -> Tensor:
     """
     gate = gate.to(torch.promote_types(gate.dtype, torch.float32))  # bfloat16 under autocast
     first = torch.zeros_like(gate[:1])
-    loops_on = torch.cat(
-        [first, F.logsigmoid(-gate[:-1]).cumsum(0)]
-    )  # that a token takes loop step k
-    leaves = torch.cat([F.logsigmoid(gate[:-1]), first])
-    return loops_on + leaves
+    stays = F.logsigmoid(-gate[:-1]).cumsum(0)  # sum_{j<k} log(1 - lambda^j)
+    leaves = F.logsigmoid(gate[:-1])  # log(lambda^k)
+    return torch.cat([first, stays]) + torch.cat([leaves, first])
 
 
 def linear_cross_entropy(
@@ -72,9 +73,8 @@ def linear_cross_entropy(
     padding and have probability 0. targets: ids (N,). shares: factor of each token's loss (N,),
     which has a gradient too.
     """
-    return _LinearCrossEntropy.apply(
-        hidden, weight, targets, vocab_size, shares, torch.is_grad_enabled()
-    )
+    needs_gradient = torch.is_grad_enabled()
+    return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, shares, needs_gradient)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -88,36 +88,36 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         vocab_size: int,
         shares: Tensor | None,
-        with_gradient: bool,
+        needs_gradient: bool,
     ) -> Tensor:
-        count, most = (
-            len(hidden),
-            CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight),
-        )  # rows
-        parts = max(1, -(-count // max(MULTIPLE, most // MULTIPLE * MULTIPLE)))
-        size = -(-count // (parts * MULTIPLE)) * MULTIPLE  # about as many rows in each chunk
-        of_hidden, of_weight = torch.empty_like(hidden) if with_gradient else hidden, None
-        chunks = (hidden.split(size), targets[:, None].split(size), of_hidden.split(size))
-        factors = (
-            [None] * len(chunks[0]) if shares is None else shares[:, None].split(size)
-        )  # (size, 1) each
+        count = len(hidden)
+        size = _chunk_size(count, len(weight), hidden.device.type)
+        of_hidden = torch.empty_like(hidden) if needs_gradient else hidden
+        of_weight = None  # summed over the chunks, (R, C)
         of_targets, losses = [], []
-        for rows, ids, of_rows, factor in zip(*chunks, factors, strict=True):
+        for start in range(0, count, size):
+            chunk = slice(start, start + size)
+            rows, ids = hidden[chunk], targets[chunk, None]  # (size, C), (size, 1)
+            factor = None if shares is None else shares[chunk, None]  # (size, 1)
             logits = linear(rows, weight)  # (size, R)
             logits[:, vocab_size:] = -torch.inf
-            of_ids, top = logits.gather(1, ids), logits.amax(1, keepdim=True)  # (size, 1)
+            of_ids = logits.gather(1, ids)  # of the targets, (size, 1)
+            top = logits.amax(1, keepdim=True)  # (size, 1)
             dtype = torch.promote_types(logits.dtype, torch.float32)  # bfloat16 under autocast
-            p = torch.softmax(logits, -1, dtype, out=logits if logits.dtype == dtype else None)
-            # the largest p is 1 / sum(exp(logits - top)), and the target's may be too small for a
-            # float
-            of_targets.append(of_ids.to(dtype) - top + p.amax(1, keepdim=True).log_())
-            losses.append(-(of_targets[-1] if factor is None else of_targets[-1] * factor).sum())
-            if with_gradient:
+            in_place = logits if logits.dtype == dtype else None
+            p = torch.softmax(logits, -1, dtype, out=in_place)  # (size, R)
+            # log p of the target; the largest p is 1 / sum(exp(logits - top)), and the target's may
+            # be too small for a float
+            log_p = of_ids.to(dtype) - top + p.amax(1, keepdim=True).log_()
+            of_targets.append(log_p)
+            losses.append(-(log_p if factor is None else log_p * factor).sum())
+            if needs_gradient:
                 # d loss / d logits = p - onehot(target), times the share of the token
                 p.scatter_add_(1, ids, p.new_full(ids.shape, -1.0))
                 share = 1 / count if factor is None else factor / count
-                of_rows.copy_(linear(p, weight.T)).mul_(share)
+                of_hidden[chunk].copy_(linear(p, weight.T)).mul_(share)
                 of_weight = weight_gradient(p, rows * share, of_weight)
+        # d loss / d share of a token = -log p / N
         of_shares = None if shares is None else torch.cat(of_targets)[:, 0] / -count
         ctx.save_for_backward(of_hidden, of_weight, of_shares)
         return torch.stack(losses).sum() / count
@@ -126,11 +126,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of_hidden, of_weight, of_shares = ctx.saved_tensors
-        # in place: autograd refuses a second backward pass through saved tensors that have changed
-        if not (
-            gradient.is_cpu and gradient.item() == 1
-        ):  # elsewhere the host would wait for the device
-            for kept in (of_hidden, of_weight, of_shares):
-                if kept is not None:
-                    kept.mul_(gradient)
+        # elsewhere than on the CPU the host would wait for the device
+        if not gradient.is_cpu or gradient.item() != 1:
+            for saved in ctx.saved_tensors:
+                if saved is not None:
+                    saved.mul_(gradient)  # so autograd refuses a second backward pass
         return of_hidden, of_weight, None, None, of_shares, None
+
+
+def _chunk_size(count: int, vocab_size: int, device: str) -> int:
+    """Rows of a chunk, a multiple of `MULTIPLE`: about as many in each."""
+    most = CHUNK_LOGITS.get(device, CHUNK_LOGITS["cpu"]) // vocab_size
+    chunks = max(1, math.ceil(count / max(MULTIPLE, most // MULTIPLE * MULTIPLE)))
+    return MULTIPLE * math.ceil(count / (chunks * MULTIPLE))

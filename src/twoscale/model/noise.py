@@ -8,7 +8,7 @@ over processes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -33,24 +33,19 @@ class DrawnNoise(dict[tuple, Tensor]):
 
     size = 0  # bytes
 
-    def get_or_draw(self, key: tuple, draw: Callable[[], Tensor]) -> Tensor:
-        """The array of this key, from `draw` if it is not here."""
-        if key in self:
-            return self[key]
-        array = draw()
+    def keep(self, key: tuple, array: Tensor) -> None:
+        """Keep an array if there is room."""
         if self.size + array.nbytes <= MOST_KEPT:
             self[key] = array
             self.size += array.nbytes
-        return array
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationNoise:
-    """Noise of held-out sequences with these numbers, the `Noise` of one batch; other text uses
-    sequence 0.
+    """Noise of held-out sequences with these numbers, the `Noise` of one batch.
 
-    std: standard deviation before truncation, the model's `state_std`. drawn: arrays that are kept
-    to be read again.
+    Other text uses sequence 0. std: standard deviation before truncation, the model's `state_std`.
+    drawn: arrays that are kept to be read again.
     """
 
     seed: int
@@ -76,20 +71,20 @@ class EvaluationNoise:
     def rows(self, group: int, k: int, channels: int, like: Tensor) -> Tensor:
         """The whole arrays (B, context_length, C) in the dtype and on the device of `like`."""
         shape = (self.context_length, channels)
-
-        def draw(stream: tuple) -> Tensor:
-            drawn = torch.from_numpy(truncated_normal(stream, shape, self.std))
-            return drawn.to(device=like.device, dtype=like.dtype)
-
-        def array(sequence: int) -> Tensor:
-            stream = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
-            if self.drawn is None:
-                return draw(stream)
-            return self.drawn.get_or_draw(
-                (stream, shape, self.std, like.device, like.dtype), lambda: draw(stream)
-            )
-
-        return torch.stack([array(sequence) for sequence in self.sequences])
+        kept = DrawnNoise() if self.drawn is None else self.drawn
+        arrays = []
+        for sequence in self.sequences:
+            stream: tuple = (self.seed, "evaluation", sequence, group)
+            if k:  # noise of a loop step; the initial state has none in its key
+                stream += (k,)
+            key = (stream, shape, self.std, like.device, like.dtype)
+            array = kept.get(key)
+            if array is None:
+                drawn = torch.from_numpy(truncated_normal(stream, shape, self.std))
+                array = drawn.to(device=like.device, dtype=like.dtype)
+                kept.keep(key, array)
+            arrays.append(array)
+        return torch.stack(arrays)  # (B, context_length, C)
 
 
 def training_noise(seed: int, iteration: int, first_sample: int, std: float = NOISE_STD) -> Noise:
@@ -100,15 +95,14 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
     """
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
-        keys = [
-            (seed, "training", iteration, first_sample + row, group, k) for row in range(len(like))
-        ]
+        samples = range(first_sample, first_sample + len(like))
+        keys = [(seed, "training", iteration, sample, group, k) for sample in samples]
         out = torch.empty_like(like, requires_grad=False)
         if like.is_cuda:
             draw_on_device(out, keys, std)
-            return out
-        for row, key in zip(out, keys, strict=True):
-            row.copy_(torch.from_numpy(truncated_normal(key, tuple(row.shape), std)))
+        else:
+            for row, key in zip(out, keys, strict=True):
+                row.copy_(torch.from_numpy(truncated_normal(key, tuple(row.shape), std)))
         return out
 
     return noise
@@ -122,11 +116,9 @@ def draw_on_device(out: Tensor, keys: Sequence[tuple], std: float) -> None:
     `torch.nn.init.trunc_normal_` of PyTorch 2.13 draws until no sample is too large, for which the
     host waits for the device.
     """
-    edge = math.erf(
-        3 / math.sqrt(2)
-    )  # the inverse error function maps (-edge, edge) to three deviations
+    # the inverse error function maps (-edge, edge) to three deviations
+    edge = math.erf(3 / math.sqrt(2))
     for row, key in zip(out, keys, strict=True):
-        row.uniform_(
-            -edge, edge, generator=torch.Generator(out.device).manual_seed(integer_key(*key))
-        )
+        generator = torch.Generator(out.device).manual_seed(integer_key(*key))
+        row.uniform_(-edge, edge, generator=generator)
     out.erfinv_().mul_(math.sqrt(2) * std).clamp_(-3 * std, 3 * std)

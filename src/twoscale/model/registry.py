@@ -1,5 +1,4 @@
-"""Architectures by name (`model.architecture`): their config class and the functions that the
-workflow needs.
+"""Architectures by name (`model.architecture`): their config class and functions.
 
 A further architecture is a module `twoscale.model.NAME` with a class `Config`, a subclass of
 `ModelConfig`, and a value `ARCHITECTURE` of the class below (docs/extending.md).
@@ -34,13 +33,13 @@ class Architecture:
     loss: Loss | None = None
 
 
-TRANSFORMER = Architecture(ModelConfig, LoopedTransformer, initialise, flops_per_token)
+_TRANSFORMER = Architecture(ModelConfig, LoopedTransformer, initialise, flops_per_token)
 
 
 def architecture(name: str) -> Architecture:
     """The architecture `name`; an unknown one is an InputError."""
     if name == "transformer":
-        return TRANSFORMER
+        return _TRANSFORMER
     return importlib.import_module(model_config_class(name).__module__).ARCHITECTURE
 
 

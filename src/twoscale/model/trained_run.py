@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from twoscale.base import InputError, first_line
 from twoscale.config import Config, ConfigSlice, ModelConfig
@@ -32,19 +32,9 @@ class _Tokens:
     digest: str
 
 
-class CallableModel(LoopedModel, Protocol):
-    """A looped model that is called with a text or token ids."""
-
-    def __call__(self, tokens: Text, *loops_and_noise: Any, **further: Any) -> Tensor:
-        """Logits (B, T, V)."""
-
-
 @dataclass(frozen=True)
 class TrainedRun:
     """A model with its tokenizer, as `open_run` returns it.
-
-    `run.model(tokens)` returns logits (B, T, V). It accepts the same text or ids as `tokens`, and
-    two further arguments: the loop steps of each group (by default as in `trace`) and the noise.
 
     Attributes:
         model: The looped model, for evaluation.
@@ -54,42 +44,33 @@ class TrainedRun:
         folder: Folder of the run, or of the published model.
     """
 
-    model: CallableModel
+    model: LoopedModel
     tokenizer: Tokenizer
     seed: int
     iteration: int
     folder: Path
 
-    def __post_init__(self) -> None:
-        if isinstance(self.model, nn.Module):
-            self.model.register_forward_pre_hook(self._arguments, with_kwargs=True)
-
     def tokens(self, text: Text) -> Tensor:
-        """Token ids (B, T) of a text, or given ids (T,) or (B, T), on the device of the model. A
-        text has B = 1.
+        """Token ids (B, T) of a text, or given ids (T,) or (B, T), on the device of the model.
 
-        Raises InputError for an empty text, and for ids of another shape, type or vocabulary.
+        A text has B = 1. Raises InputError for an empty text, and for ids of another shape, type or
+        vocabulary.
         """
-        expected, size = (
-            "a text of at least one token, or integer ids (T,) or (B, T)",
-            self.model.config.vocab_size,
-        )
+        expected = "a text of at least one token, or integer ids (T,) or (B, T)"
         try:
             ids = torch.as_tensor(self.tokenizer.encode(text) if isinstance(text, str) else text)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"tokens: found {type(text).__name__}, expected {expected}."
-            ) from error
+            found = type(text).__name__
+            raise InputError(f"tokens: found {found}, expected {expected}.") from error
         is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
-        if not ids.numel() or not is_integer or ids.dim() not in (1, 2):
-            raise InputError(
-                f"tokens: found {ids.dtype} values of shape {tuple(ids.shape)}, expected"
-                f" {expected}."
-            )
-        if ids.min() < 0 or ids.max() >= size:
+        if not ids.numel() or ids.dim() not in (1, 2) or not is_integer:
+            found = f"{ids.dtype} values of shape {tuple(ids.shape)}"
+            raise InputError(f"tokens: found {found}, expected {expected}.")
+        largest = self.model.config.vocab_size - 1
+        if ids.min() < 0 or ids.max() > largest:
             raise InputError(
                 f"tokens: found ids from {ids.min()} to {ids.max()}, expected ids from 0 to"
-                f" {size - 1}."
+                f" {largest}."
             )
         return ids.long().view(-1, ids.shape[-1]).to(any_weight(self.model).device)
 
@@ -99,8 +80,7 @@ class TrainedRun:
         if tokens.shape[1] > longest:
             raise InputError(
                 f"text: found {tokens.shape[1]} tokens, expected at most {longest}, the model's"
-                f" context_length; "
-                f"run.tokens(text)[:, :{longest}] gives the first ones."
+                f" context_length; run.tokens(text)[:, :{longest}] gives the first ones."
             )
         return tokens
 
@@ -109,18 +89,23 @@ class TrainedRun:
         the training.
         """
         labels = self.model.config.group_labels
-        loops = self.model.config.typical_loops if loops is None else loops
+        if loops is None:
+            loops = self.model.config.typical_loops
         counts = [loops] * len(labels) if isinstance(loops, int) else loops
-        whole = isinstance(counts, Sequence) and all(
-            type(count) is int and count >= 1 for count in counts
-        )
-        if not whole or len(counts) != len(labels):
+        is_list = isinstance(counts, Sequence) and len(counts) == len(labels)
+        if not is_list or any(type(count) is not int or count < 1 for count in counts):
             each = f"one for each of the {len(labels)} groups {', '.join(labels)}"
             raise InputError(
                 f"loops: found {loops!r}, expected a whole number of at least 1, or a list with"
                 f" {each}."
             )
         return list(counts)
+
+    def logits(self, text: Text, loops: int | Sequence[int] | None = None) -> Tensor:
+        """Logits (B, T, V) of the next tokens; the arguments and errors are those of `trace`."""
+        tokens = self.context(text)
+        noise = self.noise(range(len(tokens)))
+        return self.model.readout(self.model.hidden_states(tokens, self.loops(loops), noise))
 
     def trace(self, text: Text, loops: int | Sequence[int] | None = None) -> dict[str, Tensor]:
         """The hidden states of a text, stage by stage in the order of the model.
@@ -132,9 +117,8 @@ class TrainedRun:
 
         Returns:
             Name of the stage -> states (K + 1, B, T, C): x^0 … x^K of a looped group under its
-            label, such as "5-6";
-                one state, (1, B, T, C), for "embedding" and for each unlooped layer, such as "layer
-                1".
+            label, such as "5-6"; one state, (1, B, T, C), for "embedding" and for each unlooped
+            layer, such as "layer 1".
 
         Raises:
             InputError: for a text that is longer than the context, and for wrong loop steps or
@@ -144,15 +128,16 @@ class TrainedRun:
             >>> states = run.trace("Return the value", loops=12)["5-6"]  # (13, 1, T, C)
             >>> steps = states.diff(dim=0).norm(dim=-1)  # ||x^{k+1} - x^k||, (12, 1, T)
         """
-        tokens, counts, states = self.context(text), self.loops(loops), {}
-        for trace in self.model.trace(tokens, counts, self.noise(range(len(tokens)))):
-            stage, name = trace.stage, "embedding"
-            if stage is not None:
-                name = (
-                    self.model.config.group_labels[stage.index]
-                    if stage.is_group
-                    else f"layer {stage.layer}"
-                )
+        tokens = self.context(text)
+        noise = self.noise(range(len(tokens)))
+        states = {}
+        for trace in self.model.trace(tokens, self.loops(loops), noise):
+            if trace.stage is None:
+                name = "embedding"
+            elif trace.stage.is_group:
+                name = self.model.config.group_labels[trace.stage.index]
+            else:
+                name = f"layer {trace.stage.layer}"
             states[name] = torch.stack(trace.states)
         return states
 
@@ -160,18 +145,6 @@ class TrainedRun:
         """The noise of held-out sequences with these numbers; other text uses 0, 1, …"""
         sequences = [sequence] if isinstance(sequence, int) else sequence
         return EvaluationNoise.of(self.model.config, self.seed, sequences)
-
-    def _arguments(
-        self, _: nn.Module, args: tuple, kwargs: dict[str, Any]
-    ) -> tuple[tuple, dict[str, Any]]:
-        given = dict(zip(("tokens", "loops", "noise"), args, strict=False)) | kwargs
-        if "tokens" not in given:
-            raise InputError(
-                "model: found a call without tokens, expected a text or token ids (T,) or (B, T)."
-            )
-        tokens = self.context(given.pop("tokens"))
-        noise = given.pop("noise", None) or self.noise(range(len(tokens)))
-        return (tokens, self.loops(given.pop("loops", None)), noise, *args[3:]), given
 
 
 def open_run(
@@ -201,29 +174,29 @@ def open_run(
 
     Example:
         >>> run = twoscale.open_run("results/demo", iteration=240)
-        >>> logits = run.model("Return the value")  # (1, T, V)
+        >>> logits = run.logits("Return the value")  # (1, T, V)
         >>> states = run.trace("Return the value", loops=12)
     """
     folder = Path(folder)
     if device == "cuda":
         check_cuda("device")
-    if (folder / CONFIG).is_file():
+    if (folder / CONFIG).is_file():  # a published model
         tokenizer = load_tokenizer("published", folder / "tokenizer.json")
         return open_published_run(folder, tokenizer, context_length, device, dtype)
     path = _checkpoint(folder, iteration)
     identity = read_header(path).identity
     config = ConfigSlice(identity)
     try:
-        model_config, seed = check_json(config.model, ModelConfig), check_json(config.seed, int)
+        model_config = check_json(config.model, ModelConfig)
+        seed = check_json(config.seed, int)
     except (InputError, AttributeError, ValueError) as error:
         raise InputError(
             f"{path}: found a header from another version of this project ({first_line(error)}),"
-            f" expected the "
-            "seed and every key of the model's config."
+            " expected the seed and every key of the model's config."
         ) from error
     tokenizer = _tokenizer(folder, path, identity, model_config.vocab_size)
     model, header = load_model(path, model_config, dtype, device)
-    return TrainedRun(cast(CallableModel, model), tokenizer, seed, header.iteration, folder)
+    return TrainedRun(model, tokenizer, seed, header.iteration, folder)
 
 
 def open_published_run(
@@ -240,43 +213,43 @@ def open_published_run(
     for all of them.
     """
     source = PublishedFolder(folder)
-    config = source.model_config(
-        context_length=min(context_length, source.description.max_context_length)
-    )
-    model = cast(CallableModel, open_published(folder, config, dtype, device))
+    longest = source.description.max_context_length
+    config = source.model_config(context_length=min(context_length, longest))
+    model = open_published(folder, config, dtype, device)
     return TrainedRun(model, tokenizer, Config().seed, 0, folder)
 
 
 def _checkpoint(folder: Path, iteration: int | None) -> Path:
     """The weights of a run at an iteration, or the last ones."""
     checkpoints = folder / "checkpoints"
-    files = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    files = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
     weights = {int(found[1]): path for path in files if (found := CHECKPOINT.fullmatch(path.name))}
     if not weights:
         absolute = folder.absolute()
-        runs = (
-            ", ".join(sorted(path.parent.name for path in absolute.parent.glob("*/checkpoints")))
-            or "(none)"
-        )
+        runs = sorted(path.parent.name for path in absolute.parent.glob("*/checkpoints"))
         raise InputError(
             f"run {absolute.name!r}: found no checkpoint in {absolute}, expected one of the runs"
-            f" {runs}, or the folder "
-            f"of a published model with its {CONFIG}."
+            f" {', '.join(runs) or '(none)'}, or the folder of a published model with its {CONFIG}."
         )
-    if iteration is not None and iteration not in weights:
+    if iteration is None:
+        iteration = max(weights)
+    if iteration not in weights:
         known = ", ".join(map(str, sorted(weights)))
         raise InputError(
             f"{checkpoints}: found no checkpoint of iteration {iteration}, expected one of {known}."
         )
-    return weights[max(weights) if iteration is None else iteration]
+    return weights[iteration]
 
 
 def _gpt2_file(folder: Path) -> Path:
     """GPT-2's tokenizer, which all runs share: in resources/, or in results/, where earlier
-    versions kept it.
+    versions kept it. Runs of studies are in folders of results/, such as results/variants.
     """
-    earlier = folder.parent / "gpt2.tiktoken"
-    return earlier if earlier.exists() else folder.parent.parent / "resources" / earlier.name
+    for parent in folder.absolute().parents:
+        for place in (parent, parent / "resources"):
+            if (file := place / "gpt2.tiktoken").exists():
+                return file
+    return folder.parent.parent / "resources" / "gpt2.tiktoken"
 
 
 def _tokenizer(
@@ -291,7 +264,7 @@ def _tokenizer(
     if tokenizer.vocab_size != vocab_size or metadata.digest != identity.get("data"):
         raise InputError(
             f"{checkpoint}: found a model of {vocab_size} token ids and the text"
-            f" {identity.get('data')}, expected "
-            f"{tokenizer.vocab_size} and {metadata.digest} as in {path}."
+            f" {identity.get('data')}, expected {tokenizer.vocab_size} and {metadata.digest} as in"
+            f" {path}."
         )
     return tokenizer

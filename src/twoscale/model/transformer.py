@@ -30,12 +30,12 @@ from twoscale.model.interface import (
     run_stages,
 )
 from twoscale.model.kernels import Linear, RMSNorm, linear
-from twoscale.model.layers import GROUPS, RotaryEmbedding, TransformerBlock
+from twoscale.model.layers import GROUPS, Embedding, ExitGate, RotaryEmbedding, TransformerBlock
 from twoscale.model.loss import cross_entropies, linear_cross_entropy
 from twoscale.rng import truncated_normal
 
 # size of the random part in adapter_init = blend, relative to the share of its block
-BLEND_NOISE = 0.04
+_BLEND_NOISE = 0.04
 
 
 class LoopedTransformer(nn.Module):
@@ -47,30 +47,31 @@ class LoopedTransformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config, size = config, config.hidden_size
-        self.norms_steps = config.loop_norm
-        self.token_embedding = nn.Embedding(config.padded_vocab_size, size)
+        self.config = config
+        size, epsilon = config.hidden_size, config.norm_epsilon
+        self.token_embedding = Embedding(config.padded_vocab_size, size)
         rotary = RotaryEmbedding(config) if config.positions == "rotary" else None
-        self.position_embedding = None if rotary else nn.Embedding(config.context_length, size)
-        self.final_norm = RMSNorm(size, config.norm_epsilon)
-        group = GROUPS[config.injection]
-        self.groups = nn.ModuleList(group(numbers, config, rotary) for numbers in config.groups)
-        norms = (RMSNorm(size, config.norm_epsilon) for _ in config.groups if config.input_norm)
-        self.input_norms = nn.ModuleList(norms)
-        self.exit_projections = nn.ModuleList(
-            Linear(size, size) for _ in config.groups if config.exit_projection
-        )
-        looped = {number for group in config.groups for number in group}
-        numbers = [number for number in range(1, config.num_layers + 1) if number not in looped]
-        stages = {layers[0]: Stage(group=index) for index, layers in enumerate(config.groups)}
-        stages |= {number: Stage(layer=number) for number in numbers}
+        self.position_embedding = None if rotary else Embedding(config.context_length, size)
+        self.final_norm = RMSNorm(size, epsilon)
+        self.groups = nn.ModuleList()
+        self.input_norms = nn.ModuleList()  # as many as groups, or none
+        self.exit_projections = nn.ModuleList()
+        for numbers in config.groups:
+            self.groups.append(GROUPS[config.injection](numbers, config, rotary))
+            if config.input_norm:
+                self.input_norms.append(RMSNorm(size, epsilon))
+            if config.exit_projection:
+                self.exit_projections.append(Linear(size, size))
+        stages = {numbers[0]: Stage(group=index) for index, numbers in enumerate(config.groups)}
+        self.unlooped = nn.ModuleDict()
+        for number in range(1, config.num_layers + 1):
+            if not config.is_looped(number):
+                self.unlooped[str(number)] = TransformerBlock(number, config, rotary)
+                stages[number] = Stage(layer=number)
         self.stages = tuple(stages[first] for first in sorted(stages))  # in the order of the layers
-        self.unlooped = nn.ModuleDict(
-            {str(number): TransformerBlock(number, config, rotary) for number in numbers}
-        )
         self.head = None if config.tied_head else Linear(size, config.padded_vocab_size)
         # without a gradient, unless train.exit_gate trains it
-        self.gate = nn.Linear(size, 1).requires_grad_(False) if config.exit_gate else None
+        self.gate = ExitGate(size, 1).requires_grad_(False) if config.exit_gate else None
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -82,7 +83,7 @@ class LoopedTransformer(nn.Module):
         The sum of the embeddings is multiplied by a factor, by default sqrt(C) (Geiping's embedding
         scale).
         """
-        hidden = self.token_embedding(tokens)
+        hidden = self.token_embedding(tokens)  # (..., T, C)
         if self.position_embedding is not None:
             hidden = hidden + self.position_embedding(positions)
         return hidden * self.config.embedding_factor
@@ -91,9 +92,7 @@ class LoopedTransformer(nn.Module):
         return self.unlooped[str(number)](hidden, attend)
 
     def init_state(self, group: int, entered: Tensor, noise: Noise) -> Tensor:
-        """The initial state x^0 of a group under the variant `state_init`, shaped like `entered`
-        (..., C).
-        """
+        """The initial state x^0 of a group under the variant `state_init`, (..., C)."""
         match self.config.state_init:
             case "noise":
                 return noise(group, 0, entered)
@@ -105,7 +104,8 @@ class LoopedTransformer(nn.Module):
                 return torch.zeros_like(entered)
 
     def project_input(self, group: int, entered: Tensor) -> Tensor:
-        entered = self.input_norms[group](entered) if self.config.input_norm else entered
+        if self.config.input_norm:
+            entered = self.input_norms[group](entered)
         return self.groups[group].project_input(entered)  # type: ignore[operator]
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
@@ -118,27 +118,23 @@ class LoopedTransformer(nn.Module):
         widen it, and the other variants of `state_init` say themselves how much noise it has.
         """
         scale = self.config.loop_noise
-        return (
-            state + (scale / self.config.state_std) * noise(group, k, state)
-            if scale and k
-            else state
-        )
+        if not scale or not k:
+            return state
+        return state + (scale / self.config.state_std) * noise(group, k, state)
 
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
         state = self.groups[group](state, injected, attend)
         # `forward` is called directly, as in `twoscale.model.layers`
-        return self.final_norm.forward(state) if self.norms_steps else state
+        return self.final_norm.forward(state) if self.config.loop_norm else state
 
     def finish(self, group: int, state: Tensor) -> Tensor:
-        """Input of the layers after a group: its last state under `exit_norm` and
-        `exit_projection`.
-        """
-        state = self.final_norm(state) if self.config.exit_norm == "final_norm" else state
+        """Input of the next layers: the last state under `exit_norm` and `exit_projection`."""
+        if self.config.exit_norm == "final_norm":
+            state = self.final_norm(state)
         return self.exit_projections[group](state) if self.config.exit_projection else state
 
     def readout(self, hidden: Tensor) -> Tensor:
-        """Final norm and head: (..., C) -> logits (..., V), without the rows that pad the
-        vocabulary.
+        """Final norm and head: (..., C) -> logits (..., V), without the padding of the vocabulary.
 
         States are read as they are where `loop_norm` has normalised them.
         """
@@ -152,9 +148,7 @@ class LoopedTransformer(nn.Module):
         return self.token_embedding.weight if self.head is None else self.head.weight
 
     def exit_gate(self, state: Tensor) -> Tensor:
-        """Ouro's probability of exit, given that the token has not exited before: states (..., C)
-        -> (...).
-        """
+        """Ouro's probability of exit of a token that has not exited yet: (..., C) -> (...)."""
         return self.exit_gate_logit(state).sigmoid()
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
@@ -162,17 +156,16 @@ class LoopedTransformer(nn.Module):
         return self.gate(state).squeeze(-1)
 
     def _final(self, hidden: Tensor) -> Tensor:
-        return hidden if self.norms_steps else self.final_norm(hidden)
+        return hidden if self.config.loop_norm else self.final_norm(hidden)
 
     def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
-        if self.config.logit_softcap is not None:
-            losses = cross_entropies(
-                self.readout(hidden.flatten(0, -2))[None], targets.flatten()[None]
-            )[0]
-            return losses.mean() if shares is None else (losses * shares.flatten()).mean()
-        normed, ids = self._final(hidden).flatten(0, -2), targets.flatten()
+        hidden, ids = hidden.flatten(0, -2), targets.flatten()  # (N, C), (N,)
         shares = None if shares is None else shares.flatten()
-        return linear_cross_entropy(normed, self.head_weight, ids, self.config.vocab_size, shares)
+        if self.config.logit_softcap is not None:
+            (losses,) = cross_entropies(self.readout(hidden)[None], ids[None])  # (N,)
+            return (losses if shares is None else losses * shares).mean()
+        normed, vocab_size = self._final(hidden), self.config.vocab_size
+        return linear_cross_entropy(normed, self.head_weight, ids, vocab_size, shares)
 
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
         attend = CausalAttention.of(tokens)
@@ -181,7 +174,8 @@ class LoopedTransformer(nn.Module):
         for stage in self.stages:
             entered = hidden
             if stage.is_group:
-                states = list(self._loop(stage.index, entered, loops[stage.index], attend, noise))
+                steps = loops[stage.index]
+                states = list(self._loop(stage.index, entered, steps, attend, noise))
                 hidden = self.finish(stage.index, states[-1])
             else:
                 hidden = self.unlooped_layer(stage.index, entered, attend)
@@ -198,11 +192,9 @@ class LoopedTransformer(nn.Module):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> Iterator[Tensor]:
-        """x^0 … x^loops of one group, each (B, T, C); the options are as in
-        `LoopedModel.hidden_states`.
-        """
-        injected = self.project_input(group, entered)
-        state = self.init_state(group, entered, noise)
+        """x^0 … x^loops of one group, each (B, T, C), with the options of `hidden_states`."""
+        injected = self.project_input(group, entered)  # e, the same at every loop step
+        state = self.init_state(group, entered, noise)  # x^0
         yield state
         first_with_gradient = 0 if backprop_depth is None else max(0, loops - backprop_depth)
         for k in range(loops):
@@ -218,7 +210,7 @@ class LoopedTransformer(nn.Module):
                     )
                 else:
                     state = self.recur(*step)
-            yield state
+            yield state  # x^{k+1}
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
         """Logits (B, T, V); takes the arguments of `hidden_states`."""
@@ -229,16 +221,14 @@ class LoopedTransformer(nn.Module):
     ) -> Tensor:
         attend = CausalAttention.of(tokens)
 
-        def group(index: int, hidden: Tensor) -> Tensor:
-            return self.finish(
-                index,
-                last(self._loop(index, hidden, loops[index], attend, noise, *options, **named)),
-            )
+        def layer(number: int, hidden: Tensor) -> Tensor:
+            return self.unlooped_layer(number, hidden, attend)
 
-        hidden = self.embed(tokens, attend.positions)
-        return run_stages(
-            self, hidden, lambda number, x: self.unlooped_layer(number, x, attend), group
-        )
+        def group(index: int, hidden: Tensor) -> Tensor:
+            states = self._loop(index, hidden, loops[index], attend, noise, *options, **named)
+            return self.finish(index, last(states))
+
+        return run_stages(self, self.embed(tokens, attend.positions), layer, group)
 
     def exit_states(
         self, tokens: Tensor, loops: int, noise: Noise, *options: Any, **named: Any
@@ -251,17 +241,17 @@ class LoopedTransformer(nn.Module):
             return hidden
 
         place = self.stages.index(Stage(group=0))
-        entered = run(self.stages[:place], self.embed(tokens, attend.positions))
+        before, after = self.stages[:place], self.stages[place + 1 :]
+        entered = run(before, self.embed(tokens, attend.positions))
         _, *states = self._loop(0, entered, loops, attend, noise, *options, **named)
         # one state at a time, so that compiled layers see one shape whatever the loop count
-        hidden = [run(self.stages[place + 1 :], self.finish(0, state)) for state in states]
-        return torch.stack(states), torch.stack(hidden)
+        hidden = [run(after, self.finish(0, state)) for state in states]
+        return torch.stack(states), torch.stack(hidden)  # (K, B, T, C) twice
 
 
 @torch.no_grad()
 def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
-    """An untrained model: every matrix from a truncated normal (±3 deviations), every norm at one,
-    biases at zero.
+    """An untrained model: truncated normal matrices (±3 deviations), norms at 1, biases at 0.
 
     The standard deviation, before truncation, is sqrt(2 / 5C) for matrices and embeddings. For the
     output projections of attention and MLP it is divided by sqrt(2 L) with L the layers applied per
@@ -272,30 +262,24 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
     changes no other.
     """
     model, size = LoopedTransformer(config), config.hidden_size
-    output_factor = 1 / math.sqrt(2 * config.effective_depth)
+    matrix_std = math.sqrt(2 / (5 * size))
+    output_factor = 1 / math.sqrt(2 * config.effective_depth)  # 1 / sqrt(2 L)
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
-        std = math.sqrt(2 / (5 * size))
-        std = (
-            std * output_factor
-            if name.endswith(("attention_out.weight", "mlp_out.weight"))
-            else std
-        )
+        is_output = name.endswith(("attention_out.weight", "mlp_out.weight"))
+        std = matrix_std * output_factor if is_output else matrix_std
         # the streams of unlooped layers keep the name of their first version, so that a seed keeps
         # its weights
         stream = (seed, "init", name.replace("unlooped.", "single.", 1))
         parameter.copy_(torch.from_numpy(truncated_normal(stream, tuple(parameter.shape), std)))
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
-            parameter[len(parameter) // 2 :] *= output_factor
+            parameter[len(parameter) // 2 :] *= output_factor  # the half of the values
         if name.endswith("adapter.weight") and config.adapter_init == "blend":
             # [share times the state ; 1 - share times the input], and random parts in proportion to
             # these shares, so that the half of a share of 0 is zero
-            for half, share in zip(
-                parameter.split(size, dim=1),
-                (config.adapter_share, 1 - config.adapter_share),
-                strict=True,
-            ):
-                half.mul_(BLEND_NOISE * share).add_(torch.eye(size) * share)
+            shares = (config.adapter_share, 1 - config.adapter_share)
+            for half, share in zip(parameter.split(size, dim=1), shares, strict=True):
+                half.mul_(_BLEND_NOISE * share).add_(torch.eye(size) * share)
     return model

@@ -31,8 +31,8 @@ from twoscale.dynamics.trajectories import (
     GroupStates,
     measure_groups,
     recorded_references,
-    units,
 )
+from twoscale.dynamics.trajectories import measured_units as units
 
 # Folder of each table in the folder of a run, as in the workflow.
 FOLDERS = {
@@ -124,9 +124,8 @@ class StateTables:
     replace: bool = False
 
     def __enter__(self) -> Self:
-        check_absent(
-            table_path(self.folder, "trajectories", self.iteration), self.iteration, self.replace
-        )
+        path = table_path(self.folder, "trajectories", self.iteration)
+        check_absent(path, self.iteration, self.replace)
         self._sequences = 0
         self._loops: dict[str, int] = {}  # of each group
         # states and header of the first sequence

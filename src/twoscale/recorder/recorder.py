@@ -29,7 +29,7 @@ from twoscale.base import InputError, did_you_mean
 from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import check_threshold
 from twoscale.dynamics.states import exact
-from twoscale.exits.contract import GivenStates
+from twoscale.exits.contract import FrozenExits
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.recorder.recorded import RecordedBatch, StateTables, means
@@ -365,7 +365,7 @@ class Recorder:
         read = Reader(self.decode, batch.tokens, targets, next(self.model.parameters()).device)
         start = states[0].flatten(0, 1)
         exits = {
-            point: GivenStates(criterion, start, read.rows)
+            point: FrozenExits(criterion, start, read.rows)
             for point, criterion in self._criteria.items()
         }
         first = (
@@ -489,7 +489,7 @@ def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriteri
 
 
 def exit_rows(
-    exits: Mapping[tuple[str, float], GivenStates],
+    exits: Mapping[tuple[str, float], FrozenExits],
     losses: Tensor,
     predicted: Tensor,
     keys: Sequence[Mapping[str, Any]],
@@ -504,7 +504,7 @@ def exit_rows(
     taken = [
         (("fixed", float(k)), (torch.full(predicted.shape, k),) * 2) for k in range(1, len(losses))
     ]
-    taken += [(point, found.exits()) for point, found in exits.items()]
+    taken += [(point, (found.loop_steps, found.evaluations)) for point, found in exits.items()]
     for (name, threshold), both in taken:
         both_of_all = (counts.cpu().view(len(predicted), -1) for counts in both)
         loop_steps, evaluations = (counts[:, : predicted.shape[1]] for counts in both_of_all)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError, replacing, study_parts
-from twoscale.claims import regime
+from twoscale.claims import loop_counts, regime
 from twoscale.claims import verdicts as claims
 from twoscale.claims.bootstrap import with_bounds
 from twoscale.claims.evidence import Estimate, Evidence
@@ -81,16 +81,8 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
             {"states": [path for path in [folder / "states.safetensors"] if path.exists()]},
         ),
     ]
-    jobs += [
-        (part.run_types, {"paths": paths})
-        for name, part in study_parts("draw").items()
-        if name == "paths"
-    ]
-    jobs += [
-        (part.run_scaling, {"quality": scaling})
-        for name, part in study_parts("draw").items()
-        if name == "depth"
-    ]
+    jobs += [(aggregate.count_path_types, {"paths": paths})]
+    jobs += [(loop_counts.aggregate_scaling, {"quality": scaling})]
     outputs = {name: [folder / "tables" / f"{name}.parquet"] for name in WRITTEN}
     for run, files in jobs:
         if all(files.values()):
@@ -185,8 +177,8 @@ def write_card(
     )  # as in the claims of the run
     tables.check_finite("loop_sequences", states, trajectories)
     twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
-    card = depth.summarise_card(quality, states, facts["trained_loops"], SEED)
-    findings = depth.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)
+    card = loop_counts.summarise_card(quality, states, facts["trained_loops"], SEED)
+    findings = loop_counts.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)
     written = {
         name: folder / "tables" / f"{name}.parquet" for name in ("depth_card", "depth_findings")
     }

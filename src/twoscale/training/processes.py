@@ -11,13 +11,12 @@ but for the order of sums.
 
 import os
 import warnings
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -39,9 +38,7 @@ TIMEOUT = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class World:
-    """The processes that train together on `device`, seen from the one with the number `rank` of
-    `size`.
-    """
+    """The processes that train together on `device`, seen from number `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
@@ -60,34 +57,29 @@ class World:
         samples, but not in the first micro-batch, unless there are fewer samples than processes.
         """
         count = micro_batches * self.size
-        length, longer = divmod(samples, count)
-        numbers = range(self.rank, count, self.size)
-        firsts = [number * length + min(number, longer) for number in numbers]
-        return [
-            slice(first, first + length + (number < longer))
-            for number, first in zip(numbers, firsts, strict=True)
-        ]
+        length, longer = divmod(samples, count)  # the first `longer` ranges have one sample more
+        edges = [number * length + min(number, longer) for number in range(count + 1)]
+        ranges = [slice(first, end) for first, end in pairwise(edges)]
+        return ranges[self.rank :: self.size]  # one of each micro-batch
 
     def average(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor by its mean over the processes, which must all pass the same order.
 
-        All tensors of one dtype are sent together, as one copy.
+        The tensors have one dtype and are sent together, as one copy.
         """
         if self.size == 1:
             return
-        has_average = dist.get_backend() == "nccl"  # gloo has none
-        by_dtype = defaultdict(list)
-        for tensor in tensors:
-            by_dtype[tensor.dtype].append(tensor)
-        for group in by_dtype.values():
-            values = torch.cat([tensor.flatten() for tensor in group])
-            dist.all_reduce(values, dist.ReduceOp.AVG if has_average else dist.ReduceOp.SUM)
-            parts = (values if has_average else values.div_(self.size)).split(
-                [tensor.numel() for tensor in group]
-            )
-            torch._foreach_copy_(
-                group, [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)]
-            )
+        tensors = list(tensors)
+        values = torch.cat([tensor.flatten() for tensor in tensors])  # one message
+        if dist.get_backend() == "nccl":
+            dist.all_reduce(values, dist.ReduceOp.AVG)
+        else:  # gloo has no average
+            dist.all_reduce(values)
+            values /= self.size
+        # back into the tensors
+        parts = values.split([tensor.numel() for tensor in tensors])
+        shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+        torch._foreach_copy_(tensors, shaped)
 
     def gather_number(self, number: int) -> list[int]:
         """A number of each process, in the order of their ranks. All processes must call this."""
@@ -100,27 +92,30 @@ class World:
 
 
 def init_distributed(device: str, processes: int) -> World:
-    """Join the processes of this launch by torchrun. On CUDA a process uses the GPU of its local
-    rank.
-    """
+    """Join the processes of this launch by torchrun; on CUDA, with the GPU of the local rank."""
     team = machine.team()
     if team.size != processes:
         expected = f"{team.size}, the number of processes that torchrun started together"
         raise InputError(f"config key train.processes: found {processes}, expected {expected}.")
     if team.size == 1:
         return World()
-    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else None
-    if gpu:
+    gpu = None
+    if device == "cuda":
+        gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(gpu)
-    path = os.environ.get(machine.STORE)  # set where all processes are on one node
-    store = dist.FileStore(path, team.size) if path else None
-    if store:
+    store = None
+    if machine.STORE in os.environ:  # set where all processes are on one node
+        store = dist.FileStore(os.environ[machine.STORE], team.size)
         store.set_timeout(TIMEOUT)  # init_process_group sets it only for a store that it makes
-    ranks: dict[str, Any] = {"rank": team.rank, "world_size": team.size}
     dist.init_process_group(
-        "nccl" if gpu else "gloo", store=store, timeout=TIMEOUT, device_id=gpu, **ranks
+        "nccl" if gpu else "gloo",
+        timeout=TIMEOUT,
+        world_size=team.size,
+        rank=team.rank,
+        store=store,
+        device_id=gpu,
     )
-    return World(dist.get_rank(), team.size, device)
+    return World(team.rank, team.size, device)
 
 
 @contextmanager
@@ -132,14 +127,13 @@ def connected(processes: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         # gloo, whose message names its source file, and the file store raise a plain RuntimeError
-        lost = isinstance(error, dist.DistError) or any(
-            text in str(error) for text in ("/gloo/", "Wait timeout")
-        )
-        if processes == 1 or not lost:
+        is_lost = isinstance(error, dist.DistError) or "/gloo/" in str(error)
+        if processes == 1 or not (is_lost or "Wait timeout" in str(error)):
             raise
-        found = f"lost the connection to another process ({first_line(error).partition('. ')[0]})"
+        reason = first_line(error).partition(". ")[0]
         raise InputError(
-            f"training: {found}; the next attempt resumes from the last saved state."
+            f"training: lost the connection to another process ({reason}); the next attempt"
+            " resumes from the last saved state."
         ) from error
 
 
@@ -150,8 +144,8 @@ def destroy_distributed(world: World) -> None:
 
 
 # uses weights of a looped group outside its `forward`; unlooped layers have none
-GROUP_METHOD = "project_input"
-MODEL_METHODS = ("hidden_states", "exit_states")  # what training calls first
+_GROUP_METHOD = "project_input"
+_MODEL_METHODS = ("hidden_states", "exit_states")  # what training calls first
 
 
 def shard_model(model: LoopedModel, device: str) -> None:
@@ -171,30 +165,28 @@ def shard_model(model: LoopedModel, device: str) -> None:
     # float32 (docs/cluster.md)
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     for block in model.blocks:
-        is_group = hasattr(block, GROUP_METHOD)
+        is_group = hasattr(block, _GROUP_METHOD)
         divided = fully_shard(block, mesh=mesh, reshard_after_forward=not is_group)
         if is_group:
             divided.set_reshard_after_backward(False)
-            register_fsdp_forward_method(block, GROUP_METHOD)
+            register_fsdp_forward_method(block, _GROUP_METHOD)
     # embedding, head and final norm stay gathered as well, because `loss` needs them after
     # `hidden_states`
     module = cast(nn.Module, model)
     fully_shard(module, mesh=mesh, reshard_after_forward=False)
-    for name in filter(partial(hasattr, model), MODEL_METHODS):
-        register_fsdp_forward_method(module, name)
+    for name in _MODEL_METHODS:
+        if hasattr(model, name):
+            register_fsdp_forward_method(module, name)
 
 
 def reshard(model: LoopedModel) -> None:
-    """Free the gathered parts of a divided model, which would otherwise not see the next update of
-    its weights.
-    """
+    """Free the gathered parts of a divided model, which would not see the next update."""
     for module in (model, *model.blocks):
         cast("FSDPModule", module).reshard()
 
 
 def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole tensors on the CPU of the main process, one after the other; none in the other
-    processes.
+    """The whole tensors, on the CPU of the main process; none in the other processes.
 
     All processes must call this, with their parts of the same tensors in the same order.
     """
@@ -207,8 +199,7 @@ def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shard_like(whole: Tensor, parameter: "DTensor") -> Tensor:
-    """The part of a tensor that belongs to this process's part of a parameter of the same shape and
-    device.
+    """This process's part of a tensor, divided like a parameter of the same shape and device.
 
     All processes must have the same tensor.
     """

@@ -1,6 +1,4 @@
-"""The state of a segment of training: its files, and how they are saved, checked, loaded and
-restored.
-"""
+"""The state of a segment of training: its files, and how it is loaded, checked and saved."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,38 +31,23 @@ class SegmentConfig(Protocol):
     train: TrainConfig
 
 
+# --- compilation
+
 # a step before the gradient, the first one with it, and those whose state has one too
-GRAPHS_PER_GROUP = 3
+_GRAPHS_PER_GROUP = 3
 # of the parts of a batch, which differ by one sequence where it is not divided evenly
-BATCH_SIZES = 2
-
-
-def check_compiler(device: str) -> None:
-    if device != "cpu":
-        return
-    # imported here: it takes a second, and few runs compile on CPU
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        found = "no C++ compiler (the variable CXX, otherwise g++)"
-        raise InputError(
-            f"config key train.compile: found {found}, expected one, or false, on CPU."
-        ) from error
+_BATCH_SIZES = 2
 
 
 def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) -> None:
-    """Compile the loop step of every group and every unlooped layer, each once whatever the loop
-    counts.
+    """Compile each group's loop step and each unlooped layer, once whatever the loop counts.
 
-    `options` are for torch.compile. Beyond its limit torch would silently run the rest uncompiled.
-    Of a model that will be divided only `forward` is compiled, without the hooks that gather
-    weights and would break the graph.
+    `options` are for torch.compile. Of a model that will be divided only `forward` is compiled,
+    without the hooks that gather weights and would break the graph.
     """
-    limit = GRAPHS_PER_GROUP * BATCH_SIZES * max(1, len(model.config.groups))
-    # for the whole process, because not every version of torch.compile has the option
+    limit = _GRAPHS_PER_GROUP * _BATCH_SIZES * max(1, len(model.config.groups))
+    # Beyond its limit torch would silently run the rest uncompiled. It is set for the whole
+    # process, because not every version of torch.compile has the option.
     torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)
     options |= {"dynamic": False}
     for module in model.blocks:
@@ -74,15 +57,19 @@ def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) ->
             module.compile(**options)
 
 
-ADAM_EPSILON = 1e-8
-MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
-PARTS = ("weights/", "optimizer/")  # what the names of tensors in a partial state begin with
+# --- a segment and its state
+
+_ADAM_EPSILON = 1e-8
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
+# what the names of tensors in a partial state begin with
+_WEIGHTS, _OPTIMIZER = "weights/", "optimizer/"
 
 
 @dataclass(frozen=True)
 class SegmentPaths:
-    """Files of one segment; `start` is the weights and, after iteration 0, the optimizer state to
-    start from.
+    """Files of one segment.
+
+    start: the weights and, after iteration 0, the optimizer state to start from.
     """
 
     start: Sequence[Path]
@@ -111,14 +98,9 @@ class Segment:
     run: str = "train"
     version: str = ""
 
-    def unfinished(self, start: Path) -> "Segment":
-        """The segment with the identity of its partial states, which are bound to code and start as
-        well.
-        """
-        return replace(
-            self,
-            identity=self.identity | {"code": self.version, "start": checkpoints.digest(start)},
-        )
+    def partial_identity(self, start: Path) -> dict[str, Any]:
+        """The identity of its partial states, which are bound to code and start as well."""
+        return self.identity | {"code": self.version, "start": checkpoints.digest(start)}
 
 
 @dataclass
@@ -145,54 +127,58 @@ class TrainingState:
 _kept: dict[tuple[str, str], TrainingState] = {}
 
 
+# --- loading
+
+
 def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> TrainingState:
     """The state to train from: the partial state of the segment if there is one, otherwise the
     state of its start.
     """
-    start = checkpoints.read_header(paths.start[0]).iteration
-    if (
-        partial := load_partial(paths.partial, start, segment.unfinished(paths.start[0]), config)
-    ) is not None:
+    start = paths.start[0]
+    first = checkpoints.read_header(start).iteration
+    identity = segment.partial_identity(start)
+    partial = load_partial(paths.partial, first, segment.until, identity, config)
+    if partial is not None:
         return restore(config, *partial)
-    key = (checkpoints.digest(paths.start[0]), canonical_json(segment.identity))
-    if (state := _kept.pop(key, None)) is not None:
-        return replace(state, log=[], environments=[])
-    weights, header = checkpoints.load_weights(
-        paths.start[0], segment.identity, config.model, _loads_on(config)
-    )
-    moments = (
-        load_moments(paths.start[1], segment.identity, config, header.iteration)
-        if header.iteration
-        else {}
-    )
+    kept = _kept.pop((checkpoints.digest(start), canonical_json(segment.identity)), None)
+    if kept is not None:  # with its optimizer and compiled layers
+        return replace(kept, log=[], environments=[])
+    identity, device = segment.identity, _loads_on(config)
+    weights, header = checkpoints.load_weights(start, identity, config.model, device)
+    moments = {}  # none at the start of training
+    if header.iteration:
+        moments = load_moments(paths.start[1], identity, config, header.iteration)
     return restore(config, weights, moments, header)
 
 
 def load_partial(
-    path: Path, start: int, segment: Segment, config: SegmentConfig
+    path: Path, first: int, until: int, identity: dict[str, Any], config: SegmentConfig
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Header] | None:
-    """Weights, moments and header that an interrupted attempt at this segment saved; None if there
+    """Weights, moments and header that an interrupted attempt at the segment saved; None if there
     are none.
 
-    A file of another segment or config, or one that cannot be read, is ignored.
+    The segment has the iterations after `first` up to `until`. A file of another segment or config,
+    or one that cannot be read, is ignored.
     """
     if not path.exists():
         return None
     try:
-        tensors, header = checkpoints.load(path, "partial", segment.identity, _loads_on(config))
-        weights, moments = (
-            {n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in PARTS
-        )
+        tensors, header = checkpoints.load(path, "partial", identity, _loads_on(config))
+        weights = _without_prefix(tensors, _WEIGHTS)
+        moments = _without_prefix(tensors, _OPTIMIZER)
         model = checkpoints.blank(config.model)
         check_tensors(path, weights, model.state_dict())
-        check_moments(path, moments, set_trained(model, config.train))
+        _check_moments(path, moments, set_trained(model, config.train))
     except InputError as error:
         print(f"restarting the segment: {error}", file=sys.stderr)
         return None
-    has_log = len(header.extra["log"]) == header.iteration - start
-    return (
-        (weights, moments, header) if start < header.iteration < segment.until and has_log else None
-    )
+    has_log = len(header.extra["log"]) == header.iteration - first
+    return (weights, moments, header) if first < header.iteration < until and has_log else None
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix, by the rest of their names."""
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def load_moments(
@@ -202,8 +188,8 @@ def load_moments(
     if path.is_file() and not path.stat().st_size:
         raise InputError(
             f"{path}: found an empty file, the placeholder for the optimizer state of a restored"
-            f" segment; remove "
-            ".result_cache/checkpoints of the run and train with `snakemake --forcerun init_model`."
+            " segment; remove .result_cache/checkpoints of the run and train with"
+            " `snakemake --forcerun init_model`."
         )
     moments, header = checkpoints.load(path, "optimizer", identity, _loads_on(config))
     if header.iteration != iteration:
@@ -211,19 +197,17 @@ def load_moments(
             f"{path}: found the optimizer state of iteration {header.iteration}, expected"
             f" {iteration}."
         )
-    check_moments(path, moments, set_trained(checkpoints.blank(config.model), config.train))
+    _check_moments(path, moments, set_trained(checkpoints.blank(config.model), config.train))
     return moments
 
 
-def check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel) -> None:
-    trained = [
-        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
-    ]
-    check_tensors(
-        path,
-        moments,
-        {f"{name}.{moment}": parameter for name, parameter in trained for moment in MOMENTS},
-    )
+def _check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel) -> None:
+    """Refuse moments that are not those of the trained parameters of a model."""
+    expected: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            expected |= {f"{name}.{moment}": parameter for moment in _MOMENTS}
+    check_tensors(path, moments, expected)
 
 
 def _loads_on(config: SegmentConfig) -> str:
@@ -242,22 +226,29 @@ def restore(
     model = set_trained(registry.build(config.model).to(_loads_on(config)), config.train)
     model.load_state_dict(weights)
     if config.train.compiles(config.device):
-        check_compiler(config.device)
         compile_blocks(model, sharded)
     if sharded:
         shard_model(model, config.device)
     optimizer = make_optimizer(model, config.train)
-    for name, parameter in model.named_parameters() if moments else ():
-        if not parameter.requires_grad:
+    for name, parameter in model.named_parameters():
+        if not moments or not parameter.requires_grad:
             continue
+        # AdamW's count, by which it corrects the bias of the moments
         updates = torch.tensor(float(header.iteration), device=parameter.device)
-        parts = {m: moments[f"{name}.{m}"].to(parameter.device) for m in MOMENTS}
-        if sharded:
-            parts = {m: shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
-        optimizer.state[parameter] = {"step": updates} | parts
-    log, environments = (list(header.extra.get(name, ())) for name in ("log", "environments"))
+        optimizer.state[parameter] = {"step": updates}
+        for moment in _MOMENTS:
+            value = moments[f"{name}.{moment}"].to(parameter.device)
+            if sharded:
+                value = shard_like(value, cast("DTensor", parameter))
+            optimizer.state[parameter][moment] = value
     return TrainingState(
-        model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded
+        model,
+        optimizer,
+        header.iteration,
+        header.tokens_seen,
+        log=list(header.extra.get("log", ())),
+        environments=list(header.extra.get("environments", ())),
+        sharded=sharded,
     )
 
 
@@ -268,9 +259,12 @@ def make_optimizer(model: LoopedModel, train: TrainConfig) -> torch.optim.AdamW:
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": train.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    betas = (train.beta1, train.beta2)
     return torch.optim.AdamW(
-        groups, lr=train.learning_rate, betas=betas, eps=ADAM_EPSILON, fused=True
+        groups,
+        lr=train.learning_rate,
+        betas=(train.beta1, train.beta2),
+        eps=_ADAM_EPSILON,
+        fused=True,
     )
 
 
@@ -292,80 +286,75 @@ def note_environment(
     if changes and visible:
         print(
             f"warning: training continues in another environment ({'; '.join(changes)}), so the"
-            f" weights may not be "
-            "bit-identical to those of an uninterrupted run",
+            " weights may not be bit-identical to those of an uninterrupted run",
             file=sys.stderr,
         )
     if changes or not state.environments:
         state.environments = [*state.environments, {machine.FIRST: state.iteration + 1, **now}]
 
 
+# --- saving
+
+
 def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights, and AdamW's moments under the names of their parameters; of a divided model for the
     main process.
     """
-    moments = {
-        f"{name}.{moment}": state.optimizer.state[parameter][moment]
-        for name, parameter in state.model.named_parameters()
-        if parameter in state.optimizer.state
-        for moment in MOMENTS
-    }
     weights = dict(state.model.state_dict())
+    moments: dict[str, Tensor] = {}
+    for name, parameter in state.model.named_parameters():
+        if parameter in state.optimizer.state:
+            values = state.optimizer.state[parameter]
+            moments |= {f"{name}.{moment}": values[moment] for moment in _MOMENTS}
     return (gather(weights), gather(moments)) if state.sharded else (weights, moments)
 
 
 def save_partial(
     path: Path, state: TrainingState, identity: dict[str, Any], is_main: bool = True
 ) -> None:
-    """All of an unfinished segment in one file. With train.shard all processes call this, and the
-    main one writes.
+    """Write all of an unfinished segment to one file. All processes call this, and the main one
+    writes.
     """
     weights, moments = tensors_of(state)
     if not is_main:
         return
-    parts = zip(PARTS, (weights, moments), strict=True)
-    tensors = {f"{prefix}{name}": tensor for prefix, part in parts for name, tensor in part.items()}
+    tensors = {f"{_WEIGHTS}{name}": tensor for name, tensor in weights.items()}
+    tensors |= {f"{_OPTIMIZER}{name}": tensor for name, tensor in moments.items()}
     extra = {"log": state.log, "environments": state.environments}
     header = Header("partial", state.iteration, state.tokens_seen, identity, extra)
     checkpoints.save(path, tensors, header)
 
 
 def write_segment(
-    state: TrainingState, paths: SegmentPaths, identity: dict[str, Any], is_main: bool = True
+    state: TrainingState, paths: SegmentPaths, identity: dict[str, Any], is_main: bool
 ) -> None:
-    """Write the outputs of a segment; with train.shard all processes call this, and the main one
-    writes.
-    """
+    """Write the outputs of a segment. All processes call this, and the main one writes."""
     weights, moments = tensors_of(state)
     if not is_main:
         return
-    write_log(state, paths.log, paths.loops)
-    for path, kind, tensors in (
-        (paths.optimizer, "optimizer", moments),
-        (paths.checkpoint, "weights", weights),
-    ):
-        checkpoints.save(
-            path, tensors, Header(kind, state.iteration, state.tokens_seen, identity, {})
-        )
-    paths.partial.unlink(missing_ok=True)
+    _write_log(state, paths.log, paths.loops)
+    counts = (state.iteration, state.tokens_seen)
+    checkpoints.save(paths.optimizer, moments, Header("optimizer", *counts, identity, {}))
+    checkpoints.save(paths.checkpoint, weights, Header("weights", *counts, identity, {}))
+    paths.partial.unlink(missing_ok=True)  # only now: the outputs replace it
     _kept.clear()
     _kept[checkpoints.digest(paths.checkpoint), canonical_json(identity)] = state
 
 
-def write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
-    """Write the log of a segment as the tables "training" and "training_loops", the first with the
-    environments.
-    """
+def _write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
+    """Write the tables "training", with the environments, and "training_loops" of a segment."""
     log, groups = state.log, state.model.config.group_labels
-    with tables.writing(
-        "training", path, metadata={machine.ENVIRONMENTS: canonical_json(state.environments)}
-    ) as append:
-        append({name: [row[name] for row in log] for name in tables.columns("training")})
-    rows = [
-        (row["iteration"], group, count)
-        for row in log
-        for group, count in zip(groups, row["loops"], strict=True)
-    ]
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    environments = {machine.ENVIRONMENTS: canonical_json(state.environments)}
+    columns = {}
+    for name in tables.columns("training"):
+        columns[name] = [row[name] for row in log]
+    with tables.writing("training", path, metadata=environments) as append:
+        append(columns)
     with tables.writing("training_loops", loops_path) as append:
-        append(dict(zip(tables.columns("training_loops"), columns, strict=True)))
+        append(
+            {
+                "iteration": [row["iteration"] for row in log for _ in groups],
+                "group": list(groups) * len(log),
+                "loops": [count for row in log for count in row["loops"]],
+            }
+        )

@@ -91,8 +91,9 @@ class Figures:
 
     def _shown_runs(self, figure: Figure) -> list[str]:
         """The runs that a figure shows; the first gives its config."""
-        if figure.seed_band and self.runs.config.figures.seed_band:
-            return self.runs.study("seeds")
+        has_band = figure.seed_band and self.runs.config.figures.seed_band
+        if has_band or figure.study == "seeds":
+            return self.runs.seed_runs
         return (self.runs.study(figure.study) if figure.study else []) or [self.runs.selected]
 
     def inputs(self, figure: Figure) -> dict[str, Any]:
@@ -105,8 +106,9 @@ class Figures:
         )
 
     def page_inputs(self, name: str, files: Mapping[str, str]) -> dict[str, Any]:
-        """Inputs of the page results/<name>.md: `files` (`catalogue.table`) of the runs that its
-        figure shows.
+        """Inputs of the page results/<name>.md, of the runs that its figure shows.
+
+        `files` are those of `catalogue.inputs_from`.
         """
         figure = self[name]
         return self._inputs(figure, f"results/{name}.md", self._shown_runs(figure), files)
@@ -133,14 +135,16 @@ class Figures:
     def params(self, name: str) -> dict[str, Any]:
         """Params of the job that draws a figure with scripts/draw.py."""
         figure = self[name]
-        script = self.runs.params.script("draw", figure.function, modules=[figure.module])
-        return script | {"config": self.slice(figure), "caption": self.caption(figure)}
+        params = self.runs.params.script(
+            "draw", figure.function, config=self.config_json(figure), modules=[figure.module]
+        )
+        return params | {"caption": self.caption(figure)}
 
     def table(self, name: str, table: str) -> list[str] | Callable:
         """The files of a figure with one of its tables; see `inputs`."""
         return self.inputs(self[name])[table]
 
-    def slice(self, figure: Figure) -> Callable:
+    def config_json(self, figure: Figure) -> Callable:
         """What a figure shows besides its tables, as one canonical JSON string.
 
         A function, because Snakemake takes braces in a plain string for a wildcard.
@@ -203,7 +207,7 @@ class Figures:
         """
         return [self.runs.table_file(figure.name) for figure in self.reported if figure.sentence]
 
-    def overview_slice(self, wildcards: Any) -> str:
+    def overview_config(self, wildcards: Any) -> str:
         """What the first page of the report shows besides tables, as one canonical JSON string."""
         names = [
             {

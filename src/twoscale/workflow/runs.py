@@ -20,6 +20,7 @@ from twoscale.config import Config, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.types import build
 from twoscale.workflow.figures import Figures
 from twoscale.workflow.params import OPTIMIZER, Params, criterion_files, trains
+from twoscale.workflow.resources import Resources
 
 if TYPE_CHECKING:
     from twoscale.report.release import Release
@@ -51,9 +52,6 @@ class Runs:
     Raises InputError for a config with a wrong key or value.
     """
 
-    params: Params
-    figures: Figures
-
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release: Release | None = None
         if (source := config.get("release")) is not None:
@@ -68,7 +66,9 @@ class Runs:
         self.table_root = (
             RESULTS if self.release is None else RELEASED
         )  # of the tables that are shown
-        self.params, self.figures = Params(self, scripts), Figures(self)
+        self.params = Params(self, scripts)
+        self.resources = Resources(self)
+        self.figures = Figures(self)
         for run in self.configs.values() if self.release is None else ():
             for exits in (
                 run.exit_grids.values()
@@ -99,11 +99,14 @@ class Runs:
     def config(self) -> Config:
         return self.configs[self.selected]
 
+    @property
+    def seed_runs(self) -> list[str]:
+        """The selected run under every seed."""
+        further = (seed for seed in self.config.seeds if seed != self.config.seed)
+        return [self.selected, *(f"{self.selected}-seed{seed}" for seed in further)]
+
     def study(self, name: str) -> list[str]:
-        """Names of the runs of a study; of "seeds": the selected run under every seed."""
-        if name == "seeds":
-            seeds = (seed for seed in self.config.seeds if seed != self.config.seed)
-            return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
+        """Names of the runs of a study."""
         return [run for run in self.configs if run.startswith(f"{name}/")]
 
     # --- constraints of wildcards -----------------------------------------------------------------

@@ -31,20 +31,14 @@ from twoscale.jobs import machine, worker
 from twoscale.workflow import pack
 from twoscale.workflow.runs import RESULTS, Runs
 
-# Seconds. TRIAL is for each row of the trial, at most; ANALYSES for all that follows training.
-TRIAL, ANALYSES = 90.0, 150.0
-EXPECTED_TRIAL, START, CHECKPOINT = (
-    60.0,
-    20.0,
-    6.0,
-)  # of the trial; from there to iteration 1; between segments
-PROFILE, LEAST_CHECK = 60.0, 45.0  # of the profile at most; of time left for the check
+# Seconds.
+TRIAL = 90.0  # for each row of the trial, at most
+START = 20.0  # from the trial to iteration 1
+CHECKPOINT = 6.0  # between two segments
+ANALYSES = 150.0  # for everything after training
+PROFILE = 60.0  # of the profile, at most
+LEAST_CHECK = 45.0  # of time left for the check
 RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
-EXPECTED = {
-    "cuda": 100_000.0,
-    "cpu": 2_000.0,
-}  # tokens/s, for the plan that is printed before anything is measured
-TIMES = (2, 8, 10)  # minutes that the plan names, besides the last one
 WORTH = 1.5  # times the tokens per second for which a larger batch than the config's is taken
 NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but the last
 JOBS_ON_GPU = 5  # analyses at a time
@@ -61,13 +55,15 @@ class Session:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.pack, self._packed = folder, folder / pack.CONFIG
+        self.pack = folder
+        self._packed = folder / pack.CONFIG
         self.run = Runs(configs.read_yaml(self._packed), Path("scripts")).selected
         self.folder = Path(RESULTS, self.run, "gpu")
-        self.config, self.log, self._file = (
-            self.folder / name for name in ("config.yaml", "log.txt", "session.json")
-        )
-        self.trial, self.address = self.folder / "trial.json", self.folder / "worker"
+        self.config = self.folder / "config.yaml"
+        self.log = self.folder / "log.txt"
+        self.trial = self.folder / "trial.json"
+        self.address = self.folder / "worker"
+        self._file = self.folder / "session.json"
 
     @property
     def values(self) -> dict[str, Any]:
@@ -75,7 +71,7 @@ class Session:
         return configs.read_yaml(self.config if self.config.exists() else self._packed)
 
     def configure(self, **sections: Any) -> None:
-        changed = configs.merge(self.values, sections, keep_null=True)
+        changed = configs.merge(self.values, sections)
         with replacing(self.config) as temporary:
             temporary.write_text(yaml.safe_dump(changed), encoding="utf-8")
 
@@ -111,7 +107,7 @@ class Session:
 
 def start(session: Session, minutes: float, device: str | None, wait: bool = False) -> str:
     """Start the session in the background, or continue it with the time and device of the first
-    start; its plan.
+    start; a sentence.
 
     With `wait` it returns when the session has ended. Raises InputError where there is no CUDA
     device to start on.
@@ -119,7 +115,7 @@ def start(session: Session, minutes: float, device: str | None, wait: bool = Fal
     session.folder.mkdir(parents=True, exist_ok=True)
     if (lock := session.lock()) is None:
         return f"{session.folder}: a session is running already."
-    os.close(lock)  # the worker takes it
+    os.close(lock)  # the background process takes it
     if not session.state:
         device = device or session.runs.config.compute.device
         if device == "cuda":
@@ -128,8 +124,6 @@ def start(session: Session, minutes: float, device: str | None, wait: bool = Fal
         packed = json.loads((session.pack / pack.MANIFEST).read_text(encoding="utf-8"))
         modified = packed["code"] != pack.code_digest(PROJECT)  # known without git
         session.note(started=time.time(), minutes=minutes, device=device, modified=modified)
-    state = session.state
-    expected = plan(session.runs.config, state["minutes"], EXPECTED[state["device"]])
     command = [sys.executable, "scripts/gpu_pack.py", "--folder", str(session.pack), "work"]
     with session.log.open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
@@ -137,9 +131,7 @@ def start(session: Session, minutes: float, device: str | None, wait: bool = Fal
         )
     if wait:
         return f"{session.folder}: the session has ended with exit status {process.wait()}."
-    return "\n".join(
-        [f"{session.folder}: the session of {state['minutes']:g} minutes is running.", *expected]
-    )
+    return f"{session.folder}: the session of {session.state['minutes']:g} minutes is running."
 
 
 def work(session: Session) -> str:
@@ -151,57 +143,44 @@ def work(session: Session) -> str:
     session.note(pid=os.getpid(), stage="trial")
     pack.unpack(session.pack)
     # without Snakemake's lock, which a killed one leaves behind: that of the session is held
-    snakemake = (
-        f"-m snakemake --nolock --cores all --scheduler greedy --configfile {session.config}"
-    )
+    options = f"--nolock --cores all --scheduler greedy --configfile {session.config}"
+    snakemake = f"-m snakemake {options}"
     with _training_worker(session, lock):
         last = session.runs.last_checkpoint(None)
-        _stage(
-            session,
-            "training",
-            f"{snakemake} -- {last}",
-            lock,
-            {worker.ADDRESS: str(session.address)},
-        )
+        _stage(session, lock, "training", f"{snakemake} -- {last}", address=session.address)
     snakemake += f" --resources gpu_slot={JOBS_ON_GPU} --keep-going --"
-    _stage(
-        session,
-        "analyses",
-        f"{snakemake} {FIGURES} {session.runs.table_file('exit_quality')}",
-        lock,
-    )
-    _stage(session, "latency", f"{snakemake} all snapshot", lock)
-    measured = f"{session.folder}/profile.md"
-    _stage(
-        session,
-        "profile",
-        f"-m tests.benchmarks.profile_token {session.config} --page {measured}",
-        lock,
-        limit=PROFILE,
-    )
+    quality = session.runs.table_file("exit_quality")
+    _stage(session, lock, "analyses", f"{snakemake} {FIGURES} {quality}")
+    _stage(session, lock, "latency", f"{snakemake} all snapshot")
+    profile = f"-m tests.benchmarks.profile_token {session.config}"
+    page = session.folder / "profile.md"
+    _stage(session, lock, "profile", f"{profile} --page {page}", limit=PROFILE)
     if (seconds := session.left() - START) > LEAST_CHECK:
-        options = (
-            f"--device={session.state['device']} --model={session.config} --folder={session.folder}"
-        )
-        check = f"-m pytest -q -m gpu -p no:cacheprovider tests/gpu {options} --seconds={seconds:g}"
-        _stage(session, "check", check, lock, limit=seconds + START)
+        run = f"--device={session.state['device']} --model={session.config}"
+        options = f"{run} --folder={session.folder} --seconds={seconds:g}"
+        check = f"-m pytest -q -m gpu -p no:cacheprovider tests/gpu {options}"
+        _stage(session, lock, "check", check, limit=seconds + START)
     return f"{session.folder}: the session has ended."
 
 
 def _stage(
     session: Session,
+    lock: int,
     name: str,
     arguments: str,
-    lock: int,
-    environment: Mapping[str, str] | None = None,
     limit: float | None = None,
+    address: Path | None = None,
 ) -> None:
-    """Run Python with arguments; note its exit status, null if it took longer than the limit, and
-    its seconds.
+    """Run Python with arguments; note its seconds and its exit status, null if it took longer than
+    the limit. `address` is that of the worker.
     """
     session.note(stage=name)
-    command, began, status = [sys.executable, *arguments.split()], time.time(), None
-    variables = os.environ | (environment or {})
+    variables = dict(os.environ)
+    if address is not None:
+        variables[worker.ADDRESS] = str(address)
+    command = [sys.executable, *arguments.split()]
+    began = time.time()
+    status = None
     with suppress(subprocess.TimeoutExpired):
         status = subprocess.run(
             command, timeout=limit, pass_fds=[lock], env=variables, check=False
@@ -217,10 +196,11 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
     """A block in which the worker runs; before, unless an earlier start has done so, the trial
     chooses the schedule.
     """
-    chosen = "choice" in session.state
     session.address.unlink(missing_ok=True)
-    process = _start_worker(session, lock, with_trial=not chosen)
-    if not chosen:
+    if "choice" in session.state:
+        process = _start_worker(session, lock)
+    else:
+        process = _start_worker(session, lock, "--trial", str(session.trial))
         has_hung = outlasts_its_time(session, process)
         if has_hung:
             process.kill()  # a compiler that hangs may not answer to less
@@ -228,11 +208,12 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
         rows = [row for row in trial_rows(session) if row]
         best, sentence = choose(rows, session.runs.config, has_hung)
         keys = {key: best[key] for key in ("batch_size", "micro_batches", "compile")}
-        train = schedule(session.runs.config, keys, best["tokens_per_s"], session.left() - ANALYSES)
+        seconds = session.left() - ANALYSES
+        train = schedule(session.runs.config, keys, best["tokens_per_s"], seconds)
         session.configure(train=train)
         session.note(choice=sentence, trial=rows, iterations=train["iterations"])
         if process.poll() is not None:
-            process = _start_worker(session, lock, with_trial=False)
+            process = _start_worker(session, lock)
     while not session.address.exists() and process.poll() is None:
         time.sleep(0.1)
     try:
@@ -242,24 +223,23 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
         process.wait()
 
 
-def _start_worker(session: Session, lock: int, with_trial: bool) -> subprocess.Popen:
-    trial = ["--trial", str(session.trial)] if with_trial else []
-    command = [
-        sys.executable,
-        "scripts/train_worker.py",
-        str(session.address),
-        str(session.config),
-        *trial,
-    ]
-    return subprocess.Popen(command, pass_fds=[lock])
+def _start_worker(session: Session, lock: int, *options: str) -> subprocess.Popen:
+    script = [sys.executable, "scripts/train_worker.py"]
+    paths = [str(session.address), str(session.config)]
+    return subprocess.Popen([*script, *paths, *options], pass_fds=[lock])
 
 
 def outlasts_its_time(session: Session, process: subprocess.Popen) -> bool:
     """Wait for the end of the trial; whether it took too long for one of its rows."""
-    count, began = 0, time.monotonic()
-    while (rows := trial_rows(session))[-1:] != [None] and process.poll() is None:
+    count = 0
+    began = time.monotonic()
+    while process.poll() is None:
+        rows = trial_rows(session)
+        if rows[-1:] == [None]:
+            return False
         if len(rows) > count:
-            count, began = len(rows), time.monotonic()
+            count = len(rows)
+            began = time.monotonic()
         if time.monotonic() - began > TRIAL:
             return True
         time.sleep(0.2)
@@ -284,29 +264,32 @@ def choose(
     """
     measured = [row for row in rows if "tokens_per_s" in row]
     if not measured:
-        failures = (
-            "; ".join(f"{row['setting']}: {row['failed']}" for row in rows)
-            or "its process has ended"
-        )
+        failures = [f"{row['setting']}: {row['failed']}" for row in rows]
+        found = "; ".join(failures) or "its process has ended"
         raise InputError(
-            f"trial of training: found no speed ({failures}), expected one to choose the schedule."
+            f"trial of training: found no speed ({found}), expected one to choose the schedule."
         )
     of_recipe = [row for row in measured if row["batch_size"] == config.train.batch_size]
     best = max(of_recipe or measured, key=lambda row: row["tokens_per_s"])
-    larger = [row for row in measured if row["tokens_per_s"] > WORTH * best["tokens_per_s"]]
-    best = larger[0] if larger else best
-    said = "; ".join(f"{row['setting']}: {row['tokens_per_s']:,.0f} tokens/s" for row in measured)
-    sentence = f"{best['setting']} ({said})"
+    for row in measured:
+        if row["tokens_per_s"] > WORTH * best["tokens_per_s"]:  # a larger batch
+            best = row
+            break
+    speeds = [f"{row['setting']}: {row['tokens_per_s']:,.0f} tokens/s" for row in measured]
+    sentence = f"{best['setting']} ({'; '.join(speeds)})"
     if config.train.compiles(config.compute.device) and not best["compile"]:
-        compiled = next((row for row in rows if row["compile"]), None)
-        reason = f"was not finished after {TRIAL:g} seconds" if hangs else "ended its process"
-        if compiled is not None:
-            reason = f"failed ({compiled['failed']})" if "failed" in compiled else "is slower"
-        sentence += f", because compilation {reason}"
+        sentence += f", because compilation {_why_not_compiled(rows, hangs)}"
     return best, sentence
 
 
-# --- the schedule and the plan --------------------------------------------------------------------
+def _why_not_compiled(rows: list[dict[str, Any]], hangs: bool) -> str:
+    for row in rows:
+        if row["compile"]:
+            return f"failed ({row['failed']})" if "failed" in row else "is slower"
+    return f"was not finished after {TRIAL:g} seconds" if hangs else "ended its process"
+
+
+# --- the schedule ---------------------------------------------------------------------------------
 
 
 def schedule(
@@ -319,50 +302,25 @@ def schedule(
     the trial.
     """
     train = config.train.model_copy(update=keys)
-    smaller = (
-        config.train.batch_size / train.batch_size
-    )  # so that all is at the same number of tokens
-    early = [
-        max(1, round(smaller * iteration)) for iteration in checkpoint_iterations(config.train)
-    ]
-    tokens = RESERVE * tokens_per_s * (seconds - START - CHECKPOINT * (len(early) + 1))
-    iterations = max(
-        1, min(999_999, int(tokens / (train.batch_size * config.model.context_length)))
-    )
+    # checkpoints are at the same numbers of tokens, whatever the batch
+    smaller = config.train.batch_size / train.batch_size
+    points = [max(1, round(smaller * point)) for point in checkpoint_iterations(config.train)]
+    seconds -= START + CHECKPOINT * (len(points) + 1)
+    tokens = RESERVE * tokens_per_s * seconds
+    iterations = int(tokens / (train.batch_size * config.model.context_length))
+    iterations = max(1, min(999_999, iterations))
     iterations -= iterations % 10 ** max(0, len(str(iterations)) - 3)  # three digits
+    early = {point for point in points if point < NEAR_END * iterations}
+    warmup = min(round(smaller * train.warmup_iterations), iterations // 10)
     return {
         **keys,
         "iterations": iterations,
         "checkpoint_every": iterations,
-        "early_checkpoints": sorted(
-            {iteration for iteration in early if iteration < NEAR_END * iterations}
-        ),
+        "early_checkpoints": sorted(early),
         "held_out_every": max(1, round(smaller * train.held_out_every)),
-        "warmup_iterations": min(round(smaller * train.warmup_iterations), iterations // 10),
+        "warmup_iterations": warmup,
         "lr_decay_iterations": None if train.lr_decay_iterations is None else iterations,
     }
-
-
-def plan(config: Config, minutes: float, tokens_per_s: float) -> list[str]:
-    """Lines that say what is finished after some minutes if training has this speed."""
-    end = 60 * minutes - ANALYSES
-    train = config.train.model_copy(update=schedule(config, {}, tokens_per_s, end - EXPECTED_TRIAL))
-    batch = train.batch_size * config.model.context_length
-    last = train.iterations
-    lines = [f"plan at {tokens_per_s:,.0f} tokens/s, {last} iterations of {batch} tokens:"]
-    for minute in (*(early for early in TIMES if early < minutes), minutes):
-        trained = RESERVE * tokens_per_s * (60 * minute - EXPECTED_TRIAL - START) / batch
-        done = max(0, min(last, int(trained)))
-        written = [n for n in checkpoint_iterations(train) if n <= done]
-        found = (
-            f"iteration {done}, {done * batch / 1e6:.1f} M tokens, checkpoints"
-            f" {', '.join(map(str, written)) or 'none'}"
-        )
-        lines.append(
-            f"  minute {minute:g}:"
-            f" {found if minute < minutes else 'figures, claims and all tables'}"
-        )
-    return lines
 
 
 # --- what is shown and taken along ----------------------------------------------------------------
@@ -374,30 +332,28 @@ def status(session: Session) -> str:
     """
     if not (state := session.state):
         raise InputError(f"{session.folder}: found no session; start one with `run`.")
-    stage, finished = state.get("stage", "start"), state.get("latency", {}).get("status") == 0
-    where = "finished" if finished else f"stopped in stage {stage}; `run` continues it"
+    stage = state.get("stage", "start")
     if (lock := session.lock()) is None:
         where = f"stage {stage} is running"
     else:
         os.close(lock)
+        is_finished = state.get("latency", {}).get("status") == 0
+        where = "finished" if is_finished else f"stopped in stage {stage}; `run` continues it"
     minute = (time.time() - state["started"]) / 60
-    lines = [
-        f"{session.run} on {state['device']}: {where}; minute {minute:.1f} of {state['minutes']:g}"
-    ]
+    at = f"minute {minute:.1f} of {state['minutes']:g}"
+    lines = [f"{session.run} on {state['device']}: {where}; {at}"]
     if "choice" in state:
         lines.append(f"training: {state['choice']}; {state['iterations']} iterations")
+    words = {0: "done", None: "not finished in its time"}
     for name in STAGES:
         if name in state:
-            ended = {0: "done", None: "not finished in its time"}.get(
-                state[name]["status"], "FAILED"
-            )
+            ended = words.get(state[name]["status"], "FAILED")
             lines.append(f"{name}: {ended}, {state[name]['seconds']:g} s")
     log = session.log.read_text(encoding="utf-8", errors="replace")
-    lines += (
-        re.findall(r"(?m)^.*: iteration \d+ of .+$", log)[-1:]
-        + re.findall(r"(?m)^\d+ of \d+ steps.*$", log)[-1:]
-    )
-    return "\n".join(lines + list(dict.fromkeys(re.findall(r"(?mi)^.*error: .+$", log)))[-3:])
+    for pattern in (r"(?m)^.*: iteration \d+ of .+$", r"(?m)^\d+ of \d+ steps.*$"):
+        lines += re.findall(pattern, log)[-1:]
+    errors = dict.fromkeys(re.findall(r"(?mi)^.*error: .+$", log))
+    return "\n".join([*lines, *list(errors)[-3:]])
 
 
 def collect(session: Session, folder: Path) -> str:
@@ -408,18 +364,20 @@ def collect(session: Session, folder: Path) -> str:
     per token.
     """
     results, run = Path(RESULTS), Path(RESULTS, session.run)
-    shown = (path for pattern in SHOWN for path in sorted(results.glob(pattern)))
-    files = [
-        path
-        for path in shown
-        if path.is_file() and path.stat().st_mtime >= session.state["started"]
-    ]
-    files += [path for pattern in OF_RUN for path in sorted(run.glob(pattern))]
+    files = []
+    for pattern in SHOWN:
+        for path in sorted(results.glob(pattern)):
+            if path.is_file() and path.stat().st_mtime >= session.state["started"]:
+                files.append(path)
+    for pattern in OF_RUN:
+        files += sorted(run.glob(pattern))
     target = folder / f"{session.run}.zip"
+    left_out = 0
     with replacing(target) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(session.pack / pack.MANIFEST, pack.MANIFEST)
         for path in files:
             if new.stat().st_size + path.stat().st_size <= MOST_BYTES:
                 archive.write(path, path.relative_to(results))
-        left_out = len(files) + 1 - len(archive.namelist())
+            else:
+                left_out += 1
     return f"{target}: {len(files)} files, without {left_out} for which there was no space"

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
 
@@ -28,8 +27,8 @@ from twoscale.workflow.figures import in_results
 from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow.runs import Runs, repository_name
 
-# the sentence of our error, a line in a report on the function that raised it
-REFUSED = re.compile(r"^(?:\s*InputError: |WrongInput in file .*:\n)(.+)$", re.MULTILINE)
+# the sentence of our error, a line in Snakemake's report on the function that raised it
+REFUSED = re.compile(r"^\s*InputError: (.+)$", re.MULTILINE)
 INTERRUPTED = "Repeat the command to continue: finished jobs are kept, and training resumes."
 LITTLE_SPACE = 2**16  # bytes; a disk with less is full
 MOST_HEADER = 2**24  # bytes of a checkpoint's header that are read
@@ -41,17 +40,16 @@ next: make report                         figures, verdicts and tables on one pa
       Without `make`: activate the environment first, `. .venv/bin/activate`."""
 
 
-class WrongInput(WorkflowError):
-    """An InputError, which Snakemake prints with its place in the Snakefiles."""
-
-
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Let Snakemake end with the sentence of an InputError."""
+    """End Snakemake with the sentence of an InputError.
+
+    A WorkflowError would be printed with a place in the Snakefiles, where nothing is wrong.
+    """
     try:
         yield
     except InputError as error:
-        raise WrongInput(str(error)) from None
+        sys.exit(str(error))
 
 
 # --- the last lines of a call ---------------------------------------------------------------------
@@ -86,7 +84,7 @@ class LastLines(logging.Handler):
         elif message.startswith("This was a dry-run"):
             say_changed(self._workflow)
             for runs in self.runs:
-                say_replaced(self._workflow, runs)
+                warn_of_overwritten_weights(self._workflow, runs)
 
 
 def say_causes(workflow: Any) -> None:
@@ -94,10 +92,10 @@ def say_causes(workflow: Any) -> None:
     causes = []
     for failed in workflow.scheduler.failed:
         for job in failed.jobs if failed.is_group() else [failed]:
-            line = next(filter(None, map(last_line, job.log)), None)
-            # the other jobs of a group have not failed
-            if not failed.is_group() or (line or "").startswith("error: "):
-                causes.append(f"{job.rule.name}: {line or 'the job wrote no message.'}")
+            line = next(filter(None, map(last_line, job.log)), "the job wrote no message.")
+            # other jobs of a group have not failed
+            if not failed.is_group() or line.startswith("error: "):
+                causes.append(f"{job.rule.name}: {line}")
     print("\n".join(causes or [INTERRUPTED]), file=sys.stderr)
 
 
@@ -106,14 +104,12 @@ def last_line(path: str) -> str | None:
     log = Path(path)
     if not log.is_file():
         return None
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    if (line := next(filter(None, map(str.strip, reversed(lines))), None)) is not None:
-        return one_line(line)
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    if text:
+        return one_line(text.split("\n")[-1].strip())
     if shutil.disk_usage(log).free < LITTLE_SPACE:
-        return (
-            f"error: {log}: found the error 'No space left on device', expected free space on its"
-            f" disk."
-        )
+        found = "found the error 'No space left on device'"
+        return f"error: {log}: {found}, expected free space on its disk."
     return None
 
 
@@ -172,7 +168,7 @@ def check_plan(workflow: Any, runs: Runs) -> None:
     with one_sentence():
         check(runs, jobs, here=workflow.local_exec, installed=not methods, srun=srun)
     say_changed(workflow)
-    say_replaced(workflow, runs)
+    warn_of_overwritten_weights(workflow, runs)
 
 
 def check(
@@ -192,7 +188,7 @@ def check(
         installed: Whether jobs run in this environment, and not in one of conda or in a container.
         srun: Whether jobs can start processes on other nodes: on SLURM and not in a container.
     """
-    jobs, params = list(jobs), runs.params
+    jobs = list(jobs)
     nodes = max(
         (runs[_run(runs, job)].train.nodes for job in jobs if job.rule in TRAINING), default=1
     )
@@ -202,102 +198,93 @@ def check(
             " container"
         )
         raise InputError(f"config key train.nodes: found {nodes}, expected {expected}.")
-    with_torch = (job for job in jobs if job.uses_torch)
-    needed = [
-        (params.training_gpus if job.rule in TRAINING else params.gpus)(job.wildcards)
-        for job in with_torch
-    ]
-    if here and any(needed):
-        check_cuda("config key compute.device", max(needed), installed)
+    on_gpus = [0]
+    for job in jobs:
+        config = runs[_run(runs, job)]
+        if job.uses_torch and config.compute.device == "cuda":
+            on_gpus.append(config.train.processes if job.rule in TRAINING else 1)
+    if here and max(on_gpus):
+        check_cuda("config key compute.device", max(on_gpus), installed)
     check_disk(
         Path("results"), disk_bytes(runs, jobs), "the checkpoints and optimizer states of this plan"
     )
 
 
 def say_changed(workflow: Any) -> None:
-    """Name the changed keys behind params that Snakemake shows as two whole texts: a line per
-    rule.
+    """Name the keys that changed in params, which Snakemake shows as two whole JSON texts; a line
+    per rule.
     """
-    keys: dict[str, dict[str, str]] = {}
+    changed: dict[str, dict[str, str]] = {}
     for job in workflow.dag.needrun_jobs(exclude_finished=False):
         change = workflow.dag.reason(job).params_changed
-        before, now = _json_values(change.only_old), _json_values(change.only_new)
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
-                found = (
-                    f"{key} was {before.get(key, 'not there')} and is {now.get(key, 'not there')}"
-                    f" now"
-                )
-                keys.setdefault(job.rule.name, {})[key] = one_line(found)
-    for rule, changed in keys.items():
-        first, *others = changed.values()
-        print(f"rule {rule}: {first}{_and_others(others)}", file=sys.stderr)
+        found = changed_keys(_recorded_values(change.only_old), _recorded_values(change.only_new))
+        changed.setdefault(job.rule.name, {}).update(found)
+    for rule, keys in changed.items():
+        if keys:
+            print(f"rule {rule}: {_first_of(list(keys.values()))}", file=sys.stderr)
 
 
-def _json_values(params: Iterable[str]) -> dict[str, Any]:
-    """The keys and values of those recorded params that are JSON objects."""
+def _recorded_values(params: Iterable[str]) -> dict[str, Any]:
+    """The content of those recorded params that are JSON objects."""
     found: dict[str, Any] = {}
     for param in params:
         with suppress(ValueError, SyntaxError, TypeError):
-            found |= _leaves(json.loads(ast.literal_eval(param)))
+            found |= json.loads(ast.literal_eval(param))
     return found
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= (
-            _leaves(value, f"{prefix}{key}.")
-            if isinstance(value, dict)
-            else {f"{prefix}{key}": value}
-        )
+def changed_keys(
+    before: Mapping[str, Any], now: Mapping[str, Any], place: str = ""
+) -> dict[str, str]:
+    """Dotted key -> its change in words, for the keys that differ between nested mappings."""
+    found: dict[str, str] = {}
+    for key in sorted(before.keys() | now.keys()):
+        name = f"{place}{key}"
+        old, new = (values.get(key, "not there") for values in (before, now))
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= changed_keys(old, new, f"{name}.")
+        elif old != new:
+            found[name] = one_line(f"{name} was {old} and is {new} now")
     return found
 
 
-def _and_others(others: Sequence[str]) -> str:
-    return f", and {len(others)} other key{'s' * (len(others) > 1)}" if others else ""
+def _first_of(sentences: Sequence[str]) -> str:
+    others = len(sentences) - 1
+    if not others:
+        return sentences[0]
+    return f"{sentences[0]}, and {others} other key{'s' * (others > 1)}"
 
 
-def say_replaced(workflow: Any, runs: Runs) -> None:
+def warn_of_overwritten_weights(workflow: Any, runs: Runs) -> None:
     """Warn of planned trainings over weights of another config, as of another preset under the same
-    name.
+    run name.
     """
-    planned = workflow.dag.needrun_jobs(exclude_finished=False)  # after a dry run all are
+    planned = workflow.dag.needrun_jobs(exclude_finished=False)  # after a dry run all are finished
     for run in sorted(job.wildcards.run for job in planned if job.rule.name == "init_model"):
-        theirs, ours = (
-            _recorded(Path(runs.checkpoint(run, 0))),
-            _keys(configs.training_identity(runs[run])),
-        )
-        if changed := [key for key in ours if key in theirs and theirs[key] != ours[key]]:
-            found = (
-                f"{changed[0]} was {theirs[changed[0]]} there and is {ours[changed[0]]}"
-                f" now{_and_others(changed[1:])}"
-            )
-            what = f"replaces results of another config in results/{run}"
+        recorded = _recorded_identity(Path(runs.checkpoint(run, 0)))
+        identity = configs.training_identity(runs[run])
+        both = ("seed", "model", "train") if recorded else ()
+        before, now = ({key: values[key] for key in both} for values in (recorded, identity))
+        found = changed_keys(before, now)
+        # a key that an earlier version did not have is no change
+        changes = [change for change in found.values() if "not there" not in change]
+        if changes:
             print(
-                f"run {run}: {what}: {found}; choose another `run` name to keep them.",
+                f"run {run}: replaces results of another config in results/{run}:"
+                f" {_first_of(changes)}; choose another `run` name to keep them.",
                 file=sys.stderr,
             )
 
 
-def _recorded(weights: Path) -> dict[str, Any]:
-    """The keys in the header of a checkpoint, read without safetensors; none where there is no such
-    file.
+def _recorded_identity(weights: Path) -> dict[str, Any]:
+    """The training identity in the header of a checkpoint, read without safetensors; empty without
+    such a file.
     """
     with suppress(OSError, ValueError, KeyError), weights.open("rb") as file:
-        header = json.loads(file.read(min(MOST_HEADER, int.from_bytes(file.read(8), "little"))))
-        return _keys(json.loads(header["__metadata__"]["twoscale"])["identity"])
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(size, MOST_HEADER)))
+        return json.loads(header["__metadata__"]["twoscale"])["identity"]
     return {}
-
-
-def _keys(identity: Mapping[str, Any]) -> dict[str, Any]:
-    parts = {
-        f"{part}.{key}": value
-        for part in ("model", "train")
-        for key, value in identity[part].items()
-    }
-    return {"seed": identity["seed"]} | parts
 
 
 def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
@@ -323,13 +310,11 @@ def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
 
 def _run(runs: Runs, job: PlannedJob) -> str:
     """The run that a job belongs to; for the download of a model, one that measures it."""
-    model = getattr(job.wildcards, "model", None)
-    published = (
-        run
-        for run in runs
-        if runs[run].model.repository and repository_name(runs[run].model) == model
-    )
-    return getattr(job.wildcards, "run", None) or next(published, runs.selected)
+    if (model := getattr(job.wildcards, "model", None)) is not None:
+        for run, config in runs.configs.items():
+            if config.model.repository and repository_name(config.model) == model:
+                return run
+    return getattr(job.wildcards, "run", runs.selected)
 
 
 # --- after the last job ---------------------------------------------------------------------------
@@ -351,17 +336,16 @@ def ending(runs: Runs) -> str:
     (page,) = map(in_results, runs.figures.claims)
     table = tables.read("claims", runs.table_file("claims"))
     whole = table[table["scope"] == ALL]
-    counts, plural = Counter(whole["verdict"]), {HOLDS: "hold", FAILS: "do not hold"}
-    found = [
-        (counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict]
-    ]
-    verdicts = ", ".join(
-        f"{n} {verdict if n == 1 else plural.get(verdict, verdict)}" for n, verdict in found
-    )
+    counts = Counter(whole["verdict"])
+    plural = {HOLDS: "hold", FAILS: "do not hold"}
+    found = []
+    for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED):
+        if number := counts[verdict]:
+            found.append(f"{number} {verdict if number == 1 else plural.get(verdict, verdict)}")
     scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
-    lines = [f"run {runs.selected}{scale}: of the paper's {len(whole)} claims {verdicts} ({page})"]
-    lines += [
-        f"figures: {', '.join(runs.figures.of_target('all'))}",
-        NEXT.format(run=runs.selected),
-    ]
-    return "\n".join(lines)
+    verdicts = f"of the paper's {len(whole)} claims {', '.join(found)} ({page})"
+    figures = ", ".join(runs.figures.of_target("all"))
+    return (
+        f"run {runs.selected}{scale}: {verdicts}\nfigures: {figures}\n"
+        f"{NEXT.format(run=runs.selected)}"
+    )

@@ -18,7 +18,7 @@ from tests.studies.arena.samples import (
     regret_tables,
 )
 from twoscale.claims.evidence import Estimate
-from twoscale.exits.references import split_half
+from twoscale.exits.oracle import split_half
 from twoscale.figures import style
 from twoscale.studies.arena import draw
 

@@ -11,7 +11,8 @@ import torch
 from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.exits.references import cheapest_exits, random_plan
+from twoscale.exits.cost_matched import random_exits
+from twoscale.exits.oracle import cheapest_exits
 from twoscale.studies.arena import __main__ as gates
 
 DEPTHS, SEQUENCES, LENGTH = 6, 24, 40
@@ -82,7 +83,8 @@ def test_the_exact_mean_is_that_of_many_draws_of_the_engines_random_exits(losses
     grid = plan.numpy().reshape(1, SEQUENCES, LENGTH)
     draws = [
         losses.nats.gather(
-            0, torch.from_numpy(random_plan(grid, tuple(range(SEQUENCES)), ("draw", i))).view(1, -1)
+            0,
+            torch.from_numpy(random_exits(grid, tuple(range(SEQUENCES)), ("draw", i))).view(1, -1),
         )[0]
         for i in range(200)
     ]

@@ -15,9 +15,10 @@ from tests.unit.test_engine import PUBLISHED, VARIANTS
 from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
 from twoscale.base import InputError
+from twoscale.exits.cost_matched import PrescribedExits
 from twoscale.exits.criteria import make_criterion
+from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.references import Pass, Planned, cheapest_exits, exit_costs
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.studies.arena.measure import frozen_groups, measure_regret
@@ -51,7 +52,7 @@ def engine_losses(model, plan, text):
     """Losses (B, T) in the causal engine with the evaluations `plan` (G, B, T)."""
     noise = EvaluationNoise(checkpoint(model).seed, text.sequences, model.config.context_length)
     return cross_entropies(
-        evaluate(model, text.inputs, Planned(plan), LOOPS, noise)[0], text.targets
+        evaluate(model, text.inputs, PrescribedExits(plan), LOOPS, noise)[0], text.targets
     )
 
 

@@ -5,6 +5,7 @@ import pandas as pd
 
 from tests.figures import RUN
 from twoscale import tables
+from twoscale.claims import loop_counts
 from twoscale.figures import style
 from twoscale.studies.depth import draw
 
@@ -121,8 +122,8 @@ def states(step=lambda k: 0.5**k, norm=lambda k: 1.0, groups=("2", "3"), documen
 def card(losses=LOSSES, unlooped=None, tolerance=0.01, **of_states):
     """The tables "depth_card" and "depth_findings"."""
     measured = quality(losses), states(**of_states)
-    found = draw.findings(*measured, TRAINED, tolerance, unlooped, seed=1)
-    return draw.summarise_card(*measured, TRAINED, seed=1).assign(run="trial"), found.assign(
+    found = loop_counts.findings(*measured, TRAINED, tolerance, unlooped, seed=1)
+    return loop_counts.summarise_card(*measured, TRAINED, seed=1).assign(run="trial"), found.assign(
         run="trial"
     )
 

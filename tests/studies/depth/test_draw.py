@@ -11,7 +11,8 @@ from tests.rules import config_of, rules
 from tests.studies.depth.samples import card, draw_lens, lens_table, quality, scaling, scaling_table
 from twoscale import config, tables
 from twoscale.base import InputError
-from twoscale.config.definitions import loop_counts
+from twoscale.claims import loop_counts
+from twoscale.config import definitions
 from twoscale.figures import style
 from twoscale.studies.depth import draw, study
 
@@ -61,7 +62,7 @@ def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
             for i in range(3)
         ]
         tables.write("scaling_quality", pd.DataFrame(rows), tmp_path / f"{iteration}.parquet")
-    found = draw.summarise_scaling(
+    found = loop_counts.summarise_scaling(
         [tmp_path / "20.parquet", tmp_path / "0.parquet"], "trial", seed=3
     )
     tables.write("scaling", found, tmp_path / "scaling.parquet")
@@ -89,9 +90,9 @@ def test_an_untrained_model_far_above_the_others_is_a_number_in_the_panel_of_per
 
 
 def test_the_loop_counts_are_multiples_of_the_trained_loops_with_themselves():
-    assert loop_counts(3) == (1, 2, 3, 6, 9, 12, 15, 18, 21, 24)
-    assert loop_counts(12, (0.5, 2), most=20) == (6, 12)
-    assert loop_counts(4.4, (8,)) == (4, 35)
+    assert definitions.loop_counts(3) == (1, 2, 3, 6, 9, 12, 15, 18, 21, 24)
+    assert definitions.loop_counts(12, (0.5, 2), most=20) == (6, 12)
+    assert definitions.loop_counts(4.4, (8,)) == (4, 35)
 
 
 def test_best_loops_plateau_and_their_intervals():

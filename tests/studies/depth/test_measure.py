@@ -1,5 +1,6 @@
 """The lens and the depth card measure what the plain forward pass and its trace have."""
 
+import itertools
 import weakref
 
 import numpy as np
@@ -11,11 +12,11 @@ from tests import small
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.dynamics import vectors
-from twoscale.exits import references
+from twoscale.dynamics import measures, vectors
+from twoscale.exits import oracle
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.model.noise import EvaluationNoise
-from twoscale.studies.depth.measure import loop_steps, measure_batch, measure_lens
+from twoscale.studies.depth.measure import measure_batch, measure_lens
 
 SEED, LENGTH, VOCABULARY = 5, 8, 37
 RANDOM = torch.Generator().manual_seed(2)
@@ -111,7 +112,7 @@ def test_the_shares_of_right_and_lost_predictions_follow_the_paths_of_the_tokens
 def test_the_batch_and_the_size_of_the_parts_change_nothing(monkeypatch):
     subject = checkpoint()
     lens, cards = lens_of(subject, batch_size=3), measure_batch(subject, TEXT, COUNTS)
-    monkeypatch.setattr(references, "LOGITS_AT_A_TIME", 1)  # one token at a time
+    monkeypatch.setattr(oracle, "LOGITS_AT_A_TIME", 1)  # one token at a time
     parts = [measure_batch(subject, TEXT[i : i + 1], COUNTS) for i in range(3)]
     pairs = [(["sequence", "group", "k"], lens, lens_of(subject, batch_size=1))]
     for table, keys in enumerate((["loops", "sequence"], ["group", "k", "sequence", "measure"])):
@@ -212,6 +213,6 @@ def test_few_states_are_held_at_a_time():
             alive.append(weakref.ref(state))
             yield state
 
-    for _ in loop_steps(counted()):
+    for _ in measures.loop_steps(counted(), itertools.repeat(torch.empty(0))):
         most.append(sum(reference() is not None for reference in alive))
-    assert (len(most), max(most)) == (49, 3)
+    assert (len(most), max(most)) == (50, 2)

@@ -7,6 +7,7 @@ from tests.figures import quantile_table
 from tests.studies.paths.samples import draw_independence, draw_types, types_table
 from twoscale import tables
 from twoscale.base import InputError
+from twoscale.dynamics import aggregate
 from twoscale.studies.paths import draw
 
 MEASURES = ("contraction_rate", "effective_dimension", "bending")
@@ -46,7 +47,7 @@ def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that
         write(path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet")
         for iteration in (20, 0)
     ]
-    shares = draw.path_types(paths, "demo")
+    shares = aggregate.path_types(paths, "demo")
     assert list(shares.columns) == list(tables.columns("path_types"))
     assert shares["iteration"].tolist() == [0] * 4 + [20] * 4
     first = shares[shares["iteration"] == 0].drop(columns=["run", "iteration"])
@@ -57,7 +58,7 @@ def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that
         ["4", "sliding", 0, 4, 1.0],
     ]
     tables.write("path_types", shares, tmp_path / "path_types.parquet")
-    assert draw.path_types(
+    assert aggregate.path_types(
         [write(path_rows(0, {"4": []}), tmp_path / "empty.parquet")], "demo"
     ).empty
 

@@ -102,6 +102,7 @@ def draw_variants(groups=("4", "5-6"), boundaries=("4->5-6",), runs=RUNS):
         pd.DataFrame(drift, columns=[*keys, "boundary", "reference_state", *values]),
         pd.DataFrame(training),
         reference_state="first_state",
+        reading="state",
         **RUN,
     )
 

@@ -1,5 +1,4 @@
-"""Families of published models: how their config.json and tensors map to the section `model` and
-our parameters.
+"""Families of published models: their config.json and tensors as our section `model` and weights.
 
 A family is one entry of `FAMILIES`: a function that reads a config.json, and the names of its
 tensors. Nothing here needs torch.
@@ -21,7 +20,7 @@ from twoscale.config.types import LONGEST_VALUE, parse_json
 Shapes = Mapping[str, tuple[int, ...]]
 HEAD = "lm_head.weight"
 # Keys of `model` that all or most families share.
-SHARED = {
+_SHARED = {
     "positions": "rotary",
     "vocab_multiple": 1,
     "exit_norm": "none",
@@ -47,12 +46,11 @@ class Description:
 
 @dataclass(frozen=True)
 class Names:
-    """Names of published tensors: ours -> theirs, or several that are the rows of ours, in this
-    order. None: ones.
+    """Names of published tensors: ours -> theirs, or a list of those that are the rows of ours.
 
-    outside: parameters outside of layers. inside: parameters of a layer, both without the
-    beginnings of their names. beginning: (our model, number of a layer) -> the beginning of its
-    tensors' names.
+    An empty list stands for ones. outside: parameters outside of layers. inside: parameters of a
+    layer, both without the beginnings of their names. beginning: (our model, number of a layer) ->
+    the beginning of its tensors' names.
     """
 
     outside: Mapping[str, str | Sequence[str]]
@@ -129,25 +127,24 @@ class Options:
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
+        """The finite number above 0 under a key."""
         value = self.get(key, default)
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.error(key, "a number above 0")
         return float(value)
 
     def choice(self, key: str, default: str, known: Collection[str]) -> str:
+        """The string under a key, one of the known ones."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in known:
             raise self.error(key, f"one of {', '.join(known)}")
         return value
 
-    def require(self, value: Any, *keys: str) -> Any:
-        """`value`, which is the only supported one of these keys; a key that is absent or null is
-        fine.
-        """
-        for key in keys:
+    def require(self, values: Mapping[str, Any]) -> None:
+        """Refuse other values of these keys; a key that is absent or null is fine."""
+        for key, value in values.items():
             if self.get(key, value) != value:
                 raise self.error(key, json.dumps(value))
-        return value
 
     def within(self, key: str) -> "Options":
         """The mapping under a key, empty where it is absent."""
@@ -161,66 +158,68 @@ class Options:
         return InputError(f"{self.path}: found {key} = {found}, expected {expected}.")
 
 
-def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
+def _rotation(options: Options, default_base: float | None) -> dict[str, Any]:
     """`model.rotary_base` and `model.rotary_scaling`, as in Llama 3.1 or None.
 
     They are under rope_theta and rope_scaling, or from version 5 of transformers on together under
     rope_parameters.
     """
     together = options.within("rope_parameters")
-    base, key = (together, "rope_parameters") if together.values else (options, "rope_scaling")
+    key = "rope_parameters" if together.values else "rope_scaling"
     if together.values:
-        options.require(together.get("rope_theta", options.get("rope_theta")), "rope_theta")
+        options.require({"rope_theta": together.get("rope_theta", options.get("rope_theta"))})
     scaling = options.within(key)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in ("default", "llama3") or any(
-        isinstance(value, dict) for value in scaling.values.values()
-    ):
+    of_layers = any(isinstance(value, dict) for value in scaling.values.values())
+    if kind not in ("default", "llama3") or of_layers:
         raise options.error(key, "null or one rotation of the type llama3 for all layers")
-    base = base if base.get("rope_theta") is not None else options
-    found: dict[str, Any] = {
-        "rotary_base": base.positive("rope_theta", default_base),
-        "rotary_scaling": None,
-    }
+    base = together if together.get("rope_theta") is not None else options
+    factors = None
     if kind == "llama3":
-        found["rotary_scaling"] = {
+        factors = {
             "factor": scaling.positive("factor"),
             "low_frequency_factor": scaling.positive("low_freq_factor"),
             "high_frequency_factor": scaling.positive("high_freq_factor"),
             "original_context_length": scaling.count("original_max_position_embeddings"),
         }
-    return found
+    return {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": factors}
 
 
-def core_layer(core: Sequence[int], number: int) -> str:
-    """Name of layer `number` in the code that Huginn and Parcae share: layers are counted from 0 in
-    each part.
-    """
-    if number in core:
-        return f"core_block.{number - core[0]}"
-    return f"prelude.{number - 1}" if number < core[0] else f"coda.{number - core[-1] - 1}"
+def _core_layer(core: Sequence[int], number: int) -> str:
+    """Name of layer `number` in the code of Huginn and Parcae, which counts in each part from 0."""
+    if number < core[0]:
+        return f"prelude.{number - 1}"
+    if number > core[-1]:
+        return f"coda.{number - core[-1] - 1}"
+    return f"core_block.{number - core[0]}"
 
 
 # --- Ouro (Zhu et al., arXiv 2510.25741): all layers are looped; each loop ends with the final norm
 # and an exit gate
 
 
-def describe_ouro(options: Options, shapes: Shapes) -> Description:
+def _describe_ouro(options: Options, shapes: Shapes) -> Description:
     """All of `total_ut_steps` loops or those up to `early_exit_step`; an exit by the gate at
     `early_exit_threshold`.
     """
-    options.require("silu", "hidden_act")
-    options.require(False, "use_sliding_window", "attention_bias", "mlp_bias")
     layers, size = options.count("num_hidden_layers"), options.count("hidden_size")
-    options.require(["full_attention"] * layers, "layer_types")
-    heads, mean = options.count("num_attention_heads"), options.count("total_ut_steps", default=4)
-    options.require(size // heads, "head_dim")
-    last = options.get(
-        "early_exit_step", mean - 1
-    )  # from 0; their code ignores a number out of range
+    heads = options.count("num_attention_heads")
+    mean = options.count("total_ut_steps", default=4)
+    options.require(
+        {
+            "hidden_act": "silu",
+            "use_sliding_window": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "layer_types": ["full_attention"] * layers,
+            "head_dim": size // heads,
+        }
+    )
+    last = options.get("early_exit_step", mean - 1)  # from 0
     if type(last) is not int:
         raise options.error("early_exit_step", "a whole number")
-    model = SHARED | {
+    loops = last + 1 if 0 <= last < mean else mean  # as their code does out of range
+    model = _SHARED | {
         "num_layers": layers,
         "num_heads": heads,
         "num_kv_heads": options.count("num_key_value_heads", default=heads),
@@ -235,7 +234,7 @@ def describe_ouro(options: Options, shapes: Shapes) -> Description:
         "loop_norm": True,
         "exit_gate": True,
         "rotary_pairs": "halves",
-        **rotation(options, 10_000.0),
+        **_rotation(options, 10_000.0),
         "mlp": "gated",
         "mlp_size": options.count("intermediate_size"),
         "embedding_scale": 1.0,
@@ -244,13 +243,13 @@ def describe_ouro(options: Options, shapes: Shapes) -> Description:
     return Description(
         model,
         options.count("vocab_size"),
-        options.count("max_position_embeddings", default=32768),
-        last + 1 if 0 <= last < mean else mean,
-        {"exit_gate": [options.positive("early_exit_threshold", 1.0)]},
+        max_context_length=options.count("max_position_embeddings", default=32768),
+        loops=loops,
+        criteria={"exit_gate": [options.positive("early_exit_threshold", 1.0)]},
     )
 
 
-OURO_NAMES = Names(
+_OURO_NAMES = Names(
     {
         "token_embedding.weight": "model.embed_tokens.weight",
         "final_norm.weight": "model.norm.weight",
@@ -283,14 +282,13 @@ OURO_NAMES = Names(
 # the model they come from, and have no norm where the loop ends.
 
 # Norms of a layer, as in `model.norms`: our norm -> theirs.
-RAVEN_NORMS = {
+_RAVEN_NORMS = {
     "sandwich": {f"norm{number}.weight": f"norm_{number}.weight" for number in (1, 2, 3, 4)},
     "pre": {"norm1.weight": "norm_1.weight", "norm3.weight": "norm_2.weight"},
     "post": {"norm2.weight": "norm_1.weight", "norm4.weight": "norm_2.weight"},
 }
 # Thresholds "auto" of the exit evaluators in Huginn's code.
-AUTO_THRESHOLDS: Mapping[str, Sequence[float]]
-AUTO_THRESHOLDS = {
+_AUTO_THRESHOLDS: Mapping[str, Sequence[float]] = {
     "entropy_diff": [1e-3],
     "argmax_stability": [5],
     "cosine": [1e-3],
@@ -298,49 +296,51 @@ AUTO_THRESHOLDS = {
 }
 
 
-def describe_raven(options: Options, shapes: Shapes) -> Description:
+def _describe_raven(options: Options, shapes: Shapes) -> Description:
     """The mean number of loops, and the exit criteria at the thresholds of Huginn's code."""
-    options.require("SandwichBlock", "block_class_name")
-    options.require("RMSNorm_llama", "norm_class_name")
-    options.require("GatedMLP", "mlp_class_name")
-    options.require("SiLU", "nonlin_name")
-    options.require("linear", "injection_type")
-    options.require(False, "bias", "test_time_noise")
+    size = options.count("n_embd", "hidden_size")
+    heads = options.count("n_heads", "num_attention_heads")
+    options.require(
+        {
+            "block_class_name": "SandwichBlock",
+            "norm_class_name": "RMSNorm_llama",
+            "mlp_class_name": "GatedMLP",
+            "nonlin_name": "SiLU",
+            "injection_type": "linear",
+            "bias": False,
+            "test_time_noise": False,
+            "head_dim": size // heads,
+        }
+    )
     mode = options.choice("initial_state_mode", "random", ("random", "embed-init"))
-    prelude, core, coda = (
-        options.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda")
-    )
-    size, heads = (
-        options.count("n_embd", "hidden_size"),
-        options.count("n_heads", "num_attention_heads"),
-    )
-    options.require(size // heads, "head_dim")
-    qk_bias, loops = (
-        bool(options.get("qk_bias", True)),
-        options.count("mean_recurrence", default=32),
-    )
+    prelude = options.count("n_layers_in_prelude")
+    core = options.count("n_layers_in_recurrent_block")
+    coda = options.count("n_layers_in_coda")
+    qk_bias = bool(options.get("qk_bias", True))
     if qk_bias:  # one bias of both in their code
-        options.require(heads, "num_key_value_heads")
-    has = {
-        part: f"transformer.core_block.0.{part}.weight" in shapes
-        for part in ("norm_3", "attn.q_norm")
-    }
-    norms = "sandwich" if has["norm_3"] else "post" if has["attn.q_norm"] else "pre"
-    init, scale = options.within("init_values"), math.sqrt(size)
-    if norms == "sandwich":
+        options.require({"num_key_value_heads": heads})
+    init = options.within("init_values")
+    scale = math.sqrt(size)
+    if "transformer.core_block.0.norm_3.weight" in shapes:
         # Huginn's code takes the scale from the size and draws the first state, whatever the config
         # says
-        base = {"rotary_base": options.positive("rope_base", 50_000.0), "rotary_scaling": None}
         variant = {
+            "norms": "sandwich",
             "sandwich": "post_residual",
             "exit_norm": "final_norm",
             "rotary_pairs": "interleaved",
-            **base,
+            "rotary_base": options.positive("rope_base", 50_000.0),
+            "rotary_scaling": None,
         }
     else:
         scale = init.positive("embed_scale", scale)
-        variant = {"rotary_pairs": "halves", **rotation(options, None)}
-    model = SHARED | {
+        is_olmo = "transformer.core_block.0.attn.q_norm.weight" in shapes
+        norms = "post" if is_olmo else "pre"
+        variant = {"norms": norms, "rotary_pairs": "halves", **_rotation(options, None)}
+    # of the retrofitted models, only OLMo's code reads the mode
+    starts_from_input = variant["norms"] == "post" and mode == "embed-init"
+    loops = options.count("mean_recurrence", default=32)
+    model = _SHARED | {
         "num_layers": prelude + core + coda,
         "num_heads": heads,
         "num_kv_heads": options.count("num_key_value_heads", default=heads),
@@ -350,24 +350,25 @@ def describe_raven(options: Options, shapes: Shapes) -> Description:
         "injection": "projection",
         "mlp": "gated",
         "mlp_size": options.count("intermediate_size"),
-        "norms": norms,
         **variant,
         "qk_bias": qk_bias,
-        "qk_norm": norms == "post",
+        "qk_norm": variant["norms"] == "post",
         "norm_epsilon": options.positive("norm_eps", 1e-6),
-        # of the retrofitted models, only OLMo's code reads the mode
-        "state_init": "input" if norms == "post" and mode == "embed-init" else "noise",
+        "state_init": "input" if starts_from_input else "noise",
         "state_std": init.positive("std", math.sqrt(2 / (5 * size))) * scale,
         "embedding_scale": scale,  # the scale of the noise, too
         "tied_head": bool(options.get("tie_embeddings", True)),
     }
-    positions = options.count("max_position_embeddings", "block_size", default=4096)
     return Description(
-        model, options.count("padded_vocab_size", "vocab_size"), positions, loops, AUTO_THRESHOLDS
+        model,
+        options.count("padded_vocab_size", "vocab_size"),
+        max_context_length=options.count("max_position_embeddings", "block_size", default=4096),
+        loops=loops,
+        criteria=_AUTO_THRESHOLDS,
     )
 
 
-def raven_names(model: ModelConfig, shapes: Shapes) -> Names:
+def _raven_names(model: ModelConfig, shapes: Shapes) -> Names:
     outside = {
         "token_embedding.weight": "transformer.wte.weight",
         "final_norm.weight": "transformer.ln_f.weight",
@@ -384,8 +385,8 @@ def raven_names(model: ModelConfig, shapes: Shapes) -> Names:
     }
     return Names(
         outside,
-        RAVEN_NORMS[model.norms] | inside,
-        lambda model, number: f"transformer.{core_layer(model.groups[0], number)}",
+        _RAVEN_NORMS[model.norms] | inside,
+        lambda model, number: f"transformer.{_core_layer(model.groups[0], number)}",
     )
 
 
@@ -395,11 +396,11 @@ def raven_names(model: ModelConfig, shapes: Shapes) -> Names:
 # names the embedding `tok_emb` and the projection after the core `project_out`. Sizes are read from
 # the tensors, whatever config.json says.
 
-PARCAE_ACTIVATIONS = {"GELU": "gelu", "SiLU": "silu", "ReLU2": "relu2"}
-PARCAE_STATES = {"like-init": "noise", "zero": "zero"}
+_PARCAE_ACTIVATIONS = {"GELU": "gelu", "SiLU": "silu", "ReLU2": "relu2"}
+_PARCAE_STATES = {"like-init": "noise", "zero": "zero"}
 # Initialisations whose embedding has the deviation sqrt(2 / 5C) -> whether the embedding is
 # multiplied by sqrt(C).
-PARCAE_STRATEGIES = {
+_PARCAE_STRATEGIES = {
     "scaled": False,
     "scaled-zero": False,
     "scaled-geiping": False,
@@ -409,7 +410,7 @@ PARCAE_STRATEGIES = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class _Layout:
     """Names of tensors, and the defaults of their code for absent keys."""
 
     prefix: str
@@ -423,83 +424,106 @@ class Layout:
     context: int
     state_std: float | None  # None: from init_strategy
 
-    @classmethod
-    def of(cls, shapes: Shapes) -> "Layout":
+    @staticmethod
+    def of(shapes: Shapes) -> "_Layout":
         """The naming of a folder."""
         if any(name.startswith("transformer.") for name in shapes):
-            names = (
-                "transformer.wte",
-                "transformer.ln_prelude",
-                "transformer.C",
-                "transformer.ln_f",
-            )
-            return cls("transformer.", *names, 50_000.0, 1e-5, None, 4096, None)
-        return cls(
-            "",
-            "tok_emb",
-            "prelude_norm_layer",
-            "project_out",
-            "final_norm",
-            10_000.0,
-            1e-6,
-            30.0,
-            1024,
-            0.005,
-        )
+            return _PARCAE_LAYOUT
+        return _DERIVED_LAYOUT
 
 
-def describe_parcae(options: Options, shapes: Shapes) -> Description:
+_PARCAE_LAYOUT = _Layout(
+    prefix="transformer.",
+    embedding="transformer.wte",
+    input_norm="transformer.ln_prelude",
+    exit_projection="transformer.C",
+    final_norm="transformer.ln_f",
+    rope_base=50_000.0,
+    norm_epsilon=1e-5,
+    softcap=None,
+    context=4096,
+    state_std=None,
+)
+_DERIVED_LAYOUT = _Layout(
+    prefix="",
+    embedding="tok_emb",
+    input_norm="prelude_norm_layer",
+    exit_projection="project_out",
+    final_norm="final_norm",
+    rope_base=10_000.0,
+    norm_epsilon=1e-6,
+    softcap=30.0,
+    context=1024,
+    state_std=0.005,
+)
+
+
+def _describe_parcae(options: Options, shapes: Shapes) -> Description:
     """The mean number of loops; no exit criterion was published."""
-    of = Layout.of(shapes)
+    of = _Layout.of(shapes)
     _refuse_parcae(options, shapes, of)
-    loops, cap = options.count("mean_recurrence"), options.get("logit_softcap", of.softcap)
+    loops = options.count("mean_recurrence")
+    cap = options.get("logit_softcap", of.softcap)
     rows, size = shapes[f"{of.embedding}.weight"]
     # the scale of the embedding is also the scale of the noise
-    is_scaled = PARCAE_STRATEGIES[options.choice("init_strategy", "scaled", PARCAE_STRATEGIES)]
-    scale = options.positive("emb_scale", math.sqrt(size) if is_scaled else 1.0)
+    strategy = options.choice("init_strategy", "scaled", _PARCAE_STRATEGIES)
+    default_scale = math.sqrt(size) if _PARCAE_STRATEGIES[strategy] else 1.0
+    scale = options.positive("emb_scale", default_scale)
     std = options.positive("tied_embed_init_std", of.state_std or math.sqrt(2 / (5 * size)))
-    adapters = {"A_log": "diagonal", "adapter.weight": "projection"}
-    found = (kind for name, kind in adapters.items() if f"{of.prefix}adapter.{name}" in shapes)
+    injection = "add"
+    if f"{of.prefix}adapter.A_log" in shapes:
+        injection = "diagonal"
+    elif f"{of.prefix}adapter.adapter.weight" in shapes:
+        injection = "projection"
     rope = options.within("rope_settings")
-    rope.require(1, "use_rope", "rope_condense_ratio")
+    rope.require({"use_rope": 1, "rope_condense_ratio": 1})
     rope = rope if rope.get("rope_base") is not None else options
     channels = options.get("rope_dims", 0) or None
-    options.require(channels, "outer_rope_dims", "recurrent_rope_dims")
-    model = SHARED | {
+    options.require({"outer_rope_dims": channels, "recurrent_rope_dims": channels})
+    model = _SHARED | {
         **_parcae_sizes(options, shapes, of),
         "rotary_pairs": "interleaved",
         "rotary_base": rope.positive("rope_base", of.rope_base),
         "rotary_scaling": None,
         "rotary_channels": channels and options.count("rope_dims"),
-        "state_init": PARCAE_STATES[options.choice("state_init", "like-init", PARCAE_STATES)],
+        "state_init": _PARCAE_STATES[options.choice("state_init", "like-init", _PARCAE_STATES)],
         "embedding_scale": scale,
         "state_std": std * scale,
         "mean_loops": loops,
         "norms": "pre",
         "norm_epsilon": options.positive("norm_eps", of.norm_epsilon),
-        "injection": next(found, "add"),
+        "injection": injection,
         "input_norm": f"{of.input_norm}.weight" in shapes,
         "exit_projection": True,
         "qk_norm": "head" if options.get("qk_norm", False) else False,
-        "activation": PARCAE_ACTIVATIONS[options.choice("nonlin_name", "GELU", PARCAE_ACTIVATIONS)],
+        "activation": _PARCAE_ACTIVATIONS[
+            options.choice("nonlin_name", "GELU", _PARCAE_ACTIVATIONS)
+        ],
         "tied_head": bool(options.get("tie_embeddings", HEAD not in shapes)),
         "logit_softcap": cap and options.positive("logit_softcap", cap),
     }
-    return Description(
-        model, rows, options.count("block_size", "train_seq_len", default=of.context), loops, {}
-    )
+    context = options.count("block_size", "train_seq_len", default=of.context)
+    return Description(model, rows, context, loops, criteria={})
 
 
-def _refuse_parcae(options: Options, shapes: Shapes, of: Layout) -> None:
+def _refuse_parcae(options: Options, shapes: Shapes, of: _Layout) -> None:
     """Refuse options and tensors that are not supported."""
-    options.require("TransformerPreNormBlock", "block_class_name")
-    options.require("RMSNorm", "norm_class_name")
     options.require(
-        0, "bias", "use_abacus", "debias_attention", "center_attention", "bigram_hash_buckets"
+        {
+            "block_class_name": "TransformerPreNormBlock",
+            "norm_class_name": "RMSNorm",
+            "bias": 0,
+            "use_abacus": 0,
+            "debias_attention": 0,
+            "center_attention": 0,
+            "bigram_hash_buckets": 0,
+            "mup_model_scaling_factor": 1,
+            "logit_scale": 1,
+            "clip_qkv": None,
+            "randomize_positions_from": None,
+            "recurrent_layer_rope_dims": "",
+        }
     )
-    options.require(1, "mup_model_scaling_factor", "logit_scale")
-    options.require(None, "clip_qkv", "randomize_positions_from")
-    options.require("", "recurrent_layer_rope_dims")
     core = f"{of.prefix}core_block.0"
     for name in (f"{of.embedding}.weight", f"{core}.attn.c_q.weight", f"{core}.mlp.fc.weight"):
         if name not in shapes:
@@ -508,38 +532,44 @@ def _refuse_parcae(options: Options, shapes: Shapes, of: Layout) -> None:
             )
 
 
-def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
-    heads, size = (
-        options.count("num_attention_heads", "num_heads"),
-        shapes[f"{of.embedding}.weight"][1],
+def _parcae_sizes(options: Options, shapes: Shapes, of: _Layout) -> dict[str, Any]:
+    heads = options.count("num_attention_heads", "num_heads")
+    _, size = shapes[f"{of.embedding}.weight"]
+    head_dim = size // heads
+    options.require(
+        {
+            "recurrent_num_attention_heads": heads,
+            "recurrent_num_heads": heads,
+            "head_dim": head_dim,
+        }
     )
-    options.require(heads, "recurrent_num_attention_heads", "recurrent_num_heads")
-    options.require(size // heads, "head_dim")
 
     def layers(part: str) -> int:
         start = f"{of.prefix}{part}."
-        return len(
-            {name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)}
-        )
+        numbers = [
+            name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)
+        ]
+        return len(set(numbers))
 
     def layer_sizes(part: str) -> tuple[int, int]:
         """Heads of keys and values of the first layer of a part, and the hidden size of its MLP."""
-        start, head_dim = f"{of.prefix}{part}.0", size // heads
-        keys, width = (
-            shapes.get(f"{start}.attn.c_k.weight", (head_dim,)),
-            shapes.get(f"{start}.mlp.proj.weight", (1,)),
-        )
-        return max(1, keys[0] // head_dim), width[-1]
+        start = f"{of.prefix}{part}.0"
+        keys = shapes.get(f"{start}.attn.c_k.weight", (head_dim,))
+        inner = shapes.get(f"{start}.mlp.proj.weight", (1,))
+        return max(1, keys[0] // head_dim), inner[-1]
 
     prelude, core, coda = (layers(part) for part in ("prelude", "core_block", "coda"))
     looped = range(prelude + 1, prelude + core + 1)
-    gates = {
-        n: f"{of.prefix}{core_layer(looped, n)}.attn.ve_gate.weight"
-        for n in range(1, looped.stop + coda)
-    }
-    kv_heads, width = layer_sizes("prelude" if prelude else "coda" if coda else "core_block")
+    outside = "prelude" if prelude else "coda"
+    kv_heads, width = layer_sizes(outside if prelude or coda else "core_block")
     looped_kv_heads, looped_width = layer_sizes("core_block")
     is_gated = shapes[f"{of.prefix}core_block.0.mlp.fc.weight"][0] == 2 * looped_width
+    # their code has tables without gates and gates without tables, and uses neither
+    value_embeddings = []
+    for number in range(1, prelude + core + coda + 1):
+        gate = f"{of.prefix}{_core_layer(looped, number)}.attn.ve_gate.weight"
+        if gate in shapes and f"value_embeds.{number - 1}.weight" in shapes:
+            value_embeddings.append(number)
     return {
         "num_layers": prelude + core + coda,
         "num_heads": heads,
@@ -548,20 +578,15 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any
         "qk_bias": f"{of.prefix}core_block.0.attn.qk_bias" in shapes,
         "hidden_size": size,
         "groups": [list(looped)],
-        # their code has tables without gates and gates without tables, and uses neither
-        "value_embeddings": [
-            n
-            for n, gate in gates.items()
-            if {gate, f"value_embeds.{n - 1}.weight"} <= shapes.keys()
-        ],
+        "value_embeddings": value_embeddings,
         "mlp": "gated" if is_gated else "plain",
         "mlp_size": width,
         "looped_mlp_size": looped_width,
     }
 
 
-def parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
-    of = Layout.of(shapes)
+def _parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
+    of = _Layout.of(shapes)
     outside = {
         "token_embedding.weight": f"{of.embedding}.weight",
         "input_norms.0.weight": f"{of.input_norm}.weight",
@@ -586,15 +611,15 @@ def parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
     for number in model.value_embeddings:
         ours = f"groups.0.layers.{number - core[0]}" if number in core else f"unlooped.{number}"
         outside[f"{ours}.value_embedding.table.weight"] = f"value_embeds.{number - 1}.weight"
-    return Names(outside, inside, lambda model, number: f"{of.prefix}{core_layer(core, number)}")
+    return Names(outside, inside, lambda model, number: f"{of.prefix}{_core_layer(core, number)}")
 
 
 # --- Loop-2, Loop-Grow and Operator-1 of Chen et al. (arXiv 2609.19107): each step of the core ends
 # with a norm and the addition of the prelude's output. No norm has weights. Their `result.json` is
 # the config.json.
 
-FLOAT32_EPSILON = 2.0**-23  # of every norm
-LADDER_NAMES = Names(
+_FLOAT32_EPSILON = 2.0**-23  # of every norm
+_LADDER_NAMES = Names(
     {
         "token_embedding.weight": "transformer.wte.weight",
         "final_norm.weight": [],
@@ -612,31 +637,34 @@ LADDER_NAMES = Names(
 )
 
 
-def describe_ladder(options: Options, shapes: Shapes) -> Description:
+def _describe_ladder(options: Options, shapes: Shapes) -> Description:
     """The core repetitions of the published evaluation; no exit criterion was published."""
-    options.require("recurrence_only", "recurrence_rmsnorm")
-    options.require(True, "decoder_inject")
-    options.require(1, "output_multiplier")
-    options.require("L", "window_pattern")
-    layers, core, size = (options.count(key) for key in ("n_layer", "core_layer_count", "n_embd"))
-    prelude, heads = (
-        options.count("prelude_layer_count", default=(layers - core) // 2),
-        options.count("n_head"),
+    layers, core = options.count("n_layer"), options.count("core_layer_count")
+    size, heads = options.count("n_embd"), options.count("n_head")
+    prelude = options.count("prelude_layer_count", default=(layers - core) // 2)
+    options.require(
+        {
+            "recurrence_rmsnorm": "recurrence_only",
+            "decoder_inject": True,
+            "output_multiplier": 1,
+            "window_pattern": "L",
+            "coda_layer_count": layers - prelude - core,
+            "n_kv_head": heads,
+        }
     )
-    options.require(layers - prelude - core, "coda_layer_count")
-    options.require(heads, "n_kv_head")
     grown = "final_eval_active_core_repetitions"
-    loops = options.positive(key := "core_repetitions" if options.get(grown) is None else grown)
+    key = "core_repetitions" if options.get(grown) is None else grown
+    loops = options.positive(key)
     if loops % 1:
         raise options.error(key, "a whole number")
-    model = SHARED | {
+    model = _SHARED | {
         "num_layers": layers,
         "num_heads": heads,
         "hidden_size": size,
         "groups": [list(range(prelude + 1, prelude + core + 1))],
         "mean_loops": loops,
         "norms": "pre",
-        "norm_epsilon": FLOAT32_EPSILON,
+        "norm_epsilon": _FLOAT32_EPSILON,
         "state_init": "input",
         "injection": "boundary",
         "injection_scale": options.positive("recurrence_emb_alpha"),
@@ -648,46 +676,51 @@ def describe_ladder(options: Options, shapes: Shapes) -> Description:
         "tied_head": False,
         "vocab_multiple": 64,
     }
-    vocab_size = options.count("vocab_size", default=GPT2_VOCAB_SIZE)
     return Description(
-        model, vocab_size, options.count("sequence_len", default=2048), int(loops), {}
+        model,
+        options.count("vocab_size", default=GPT2_VOCAB_SIZE),
+        max_context_length=options.count("sequence_len", default=2048),
+        loops=int(loops),
+        criteria={},
     )
 
 
-def adapt_ladder(options: Options, name: str, rows: Any) -> None:
-    """Norm of the embedding, factor of the branches, and the direction of their rotation, which
-    swaps the halves.
-    """
+def _adapt_ladder(options: Options, name: str, rows: Any) -> None:
+    """Norm of the embedding, factor of the branches, and the direction of the rotation."""
     if name == "transformer.wte.weight":
-        rows *= (rows.square().mean(-1, keepdim=True) + FLOAT32_EPSILON).rsqrt()
+        rows *= (rows.square().mean(-1, keepdim=True) + _FLOAT32_EPSILON).rsqrt()
     elif name.endswith("c_proj.weight"):
         rows *= options.positive("residual_branch_multiplier", 1.0)
     elif name.endswith(("c_q.weight", "c_k.weight")):
-        rows.copy_(rows.unflatten(0, (options.count("n_head"), 2, -1)).flip(1).flatten(0, 2))
+        halves = rows.unflatten(0, (options.count("n_head"), 2, -1))
+        rows.copy_(halves.flip(1).flatten(0, 2))  # the other direction swaps the halves of a head
 
 
-OURO = Family(
-    "Ouro", describe_ouro, lambda model, shapes: OURO_NAMES, r"model\.rotary_emb\.inv_freq"
+_OURO = Family(
+    "Ouro", _describe_ouro, lambda model, shapes: _OURO_NAMES, r"model\.rotary_emb\.inv_freq"
 )
-RAVEN = Family(
-    "Huginn and retrofitted models", describe_raven, raven_names, r"freqs_cis|rotary_emb\.inv_freq"
+_RAVEN = Family(
+    "Huginn and retrofitted models",
+    _describe_raven,
+    _raven_names,
+    r"freqs_cis|rotary_emb\.inv_freq",
 )
 # the table of rotations, and gates or tables of value embeddings without the other
-UNUSED = r"freqs_cis|.*\.attn\.ve_gate\.weight|value_embeds\.\d+\.weight"
-PARCAE = Family("Parcae", describe_parcae, parcae_names, UNUSED)
-MULTIPLIERS = r"transformer\.h\.\d+\.residual_branch_multipliers"
-LADDER = Family(
+_UNUSED = r"freqs_cis|.*\.attn\.ve_gate\.weight|value_embeds\.\d+\.weight"
+_PARCAE = Family("Parcae", _describe_parcae, _parcae_names, _UNUSED)
+_MULTIPLIERS = r"transformer\.h\.\d+\.residual_branch_multipliers"
+_LADDER = Family(
     "the loop ladder",
-    describe_ladder,
-    lambda model, shapes: LADDER_NAMES,
-    MULTIPLIERS,
-    adapt_ladder,
+    _describe_ladder,
+    lambda model, shapes: _LADDER_NAMES,
+    _MULTIPLIERS,
+    _adapt_ladder,
 )
 # Value of the key of config.json that names the family. Parcae's code writes no model_type.
 FAMILIES = {
-    "huginn_raven": RAVEN,
-    "ouro": OURO,
-    "Parcae": PARCAE,
-    "ParcaeConfig": PARCAE,
-    "loop": LADDER,
+    "huginn_raven": _RAVEN,
+    "ouro": _OURO,
+    "Parcae": _PARCAE,
+    "ParcaeConfig": _PARCAE,
+    "loop": _LADDER,
 }

@@ -1,5 +1,6 @@
 """A folder in the layout of the hub: config.json, and safetensors files that an index may list.
-Without torch.
+
+Nothing here needs torch.
 """
 
 import json
@@ -20,21 +21,22 @@ from twoscale.model.published.families import FAMILIES, Description, Family, Opt
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "final.pt")
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "final.pt")
 # Keys of config.json that name the family.
-KIND_KEYS = ("model_type", "model_class_name", "_class_name", "depth_scale_mode")
+_KIND_KEYS = ("model_type", "model_class_name", "_class_name", "depth_scale_mode")
 # Thresholds around the published one, so that a curve shows where a gate starts to cost quality.
-GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-# Keys of a layer that a run may set otherwise: they change how the model is started, not what it
-# is.
-FREE_KEYS = ("mean_loops", "state_init", "state_std")
+_GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+# Keys that a run may set otherwise: they change how the model is started, not what it is.
+_FREE_KEYS = ("mean_loops", "state_init", "state_std")
 # Key that may be null -> property with its value.
-RESOLVED = {
+_RESOLVED = {
     "num_kv_heads": "kv_heads",
     "mlp_size": "mlp_width",
     "embedding_scale": "embedding_factor",
     "rotary_channels": "rotated_channels",
 }
+# What reading a file of other bytes raises.
+_UNREADABLE = (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,17 @@ class PublishedFolder:
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{path}: cannot be read ({first_line(error)}), expected a weight_map from"
-                f" tensors to files."
+                " tensors to files."
             ) from error
         return [self.path / file for file in sorted(set(files))]
 
     @cached_property
     def shapes(self) -> Shapes:
         """Name of each tensor -> its shape."""
-        return {
-            name: shape for file in self.weight_files for name, shape in tensor_shapes(file).items()
-        }
+        shapes: dict[str, tuple[int, ...]] = {}
+        for file in self.weight_files:
+            shapes |= tensor_shapes(file)
+        return shapes
 
     @cached_property
     def options(self) -> Options:
@@ -78,7 +81,8 @@ class PublishedFolder:
 
     @property
     def family(self) -> Family:
-        key = next((key for key in KIND_KEYS if self.options.get(key) is not None), KIND_KEYS[0])
+        found = [key for key in _KIND_KEYS if self.options.get(key) is not None]
+        key = found[0] if found else _KIND_KEYS[0]
         return FAMILIES[self.options.choice(key, "", FAMILIES)]
 
     @cached_property
@@ -97,33 +101,33 @@ class PublishedFolder:
 
     @property
     def readout(self) -> str:
-        """`exits.readout` as published: predictions through the layers after the last loop, where
-        there are any.
-        """
+        """`exits.readout` as published: through the layers after the last loop, if any."""
         model = self.description.model
         return "remaining_layers" if model["groups"][-1][-1] < model["num_layers"] else "head"
 
     def model_config(self, **changes: Any) -> ModelConfig:
-        """The section `model` of this folder, with the published context length unless `changes`
-        have another.
-        """
+        """The section `model` of this folder, with some keys replaced."""
         found = self.description
-        values = {"source": "published", "folder": str(self.path), "vocab_size": found.vocab_size}
-        values |= {"context_length": found.max_context_length} | found.model | changes
+        values = {
+            "source": "published",
+            "folder": str(self.path),
+            "vocab_size": found.vocab_size,
+            "context_length": found.max_context_length,
+            **found.model,
+            **changes,
+        }
         return build(ModelConfig, values, "model")
 
     def check(self, config: ModelConfig) -> None:
         """Refuse a section `model` that describes another model than this folder."""
         published = self.model_config()
         for key in ("vocab_size", *self.description.model):
-            found, expected = (
-                getattr(model, RESOLVED.get(key, key)) for model in (config, published)
-            )
-            # floats agree up to their digits in a file
-            agree = (
-                math.isclose(found, expected) if isinstance(expected, float) else found == expected
-            )
-            if key not in FREE_KEYS and not agree:
+            name = _RESOLVED.get(key, key)
+            found, expected = getattr(config, name), getattr(published, name)
+            agree = found == expected
+            if isinstance(expected, float):  # up to its digits in a file
+                agree = math.isclose(found, expected)
+            if key not in _FREE_KEYS and not agree:
                 name = "tokenizer.vocab_size" if key == "vocab_size" else f"model.{key}"
                 raise InputError(
                     f"config key {name}: found {found}, expected {expected} as in"
@@ -137,32 +141,24 @@ class PublishedFolder:
 
 
 def tensor_shapes(file: Path) -> Shapes:
-    """Name and shape of the tensors of a safetensors file, from its header: planning needs no
-    package for weights.
+    """Name and shape of the tensors of a safetensors file, from its header.
+
+    Planning needs no package for weights.
     """
     try:
         with file.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
+            size = int.from_bytes(opened.read(8), "little")  # of the header
             tensors = json.loads(opened.read(size))
         tensors.pop("__metadata__", None)
-        if file.stat().st_size != 8 + size + max(
-            tensor["data_offsets"][1] for tensor in tensors.values()
-        ):
+        end = max(tensor["data_offsets"][1] for tensor in tensors.values())
+        if file.stat().st_size != 8 + size + end:
             raise ValueError("the file is cut or has further bytes")
         return {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
-    except (
-        OSError,
-        OverflowError,
-        MemoryError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        pickled = [
-            name for name in PICKLED if not file.is_file() and (file.parent / name).is_file()
-        ]
-        hint = f"; {pickled[0]} is not read because pickled files can run code" if pickled else ""
+    except _UNREADABLE as error:
+        pickled = [name for name in _PICKLED if (file.parent / name).is_file()]
+        hint = ""
+        if pickled and not file.is_file():
+            hint = f"; {pickled[0]} is not read because pickled files can run code"
         raise InputError(
             f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors"
             f" file{hint}."
@@ -170,20 +166,20 @@ def tensor_shapes(file: Path) -> Shapes:
 
 
 def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The layer between a preset and the user's keys for the model in `folder`: loops, exit
-    criteria and thresholds.
+    """The config layer of the model in `folder`: loops, exit criteria and thresholds.
 
-    The layer keeps what `values`, all keys, allow of context, timed tokens, loop grid and path
-    window.
+    It comes between a preset and the user's keys, and keeps what `values`, all keys, allow of
+    context, timed tokens, loop grid and path window.
     """
     source = PublishedFolder(Path(folder))
     found, window = source.description, values["path_types"]
     loops = max(2, found.loops)  # one loop step cannot be compared with another
+    # the grid of loop counts up to twice the published one, and that one
     scaling = {count for count in values["scaling"]["loops"] if count <= 2 * loops}
     context = min(values["model"]["context_length"], found.max_context_length)
     criteria = {"fixed": sorted({found.loops, loops}), **found.criteria}
     if "exit_gate" in criteria:
-        criteria["exit_gate"] = sorted({*GATE_GRID, *criteria["exit_gate"]})
+        criteria["exit_gate"] = sorted({*_GATE_GRID, *criteria["exit_gate"]})
     sections = {
         "model": {"context_length": context},
         "trajectories": {"loops": loops},

@@ -1,6 +1,4 @@
-"""Published weights as a model: read tensor by tensor from the mapped files, with no second copy in
-memory.
-"""
+"""Published weights as a model, read tensor by tensor without a second copy in memory."""
 
 import math
 import re
@@ -18,7 +16,7 @@ from twoscale.model.interface import LoopedModel
 from twoscale.model.published.families import HEAD
 from twoscale.model.published.folder import CONFIG, PublishedFolder
 
-MEMORY = Path("/proc/meminfo")
+_MEMORY = Path("/proc/meminfo")
 
 
 def open_published(
@@ -35,20 +33,22 @@ def open_published(
     source = PublishedFolder(folder)
     source.check(config)
     _check_memory(folder, config, dtype, device)
-    model = blank(config).to(dtype)
+    model = blank(config).to(dtype)  # without values, to compare names and shapes
     names = source.family.names(config, source.shapes)
     theirs = {ours: names.of(config, ours) for ours, _ in model.named_parameters()}
     _check_tensors(source, model, theirs)
+    # from here on every parameter is filled in place
     model = model.to_empty(device=device).eval().requires_grad_(False)
-    targets: dict[
-        str, Tensor
-    ] = {}  # name of a published tensor -> the rows of our parameter that it is
+    targets: dict[str, Tensor] = {}  # published tensor -> the rows of our parameter that it is
     for ours, parameter in model.named_parameters():
-        if not (parts := theirs[ours]):
-            parameter.data.fill_(1.0)  # a norm that has no weights there
-            continue
-        rows = [source.shapes[part][0] for part in parts] if len(parts) > 1 else [len(parameter)]
-        targets |= dict(zip(parts, parameter.data.split(rows), strict=True))
+        parts = theirs[ours]
+        if not parts:  # a norm that has no weights there
+            parameter.data.fill_(1.0)
+        elif len(parts) == 1:
+            targets[parts[0]] = parameter.data
+        else:
+            rows = [source.shapes[part][0] for part in parts]
+            targets |= dict(zip(parts, parameter.data.split(rows), strict=True))
     for file in source.weight_files:  # in the order of the files
         with safetensors.safe_open(file, framework="pt") as opened:
             for name in targets.keys() & set(opened.keys()):
@@ -67,48 +67,50 @@ def _check_tensors(
     source: PublishedFolder, model: LoopedModel, theirs: dict[str, list[str]]
 ) -> None:
     """Refuse missing and unknown tensors and other shapes, before any is read."""
-    shapes, wanted = source.shapes, {part for parts in theirs.values() for part in parts}
-    tied = {HEAD} if model.config.tied_head else set()
-    unknown = {
-        name
-        for name in shapes.keys() - wanted - tied
-        if not re.fullmatch(source.family.droppable, name)
-    }
+    shapes = source.shapes
+    wanted = {part for parts in theirs.values() for part in parts}
+    unknown = set()
+    for name in shapes.keys() - wanted:
+        is_tied_head = name == HEAD and model.config.tied_head
+        if not is_tied_head and not re.fullmatch(source.family.droppable, name):
+            unknown.add(name)
     expected_names = f"the tensors of {CONFIG} in the names of {source.family.name}"
     check_names(source.path, wanted - shapes.keys(), unknown, expected_names)
     for ours, parameter in model.named_parameters():
         parts, expected = theirs[ours], tuple(parameter.shape)
-        if not (found := [shapes[part] for part in parts]):
-            continue
-        # a single tensor may have more axes; several are the rows of the parameter
-        fits = found == [expected] or (
-            len(found[0]) > 2 and math.prod(found[0]) == math.prod(expected)
-        )
-        if len(found) > 1:
-            fits = {shape[1:] for shape in found} == {expected[1:]} and sum(
-                n for n, *_ in found
-            ) == expected[0]
-        if not fits:
+        found = [shapes[part] for part in parts]
+        if not _fit(found, expected):
+            names, sizes = " and ".join(parts), " and ".join(map(str, found))
             raise InputError(
-                f"{source.path}: tensor {' and '.join(parts)}: found the shape"
-                f" {' and '.join(map(str, found))}, "
-                f"expected {expected}."
+                f"{source.path}: tensor {names}: found the shape {sizes}, expected {expected}."
             )
+
+
+def _fit(found: list[tuple[int, ...]], expected: tuple[int, ...]) -> bool:
+    """Whether tensors of these shapes are the rows of a parameter; no tensor stands for ones."""
+    if len(found) > 1:
+        rows = sum(shape[0] for shape in found)
+        return rows == expected[0] and {shape[1:] for shape in found} == {expected[1:]}
+    # a single tensor may have more axes
+    return all(
+        shape == expected or (len(shape) > 2 and math.prod(shape) == math.prod(expected))
+        for shape in found
+    )
 
 
 def _check_memory(folder: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> None:
     """Refuse a model that is larger than the free memory, where the system tells it."""
-    needed = flops.parameters(config) * dtype.itemsize
+    count = flops.parameters(config)
+    needed = count * dtype.itemsize
     if torch.device(device).type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
-    elif MEMORY.is_file():
-        free = 1024 * int(re.findall(r"MemAvailable:\s*(\d+)", MEMORY.read_text())[0])
+    elif _MEMORY.is_file():
+        free = 1024 * int(re.findall(r"MemAvailable:\s*(\d+)", _MEMORY.read_text())[0])
     else:
         return
     if needed > free:
         raise InputError(
             f"{folder}: found {free / 1e9:.1f} GB of free memory on {device}, expected at least"
-            f" {needed / 1e9:.1f} GB "
-            f"for {flops.parameters(config) / 1e9:.2f} billion weights in"
+            f" {needed / 1e9:.1f} GB for {count / 1e9:.2f} billion weights in"
             f" {str(dtype).removeprefix('torch.')}."
         )

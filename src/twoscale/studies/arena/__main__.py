@@ -26,14 +26,8 @@ from torch import Tensor
 
 from twoscale import tables
 from twoscale.base import InputError, replacing
-from twoscale.exits.references import (
-    FIXED,
-    RANDOM,
-    cheapest_exits,
-    exit_costs,
-    fixed_evaluations,
-    split_half,
-)
+from twoscale.exits.cost_matched import FIXED, RANDOM, fixed_evaluations
+from twoscale.exits.oracle import cheapest_exits, exit_costs, split_half
 from twoscale.figures import style
 from twoscale.jobs import command
 from twoscale.studies.arena.draw import draw_arena, page, reliability, summarise, summary
@@ -277,7 +271,7 @@ def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:
     """Expected loss (M,) of each token if the depths of a plan (M,) are dealt to the tokens at
     random.
 
-    It is the mean of `exits.references.random_plan` over all draws: there, too, each token has
+    It is the mean of `exits.cost_matched.random_exits` over all draws: there, too, each token has
     every depth with its share in the text. nats (K + 1, M), of which depth 0 is in no plan.
     """
     shares = torch.bincount(plan, minlength=len(nats)).double() / len(plan)

@@ -4,7 +4,6 @@ from twoscale.config.sections import (
     DENSE_GRIDS,
     CoreConfig,
     Criteria,
-    CriterionConfig,
     ExitsConfig,
     check_latency_tokens,
     grids,
@@ -50,7 +49,7 @@ class ParetoConfig(Section):
         criteria = {
             **config.exits.criteria,
             **self.criteria,
-            "fixed": CriterionConfig(thresholds=config.loop_grid),
+            **grids(fixed=[*config.loop_grid]),
         }
         return config.exits.model_copy(update={**vars(self), "criteria": criteria})
 

@@ -18,10 +18,11 @@ from twoscale.base import InputError, meter
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.states import check_finite, loop_places, token_keys
-from twoscale.exits.contract import GivenStates, is_sequential, make_readout
+from twoscale.exits.contract import exit_steps, is_sequential, make_readout
+from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
-from twoscale.exits.references import Pass, Row, cheapest_exits, exit_costs, split_half
+from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs, split_half
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.kernels import attention
@@ -81,7 +82,7 @@ class FrozenGroup:
             attend=FrozenAttention(self.passing.attend.positions, self.passing.attend.tokens),
             noise=lambda group, k, like: noise(group, k, like[0]).expand_as(like),
         )
-        return streams.behind(self.group, torch.cat([self.states[-1:], exits]))[1:]
+        return streams.after(self.group, torch.cat([self.states[-1:], exits]))[1:]
 
     def losses(self, targets: Tensor) -> Tensor:
         """Loss in nats of each exit k = 0 … K, (K + 1, B, T), for targets (B, T)."""
@@ -102,12 +103,8 @@ class FrozenGroup:
         if is_sequential(criterion, readout) and self.group == len(model.config.groups) - 1:
             # the remaining layers are decoded in parallel, too
             read = lambda x: model.readout(self.behind(x.view_as(self.states[:1]))[0]).flatten(0, 1)  # noqa: E731
-        given = GivenStates(criterion, rows[0], read)
-        for x in rows[1:]:
-            given.update(x)
-            if given.evaluations.all():
-                break
-        loop_steps, evaluations = given.exits()
+        evaluations, left = exit_steps(rows, criterion, read)
+        loop_steps = evaluations - (left & (criterion.keeps == "previous")).long()
         return loop_steps.view(self.states.shape[1:3]), evaluations.view(self.states.shape[1:3])
 
 

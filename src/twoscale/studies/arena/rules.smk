@@ -1,7 +1,7 @@
 # Exit criteria on dense grids of thresholds, against random exits, fixed loops and an oracle (study.py).
 
 from twoscale.config import text_label
-from twoscale.figures.catalogue import table
+from twoscale.figures.catalogue import inputs_from
 
 
 use rule torch_job as benchmark_pareto with:
@@ -21,12 +21,12 @@ use rule torch_job as benchmark_pareto with:
         "results/{run}/benchmarks/benchmark_pareto.tsv"
     threads: workflow.cores or 1
     resources:
-        **runs.params.torch_job("exits", minutes=480, cpus=4),
+        **runs.resources.torch_job("exits", minutes=480, cpus=4),
     params:
         **runs.params.measure(
             "twoscale.exits.benchmark.run",
             tables=("exit_latency", "exit_latency_loops"),
-            config=runs.params.exit_slice("pareto"),
+            config=runs.params.exit_config("pareto"),
         ),
 
 
@@ -47,12 +47,12 @@ use rule torch_job as measure_exit_regret with:
     benchmark:
         "results/{run}/benchmarks/measure_exit_regret.tsv"
     resources:
-        **runs.params.torch_job("exits", minutes=120),
+        **runs.resources.torch_job("exits", minutes=120),
     params:
         **runs.params.measure(
             "twoscale.studies.arena.measure.run",
             tables=("exit_regret", "oracle_frontier", "exit_reliability"),
-            config=runs.params.exit_slice(
+            config=runs.params.exit_config(
                 "pareto",
                 oracle=lambda config: config.oracle,
                 sequences=lambda config: config.sequences("oracle"),
@@ -65,7 +65,7 @@ use rule table_job as compare_exits with:
     input:
         **runs.figures.page_inputs(
             "arena",
-            table(
+            inputs_from(
                 "oracle_frontier",
                 "exit_reliability",
                 exit_quality="pareto_quality",
@@ -84,7 +84,7 @@ use rule table_job as compare_exits with:
         **runs.params.call(
             "twoscale.studies.arena.draw.run",
             tables=("arena",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("run", "seed"),
                 text=lambda config: text_label(config.data),
                 draws=lambda config: config.exits.random_draws,

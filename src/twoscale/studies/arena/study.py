@@ -2,7 +2,7 @@
 results/pareto.pdf.
 """
 
-from twoscale.figures.catalogue import Figure, exit_max_loops, table
+from twoscale.figures.catalogue import Figure, exit_max_loops, inputs_from
 from twoscale.tables import Column
 from twoscale.tables import table as columns
 
@@ -72,7 +72,7 @@ TABLES: dict[str, dict[str, Column]] = {
 FIGURES = (
     Figure(
         "pareto",
-        table(
+        inputs_from(
             exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"
         ),
         loops=exit_max_loops,
@@ -81,7 +81,7 @@ FIGURES = (
     ),
     Figure(
         "arena",
-        table("arena"),
+        inputs_from("arena"),
         page=True,
         loops=exit_max_loops,
         title="Arena: what the exits are worth",

@@ -1,5 +1,4 @@
-"""Measurements through the loops, also far beyond those of training: the lens, and the depth card's
-quality and states.
+"""Measurements through the loops, also far beyond those of training: lens and depth card.
 
 The lens decodes a state x^k of a group as the model would continue with it: all tokens of a
 sequence leave the group with their x^k and pass the stages after it, whose loop steps do not depend
@@ -12,28 +11,40 @@ states whatever its loop count is; at every smaller one its state passes the sta
 many loop steps. States are measured one after another, with a few of one batch in memory at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from twoscale.base import meter
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
-from twoscale.dynamics.states import batches, check_finite, exact, loop_places, token_keys
-from twoscale.exits.references import Pass, measure_tokens
+from twoscale.dynamics.measures import (
+    LOOP_MEASURES,
+    LoopStep,
+    direction,
+    loop_steps,
+    measure_step,
+)
+from twoscale.dynamics.states import (
+    Row,
+    batches,
+    check_finite,
+    compare_predictions,
+    exact,
+    loop_places,
+    sequence_means,
+    token_keys,
+)
+from twoscale.exits.oracle import Pass, measure_tokens
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages
 
-Row = dict[str, object]
-STATE_MEASURES = (
-    "state_norm",
-    "step_norm",
-    "cosine",
-    "direction_step_norm",
-)  # in the table "depth_states"
+# Measures in the table "depth_states", of states and of directions.
+STATE_MEASURES = ("state_norm", "step_norm", "cosine")
+DIRECTION_MEASURES = ("direction_step_norm",)
 
 
 # --- lens -----------------------------------------------------------------------------------------
@@ -41,12 +52,11 @@ STATE_MEASURES = (
 
 @job_files(writes="lens")
 def run_lens(job: CheckpointJob) -> None:
+    """Write the table "lens"."""
     config = job.config
     checkpoint, text = job.checkpoint(config.lens.dtype), job.held_out(config.sequences)
-    job.write(
-        "lens",
-        measure_lens(checkpoint, text, config.steps, config.other_loops, config.lens.batch_size),
-    )
+    size = config.lens.batch_size
+    job.write("lens", measure_lens(checkpoint, text, config.steps, config.other_loops, size))
 
 
 @torch.no_grad()
@@ -62,60 +72,55 @@ def measure_lens(
     `steps` has the loop steps k to decode, 0 first; the other groups run `other_loops`.
     """
     labels = checkpoint.model.config.group_labels
-    with meter("lens", len(labels) * len(steps) * text.inputs.numel(), "tokens") as bar:
+    decoded = len(labels) * len(steps)  # states of each token
+    with meter("lens", decoded * text.inputs.numel(), "tokens") as bar:
         for batch in text.batches(batch_size):
             tokens = batch.inputs.to(checkpoint.device)
             passing = Pass.of(checkpoint, tokens, batch.sequences, other_loops)
             for group, entered in passing.entering(tokens):
                 measured = _measure_group(passing, group, entered, batch.targets, steps)
-                means = {
-                    name: values.double().mean(-1).tolist() for name, values in measured.items()
-                }  # (S, B)
                 for place, k in enumerate(steps):
                     point = {"iteration": checkpoint.iteration, "group": labels[group], "k": k}
-                    of_step = {name: values[place] for name, values in means.items()}
-                    yield from (point | row for row in batch.rows(**of_step))
+                    of_step = {name: values[place] for name, values in measured.items()}
+                    yield from sequence_means(point, batch, of_step)
                 bar.update(len(steps) * batch.inputs.numel())
 
 
 def _measure_group(
     passing: Pass, group: int, entered: Tensor, targets: Tensor, steps: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Columns of the table "lens" per token, (S, B, T) each for S loop steps; NaN where one is
-    undefined.
+    """Columns of the table "lens" per token, (S, B, T) each for S loop steps.
+
+    NaN where one is undefined.
     """
-    states = enumerate(passing.states(group, entered, steps[-1]))
-    decoded = [
-        measure_tokens(passing.model, passing.behind(group, x), targets)
-        for k, x in states
-        if k in steps
-    ]
-    measured = {
-        name: torch.stack([columns[name] for columns in decoded])
-        for name in ("ce", "entropy", "rank")
-    }
-    predicted = torch.stack([columns["predicted"] for columns in decoded])
+    decoded = []
+    for k, state in enumerate(passing.states(group, entered, steps[-1])):
+        if k in steps:
+            hidden = passing.after(group, state)  # as the model continues with x^k
+            decoded.append(measure_tokens(passing.model, hidden, targets))
+    ce, entropy, rank, predicted = (
+        torch.stack([columns[name] for columns in decoded])
+        for name in ("ce", "entropy", "rank", "predicted")
+    )
     trained = steps.index(passing.model.config.typical_loops)
-    right = measured["rank"] == 1
-    measured["log_rank"] = measured.pop("rank").double().log()
-    # wrong now and right at an earlier loop step; no loop step precedes x^0, so nothing is lost by
-    # more of them
-    lost = _from(1, right[1:].int().cummax(0).values.bool() & ~right[1:])
-    since = _from(trained + 1, right[trained] & ~right[trained + 1 :])
-    agrees = predicted == predicted[trained]
-    return measured | {
-        "right": right.double(),
-        "lost": lost,
-        "lost_since_mean": since,
-        "agreement": agrees,
+    right = rank == 1
+    # no loop step precedes x^0, so nothing is lost by more of them
+    was_right = right[1:].int().cummax(0).values.bool()  # at this or an earlier k > 0
+    return {
+        "ce": ce,
+        "entropy": entropy,
+        "log_rank": rank.double().log(),
+        "right": right,
+        "lost": _from(1, was_right & ~right[1:]),
+        "lost_since_mean": _from(trained + 1, right[trained] & ~right[trained + 1 :]),
+        "agreement": predicted == predicted[trained],
     }
 
 
 def _from(first: int, values: Tensor) -> Tensor:
     """Values of later loop steps (S - first, ...) as floats (S, ...), NaN before the first."""
-    return torch.cat(
-        [torch.full((first, *values.shape[1:]), torch.nan, device=values.device), values.double()]
-    )
+    before = torch.full((first, *values.shape[1:]), torch.nan, device=values.device)
+    return torch.cat([before, values.double()])
 
 
 # --- depth card -----------------------------------------------------------------------------------
@@ -123,14 +128,18 @@ def _from(first: int, values: Tensor) -> Tensor:
 
 @job_files(writes="quality states")
 def run_card(job: CheckpointJob) -> None:
+    """Write the tables "depth_quality" and "depth_states"."""
     config = job.config
     checkpoint, text = job.checkpoint(config.dtype), job.held_out(config.sequences)
-    found: dict[str, list[Row]] = {"quality": [], "states": []}
+    quality: list[Row] = []
+    states: list[Row] = []
     for batch in batches(checkpoint, text, config.batch_size, "depth card"):
-        for name, rows in zip(found, measure_batch(checkpoint, batch, config.counts), strict=True):
-            found[name] += ({"iteration": checkpoint.iteration} | row for row in rows)
-    for name, rows in found.items():
-        job.write(f"depth_{name}", rows, name)
+        of_counts, of_steps = measure_batch(checkpoint, batch, config.counts)
+        quality += of_counts
+        states += of_steps
+    for name, rows in (("quality", quality), ("states", states)):
+        keyed = ({"iteration": checkpoint.iteration} | row for row in rows)
+        job.write(f"depth_{name}", keyed, name)
 
 
 @torch.no_grad()
@@ -142,18 +151,18 @@ def measure_batch(
     `counts` has the loop counts, ascending.
     """
     tokens = batch.inputs.to(checkpoint.device)
-    walk = _Walk(Pass.of(checkpoint, tokens, batch.sequences, counts[-1]), batch, counts)
-    model, attend = checkpoint.model, walk.passing.attend
+    passing = Pass.of(checkpoint, tokens, batch.sequences, counts[-1])
+    model, attend = checkpoint.model, passing.attend
+    card = _Card(passing, batch, counts)
     hidden = model.embed(tokens, attend.positions)
-    walk.decode(
-        run_stages(model, hidden, lambda n, x: model.unlooped_layer(n, x, attend), walk.group)
-    )
-    return list(walk.quality_rows()), walk.states
+    hidden = run_stages(model, hidden, lambda n, x: model.unlooped_layer(n, x, attend), card.group)
+    card.decode(hidden)
+    return list(card.quality_rows()), card.states
 
 
 @dataclass
-class _Walk:
-    """One batch on its way through the groups, with `passing.loops` loop steps each."""
+class _Card:
+    """One batch that passes the groups, with `passing.loops` loop steps each."""
 
     passing: Pass
     batch: HeldOut
@@ -163,24 +172,25 @@ class _Walk:
 
     def group(self, index: int, entered: Tensor) -> Tensor:
         """The hidden states after a group, whose rows are added."""
-        label, loops = self.passing.model.config.group_labels[index], self.passing.loops
-        states = self.passing.states(
-            index, entered, loops + 1
-        )  # one more, for the step after the last row
-        steps = loop_steps(self._decoding(states) if index == 0 else states)
-        keys, places = token_keys(0, self.batch), loop_places(label, loops + 1)
-        for k, step in zip(range(loops + 1), steps, strict=False):
-            check_finite(step.state_norm[None], keys, places[k : k + 1], "a state of norm")
+        label, last = self.passing.model.config.group_labels[index], self.passing.loops
+        states = self.passing.states(index, entered, last + 1)  # one more, for the last row's step
+        if index == 0:
+            states = self._decoding(states)
+        keys, places = token_keys(0, self.batch), loop_places(label, last + 1)
+        for k, step in enumerate(_loop_steps(states, entered.dtype)):
+            check_finite(step.state_norm[None], keys, places[k:], "a state of norm")
             for measure, values in measure_state(step).items():
-                key = {"group": label, "k": k, "measure": measure}
-                self.states += (key | row for row in self.batch.rows(**over_tokens(values)))
+                point = {"group": label, "k": k, "measure": measure}
+                self.states += (point | row for row in self.batch.rows(**over_tokens(values)))
+            if k == last:
+                break
         return self.passing.model.finish(index, step.state.to(entered.dtype))
 
     def _decoding(self, states: Iterator[Tensor]) -> Iterator[Tensor]:
         """The states of the first group; states at smaller loop counts are decoded."""
         for k, state in enumerate(states):
             if k in self.counts[:-1]:
-                self.decode(replace(self.passing, loops=k).behind(0, state))
+                self.decode(replace(self.passing, loops=k).after(0, state))
             yield state
 
     def decode(self, hidden: Tensor) -> None:
@@ -188,61 +198,34 @@ class _Walk:
         self.decoded.append(measure_tokens(self.passing.model, hidden, self.batch.targets))
 
     def quality_rows(self) -> Iterator[Row]:
-        typical = (
-            self.passing.model.config.typical_loops
-        )  # more than the one count of a model without groups
-        previous, trained = (
-            None,
-            self.decoded[self.counts.index(min(typical, self.counts[-1]))]["predicted"],
-        )
-        for loops, found in zip(self.counts, self.decoded, strict=True):
-            flips = (
-                torch.full_like(found["ce"], torch.nan)
-                if previous is None
-                else found["predicted"] != previous
-            )
-            columns = {"ce": found["ce"], "entropy": found["entropy"], "flips": flips}
-            columns["agreement"] = found["predicted"] == trained
-            means = {name: values.double().mean(-1).tolist() for name, values in columns.items()}
-            yield from ({"loops": loops, **row} for row in self.batch.rows(**means))
-            previous = found["predicted"]
+        """Rows of "depth_quality", once all loop counts are decoded."""
+        # a model without groups has one count, which may be below that of its config
+        trained = min(self.passing.model.config.typical_loops, self.counts[-1])
+        compared = compare_predictions(self.decoded, self.counts.index(trained))
+        for loops, columns in zip(self.counts, compared, strict=True):
+            yield from sequence_means({"loops": loops}, self.batch, columns)
 
 
-def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
-    """The loop steps of x^0, x^1, … (..., C), of which three are held at a time."""
-    unknown = torch.empty(0)  # the distance to the final state
-    update = length = None
-    precision = (first := next(states)).dtype
-    state = exact(first)
-    for after in map(exact, states):
-        step = LoopStep(state, after - state, update, length, unknown, precision)
-        yield step
-        state, update, length = after, step.update, step.step_norm
+def _loop_steps(states: Iterable[Tensor], precision: torch.dtype) -> Iterator[LoopStep]:
+    """The loop steps of x^0, x^1, … (..., C); the distance to the final state is unknown."""
+    return loop_steps(map(exact, states), repeat(torch.empty(0)), precision)
 
 
 def measure_state(step: LoopStep) -> dict[str, Tensor]:
-    """The `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
-    assert step.update is not None
+    """Measures of a loop step in the table "depth_states", (...) each; NaN where undefined."""
     start = direction(step.state)
-    of_direction = LoopStep(
-        start, direction(step.state + step.update) - start, None, None, step.distance_to_final
-    )
-    undefined = torch.full_like(step.state_norm, torch.nan)
-    measures = [LOOP_MEASURES[name] for name in STATE_MEASURES]
-    read = [(each, of_direction if each.of_direction else step) for each in measures]
-    return {
-        each.name: each.compute(found) if each.defined(found) else undefined for each, found in read
-    }
+    update = direction(step.state + step.update) - start
+    of_direction = LoopStep(start, update, None, None, step.distance_to_final)
+    found = measure_step(step, [LOOP_MEASURES[name] for name in STATE_MEASURES])
+    measures = [LOOP_MEASURES[name] for name in DIRECTION_MEASURES]
+    return found | measure_step(of_direction, measures)
 
 
 def over_tokens(values: Tensor) -> dict[str, list[float]]:
-    """`SEQUENCE_STATISTICS` of values (B, T), of which NaN is no value: name -> one number per
-    sequence.
-    """
+    """`SEQUENCE_STATISTICS` of values (B, T), name -> one per sequence; NaN is no value."""
     nulls = values.isnan().sum(-1)
-    counts = values.shape[-1] - nulls
     return {
         "mean": values.double().nanmean(-1).tolist(),
-        "count": counts.tolist(),
+        "count": (values.shape[-1] - nulls).tolist(),
         "nulls": nulls.tolist(),
     }

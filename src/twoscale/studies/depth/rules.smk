@@ -1,6 +1,6 @@
 # Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth card (study.py).
 
-from twoscale.figures.catalogue import table
+from twoscale.figures.catalogue import inputs_from
 from twoscale.studies.depth import study as depth
 
 
@@ -18,12 +18,12 @@ use rule torch_job as measure_lens with:
     benchmark:
         "results/{run}/benchmarks/measure_lens.tsv"
     resources:
-        **runs.params.torch_job("lens"),
+        **runs.resources.torch_job("lens"),
     params:
         **runs.params.measure(
             "twoscale.studies.depth.measure.run_lens",
             tables=("lens",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("run", "seed", "device", "model", "lens"),
                 steps=depth.lens_steps,
                 other_loops=lambda config: config.lens.other_loops or config.model.typical_loops,
@@ -46,12 +46,12 @@ use rule torch_job as measure_scaling with:
     benchmark:
         "results/{run}/benchmarks/measure_scaling_{iteration}.tsv"
     resources:
-        **runs.params.torch_job("scaling"),
+        **runs.resources.torch_job("scaling"),
     params:
         **runs.params.measure(
             "twoscale.exits.evaluation.measure_fixed_loops",
             tables=("scaling_quality",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("seed", "device", "model", "scaling"),
                 sequences=lambda config: config.sequences("scaling"),
             ),
@@ -69,9 +69,9 @@ use rule table_job as aggregate_scaling with:
     localrule: True
     params:
         **runs.params.call(
-            "twoscale.studies.depth.draw.run_scaling",
+            "twoscale.claims.loop_counts.aggregate_scaling",
             tables=("scaling",),
-            config=runs.params.slice("run", "seed"),
+            config=runs.params.config_json("run", "seed"),
         ),
 
 
@@ -90,12 +90,12 @@ use rule torch_job as measure_depth with:
     benchmark:
         "results/{run}/benchmarks/measure_depth.tsv"
     resources:
-        **runs.params.torch_job("depth_card"),
+        **runs.resources.torch_job("depth_card"),
     params:
         **runs.params.measure(
             "twoscale.studies.depth.measure.run_card",
             tables=("depth_quality", "depth_states"),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("seed", "device", "model"),
                 dtype=lambda config: config.depth_card.dtype,
                 batch_size=lambda config: config.depth_card.batch_size,
@@ -123,7 +123,7 @@ use rule table_job as compare_depths with:
         **runs.params.call(
             "twoscale.studies.depth.draw.run_card",
             tables=("depth_card", "depth_findings"),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("run", "seed"),
                 trained_loops=depth.trained_loops,
                 tolerance=lambda config: config.depth_card.tolerance,
@@ -136,7 +136,7 @@ use rule table_job as compare_depths with:
 use rule table_job as write_depth_card with:
     """Job: the page depth-card.md"""
     input:
-        **runs.figures.page_inputs("depth_card", table(card="depth_card", findings="depth_findings")),
+        **runs.figures.page_inputs("depth_card", inputs_from(card="depth_card", findings="depth_findings")),
         picture="results/depth_card.svg",
     output:
         page=SHOWN.format("depth-card.md"),
@@ -146,5 +146,5 @@ use rule table_job as write_depth_card with:
     params:
         **runs.params.call(
             "twoscale.studies.depth.draw.write_card",
-            config=runs.params.slice("run", identity=depth.identity),
+            config=runs.params.config_json("run", identity=depth.identity),
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twoscale.base import InputError, did_you_mean
 from twoscale.config.data import text_label
 from twoscale.config.definitions import loop_counts
-from twoscale.figures.catalogue import Figure, is_published, table
+from twoscale.figures.catalogue import Figure, inputs_from, is_published
 from twoscale.model.flops import parameters
 from twoscale.tables import SEQUENCE_STATISTICS
 from twoscale.tables import table as columns
@@ -46,8 +46,10 @@ def trained_loops(config: "Config") -> int:
 
 # --- tables and figures ---------------------------------------------------------------------------
 
-ENDS = {"low": "lower", "high": "upper"}
-INTERVAL = {end: ("float64", f"{word} end of the 95 % interval") for end, word in ENDS.items()}
+INTERVAL = {
+    "low": ("float64", "lower end of the 95 % interval"),
+    "high": ("float64", "upper end of the 95 % interval"),
+}
 OF_GROUP = ("string", "looped group; empty for quantities of the prediction")
 TABLES = {
     # One row per (group, loop step, held-out sequence) at the last checkpoint: what x^k predicts
@@ -73,29 +75,6 @@ TABLES = {
             "float64",
             "share of tokens whose most likely next token is that at the mean loops of training",
         ),
-    ),
-    # One row per (checkpoint, fixed loop count), with 95 % intervals over documents.
-    "scaling": columns(
-        "run iteration loops tokens ce ce_low ce_high ppl ppl_low ppl_high excess excess_low"
-        " excess_high",
-        loops=("int32",),
-        excess=("float64", "ce minus ce at the largest loop count, on the same sequences"),
-        **{
-            f"{name}_{end}": ("float64", f"{word} end of the 95 % interval of {name}")
-            for name in ("ce", "ppl", "excess")
-            for end, word in ENDS.items()
-        },
-    ),
-    # One row per (checkpoint, loop count, sequence): means over the tokens of the sequence.
-    "depth_quality": columns(
-        "iteration loops sequence document tokens ce",
-        loops=("int32", "loop count of every group"),
-        entropy=("float64", "entropy of the prediction in nats per token"),
-        flips=(
-            "float64",
-            "share of tokens whose prediction differs from the one at the next smaller loop count",
-        ),
-        agreement=("float64", "share of tokens whose prediction is that at the trained loop count"),
     ),
     # One row per (checkpoint, group, loop step, sequence, measure), from one pass, as in
     # "loop_sequences".
@@ -138,7 +117,7 @@ DRAW = "twoscale.studies.depth.draw"
 FIGURES = (
     Figure(
         "lens",
-        table("lens"),
+        inputs_from("lens"),
         title="Lens: through the loops",
         loops=lambda config: lens_steps(config)[-1],
         values=lambda config: {
@@ -149,7 +128,7 @@ FIGURES = (
     ),
     Figure(
         "scaling",
-        table("scaling"),
+        inputs_from("scaling"),
         title="Quality against loops",
         loops=lambda config: max(config.scaling.loops),
         values=lambda config: {"mean_loops": config.model.mean_loops},
@@ -157,7 +136,7 @@ FIGURES = (
     ),
     Figure(
         "depth_card",
-        table("depth_card", "depth_findings"),
+        inputs_from("depth_card", "depth_findings"),
         title="Depth card",
         loops=lambda config: card_loops(config)[-1],
         sentence=f"{DRAW}.card_sentence",

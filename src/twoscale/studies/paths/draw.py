@@ -1,9 +1,4 @@
-"""Path types and path independence: statistics over tokens, sentences for the report, and the two
-figures.
-"""
-
-from collections.abc import Iterable
-from pathlib import Path
+"""Path types and path independence: sentences for the report, and the two figures."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +9,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from twoscale import tables
 from twoscale.dynamics.aggregate import statistics
 from twoscale.figures import style
 from twoscale.jobs.table_job import StudyJob, job_files
@@ -26,60 +20,22 @@ PATH_ROWS = {
     "effective_dimension": "(b)  effective dimension",
 }
 # Quantiles at the ends of a band -> its name, and how opaque it is.
-BANDS = {("q05", "q95"): ("9 of 10 tokens", 0.15), ("q25", "q75"): ("half of the tokens", 0.4)}
-SHARES = "(c)  tokens of other types"
-# Types of paths that do not converge: name -> (path type, its periods, style).
-_BLUE, *_LOOKS = style.series_styles(5)
-OTHER_TYPES = {
-    "orbiting, period 2": ("orbiting", lambda period: period == 2, _LOOKS[0]),
-    "orbiting, longer period": ("orbiting", lambda period: period > 2, _LOOKS[1]),
-    "sliding": ("sliding", lambda period: period >= 0, _LOOKS[2]),
-    "undecided": ("undecided", lambda period: period >= 0, _LOOKS[3]),
-}
-
-
-@job_files(reads="paths", writes="path_types path_metrics")
-def run_types(job: StudyJob) -> None:
-    """Write the tables "path_types" and "path_metrics"."""
-    paths, run = job.files["paths"], job.config.run
-    job.write("path_types", path_types(paths, run))
-    job.write("path_metrics", statistics(paths, run, "token_paths", "path_metrics"))
-
-
-def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Number of tokens of each (path type, period) that occurs, per (iteration, group), of tables
-    "token_paths".
-
-    The shares of an (iteration, group) add up to one. Iterations rise, groups keep the order of the
-    file.
-    """
-    checkpoints = []
-    for path in paths:
-        frame = tables.read("token_paths", path)
-        frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
-        counts = frame.groupby(["iteration", "group", "path_type", "period"], observed=True).size()
-        share = counts / counts.groupby(["iteration", "group"], observed=True).transform("sum")
-        checkpoints.append(
-            pd.DataFrame({"tokens": counts, "share": share})
-            .reset_index()
-            .astype({"group": "string"})
-        )
-    rows = (
-        pd.concat(checkpoints)
-        .assign(run=run)
-        .sort_values("iteration", kind="stable", ignore_index=True)
-    )
-    return rows[list(tables.columns("path_types"))]
+_BANDS = {("q05", "q95"): ("9 of 10 tokens", 0.15), ("q25", "q75"): ("half of the tokens", 0.4)}
+_SHARES = "(c)  tokens of other types"
+# Types of paths that do not converge, in the order of the legend, and their looks.
+_MEDIAN, *_LOOKS = style.series_styles(5)
+_OTHER_TYPES = ("orbiting, period 2", "orbiting, longer period", "sliding", "undecided")
+_OTHER_LOOKS = dict(zip(_OTHER_TYPES, _LOOKS, strict=True))
 
 
 def types_sentence(table: pd.DataFrame) -> str:
+    """The shares at the last checkpoint in one sentence, for the report."""
     last = table[table["iteration"] == table["iteration"].max()]
-    shares = last.groupby(["group", "path_type"], sort=False)["share"].sum().mul(100)
-    groups = [
-        f"group {group.replace('-', '–')}: "
-        + ", ".join(f"{share:.1f} % {kind}" for (_, kind), share in rows.items())
-        for group, rows in shares.groupby("group", sort=False)
-    ]
+    groups = []
+    for group, rows in last.groupby("group", sort=False):
+        shares = rows.groupby("path_type", sort=False)["share"].sum()
+        parts = [f"{100 * share:.1f} % {path_type}" for path_type, share in shares.items()]
+        groups.append(f"group {style.group_name(group)}: {', '.join(parts)}")
     return f"At the last checkpoint, {'; '.join(groups)}."
 
 
@@ -95,62 +51,56 @@ def draw_path_types(
     any. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_types, "the path types")
+    iterations = sorted(path_types["iteration"].unique())
     shares = other_shares(path_types)
     rows = len(PATH_ROWS) + (not shares.empty)
-    figure = style.new_figure(
-        style.DOUBLE if len(groups) > 1 else style.SINGLE, 0.9 + 1.4 * rows, context
-    )
+    width = style.DOUBLE if len(groups) > 1 else style.SINGLE
+    figure = style.new_figure(width, 0.9 + 1.4 * rows, context)
     panels = figure.subplots(rows, len(groups), sharex=True, sharey="row", squeeze=False)
-    iterations = sorted(path_types["iteration"].unique())
     for column, group in zip(panels.T, groups, strict=True):
+        of_group = path_metrics[path_metrics["group"] == group]
         for axes, measure in zip(column, PATH_ROWS, strict=False):
-            metrics = path_metrics[
-                (path_metrics["group"] == group) & (path_metrics["measure"] == measure)
-            ]
-            places = style.scale_iterations(axes, iterations, context)
-            known = metrics[metrics["count"] > 0].set_index("iteration").reindex(iterations)
-            for (low, high), (_, alpha) in BANDS.items():
-                style.band(axes, places, known[low], known[high], color=style.BLUE, alpha=alpha)
-            axes.plot(places, known["q50"], **_BLUE)
-            axes.label_outer()
+            known = of_group[(of_group["measure"] == measure) & (of_group["count"] > 0)]
+            _draw_quantiles(axes, known.set_index("iteration").reindex(iterations), context)
         if not shares.empty:
-            places = style.scale_iterations(column[-1], shares.loc[group].index, context)
+            places = style.scale_iterations(column[-1], iterations, context)
             for name, share in shares.loc[group].items():
                 if (share > 0).any():
-                    column[-1].plot(places, share, clip_on=False, **OTHER_TYPES[name][2])
+                    column[-1].plot(places, share, clip_on=False, **_OTHER_LOOKS[name])
+            column[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     _title(panels[0], groups, path_types)
-    for axes, label in zip(panels[:, 0], [*PATH_ROWS.values(), SHARES], strict=False):
+    for axes, label in zip(panels[:, 0], [*PATH_ROWS.values(), _SHARES], strict=False):
         axes.set_ylabel(label)
-    figure.align_ylabels(panels[:, 0])
-    panels[0, 0].set_ylim(bottom=0)
-    panels[1, 0].set_ylim(bottom=1)  # that of a straight line
-    for axes in panels[len(PATH_ROWS) :, 0]:
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axes.set_ylim(bottom=0)
-    handles: list[Artist] = [Line2D([], [], label="median", **_BLUE)]
-    handles += [
-        Patch(color=style.BLUE, alpha=alpha, linewidth=0, label=name)
-        for name, alpha in BANDS.values()
-    ]
-    handles += [Line2D([], [], label=name, **OTHER_TYPES[name][2]) for name in shares.columns]
-    ncols = style.legend_columns(
-        [str(handle.get_label()) for handle in handles], figure.get_figwidth()
-    )
-    figure.legend(handles=handles, loc="outside upper center", ncols=ncols)
+    panels[1, 0].set_ylim(bottom=1)  # that of a straight line
+    figure.align_ylabels(panels[:, 0])
+    handles: dict[str, Artist] = {"median": Line2D([], [], **_MEDIAN)}
+    for name, alpha in _BANDS.values():
+        handles[name] = Patch(color=style.BLUE, alpha=alpha, linewidth=0)
+    handles |= {name: Line2D([], [], **_OTHER_LOOKS[name]) for name in shares.columns}
+    style.legend_above(figure, handles, style.legend_columns(list(handles), width))
     return figure
 
 
+def _draw_quantiles(axes: Axes, known: pd.DataFrame, context: style.FigureContext) -> None:
+    """Median and bands over the checkpoints, the index of `known`."""
+    places = style.scale_iterations(axes, known.index, context)
+    for (low, high), (_, alpha) in _BANDS.items():
+        style.band(axes, places, known[low], known[high], color=style.BLUE, alpha=alpha)
+    axes.plot(places, known["q50"], **_MEDIAN)
+    axes.label_outer()
+
+
 def other_shares(path_types: pd.DataFrame) -> pd.DataFrame:
-    """Share of tokens, by group and iteration, of each of OTHER_TYPES that occurs; empty if all
-    tokens converge.
+    """Share of tokens, by group and iteration, of each other type that occurs; empty if all tokens
+    converge.
     """
-    columns = {}
-    for name, (path_type, belongs, _) in OTHER_TYPES.items():
-        found = path_types["share"].where(
-            (path_types["path_type"] == path_type) & belongs(path_types["period"]), 0.0
-        )
-        columns[name] = found.groupby([path_types["group"], path_types["iteration"]]).sum()
-    shares = pd.DataFrame(columns)
+    name = path_types["path_type"]
+    period = np.where(path_types["period"] == 2, ", period 2", ", longer period")
+    name = name.mask(name == "orbiting", name + period)
+    keys = [path_types["group"], path_types["iteration"], name]
+    shares = path_types.groupby(keys)["share"].sum().unstack(fill_value=0.0)
+    shares = shares.reindex(columns=_OTHER_TYPES, fill_value=0.0)
     return shares.loc[:, (shares > 0).any()]
 
 
@@ -159,26 +109,20 @@ def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> N
     checkpoint.
     """
     style.title_groups(panels, groups)
-    converging = (
-        path_types[path_types["path_type"] == "converging"]
-        .groupby(["group", "iteration"])["share"]
-        .sum()
-    )
-    shares = (
-        converging.unstack()
-        .reindex(index=groups, columns=path_types["iteration"].unique())
-        .fillna(0.0)
-    )
-    least = "" if shares.shape[1] == 1 else "at least "
-    for axes, share in zip(panels, shares.min(axis="columns"), strict=True):
+    converging = path_types["share"].where(path_types["path_type"] == "converging", 0.0)
+    of_checkpoint = converging.groupby([path_types["group"], path_types["iteration"]]).sum()
+    for axes, group in zip(panels, groups, strict=True):
+        shares = of_checkpoint[group]
+        least = "at least " if len(shares) > 1 else ""
+        share = shares.min()
         tokens = "all" if share > 1 - 1e-9 else f"{least}{min(100 * share, 99.9):.3g} %"
         axes.set_title(f"{axes.get_title()}, {tokens} converge")
 
 
 # --- path independence ----------------------------------------------------------------------------
 
-FLOOR_EPS = 16  # a value below 16 eps is mostly rounding error
-ROUNDING: style.Look = {"color": "0.88", "linewidth": 0, "zorder": 0}
+_FLOOR_EPS = 16  # a value below 16 eps is mostly rounding error
+_ROUNDING: style.Look = {"color": "0.88", "linewidth": 0, "zorder": 0}
 # measure: (title, label)
 EFFECTS = {
     "distance_relative": ("last states", "distance / norm of the state"),
@@ -192,21 +136,19 @@ def run_independence(job: StudyJob) -> None:
     """Write the table "path_independence"; the mean of `agreement` is the share of equal
     predictions.
     """
-    paths = job.files["independence"]
-    job.write(
-        "path_independence",
-        statistics(paths, job.config.run, "token_independence", "path_independence"),
-    )
+    source, run = job.files["independence"], job.config.run
+    table = statistics(source, run, "token_independence", "path_independence")
+    job.write("path_independence", table)
 
 
 def independence_sentence(table: pd.DataFrame) -> str:
+    """The effect of all groups at the last checkpoint in one sentence, for the report."""
     last = table[(table["iteration"] == table["iteration"].max()) & (table["group"] == "all")]
     rows = last.set_index("measure")
     distance, agreement = rows.loc["distance_relative", "q50"], rows.loc["agreement", "mean"]
     return (
         f"At the last checkpoint, noise varied in all groups: median relative distance"
-        f" {distance:.2g}, "
-        f"another prediction for {100 * (1 - agreement):.2g} % of the tokens."
+        f" {distance:.2g}, another prediction for {100 * (1 - agreement):.2g} % of the tokens."
     )
 
 
@@ -222,24 +164,22 @@ def draw_path_independence(
     its edge. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_independence, "path independence")
-    floor = FLOOR_EPS * float(np.finfo(dtype).eps)
+    floor = _FLOOR_EPS * float(np.finfo(dtype).eps)
     figure = style.new_figure(style.DOUBLE, 2.6, context)
     panels = figure.subplots(1, len(EFFECTS))
     looks = style.group_styles(groups)
-    for number, (axes, (measure, (title, label))) in enumerate(
-        zip(panels, EFFECTS.items(), strict=True), start=1
-    ):
-        of_measure = path_independence[path_independence["measure"] == measure]
-        _draw_measure(axes, of_measure, looks, floor, context)
+    effects = zip(panels, EFFECTS.items(), strict=True)
+    for number, (axes, (measure, (title, label))) in enumerate(effects, start=1):
+        rows = path_independence[path_independence["measure"] == measure]
+        _draw_measure(axes, rows, looks, floor, context)
         style.name_panel(axes, number, title, label)
     panels[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     panels[-1].set_ylim(bottom=0)
-    names = [
-        "all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups
-    ]
-    handles: dict[str, Artist] = dict(zip(names, panels[0].get_lines(), strict=True))
+    handles: dict[str, Artist] = {}
+    for group, line in zip(groups, panels[0].get_lines(), strict=True):
+        handles["all groups" if group == "all" else f"group {style.group_name(group)}"] = line
     if panels[0].get_ylim()[0] < floor:
-        handles[f"rounding errors, below {style.power_name(floor)}"] = Patch(**ROUNDING)
+        handles[f"rounding errors, below {style.power_name(floor)}"] = Patch(**_ROUNDING)
     figure.legend(
         handles.values(),
         handles.keys(),
@@ -272,7 +212,7 @@ def _draw_measure(
         style.band(axes, places, low, high, color=look["color"], alpha=0.12)
         axes.plot(places, median, **look)
         if (rows["q05"] < floor).any():
-            axes.axhspan(floor / 10, floor, **ROUNDING)
+            axes.axhspan(floor / 10, floor, **_ROUNDING)
         style.label_powers(axes.yaxis)
     if axes.patches:  # the range of rounding errors
         axes.set_ylim(bottom=floor / 10)

@@ -12,7 +12,7 @@ use rule table_job as aggregate_paths with:
         "results/{run}/logs/aggregate_paths.log",
     localrule: True
     params:
-        **runs.params.call("twoscale.studies.paths.draw.run_types", tables=("path_types", "path_metrics")),
+        **runs.params.call("twoscale.dynamics.aggregate.count_path_types", tables=("path_types", "path_metrics")),
 
 
 use rule torch_job as measure_path_independence with:
@@ -29,12 +29,12 @@ use rule torch_job as measure_path_independence with:
     benchmark:
         "results/{run}/benchmarks/measure_path_independence_{iteration}.tsv"
     resources:
-        **runs.params.torch_job("trajectories"),
+        **runs.resources.torch_job("trajectories"),
     params:
         **runs.params.measure(
             "twoscale.studies.paths.measure.run",
             tables=("token_independence",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("seed", "device", "model", "trajectories", "path_independence"),
                 sequences=lambda config: config.sequences("path_independence"),
             ),

@@ -2,16 +2,11 @@
 path_independence.pdf.
 """
 
-from twoscale.figures.catalogue import Figure, table
+from twoscale.figures.catalogue import Figure, inputs_from
 from twoscale.tables import STATISTICS, Column
 from twoscale.tables import table as columns
 
 TABLES: dict[str, dict[str, Column]] = {
-    "path_types": columns(
-        "run iteration group path_type period tokens",
-        share=("float64", "share of the tokens at this iteration and in this group"),
-    ),
-    "path_metrics": columns("run iteration group measure", **STATISTICS),
     # One row per (token, varied group, draw of the noise), each compared with the run's own noise.
     "token_independence": columns(
         "iteration sequence document position",
@@ -32,13 +27,13 @@ TABLES: dict[str, dict[str, Column]] = {
 FIGURES = (
     Figure(
         "path_types",
-        table("path_types", "path_metrics"),
+        inputs_from("path_types", "path_metrics"),
         claims=(13,),
         sentence="twoscale.studies.paths.draw.types_sentence",
     ),
     Figure(
         "path_independence",
-        table("path_independence"),
+        inputs_from("path_independence"),
         values=lambda config: {"dtype": config.trajectories.dtype},
         noise=True,
         sentence="twoscale.studies.paths.draw.independence_sentence",

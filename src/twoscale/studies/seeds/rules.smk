@@ -2,7 +2,7 @@
 
 from twoscale.claims.scale import scales
 from twoscale.config import text_label
-from twoscale.figures.catalogue import is_published, table
+from twoscale.figures.catalogue import is_published, inputs_from
 from twoscale.tables import CLAIM_TABLES
 
 
@@ -16,7 +16,7 @@ rule seeds:
 use rule table_job as compare_seeds with:
     """Job: the verdicts under each seed and over all of them, and the page seeds.md"""
     input:
-        **runs.figures.page_inputs("seeds", table(**CLAIM_TABLES)),
+        **runs.figures.page_inputs("seeds", inputs_from(**CLAIM_TABLES)),
     output:
         table=TABLE.format("seeds"),
         page=SHOWN.format("seeds.md"),
@@ -27,9 +27,9 @@ use rule table_job as compare_seeds with:
         **runs.params.call(
             "twoscale.studies.seeds.draw.run",
             tables=("seeds",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("run", "seed"),
-                seeds=lambda config: [runs[run].seed for run in runs.study("seeds")],
+                seeds=lambda config: [runs[run].seed for run in runs.seed_runs],
                 text=lambda config: text_label(config.data),
                 max_loops=lambda config: config.exits.max_loops,
                 warmup_iterations=lambda config: config.train.warmup_iterations,

@@ -1,6 +1,6 @@
 """The run under several seeds: the verdicts on the claims under each seed and over all of them."""
 
-from twoscale.figures.catalogue import Figure, table
+from twoscale.figures.catalogue import Figure, inputs_from
 from twoscale.tables import table as columns
 
 TABLES = {
@@ -40,7 +40,7 @@ TABLES = {
 FIGURES = (
     Figure(
         "seeds",
-        table("seeds"),
+        inputs_from("seeds"),
         page=True,
         target="seeds",
         title="Seeds: verdicts and spread",

@@ -15,7 +15,6 @@ values of all earlier tokens held. They are computed at the last loop step of th
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,13 +53,18 @@ EXACT = ("leading_modulus", "leading_angle", "prefix_modulus", "prefix_angle")
 
 
 @job_files(writes="spectrum")
+@torch.no_grad()
 def run(job: CheckpointJob) -> None:
-    """Write the table "token_spectrum"."""
+    """Write the table "token_spectrum", one batch in memory at a time."""
     config = job.config
     checkpoint = job.checkpoint(config.spectrum.dtype)
-    held_out, exact = job.held_out(config.sequences), job.held_out(config.exact_sequences)
+    exact = job.held_out(config.exact_sequences).sequences
     loops = Loops(checkpoint.model, config.spectrum, config.loops)
-    measure(checkpoint, held_out, set(exact.sequences), loops, job.file("spectrum"))
+    text, size = job.held_out(config.sequences), config.spectrum.batch_size
+    with tables.writing("token_spectrum", job.file("spectrum")) as append:
+        for batch in batches(checkpoint, text, size, "spectrum"):
+            for columns in measure_batch(checkpoint, batch, exact, loops):
+                append(columns)
 
 
 # --- loops to their fixed points ------------------------------------------------------------------
@@ -79,9 +83,7 @@ class LatePath:
         self.updates = x0.new_zeros(window, *x0.shape)
         # updates before the end of the window, (...); those beyond W have been dropped
         self.count = torch.zeros(x0.shape[:-1], dtype=torch.int64, device=x0.device)
-        self.is_open = torch.ones_like(
-            self.count, dtype=torch.bool
-        )  # whether the window has not ended
+        self.is_open = self.count == 0  # whether the window has not ended
         self.converged = ~self.is_open  # whether the latest update is under the rounding floor
 
     def add(self, before: Tensor, after: Tensor) -> None:
@@ -99,11 +101,13 @@ class LatePath:
         window = len(self.updates)
         # a short path counts from its middle on, but `FEWEST` updates
         valid = (self.count // 2).clamp(FEWEST, window)
-        norms = vectors.norm(self.updates)
-        rate = (norms[-1] / norms.gather(0, (window - valid)[None])[0]) ** (1 / (valid - 1))
-        cosines = vectors.cosine(self.updates[1:], self.updates[:-1])
+        first = window - valid  # place of the first update that counts, (...)
+        norms = vectors.norm(self.updates)  # (W, ...)
+        # geometric mean of the ratios of successive norms
+        rate = (norms[-1] / norms.gather(0, first[None])[0]) ** (1 / (valid - 1))
+        cosines = vectors.cosine(self.updates[1:], self.updates[:-1])  # (W - 1, ...)
         place = torch.arange(window - 1, device=valid.device).view(-1, *[1] * valid.dim())
-        cosine = cosines.where(place >= window - valid, torch.nan).nanmean(0)
+        cosine = cosines.where(place >= first, torch.nan).nanmean(0)
         is_long = self.count >= FEWEST
         return {"rate": rate.where(is_long, torch.nan), "cosine": cosine.where(is_long, torch.nan)}
 
@@ -140,8 +144,10 @@ class Loops:
             before, state = state, self.model.recur(group, k, state, injected, attend)
             late.add(before, state)
             converged = late.converged.cumprod(-1).bool()  # the token and all earlier ones
+            # the first of the steps since when they have been converged
             steps = torch.where(converged, torch.where(steps < 0, k + 1, steps), -1)
-            passed = state if k + 1 == self.loops else passed
+            if k + 1 == self.loops:
+                passed = state
             if k + 1 >= self.loops and converged.all():
                 break
         return Converged(injected, passed, state, k, late, steps)
@@ -180,18 +186,15 @@ def attend_held(
     to their own.
     """
     length = len(next(iter(held.values()))[0])
-    is_hidden = (
-        torch.arange(length, device=positions.device) >= positions[:, None, None]
-    )  # (N, 1, T)
+    places = torch.arange(length, device=positions.device)
+    is_hidden = places >= positions[:, None, None]  # (N, 1, T): the token itself and later ones
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        heads = q.shape[-2] // k.shape[-2]
+        heads = q.shape[-2] // k.shape[-2]  # query heads of each head of keys and values
         own_k, own_v, keys, values = (z.repeat_interleave(heads, -2) for z in (k, v, *held[layer]))
         earlier = torch.einsum("nhd,thd->nht", q, keys).masked_fill(is_hidden, -torch.inf)
-        scores = (
-            torch.cat([earlier, (q * own_k).sum(-1, keepdim=True)], dim=-1) * q.shape[-1] ** -0.5
-        )
-        weights = scores.softmax(-1)
+        own = (q * own_k).sum(-1, keepdim=True)  # the only scores that the state acts on by its key
+        weights = (torch.cat([earlier, own], dim=-1) * q.shape[-1] ** -0.5).softmax(-1)
         return torch.einsum("nht,thd->nhd", weights[..., :-1], values) + weights[..., -1:] * own_v
 
     return AttendAt(positions, attend, tokens)
@@ -227,37 +230,21 @@ def inherit(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # --- the table ------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def measure(
-    checkpoint: LoadedCheckpoint,
-    held_out: HeldOut,
-    exact: Collection[int],
-    loops: Loops,
-    path: Path,
-) -> None:
-    """Write the table "token_spectrum" of a checkpoint, one batch in memory at a time; `exact`
-    numbers the sequences whose diagonal blocks are computed.
-    """
-    with tables.writing("token_spectrum", path) as append:
-        for batch in batches(checkpoint, held_out, loops.config.batch_size, "spectrum"):
-            for columns in measure_batch(checkpoint, batch, exact, loops):
-                append(columns)
-
-
 def measure_batch(
     checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collection[int], loops: Loops
 ) -> list[Columns]:
-    """Rows of the table "token_spectrum" for B held-out sequences, group by group."""
+    """Rows of the table "token_spectrum" for B held-out sequences, group by group; `exact` numbers
+    the sequences whose diagonal blocks are computed.
+    """
     model, tokens = checkpoint.model, batch.inputs.to(checkpoint.device)
     noise, attend = checkpoint.noise(batch.sequences), CausalAttention.of(tokens)
+    is_exact = [number in exact for number in batch.sequences]
     found: list[Columns] = []
 
     def group(index: int, entered: Tensor) -> Tensor:
         converged = loops.converge(index, entered, model.init_state(index, entered, noise), attend)
-        label = {"group": np.full(batch.inputs.numel(), model.config.group_labels[index])}
-        columns = _columns(
-            loops, index, converged, tokens, [number in exact for number in batch.sequences]
-        )
+        label = {"group": np.full(tokens.numel(), model.config.group_labels[index])}
+        columns = _columns(loops, index, converged, tokens, is_exact)
         found.append(token_keys(checkpoint.iteration, batch) | label | columns)
         return model.finish(index, converged.passed)
 
@@ -274,24 +261,19 @@ def _columns(
     values = converged.late.summary()
     values |= {name: torch.full_like(values["rate"], torch.nan) for name in EXACT}
     source = torch.full_like(converged.steps, -1)
-    if sequences := [b for b, exact in enumerate(is_exact) if exact]:
-        states, injected = converged.state[sequences], converged.injected[sequences]
-        blocks = diagonal_blocks(
-            loops.model, group, converged.last, states, injected, tokens[sequences]
-        )
-        own = zip(
-            *(leading(of_sequence, loops.config.dense_size) for of_sequence in blocks), strict=True
-        )
-        modulus, angle = map(torch.stack, own)  # (S, T) each
-        prefix_modulus, prefix_angle, its_source = inherit(modulus, angle)
-        known = has_fixed_point[sequences]
-        for name, rows in zip(EXACT, (modulus, angle, prefix_modulus, prefix_angle), strict=True):
-            values[name][sequences] = rows.where(known, torch.nan)
-        source[sequences] = its_source.where(known, -1)
+    chosen = np.flatnonzero(is_exact)  # the S exact sequences
+    if len(chosen):
+        states, injected = converged.state[chosen], converged.injected[chosen]
+        at = converged.last
+        blocks = diagonal_blocks(loops.model, group, at, states, injected, tokens[chosen])
+        own = [leading(of_sequence, loops.config.dense_size) for of_sequence in blocks]
+        modulus, angle = map(torch.stack, zip(*own, strict=True))  # (S, T) each
+        largest, its_angle, its_source = inherit(modulus, angle)
+        known = has_fixed_point[chosen]
+        for name, rows in zip(EXACT, (modulus, angle, largest, its_angle), strict=True):
+            values[name][chosen] = rows.where(known, torch.nan)
+        source[chosen] = its_source.where(known, -1)
     columns = {name: flat(value) for name, value in values.items()}
-    return columns | {
-        "exact": np.repeat(is_exact, converged.steps.shape[1]),
-        "converged": has_fixed_point.flatten().cpu().numpy(),
-        "steps": converged.steps.flatten().cpu().numpy(),
-        "source": source.flatten().cpu().numpy(),
-    }
+    integers = {"converged": has_fixed_point, "steps": converged.steps, "source": source}
+    columns |= {name: value.flatten().cpu().numpy() for name, value in integers.items()}
+    return columns | {"exact": np.repeat(is_exact, tokens.shape[1])}

@@ -17,12 +17,12 @@ use rule torch_job as measure_spectrum with:
     benchmark:
         "results/{run}/benchmarks/measure_spectrum_{iteration}.tsv"
     resources:
-        **runs.params.torch_job("spectrum", minutes=120),
+        **runs.resources.torch_job("spectrum", minutes=120),
     params:
         **runs.params.measure(
             "twoscale.studies.spectrum.measure.run",
             tables=("token_spectrum",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("seed", "device", "model", "spectrum"),
                 loops=lambda config: config.trajectories.loops,
                 sequences=lambda config: config.sequences("spectrum"),
@@ -45,5 +45,5 @@ use rule table_job as aggregate_spectrum with:
         **runs.params.call(
             "twoscale.studies.spectrum.draw.run",
             tables=("token_spectrum", "spectrum"),
-            config=runs.params.slice("run", "seed"),
+            config=runs.params.config_json("run", "seed"),
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twoscale.figures.catalogue import Figure, table
+from twoscale.figures.catalogue import Figure, inputs_from
 from twoscale.tables import Column
 from twoscale.tables import table as columns
 
@@ -69,7 +69,7 @@ TABLES: dict[str, dict[str, Column]] = {
 FIGURES = (
     Figure(
         "spectrum",
-        table("token_spectrum", "spectrum"),
+        inputs_from("token_spectrum", "spectrum"),
         loops=lambda config: config.spectrum.steps,
         title="Spectrum of a loop",
         claims=(3, 4, 5),

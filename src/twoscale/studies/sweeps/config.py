@@ -15,14 +15,22 @@ from twoscale.config.types import (
     require,
 )
 
+_Sandwiches = Annotated[tuple[Sandwich, ...], *Distinct]
+_StateInits = Annotated[tuple[StateInit, ...], *Distinct]
+_SANDWICH = key(("post_residual", "branch"), "Values of model.sandwich.")
+_STATE_INIT = key(("noise", "input"), "Values of model.state_init.")
+_OVERRIDES = "Config sections for these runs, which override all other layers."
 
-def _trained(iterations: int, early: list[int]) -> dict[str, Any]:
-    train = {"iterations": iterations, "checkpoint_every": iterations, "early_checkpoints": early}
-    return {"train": train | {"lr_decay_iterations": iterations}}
 
-
-SANDWICH = key(("post_residual", "branch"), "Values of model.sandwich.")
-STATE_INIT = key(("noise", "input"), "Values of model.state_init.")
+def _short_training(*early: int) -> Any:
+    """The key `overrides` of runs with checkpoints at `early` iterations and at the last one."""
+    train = {
+        "iterations": 5000,
+        "checkpoint_every": 5000,
+        "early_checkpoints": [*early],
+        "lr_decay_iterations": 5000,
+    }
+    return key({"train": train}, _OVERRIDES)
 
 
 class VariantsConfig(Section):
@@ -30,14 +38,12 @@ class VariantsConfig(Section):
     combination of them.
     """
 
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
+    sandwich: _Sandwiches = _SANDWICH
     adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
         ("random", "blend"), "Values of model.adapter_init."
     )
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
-    overrides: dict[str, Any] = key(
-        _trained(5000, []), "Config sections for these runs, which override all other layers."
-    )
+    state_init: _StateInits = _STATE_INIT
+    overrides: dict[str, Any] = _short_training()
 
 
 class AdapterInitConfig(Section):
@@ -49,13 +55,10 @@ class AdapterInitConfig(Section):
         (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
     )
     random: Flag = key(True, "Whether to include adapter_init: random.")
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = STATE_INIT
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = SANDWICH
+    state_init: _StateInits = _STATE_INIT
+    sandwich: _Sandwiches = _SANDWICH
     # early checkpoints: the question is also when the angles are where the paper has them
-    overrides: dict[str, Any] = key(
-        _trained(5000, [500, 1000, 2000]),
-        "Config sections for these runs, which override all other layers.",
-    )
+    overrides: dict[str, Any] = _short_training(500, 1000, 2000)
 
     def check_keys(self) -> None:
         expected = "at least one unless adapter_init.random is true"
@@ -70,9 +73,8 @@ class BaselinesConfig(Section):
 
     overrides: dict[str, Any] = key(
         {},
-        "Config sections for these runs, which override all other layers. If any are given, the"
-        " looped model is "
-        "trained again with them; otherwise the run itself is used.",
+        f"{_OVERRIDES} If any are given, the looped model is trained again with them; otherwise the"
+        " run itself is used.",
     )
 
 

@@ -7,9 +7,9 @@ Baselines: every difference is between two models with the same seed, on the sam
 interval of a mean over seeds is as in `twoscale.claims.seeds`.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from functools import partial
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,21 +24,32 @@ from matplotlib.patches import Patch
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
 from twoscale.claims.bootstrap import with_bounds
-from twoscale.claims.evidence import OPEN, Estimate, Evidence, InconclusiveError, between, judge
+from twoscale.claims.evidence import (
+    Estimate,
+    Evidence,
+    InconclusiveError,
+    Quantity,
+    between,
+    find,
+    judged,
+    reference,
+)
 from twoscale.claims.seeds import mean_over_seeds, over_seeds
 from twoscale.figures import style
 from twoscale.jobs.table_job import StudyJob, job_files
 from twoscale.report.render import render
+from twoscale.studies.sweeps.study import LOOPED, UNTRAINED
 
-Styles = Mapping[Any, Mapping[str, Any]]
+_Styles = Mapping[Any, Mapping[str, Any]]
 
 # --- adapter initialisations ----------------------------------------------------------------------
 
-ALL = "all"  # in place of a seed: all of them; in place of a group: the whole model
-COSINE, LOSS = "late_cosine", "held_out_loss"
-RANDOM = 1.45  # place of random weights on the axis of shares
-SEEDS = 0.04  # distance of the marks of single seeds from the mean
-BELOW = "all steps below\nthe rounding floor"
+_ALL = "all"  # in place of a seed: all of them; in place of a group: the whole model
+_COSINE, _LOSS = "late_cosine", "held_out_loss"
+_RANDOM = 1.45  # place of random weights on the axis of shares
+_TICKS = {0: "0", 0.5: "0.5", 1: "1"}  # from the input alone, 0, to the state alone, 1
+_SEED_GAP = 0.04  # distance of the marks of single seeds from the mean
+_BELOW = "all steps below\nthe rounding floor"  # in an empty panel
 
 
 class InitRun(NamedTuple):
@@ -54,84 +65,68 @@ class InitRun(NamedTuple):
 
 @job_files(reads="training loops", writes="adapter_init")
 def run_adapter_init(job: StudyJob) -> None:
+    """Write the table "adapter_init"."""
     config = job.config
-    absent = {
-        name: pd.DataFrame(columns=list(tables.columns(n)))
-        for name, n in tables.CLAIM_TABLES.items()
-    }
+    absent = dict.fromkeys(tables.CLAIM_TABLES, pd.DataFrame(columns=["iteration"]))
+    files = zip(config.runs, job.files["loops"], job.files["training"], strict=True)
     runs = []
-    for run, loops, training in zip(
-        config.runs, job.files["loops"], job.files["training"], strict=True
-    ):
+    for labels, loops, training in files:
         found = absent | {"loops": tables.read("loop_sequences", loops)}
         evidence = Evidence(**found, max_loops=0, seed=config.seed)
-        runs.append(InitRun(**run, evidence=evidence, training=tables.read("training", training)))
+        log = tables.read("training", training)
+        runs.append(InitRun(**labels, evidence=evidence, training=log))
     job.write("adapter_init", compare_starts(runs))
 
 
 def compare_starts(runs: Sequence[InitRun]) -> pd.DataFrame:
     """Table "adapter_init": every measure of every start at every checkpoint, for each seed and for
-    all seeds.
+    all seeds; the runs of a start follow one another.
     """
-    by_start: dict[tuple, list[InitRun]] = {}
-    for run in runs:
-        by_start.setdefault(run[:3], []).append(run)
+    bounds = between(*geometry.PAPER_ANGLES)
     rows = []
-    for start, same in by_start.items():
-        evidence = same[0].evidence
-        sets = [(str(run.seed), [run]) for run in same] + [(ALL, same)]
-        for measure, iteration, (seed, chosen) in product(
-            (COSINE, LOSS), evidence.iterations, sets
-        ):
-            if measure == LOSS and iteration == 0:  # training has measured none
-                continue
-            for group in evidence.groups if measure == COSINE else [ALL]:
-                rows.append(
-                    (
-                        *start,
-                        seed,
-                        iteration,
-                        group,
-                        measure,
-                        *_measured(measure, chosen, group, iteration),
-                    )
-                )
-    return pd.DataFrame(rows, columns=list(tables.columns("adapter_init"))).astype(
-        {"share": "float64"}
-    )
+    for start, same in groupby(runs, key=lambda run: run[:3]):
+        of_start = list(same)
+        evidence = of_start[0].evidence
+        sets = [(str(run.seed), [run]) for run in of_start] + [(_ALL, of_start)]
+        cosines, losses = [], []
+        for iteration, (seed, chosen) in product(evidence.iterations, sets):
+            key = (*start, seed, iteration)
+            for group in evidence.groups:
+                cosine = partial(late_cosine, chosen, group, iteration)
+                quantity = judged(group, _COSINE, bounds, cosine)
+                cosines.append((*key, *_measured(quantity, len(evidence.groups))))
+            if iteration > 0:  # training measures no loss before its first iteration
+                quantity = reference(_ALL, _LOSS, partial(held_out_loss, chosen, iteration))
+                losses.append((*key, *_measured(quantity)))
+        rows += cosines + losses
+    columns = list(tables.columns("adapter_init"))
+    return pd.DataFrame(rows, columns=columns).astype({"share": "float64"})
 
 
-def _measured(measure: str, runs: Sequence[InitRun], group: str, iteration: int) -> tuple:
-    """Value, both ends of the interval, verdict and reason."""
-    judged = measure == COSINE
-    try:
-        estimate = late_cosine(runs, group, iteration) if judged else held_out_loss(runs, iteration)
-    except InconclusiveError as error:
-        return np.nan, np.nan, np.nan, OPEN if judged else "", str(error)
-    bounds, groups = between(*geometry.PAPER_ANGLES), len(runs[0].evidence.groups)
-    verdict, reason = judge(bounds, estimate, groups) if judged else ("", estimate.remark)
-    return estimate.value, estimate.low, estimate.high, verdict, reason
+def _measured(quantity: Quantity, findings: int = 1) -> tuple:
+    """Group, measure, value, both ends of the interval, verdict and reason."""
+    found = find(quantity, findings)
+    value, low, high = found.estimate.value, found.estimate.low, found.estimate.high
+    return found.scope, found.quantity, value, low, high, found.verdict, found.reason
 
 
 def late_cosine(runs: Sequence[InitRun], group: str, iteration: int) -> Estimate:
+    """Late cosine of claim 4; over several seeds, its mean with an interval over both."""
     estimates = [geometry.late_cosine(run.evidence, group, iteration) for run in runs]
-    return mean_over_seeds(estimates) if len(estimates) > 1 else estimates[0].checked()
+    if len(estimates) == 1:
+        return estimates[0].checked()
+    return mean_over_seeds(estimates)
 
 
 def held_out_loss(runs: Sequence[InitRun], iteration: int) -> Estimate:
     """Held-out loss of training in nats per token; its interval is over seeds alone."""
-    rows = [
-        run.training[run.training["iteration"] == iteration]["held_out_loss"].dropna()
-        for run in runs
-    ]
-    if any(len(row) != 1 for row in rows):
+    logs = [run.training.set_index("iteration")["held_out_loss"] for run in runs]
+    losses = np.array([log.get(iteration, np.nan) for log in logs])
+    if np.isnan(losses).any():
         raise InconclusiveError("no held-out loss was measured at this iteration")
-    losses = np.array([row.iloc[0] for row in rows])
-    return (
-        over_seeds(losses)
-        if len(losses) > 1
-        else Estimate(float(losses[0]), remark="one seed, no interval")
-    )
+    if len(losses) == 1:
+        return Estimate(float(losses[0]), remark="one seed, no interval")
+    return over_seeds(losses)
 
 
 @style.look()
@@ -143,78 +138,54 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
     with a small mark for each seed where there are several. Raises InputError for a model without
     looped groups.
     """
-    groups = style.looped_groups(adapter_init[adapter_init["measure"] == COSINE], "the starts")
-    cases = list(
-        dict.fromkeys(zip(adapter_init["sandwich"], adapter_init["state_init"], strict=True))
-    )
+    groups = style.looped_groups(adapter_init.query("measure == @_COSINE"), "the starts")
+    cases = adapter_init.groupby(["sandwich", "state_init"], sort=False)
     styles = style.checkpoint_palette(adapter_init["iteration"], context)
     figure = style.new_figure(style.DOUBLE, 0.9 + 1.7 * len(cases), context)
     panels = figure.subplots(len(cases), len(groups) + 1, squeeze=False)
-    for row, (sandwich, state_init) in zip(panels, cases, strict=True):
-        rows = adapter_init[
-            (adapter_init["sandwich"] == sandwich) & (adapter_init["state_init"] == state_init)
-        ]
-        for axes, group in zip(row, [*groups, ALL], strict=True):
-            measure = LOSS if group == ALL else COSINE
-            _draw_starts(
-                axes, rows[(rows["group"] == group) & (rows["measure"] == measure)], styles
-            )
-        case = (
-            f"{sandwich.replace('_', ' ')}, {state_init.replace('_', ' ')}\n"
-            if len(cases) > 1
-            else ""
-        )
-        row[0].set_ylabel(f"{case}late cosine")
+    for row, (case, rows) in zip(panels, cases, strict=True):
+        for axes, group in zip(row, [*groups, _ALL], strict=True):  # _ALL: the held-out loss
+            _draw_starts(axes, rows[rows["group"] == group], styles)
+        name = ", ".join(case).replace("_", " ") + "\n" if len(cases) > 1 else ""
+        row[0].set_ylabel(f"{name}late cosine")
         row[-1].set_ylabel("nats per token")
-        for axes in row[1:-1]:
-            axes.tick_params(labelleft=False)
     for axes in panels[:, :-1].flat:
         axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
         axes.set_ylim(-1.15, 1.15)  # lines at 1 are below the frame
+    for axes in panels[:, 1:-1].flat:
+        axes.tick_params(labelleft=False)
     for axes in panels[-1]:
         axes.set_xlabel("share of the state\nat the start")
     style.title_groups(panels[0, :-1], groups)
     panels[0, -1].set_title("held-out loss")
-    drawn = adapter_init.loc[adapter_init["value"].notna(), "iteration"].unique()
+    drawn = set(adapter_init.dropna(subset="value")["iteration"])
     styles = {iteration: look for iteration, look in styles.items() if iteration in drawn}
-    style.checkpoint_legend(
-        figure, styles, context, {style.REPORTED_LABEL: Patch(color=style.REPORTED_BAND)}
-    )
+    reported = {style.REPORTED_LABEL: Patch(color=style.REPORTED_BAND)}
+    style.checkpoint_legend(figure, styles, context, reported)
     return figure
 
 
-def _draw_starts(axes: Axes, rows: pd.DataFrame, styles: Styles) -> None:
+def _draw_starts(axes: Axes, rows: pd.DataFrame, styles: _Styles) -> None:
     """Values against the start, one line per checkpoint, with random weights apart from the line of
     the shares.
     """
-    rows = rows.assign(place=rows["share"].fillna(RANDOM)).sort_values("place")
-    last = max(styles)
+    rows = rows.assign(place=rows["share"].fillna(_RANDOM)).sort_values("place")
     for iteration, look in styles.items():
-        means = rows[(rows["seed"] == ALL) & (rows["iteration"] == iteration)]
-        for _, part in means.groupby(means["share"].isna()):
-            axes.plot(part["place"], part["value"], **look, marker="o")
-    means = rows[(rows["seed"] == ALL) & (rows["iteration"] == last)]
-    axes.vlines(
-        means["place"], means["low"], means["high"], color=styles[last]["color"], linewidth=0.8
-    )
-    seeds = rows[(rows["seed"] != ALL) & (rows["iteration"] == last)]
+        of_checkpoint = rows[rows["iteration"] == iteration]
+        means = of_checkpoint.query("seed == @_ALL")
+        for _, line in means.groupby(means["share"].isna()):
+            axes.plot(line["place"], line["value"], **look, marker="o")
+    # only the last checkpoint, drawn last, has intervals and single seeds
+    color, seeds = look["color"], of_checkpoint.query("seed != @_ALL")
+    axes.vlines(means["place"], means["low"], means["high"], color=color, linewidth=0.8)
     if seeds["seed"].nunique() > 1:
-        axes.plot(
-            seeds["place"] + SEEDS, seeds["value"], "_", color=styles[last]["color"], markersize=4
-        )
+        axes.plot(seeds["place"] + _SEED_GAP, seeds["value"], "_", color=color, markersize=4)
     if rows["value"].isna().all():
-        axes.text(0.5, 0.3, BELOW, ha="center", transform=axes.transAxes, color=style.GREY)
-    # an axis from the input alone, 0, to the state alone, 1, with random weights at its end
-    places = rows["place"].unique()
-    shares = [place for place in places if place != RANDOM]
-    ends = [
-        share for share in (0, 0.5, 1) if shares and min(shares) <= share <= max(shares)
-    ] or shares
-    ticks = {share: f"{share:g}" for share in ends} | (
-        {RANDOM: "random"} if RANDOM in places else {}
-    )
+        axes.text(0.5, 0.3, _BELOW, ha="center", transform=axes.transAxes, color=style.GREY)
+    # random weights are at the end of the axis of shares
+    ticks = _TICKS | ({_RANDOM: "random"} if rows["share"].isna().any() else {})
     axes.set_xticks(list(ticks), list(ticks.values()))
-    axes.set_xlim(-0.12, RANDOM + 0.25)
+    axes.set_xlim(-0.12, _RANDOM + 0.25)
 
 
 # --- variants -------------------------------------------------------------------------------------
@@ -232,7 +203,7 @@ def draw_variants(
     training: pd.DataFrame,
     *,
     reference_state: str,
-    reading: str = "state",
+    reading: str,
     context: style.FigureContext,
 ) -> Figure:
     """One column per group: cosine and step norm over the loop; below, DLR at each boundary and the
@@ -244,25 +215,19 @@ def draw_variants(
     "direction" for steps of x / ||x||.
     """
     groups = style.looped_groups(loop_metrics, "the variants")
-    loop_metrics, drift, training = (
-        table.assign(variant=table["run"].map(variant)) for table in (loop_metrics, drift, training)
-    )
+    loop_metrics, drift, training = map(_with_variant, (loop_metrics, drift, training))
     looks = variant_styles(loop_metrics["variant"].unique())
     figure = style.new_figure(style.DOUBLE, 6.4, context)
     panels = figure.subplots(1 + len(MEASURES), len(groups), squeeze=False)
-    loop_metrics, drift = (
-        table[table["iteration"] == table.groupby("run")["iteration"].transform("max")]
-        for table in (loop_metrics, drift)
-    )
-    measures = style.measures_read(loop_metrics, MEASURES, reading)
+
+    loops = _at_last_checkpoint(loop_metrics)
+    measures = style.measures_read(loops, MEASURES, reading)
     for row, (measure, label) in zip(panels[:-1], measures.items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
             if axes is not row[0]:  # one y axis, labelled at the left
                 axes.sharey(row[0])
                 axes.tick_params(labelleft=False)
-            rows = loop_metrics[
-                (loop_metrics["group"] == group) & (loop_metrics["measure"] == measure)
-            ]
+            rows = loops[(loops["group"] == group) & (loops["measure"] == measure)]
             _draw_curves(axes, style.points_above_rounding(rows), "k", looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
@@ -271,21 +236,22 @@ def draw_variants(
     style.title_groups(panels[0], groups)
     panels[1, 0].set_yscale("log", nonpositive="mask")
     style.label_powers(panels[1, 0].yaxis)
-    ratios = drift[(drift["measure"] == "dlr") & (drift["reference_state"] == reference_state)]
-    for axes, (boundary, rows) in zip(
-        panels[-1], ratios.groupby("boundary", sort=False), strict=False
-    ):
+
+    # below, one panel for each boundary and the last for the loss
+    ratios = drift.query("measure == 'dlr' and reference_state == @reference_state")
+    boundaries = _at_last_checkpoint(ratios).groupby("boundary", sort=False)
+    for axes, (boundary, rows) in zip(panels[-1], boundaries, strict=False):
         _draw_ratios(axes, rows, looks)
         axes.set_title(f"boundary {style.group_name(boundary)}")
     panels[-1, 0].set_ylabel("(c)  drift-to-loop ratio")
-    measured = training.dropna(subset="held_out_loss").rename(columns={"held_out_loss": "mean"})
-    _draw_curves(panels[-1, -1], measured, "iteration", looks)
+    losses = training.dropna(subset="held_out_loss").rename(columns={"held_out_loss": "mean"})
+    _draw_curves(panels[-1, -1], losses, "iteration", looks)
     panels[-1, -1].set(title="held-out loss", xlabel="iteration", ylabel="nats per token")
     figure.align_ylabels(panels[:, 0])
-    handles: dict[str, Artist] = {
-        name.replace("-", ", ").replace("_", "-"): Line2D([], [], **look)
-        for name, look in looks.items()
-    }
+
+    handles: dict[str, Artist] = {}
+    for name, look in looks.items():
+        handles[name.replace("-", ", ").replace("_", "-")] = Line2D([], [], **look)
     handles[style.REPORTED_LABEL] = Patch(color=style.REPORTED_BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(
@@ -294,25 +260,28 @@ def draw_variants(
     return figure
 
 
-def variant(run: str) -> str:
-    """The variant <sandwich>-<adapter_init>-<state_init> of a run under any seed, from its name."""
-    return re.sub(r"-seed\d+$", "", run.rpartition("/")[2])
+def _with_variant(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a column `variant`, from the name of the run under any seed."""
+    return table.assign(variant=table["run"].str.extract(r"([^/]+?)(?:-seed\d+)?$", expand=False))
 
 
-def variant_styles(variants: Iterable[str]) -> Styles:
+def _at_last_checkpoint(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["iteration"] == table.groupby("run")["iteration"].transform("max")]
+
+
+def variant_styles(variants: Sequence[str]) -> _Styles:
     """Colour by sandwich and adapter, dashes and marker by initial state."""
-    choices = {name: name.rpartition("-") for name in variants}
-    pairs = list(dict.fromkeys(pair for pair, _, _ in choices.values()))
-    starts = list(dict.fromkeys(start for _, _, start in choices.values()))
-    by_start = style.series_styles(len(starts))
+    parts = pd.Series(variants).str.rpartition("-")
+    pairs, _ = pd.factorize(parts[0])  # numbers in the order of the variants
+    starts, _ = pd.factorize(parts[2])
+    looks = style.series_styles(len(variants))
     return {
-        name: by_start[starts.index(start)]
-        | {"color": style.COLOURS[pairs.index(pair) % len(style.COLOURS)]}
-        for name, (pair, _, start) in choices.items()
+        name: looks[start] | {"color": looks[pair]["color"]}
+        for name, pair, start in zip(variants, pairs, starts, strict=True)
     }
 
 
-def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: Styles) -> None:
+def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: _Styles) -> None:
     """The column `mean` against the column `x`, one line per variant: the mean over seeds, and
     their range.
     """
@@ -323,22 +292,17 @@ def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: Styles) -> No
         axes.plot(means.index, means, **{**look, "marker": ""})
 
 
-def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
+def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: _Styles) -> None:
     """The mean over tokens of each variant, with a bar over nine tenths of the tokens, and a mark
     for each seed.
     """
     for place, (name, look) in enumerate(looks.items()):
-        rows = ratios[ratios["variant"] == name]
-        axes.plot([place, place], rows[["q05", "q95"]].mean(), color=look["color"], linewidth=0.8)
+        rows, color = ratios[ratios["variant"] == name], look["color"]
+        axes.plot([place, place], rows[["q05", "q95"]].mean(), color=color, linewidth=0.8)
         axes.plot(place, rows["mean"].mean(), **look)
         if len(rows) > 1:
-            axes.plot(
-                [place + 0.3] * len(rows),
-                rows["mean"],
-                color=look["color"],
-                marker="_",
-                linestyle="",
-            )
+            seeds = [place + 0.3] * len(rows)
+            axes.plot(seeds, rows["mean"], color=color, marker="_", linestyle="")
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)))
     axes.set_yscale("log")
     style.label_powers(axes.yaxis)
@@ -348,30 +312,30 @@ def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
 
 # --- baselines ------------------------------------------------------------------------------------
 
-LOOPED, UNTRAINED = "looped", "untrained"
-BASELINES = ("parameters", "flops")  # what they have in common with the looped model
-# model: as the page and the figure call it
-NAMES = {
+# Model -> its name in the page and the figure; those without loops are named by what they have in
+# common with the looped one.
+_NAMES = {
     LOOPED: "looped",
     "parameters": "same parameters",
     "flops": "same training FLOPs",
     UNTRAINED: "untrained",
 }
-COLOURS = {LOOPED: style.BLUE, "parameters": style.ORANGE, "flops": style.GREEN}
-EVERY = -1  # in the place of a seed: the mean over seeds
-POINT = ["model", "of_seed"]
-MEAN: style.Look = {"marker": "o", "markersize": 5, "linestyle": ""}
-SEED: style.Look = {"marker": "o", "markersize": 3, "linestyle": "", "markerfacecolor": "white"}
-SPREAD = 0.12  # between the points of two seeds, in units of the axis
+_BASELINES = ["parameters", "flops"]
+_COLOURS = {LOOPED: style.BLUE, "parameters": style.ORANGE, "flops": style.GREEN}
+_EVERY = -1  # in the place of a seed: the mean over seeds
+_POINT = ["model", "seed"]
+_MEAN: style.Look = {"marker": "o", "markersize": 5, "linestyle": ""}
+_SEED: style.Look = {"marker": "o", "markersize": 3, "linestyle": "", "markerfacecolor": "white"}
+_SPREAD = 0.12  # between the points of two seeds, in units of the axis
 
 
 @job_files(reads="quality", writes="baselines page")
 def run_baselines(job: StudyJob) -> None:
-    table = compare_baselines(
-        job.config.compared, job.files["quality"], job.config.run, job.config.seed
-    )
+    """Write the table "baselines" and the page results/baselines.md."""
+    config = job.config
+    table = compare_baselines(config.compared, job.files["quality"], config.run, config.seed)
     job.write("baselines", table)
-    job.write_text("page", baselines_page(table, job.config.page))
+    job.write_text("page", baselines_page(table, config.page))
 
 
 def compare_baselines(
@@ -380,16 +344,16 @@ def compare_baselines(
     """The table "baselines" from model, seed, iteration, layers, parameters, flops of each model
     and its quality.
     """
-    frames = [
-        tables.read("scaling_quality", path).assign(model=model["model"], of_seed=model["seed"])
-        for model, path in zip(models, paths, strict=True)
-    ]
+    frames = []
+    for model, path in zip(models, paths, strict=True):
+        quality = tables.read("scaling_quality", path)
+        frames.append(quality.assign(model=model["model"], seed=model["seed"]))
     rows = pd.concat(frames, ignore_index=True)
-    keys = ["of_seed", "sequence"]
-    looped = rows[rows["model"] == LOOPED].set_index(keys)["ce"]
-    rows["difference"] = rows["ce"] - rows.join(looped.rename("looped"), on=keys)["looped"]
+    keys = ["seed", "sequence"]
+    looped = rows.query("model == @LOOPED").set_index(keys)["ce"].rename("looped")
+    rows["difference"] = rows["ce"] - rows.join(looped, on=keys)["looped"]
     by_sequence = rows.groupby(["model", "sequence", "document", "tokens"], sort=False)
-    means = by_sequence[["ce", "difference"]].mean().reset_index().assign(of_seed=EVERY)
+    means = by_sequence[["ce", "difference"]].mean().reset_index().assign(seed=_EVERY)
     summary = _summary(pd.concat([rows, means], ignore_index=True), seed)
     first = pd.DataFrame(models).groupby("model", sort=False).first()
     sizes = first[["layers", "parameters", "flops", "iteration"]]
@@ -398,47 +362,55 @@ def compare_baselines(
 
 def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Per model and seed the columns of the table that follow from cross-entropies."""
-    by_point = rows.groupby(POINT, sort=False)
-    columns = {"tokens": by_point["tokens"].sum(), "documents": by_point["document"].nunique()}
-    columns |= with_bounds(rows, POINT, "ce", "ce", seed) | with_bounds(
-        rows, POINT, "difference", "difference", seed
-    )
-    summary = pd.DataFrame(columns).reset_index()
-    summary = summary.rename(
-        columns={f"difference_{end}": f"documents_{end}" for end in ("low", "high")}
-    )
-    is_mean, value = summary["of_seed"] == EVERY, summary["difference"]
-    each = summary[~is_mean].groupby("model", sort=False)["difference"]
-    summary["seeds"] = summary["model"].map(each.size()).where(is_mean, 1)
-    over_seeds = pd.DataFrame(
-        {model: bootstrap.t_interval(values.to_numpy()) for model, values in each}
-    )
-    for place, end in enumerate(("low", "high")):
-        summary[f"seeds_{end}"] = summary["model"].map(over_seeds.loc[place]).where(is_mean)
+    by_point = rows.groupby(_POINT, sort=False)
+    bounds = with_bounds(rows, _POINT, "ce", "ce", seed)
+    bounds |= with_bounds(rows, _POINT, "difference", "difference", seed)
+    counts = {"tokens": by_point["tokens"].sum(), "documents": by_point["document"].nunique()}
+    summary = pd.DataFrame(bounds | counts).reset_index()
+    each = summary.query("seed != @_EVERY").groupby("model", sort=False)["difference"]
+    spread = [
+        (model, _EVERY, len(values), *bootstrap.t_interval(values.to_numpy()))
+        for model, values in each
+    ]
+    over_seeds = pd.DataFrame(spread, columns=[*_POINT, "seeds", "seeds_low", "seeds_high"])
+    summary = summary.merge(over_seeds, on=_POINT, how="left")  # null in the rows of single seeds
+    value = summary["difference"]
+    documents = summary["difference_low"], summary["difference_high"]
     # where there is no interval over seeds, the joined one is over documents alone
-    parts = [(summary["documents_low"], summary["documents_high"])]
-    parts.append((summary["seeds_low"].fillna(value), summary["seeds_high"].fillna(value)))
-    summary["difference_low"], summary["difference_high"] = bootstrap.joined(value, *parts)
-    summary["seed"] = summary["of_seed"].where(~is_mean)
-    return summary
+    seeds = summary["seeds_low"].fillna(value), summary["seeds_high"].fillna(value)
+    low, high = bootstrap.joined(value, documents, seeds)
+    return summary.assign(
+        seed=summary["seed"].where(summary["seed"] != _EVERY),
+        seeds=summary["seeds"].fillna(1).astype("int64"),
+        documents_low=documents[0],
+        documents_high=documents[1],
+        difference_low=low,
+        difference_high=high,
+    )
 
 
 def baselines_page(table: pd.DataFrame, values: Mapping[str, Any]) -> str:
     """Markdown: the means over seeds, then each seed. `values`: run, text, loops, mean_loops,
-    iterations, …
+    iterations, training_tokens.
     """
-    means, each = table[table["seed"].isna()], table[table["seed"].notna()]
-    seeds = {int(seed): list(rows.itertuples()) for seed, rows in each.groupby("seed")}
-    looped = next(means[means["model"] == LOOPED].itertuples())
-    rows = {"means": list(means.itertuples()), "seeds": seeds, "looped": looped}
-    return render("studies/sweeps/baselines.md.j2", names=NAMES, **rows, **values)
+    means = list(table.query("seed.isna()").itertuples())
+    each = table.dropna(subset="seed").groupby("seed")
+    return render(
+        "studies/sweeps/baselines.md.j2",
+        names=_NAMES,
+        means=means,
+        looped=next(row for row in means if row.model == LOOPED),
+        seeds={int(seed): list(rows.itertuples()) for seed, rows in each},
+        **values,
+    )
 
 
 def baselines_sentence(table: pd.DataFrame) -> str:
-    means = table[table["seed"].isna() & table["model"].isin(BASELINES)]
+    """The differences in one sentence, for the report."""
+    means = table.query("seed.isna() and model in @_BASELINES")
     parts = [
         f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}] with the"
-        f" {NAMES[row.model]}"
+        f" {_NAMES[row.model]}"
         for row in means.itertuples()
     ]
     return (
@@ -455,22 +427,19 @@ def draw_baselines(baselines: pd.DataFrame, *, context: style.FigureContext) -> 
     style.check_rows("baselines", baselines)
     figure = style.new_figure(style.DOUBLE, 2.8, context)
     quality, difference = figure.subplots(1, 2, width_ratios=(3, 2))
-    _draw_models(quality, baselines, [LOOPED, *BASELINES], "ce")
-    _draw_models(difference, baselines, [*BASELINES], "difference")
+    _draw_models(quality, baselines, [LOOPED, *_BASELINES], "ce")
+    _draw_models(difference, baselines, _BASELINES, "difference")
     difference.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     style.name_panel(quality, 1, "held-out text", "cross-entropy (nats/token)")
     style.name_panel(difference, 2, "what the loops buy", "nats/token above looped")
-    means = baselines[baselines["seed"].isna()].set_index("model")
-    several = means.loc[LOOPED, "seeds"] > 1
-    handles = {
-        "mean over seeds" if several else "one seed": Line2D([], [], color=style.GREY, **MEAN)
-    }
-    if several:
-        handles["one seed"] = Line2D([], [], color=style.GREY, **SEED)
-    if UNTRAINED in means.index:  # far above the others
-        handles[f"untrained: {means.loc[UNTRAINED, 'ce']:.2f} nats/token"] = Line2D(
-            [], [], linestyle=""
-        )
+    means = baselines.query("seed.isna()").set_index("model")
+    mean, seed = (Line2D([], [], color=style.GREY, **look) for look in (_MEAN, _SEED))
+    handles: dict[str, Artist] = {"one seed": mean}
+    if means.loc[LOOPED, "seeds"] > 1:
+        handles = {"mean over seeds": mean, "one seed": seed}
+    # the untrained model is far above the others
+    untrained = f"untrained: {means.loc[UNTRAINED, 'ce']:.2f} nats/token"
+    handles[untrained] = Line2D([], [], linestyle="")
     style.legend_above(figure, handles)
     return figure
 
@@ -480,18 +449,15 @@ def _draw_models(axes: Axes, baselines: pd.DataFrame, models: list[str], column:
     own.
     """
     for place, model in enumerate(models):
-        rows = baselines[baselines["model"] == model]
-        each = rows[rows["seed"].notna()]
-        points = [(place, rows[rows["seed"].isna()].iloc[0], MEAN)]
+        # the mean over seeds is the last row of a model
+        *each, mean = baselines[baselines["model"] == model].to_dict("records")
+        points = [(float(place), mean, _MEAN)]
         if len(each) > 1:
-            further = zip(place + SPREAD * (2 + np.arange(len(each))), each.iterrows(), strict=True)
-            points += [(x, row, SEED) for x, (_, row) in further]
+            points += [(place + _SPREAD * n, row, _SEED) for n, row in enumerate(each, start=2)]
         for x, row, look in points:
-            axes.vlines(
-                x, row[f"{column}_low"], row[f"{column}_high"], color=COLOURS[model], linewidth=0.9
-            )
-            axes.plot(x, row[column], **look | {"color": COLOURS[model]})
-    axes.set_xticks(
-        range(len(models)), [NAMES[model].replace("same ", "same\n") for model in models]
-    )
+            interval = row[f"{column}_low"], row[f"{column}_high"]
+            axes.vlines(x, *interval, color=_COLOURS[model], linewidth=0.9)
+            axes.plot(x, row[column], **look, color=_COLOURS[model])
+    names = [_NAMES[model].replace("same ", "same\n") for model in models]
+    axes.set_xticks(range(len(models)), names)
     axes.set_xlim(-0.5, len(models) - 0.3)

@@ -1,6 +1,6 @@
 # The model trained again under other choices: variants, adapter initialisations and baselines (study.py).
 
-from twoscale.figures.catalogue import table
+from twoscale.figures.catalogue import inputs_from
 from twoscale.studies.sweeps import study as sweeps
 
 
@@ -26,7 +26,7 @@ rule baselines:
 use rule table_job as compare_adapter_init with:
     """Job: angles and loss of each adapter initialisation"""
     input:
-        **runs.figures.page_inputs("adapter_init", table("training", loops="loop_sequences")),
+        **runs.figures.page_inputs("adapter_init", inputs_from("training", loops="loop_sequences")),
     output:
         adapter_init=TABLE.format("adapter_init"),
     log:
@@ -36,7 +36,7 @@ use rule table_job as compare_adapter_init with:
         **runs.params.call(
             "twoscale.studies.sweeps.draw.run_adapter_init",
             tables=("adapter_init",),
-            config=runs.params.slice("run", "seed", runs=lambda config: sweeps.labels(runs)),
+            config=runs.params.config_json("run", "seed", runs=lambda config: sweeps.labels(runs)),
         ),
 
 
@@ -56,12 +56,12 @@ use rule torch_job as measure_baseline with:
     wildcard_constraints:
         run=runs.trained_pattern,
     resources:
-        **runs.params.torch_job("scaling"),
+        **runs.resources.torch_job("scaling"),
     params:
         **runs.params.measure(
             "twoscale.exits.evaluation.measure_fixed_loops",
             tables=("scaling_quality",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("seed", "device", "model"),
                 scaling=sweeps.scaling,
                 sequences=lambda config: config.sequences("scaling"),
@@ -83,7 +83,7 @@ use rule table_job as compare_baselines with:
         **runs.params.call(
             "twoscale.studies.sweeps.draw.run_baselines",
             tables=("baselines",),
-            config=runs.params.slice(
+            config=runs.params.config_json(
                 *("run", "seed"),
                 compared=lambda config: sweeps.compared(runs),
                 page=lambda config: sweeps.page(runs),

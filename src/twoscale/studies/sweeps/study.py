@@ -18,7 +18,7 @@ from twoscale.config.data import text_label
 from twoscale.config.definitions import init_name
 from twoscale.config.model import HALF, model_keys
 from twoscale.config.types import complete
-from twoscale.figures.catalogue import Figure, reading, reference_state, table
+from twoscale.figures.catalogue import Figure, inputs_from, reading, reference_state
 from twoscale.model.flops import mean_flops_per_token, parameters
 from twoscale.tables import table as columns
 
@@ -32,18 +32,18 @@ LOOPED, UNTRAINED = "looped", "untrained"
 
 def runs(selected: "Config") -> dict[str, dict[str, Any]]:
     """Sweep -> name of a run -> overrides."""
-    keys = (
-        "sandwich",
-        "adapter_init",
-        "state_init",
-    )  # a variant has the name <sandwich>-<adapter_init>-<state_init>
-    combinations = product(*(getattr(selected.variants, key) for key in keys))
-    variants = {"-".join(values): {"model": model_keys(keys, values)} for values in combinations}
     return {
         "adapter_init": _starts(selected),
         "baselines": _baselines(selected),
-        "variants": variants,
+        "variants": _variants(selected),
     }
+
+
+def _variants(selected: "Config") -> dict[str, Any]:
+    """Name <sandwich>-<adapter_init>-<state_init> -> overrides."""
+    keys = ("sandwich", "adapter_init", "state_init")
+    combinations = product(*(getattr(selected.variants, key) for key in keys))
+    return {"-".join(values): {"model": model_keys(keys, values)} for values in combinations}
 
 
 def _starts(selected: "Config") -> dict[str, Any]:
@@ -54,12 +54,11 @@ def _starts(selected: "Config") -> dict[str, Any]:
         return {}
     sweep, keys = selected.adapter_init, ("adapter_init", "adapter_share", "state_init", "sandwich")
     starts = [("blend", share) for share in sweep.shares] + [("random", HALF)] * sweep.random
-    return {
-        f"{init_name(*start)}-{state_init}-{sandwich}": {
-            "model": model_keys(keys, (*start, state_init, sandwich))
-        }
-        for start, state_init, sandwich in product(starts, sweep.state_init, sweep.sandwich)
-    }
+    found = {}
+    for start, *further in product(starts, sweep.state_init, sweep.sandwich):
+        name = "-".join([init_name(*start), *further])
+        found[name] = {"model": model_keys(keys, (*start, *further))}
+    return found
 
 
 def _baselines(selected: "Config") -> dict[str, Any]:
@@ -71,42 +70,25 @@ def _baselines(selected: "Config") -> dict[str, Any]:
     config = checked(merge(values, selected.baselines.overrides))
     if not config.model.groups:
         return {}
-    unlooped = {
-        "groups": [],
-        "loop_norm": False,
-    }  # loop_norm is the final norm of a looped last layer
-    model, train = (
-        config.model.model_copy(update=unlooped),
-        config.train.model_copy(update={"exit_gate": None}),
+    unlooped = {"groups": [], "loop_norm": False}  # the final norm of a looped last layer
+    model = config.model.model_copy(update=unlooped)
+    # each channel of the MLP adds as many parameters: the nearest width
+    wider = model.model_copy(update={"mlp_size": model.mlp_width + 1})
+    missing = parameters(config.model) - parameters(model)
+    width = model.mlp_width + round(missing / (parameters(wider) - parameters(model)))
+    # each layer adds as many training FLOPs per token: the nearest number; no loops, no gate
+    train = config.train.model_copy(update={"exit_gate": None})
+    one, two = (
+        mean_flops_per_token(model.model_copy(update={"num_layers": layers}), train).total
+        for layers in (1, 2)
     )
-    # the width of the MLP and the number of layers at which parameters and training FLOPs per token
-    # are nearest
-    each = parameters(model.model_copy(update={"mlp_size": model.mlp_width + 1})) - parameters(
-        model
-    )
-    width = model.mlp_width + round((parameters(config.model) - parameters(model)) / each)
-    try:
-        one, two = (
-            mean_flops_per_token(model.model_copy(update={"num_layers": layers}), train).total
-            for layers in (1, 2)
-        )
-        layers = max(
-            1,
-            1 + round((mean_flops_per_token(config.model, config.train).total - one) / (two - one)),
-        )
-    except (OverflowError, ValueError) as error:
-        raise InputError(
-            "config key model: found infinite FLOPs per token, expected a smaller model."
-        ) from error
-    found = {
-        "parameters": unlooped | {"mlp_size": width},
-        "flops": unlooped | {"num_layers": layers},
-    }
-    gate = (
-        {} if config.train.exit_gate is None else {"train": {"exit_gate": None}}
-    )  # no loops to leave
-    looped: dict[str, Any] = {LOOPED: {}} if selected.baselines.overrides else {}
-    return looped | {name: {"model": keys} | gate for name, keys in found.items()}
+    looped = mean_flops_per_token(config.model, config.train).total
+    layers = max(1, 1 + round((looped - one) / (two - one)))
+    sizes = {"parameters": {"mlp_size": width}, "flops": {"num_layers": layers}}
+    found: dict[str, Any] = {LOOPED: {}} if selected.baselines.overrides else {}
+    for name, keys in sizes.items():
+        found[name] = {"model": unlooped | keys, "train": {"exit_gate": None}}
+    return found
 
 
 # --- tables and figures ---------------------------------------------------------------------------
@@ -166,7 +148,7 @@ TABLES = {
 FIGURES = (
     Figure(
         "adapter_init",
-        table("adapter_init"),
+        inputs_from("adapter_init"),
         target="adapter_init",
         title="Adapter initialisations",
         claims=(4,),
@@ -177,7 +159,7 @@ FIGURES = (
     ),
     Figure(
         "baselines",
-        table("baselines"),
+        inputs_from("baselines"),
         page=True,
         loops=lambda config: config.train.held_out_loops,
         target="baselines",
@@ -187,7 +169,7 @@ FIGURES = (
     ),
     Figure(
         "variants",
-        table("loop_metrics", "drift", "training"),
+        inputs_from("loop_metrics", "drift", "training"),
         values=lambda config: reference_state(config) | reading(config),
         target="variants",
         training=True,
@@ -202,15 +184,13 @@ def labels(runs: "Runs") -> list[dict[str, Any]]:
     """Start, first state, norm and seed of each run of "adapter_init"; the share is null for random
     weights.
     """
-    compared = [runs[run] for run in runs.study("adapter_init")]
-    return [
-        {
-            "share": run.model.adapter_share if run.model.adapter_init == "blend" else None,
-            "seed": run.seed,
-        }
-        | {"state_init": run.model.state_init, "sandwich": run.model.sandwich}
-        for run in compared
-    ]
+    found = []
+    for run in runs.study("adapter_init"):
+        model = runs[run].model
+        share = model.adapter_share if model.adapter_init == "blend" else None
+        keys = {"state_init": model.state_init, "sandwich": model.sandwich}
+        found.append(keys | {"share": share, "seed": runs[run].seed})
+    return found
 
 
 def compared(runs: "Runs") -> list[dict[str, Any]]:
@@ -221,15 +201,17 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
         run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")
     }
     if LOOPED not in names.values():
-        names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
-    rows = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
-    rows += [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
-    return [
-        {"model": name, "run": run, "seed": runs[run].seed, "iteration": iteration}
-        | {"parameters": parameters(runs[run].model), "layers": runs[run].model.num_layers}
-        | {"flops": mean_flops_per_token(runs[run].model, runs[run].train).total}
-        for name, run, iteration in rows
-    ]
+        names = dict.fromkeys(runs.seed_runs, LOOPED) | names
+    points = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
+    points += [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
+    found = []
+    for name, run, iteration in points:
+        config = runs[run]
+        keys = {"model": name, "run": run, "seed": config.seed, "iteration": iteration}
+        sizes = {"parameters": parameters(config.model), "layers": config.model.num_layers}
+        flops = mean_flops_per_token(config.model, config.train).total
+        found.append(keys | sizes | {"flops": flops})
+    return found
 
 
 def baseline_files(runs: "Runs") -> list[str]:
@@ -248,12 +230,13 @@ def scaling(config: "Config") -> "ScalingConfig":
 
 
 def page(runs: "Runs") -> dict[str, Any]:
+    """Values of baselines.md that are not in the table."""
     config = runs[compared(runs)[0]["run"]]
-    train, model = config.train, config.model
-    sizes = {
-        "loops": train.held_out_loops,
-        "mean_loops": f"{model.mean_loops + 1:g}",
-        "iterations": train.iterations,
+    return {
+        "run": runs.selected,
+        "text": text_label(runs.config.data),
+        "loops": config.train.held_out_loops,
+        "mean_loops": f"{config.model.mean_loops + 1:g}",
+        "iterations": config.train.iterations,
+        "training_tokens": config.training_tokens,
     }
-    sizes |= {"training_tokens": config.training_tokens}
-    return {"run": runs.selected, "text": text_label(runs.config.data)} | sizes

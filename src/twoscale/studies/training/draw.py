@@ -1,8 +1,7 @@
-"""Figure of training: loss, learning rate, gradient norm and loop counts, iteration by
-iteration.
-"""
+"""Figure of training: loss, learning rate, gradient norm and loop counts by iteration."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,22 +14,19 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from twoscale.base import InputError
 from twoscale.figures import style
 
-SMOOTHED_SHARE = 1 / 50  # of the iterations, which a running mean spans, at least five
-UPPER, LOWER, MARGIN = (
-    2.4,
-    1.6,
-    0.5,
-)  # heights in inches: the two rows, and the legend and footer around them
-TOP_AXIS = 17  # from the top of a panel to the label of the axis there, in points
-ROUND = (1, 2, 5, 10)  # distances of ticks, times a power of ten
-SMALL = 6.5  # font size beside the panels
+_SMOOTHED_SHARE = 1 / 50  # of the iterations, which a running mean spans, at least five
+_UPPER, _LOWER = 2.4, 1.6  # heights of the two rows in inches
+_MARGIN = 0.5  # height of the legend and footer around them
+_TOP_AXIS = 17  # from the top of a panel to the label of the axis there, in points
+_ROUND = (1, 2, 5, 10)  # distances of ticks, times a power of ten
+_SMALL = 6.5  # font size beside the panels
 
-_MEAN, _HELD_OUT = (looks["color"] for looks in style.series_styles(2))
+_MEAN_COLOUR, _HELD_OUT_COLOUR = (looks["color"] for looks in style.series_styles(2))
 # One mark per iteration, rasterized: as vectors, tens of thousands of them would be megabytes.
-EACH: style.Look = {"color": "0.72", "linewidth": 0.5, "rasterized": True, "zorder": 1}
-MEAN: style.Look = {"color": _MEAN, "linewidth": 1.2}
-HELD_OUT: style.Look = {
-    "color": _HELD_OUT,
+_EACH: style.Look = {"color": "0.72", "linewidth": 0.5, "rasterized": True, "zorder": 1}
+_MEAN: style.Look = {"color": _MEAN_COLOUR, "linewidth": 1.2}
+_HELD_OUT: style.Look = {
+    "color": _HELD_OUT_COLOUR,
     "linestyle": "none",
     "marker": "o",
     "markersize": 4.5,
@@ -39,8 +35,8 @@ HELD_OUT: style.Look = {
     "zorder": 3,
     "clip_on": False,
 }
-CLIP: style.Look = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
-EXPECTED: style.Look = {"color": "0.15", "linewidth": 0.8, "linestyle": (0, (4, 2))}
+_CLIP: style.Look = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
+_EXPECTED: style.Look = {"color": "0.15", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
 
 @style.look()
@@ -52,13 +48,11 @@ def draw_training(
     grad_clip: float,
     context: style.FigureContext,
 ) -> Figure:
-    """Above, loss (nats per token), learning rate and gradient norm; below, a panel of loop counts
-    per group.
+    """Above, loss (nats per token), learning rate and gradient norm; below, loop counts by group.
 
-    A model without groups has only the upper row.
-
-    `mean_loops` is the parameter r of the loop sampler, whose counts have the mean r + 1; the loop
-    steps K of `context` are those of the held-out loss.
+    A model without groups has only the upper row. `mean_loops` is the parameter r of the loop
+    sampler, whose counts have the mean r + 1; the loop steps K of `context` are those of the
+    held-out loss.
     """
     if training.empty:
         raise InputError(
@@ -66,17 +60,16 @@ def draw_training(
             " figure."
         )
     groups = list(training_loops["group"].unique())
-    heights = [UPPER, LOWER] if groups else [UPPER]
-    figure = Figure(figsize=(style.DOUBLE, sum(heights) + MARGIN), layout="constrained")
+    heights = [_UPPER, _LOWER] if groups else [_UPPER]
+    figure = Figure(figsize=(style.DOUBLE, sum(heights) + _MARGIN), layout="constrained")
     # the loop counts differ between iterations, so the footer has r instead of K
-    style.write_footer(
-        figure, context, *([f"r = {mean_loops:g} mean loop steps"] if groups else [])
-    )
+    footer = [f"r = {mean_loops:g} mean loop steps"] if groups else []
+    style.write_footer(figure, context, *footer)
     rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     cells = rows[0].subgridspec(2, 2, width_ratios=(1.4, 1))
-    loss, rate, gradient = (
-        figure.add_subplot(cells[place]) for place in (np.s_[:, 0], np.s_[0, 1], np.s_[1, 1])
-    )
+    loss = figure.add_subplot(cells[:, 0])
+    rate = figure.add_subplot(cells[0, 1])
+    gradient = figure.add_subplot(cells[1, 1])
     _draw_loss(loss, training)
     _draw_rate(rate, training)
     _draw_gradient(gradient, training, grad_clip)
@@ -84,30 +77,31 @@ def draw_training(
         _scale_iterations(axes, training)
     rate.set_xlabel("")
     rate.tick_params(labelbottom=False)
-    handles = {
-        "one iteration": Line2D([], [], color=EACH["color"], linewidth=0.8),
-        f"mean of {style.grouped(window(len(training)))} iterations": Line2D([], [], **MEAN),
-        f"held out, {context.loops} loops" if groups else "held out": Line2D([], [], **HELD_OUT),
-        f"clipped at {grad_clip:g}": Line2D([], [], **CLIP),
+    width = style.grouped(window(len(training)))
+    looks = {
+        "one iteration": {"color": _EACH["color"], "linewidth": 0.8},
+        f"mean of {width} iterations": _MEAN,
+        f"held out, {context.loops} loops" if groups else "held out": _HELD_OUT,
+        f"clipped at {grad_clip:g}": _CLIP,
     }
     if groups:
-        _draw_lower_row(rows[1], training_loops, mean_loops + 1)
-        handles[f"$r + 1 = {mean_loops + 1:g}$ loops"] = Line2D([], [], **EXPECTED)
-    style.legend_above(figure, handles)
+        expected = mean_loops + 1
+        _draw_lower_row(rows[1], training_loops, expected)
+        looks[f"$r + 1 = {expected:g}$ loops"] = _EXPECTED
+    style.legend_above(figure, {name: Line2D([], [], **look) for name, look in looks.items()})
     return figure
 
 
 def sentence(table: pd.DataFrame) -> str:
+    """The last held-out loss of the table "training"."""
     measured = table.dropna(subset="held_out_loss").iloc[-1]
-    return (
-        f"Held-out loss {measured['held_out_loss']:.3f} nats per token after"
-        f" {measured['iteration']:.0f} iterations."
-    )
+    loss = f"{measured['held_out_loss']:.3f} nats per token"
+    return f"Held-out loss {loss} after {measured['iteration']:.0f} iterations."
 
 
 def window(iterations: int) -> int:
     """Number of iterations that a running mean spans in a run of `iterations`."""
-    return max(5, round(iterations * SMOOTHED_SHARE))
+    return max(5, round(iterations * _SMOOTHED_SHARE))
 
 
 def smooth(values: pd.Series) -> pd.Series:
@@ -122,54 +116,50 @@ def _draw_lower_row(row: SubplotSpec, training_loops: pd.DataFrame, expected: fl
     for number, (axes, (group, rows)) in enumerate(zip(panels, by_group, strict=True), start=4):
         _draw_counts(axes, rows["iteration"], rows["loops"], expected)
         _scale_iterations(axes, rows)
-        axes.set_title(
-            f"{style.panel_number(number)}  loop steps, group {style.group_name(group)}", loc="left"
-        )
+        style.name_panel(axes, number, f"loop steps, group {style.group_name(group)}")
     panels[0].set_ylim(bottom=0)  # after the last panel, when the shared axis no longer grows
 
 
 def _draw_each_and_mean(axes: Axes, iterations: pd.Series, values: pd.Series) -> None:
-    axes.plot(iterations, values, **EACH)
-    axes.plot(iterations, smooth(values), **MEAN)
+    axes.plot(iterations, values, **_EACH)
+    axes.plot(iterations, smooth(values), **_MEAN)
 
 
 def _draw_loss(axes: Axes, log: pd.DataFrame) -> None:
     """Loss and held-out loss, with a second axis for the tokens seen, which grow linearly."""
     _draw_each_and_mean(axes, log["iteration"], log["loss"])
-    axes.plot(log["iteration"], log["held_out_loss"], **HELD_OUT)
+    axes.plot(log["iteration"], log["held_out_loss"], **_HELD_OUT)
     axes.set_ylabel("nats/token")
-    per_iteration = log["tokens_seen"].iloc[-1] / log["iteration"].iloc[-1]
+    last = log.iloc[-1]
+    per_iteration = last["tokens_seen"] / last["iteration"]
     top = axes.secondary_xaxis(
         "top", functions=(lambda n: n * per_iteration, lambda tokens: tokens / per_iteration)
     )
-    top.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND))
+    top.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=_ROUND))
     top.xaxis.set_major_formatter(EngFormatter(sep="\N{THIN SPACE}"))
     top.set_xlabel("tokens seen")
-    axes.set_title("(i)  loss", loc="left", y=1, pad=TOP_AXIS)
+    axes.set_title("(i)  loss", loc="left", y=1, pad=_TOP_AXIS)
 
 
 def _draw_rate(axes: Axes, log: pd.DataFrame) -> None:
-    """The learning rate in units of its power of ten, which matplotlib would print over the
-    title.
-    """
+    """The learning rate in units of its power of ten; matplotlib prints that over the title."""
     power = math.floor(math.log10(log["learning_rate"].max()))
-    axes.plot(log["iteration"], log["learning_rate"] / 10.0**power, color=_MEAN)
+    axes.plot(log["iteration"], log["learning_rate"] / 10.0**power, color=_MEAN_COLOUR)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND))
-    axes.set_ylabel(f"× 1e{power}")
-    axes.set_title("(ii)  learning rate", loc="left")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=_ROUND))
+    style.name_panel(axes, 2, "learning rate", f"× 1e{power}")
 
 
 def _draw_gradient(axes: Axes, log: pd.DataFrame, grad_clip: float) -> None:
     norm = log["gradient_norm"]
     _draw_each_and_mean(axes, log["iteration"], norm)
-    axes.axhline(grad_clip, **CLIP)
+    axes.axhline(grad_clip, **_CLIP)
     if norm.max() > 10 * norm.min() > 0:
         axes.set_yscale("log")
         style.label_powers(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
-    axes.set_title("(iii)  gradient norm", loc="left")
+    style.name_panel(axes, 3, "gradient norm")
 
 
 def _draw_counts(axes: Axes, iterations: pd.Series, counts: pd.Series, expected: float) -> None:
@@ -178,29 +168,27 @@ def _draw_counts(axes: Axes, iterations: pd.Series, counts: pd.Series, expected:
     axes.scatter(
         iterations, counts, s=2, linewidths=0, color="0.3", alpha=opacity, rasterized=True, zorder=1
     )
-    axes.plot(iterations, smooth(counts), **MEAN)
-    beside = axes.inset_axes(
-        (1.03, 0, 0.19, 1), sharey=axes
-    )  # left, bottom, width, height in units of the panel
-    beside.hist(
-        counts, bins=np.arange(0.5, counts.max() + 1), orientation="horizontal", color=EACH["color"]
-    )  # type: ignore[arg-type]
+    axes.plot(iterations, smooth(counts), **_MEAN)
+    place = (1.03, 0, 0.19, 1)  # left, bottom, width, height in units of the panel
+    beside = axes.inset_axes(place, sharey=axes)
+    edges: Any = np.arange(0.5, counts.max() + 1)  # one bin per count
+    beside.hist(counts, bins=edges, orientation="horizontal", color=_EACH["color"])
     beside.tick_params(axis="y", left=False, labelleft=False)
-    beside.spines[:].set_visible(False)
+    beside.spines[["left", "right", "bottom"]].set_visible(False)
     beside.spines["top"].set_visible(True)
     beside.xaxis.tick_top()
     beside.xaxis.set_label_position("top")
-    beside.set_xlabel("iterations", fontsize=SMALL, labelpad=1)
-    beside.tick_params(axis="x", labelsize=SMALL, pad=1)
-    beside.xaxis.set_major_locator(MaxNLocator(nbins=1, steps=ROUND, integer=True))
+    beside.set_xlabel("iterations", fontsize=_SMALL, labelpad=1)
+    beside.tick_params(axis="x", labelsize=_SMALL, pad=1)
+    beside.xaxis.set_major_locator(MaxNLocator(nbins=1, steps=_ROUND, integer=True))
     for panel in (axes, beside):
-        panel.axhline(expected, **EXPECTED)
+        panel.axhline(expected, **_EXPECTED)
 
 
 def _scale_iterations(axes: Axes, log: pd.DataFrame) -> None:
     axes.set_xlim(0, log["iteration"].iloc[-1])
     axes.set_xlabel("iteration")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=_ROUND, integer=True))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda iteration, _: style.grouped(round(iteration)))
     )

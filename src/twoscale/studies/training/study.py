@@ -1,11 +1,11 @@
 """Training, iteration by iteration: results/training.pdf."""
 
-from twoscale.figures.catalogue import Figure, table
+from twoscale.figures.catalogue import Figure, inputs_from
 
 FIGURES = (
     Figure(
         "training",
-        table("training", "training_loops"),
+        inputs_from("training", "training_loops"),
         loops=lambda config: config.train.held_out_loops,
         values=lambda config: {
             "mean_loops": config.model.mean_loops,
