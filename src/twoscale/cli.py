@@ -98,6 +98,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     from twoscale.base import InputError
     from twoscale.replay import rules
+    from twoscale.replay.arena import write_arena
     from twoscale.replay.check import check
     from twoscale.replay.recording import read_exits, read_recording
     from twoscale.replay.run_tables import read_run
@@ -114,6 +115,8 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.exits is not None:
         exits = read_exits(arguments.exits, recording)
         result = check(recording, lambda first: rules.options_of_exits(exits), *chosen)
+        if arguments.out is not None:
+            write_arena(recording, exits, arguments.exits.stem, arguments.out)
     else:
         recording = replace(recording, signals=rules.with_contraction(recording.signals))
         if not recording.signals:

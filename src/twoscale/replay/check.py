@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from twoscale.claims.bootstrap import effective_number, t_quantile
 from twoscale.claims.evidence import Estimate
+from twoscale.replay.gains import BETTER, WORSE, estimates, with_verdicts
 from twoscale.replay.rules import Option
-from twoscale.studies.arena.draw import BETTER, WORSE, estimates, with_verdicts
 
 SHOWN, NOT_SHOWN, IS_WORSE = "shown", "not shown", "worse"
 

@@ -255,6 +255,12 @@ class _Grid:
                 f" expected each of 1 … {depths} once: record without early exits."
             )
         tokens = {name: values[starts] for name, values in ordered.items()}
+        same = np.diff(tokens["sequence"]) == 0
+        torn = np.flatnonzero(same & (np.diff(tokens["document"]) != 0))
+        if len(torn):
+            sequence = tokens["sequence"][torn[0]]
+            expected = "one document per sequence"
+            raise InputError(f"{path}: found two in sequence {sequence}, expected {expected}.")
         return cls(tokens, order, depths)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
@@ -411,6 +417,9 @@ def read_exits(path: Path, recording: Recording) -> Exits:
     table = pq.read_table(path, columns=["criterion"])
     frame["criterion"] = table["criterion"].cast(pa.string()).to_numpy(zero_copy_only=False)
     frame["threshold"] = _numbers(path, "threshold").astype(np.float64)
+    if not np.isfinite(frame["threshold"]).all():
+        expected = "a finite number for each exit"
+        raise InputError(f"{path}: found a threshold that is not finite, expected {expected}.")
     for name in names[2:]:
         frame[name] = _whole(path, name, _numbers(path, name))
     if not len(table):
