@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
-from twoscale.studies.arena.draw import draw_gains
+from twoscale.replay.arena import draw_gains
 
 HERE = Path(__file__).parent
 PANELS = {  # table -> title of its panel

@@ -26,19 +26,18 @@ one core.
 
 import argparse
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from shortest_path import chosen_exits, write_exits
+from shortest_path import Point, chosen_exits, write_exits
 from torch import Tensor
 
 from twoscale.config import ModelConfig
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.studies.arena.__main__ import Exits
 
 NODES, CHAINS, QUERIES, STEPS = 16, 4, 12, 6  # STEPS: the most that an answer needs
 LENGTHS = torch.tensor(
@@ -170,7 +169,7 @@ def step(
 # --- exits ----------------------------------------------------------------------------------------
 
 
-def shown_exits(exits: Exits, steps: Tensor) -> Iterator[pd.Series]:
+def shown_exits(exits: Mapping[Point, Tensor], steps: Tensor) -> Iterator[pd.Series]:
     """Mean evaluations of the answers by steps (B, QUERIES), and rank correlation with them, for
     SHOWN.
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shortest_path import write_exits
+from shortest_path import Point, write_exits
 from torch import Tensor
 
 from twoscale.config.sections import DENSE_GRIDS
@@ -27,8 +27,7 @@ from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
-from twoscale.studies.arena.__main__ import Exits
-from twoscale.studies.arena.draw import PRIMARY
+from twoscale.replay.gains import PRIMARY
 from twoscale.studies.arena.measure import STREAMS, frozen_groups
 
 BATCH, SEED, HEADER = 8, 1, 1024
@@ -57,7 +56,9 @@ def decided(criterion: ExitCriterion, states: Tensor, logits: dict[int, Tensor])
 
 
 @torch.inference_mode()
-def losses_and_exits(model: LoopedModel, rows: Tensor, loops: int) -> tuple[Tensor, Exits]:
+def losses_and_exits(
+    model: LoopedModel, rows: Tensor, loops: int
+) -> tuple[Tensor, dict[Point, Tensor]]:
     """Losses (K + 1, N, T) of documents (N, T + 1), and the evaluations (N, T) that each criterion
     and threshold gives.
 

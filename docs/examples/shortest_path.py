@@ -26,10 +26,10 @@ every loop.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -37,8 +37,15 @@ from torch import Tensor, nn
 from twoscale.exits.contract import exit_steps
 from twoscale.exits.criteria import CRITERIA, Acceleration, ExitCriterion
 from twoscale.recorder.recorder import Recorder
-from twoscale.studies.arena.__main__ import Exits, Losses, write_arena
+from twoscale.replay.arena import write_arena
+from twoscale.replay.check import check
+from twoscale.replay.page import text
+from twoscale.replay.page import write as write_check
+from twoscale.replay.recording import Recording
+from twoscale.replay.rules import options_of_exits
 
+Point = tuple[str, float]  # a criterion and its threshold
+TOLERANCE = 0.01  # nats above full depth, of what to exit by
 NODES, EDGES = 16, 24
 ABSENT, PRESENT = 2, 3  # tokens of edges; those of nodes are 1 for the two ends, else 0
 LOOPS = (8, 12, 16, 20, 24, 32, 48, 64)
@@ -199,7 +206,7 @@ def criteria() -> dict[tuple[str, float], tuple[ExitCriterion, bool]]:
     return found
 
 
-def chosen_exits(model: Solver, states: Tensor) -> Exits:
+def chosen_exits(model: Solver, states: Tensor) -> dict[Point, Tensor]:
     """The evaluations after which each edge leaves, int64 (N, 24), for states (L, N, 24, C).
 
     A criterion that discards its last evaluation keeps it here, as the cost-matched exits do.
@@ -244,20 +251,19 @@ def compare_exits(
             write_exits(losses, chosen, "shortest_path", folder / name)
 
 
-def write_exits(losses: Tensor, exits: Exits, run: str, folder: Path) -> None:
-    """The arena of exits (N, E) under losses (K + 1, N, E): E tokens in each of N documents, K
-    evaluations at most.
+def write_exits(losses: Tensor, exits: Mapping[Point, Tensor], run: str, folder: Path) -> None:
+    """The arena, and what to exit by: losses (K + 1, N, E) of E tokens in each of N documents.
+
+    `exits` (N, E) are evaluations, K at most.
     """
-    numbers = np.indices(losses.shape[1:]).reshape(2, -1)
-    tokens = pd.DataFrame({"document": numbers[0], "sequence": numbers[0], "position": numbers[1]})
-    nats = losses.flatten(1).clone()
-    nats[0] = torch.inf  # no token leaves before the first evaluation
-    write_arena(
-        Losses(folder, tokens, nats),
-        {point: depths.flatten() for point, depths in exits.items()},
-        run,
-        folder,
-    )
+    document, position = np.indices(losses.shape[1:]).reshape(2, -1)
+    cost = losses[1:].flatten(1).numpy()  # no token leaves before the first evaluation
+    recording = Recording(folder, document, document, position, cost)
+    depths = {point: of_tokens.flatten().numpy() for point, of_tokens in exits.items()}
+    write_arena(recording, depths, run, folder)
+    result = check(recording, lambda first: options_of_exits(depths), TOLERANCE)
+    write_check(result, folder)
+    print(text(result))
 
 
 @torch.no_grad()

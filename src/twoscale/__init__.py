@@ -50,21 +50,3 @@ else:
 
     def __dir__() -> list[str]:
         return __all__
-
-
-def main() -> None:
-    """The command `twoscale`: prints the docstrings of library, Snakefile and scripts."""
-    from pathlib import Path
-
-    project = Path(__file__).parents[2]
-    print(__doc__)
-    if (project / "Snakefile").is_file():  # a checkout
-        print(_docstring(project / "Snakefile"))
-        for script in sorted(project.glob("scripts/*.py")):
-            summary, _, _ = _docstring(script).partition("\n")
-            if not summary.startswith("Rule"):  # those are for jobs
-                print(f"scripts/{script.name}: {summary}")
-
-
-def _docstring(path: Any) -> str:
-    return path.read_text(encoding="utf-8").split('"""')[1]

@@ -408,6 +408,12 @@ def test_the_card_of_a_model_whose_loss_rises_beyond_its_loops_says_so(tmp_path)
     assert "at the loop steps of its last group" in page
 
 
+def test_a_card_of_fewer_loop_steps_than_those_of_training_is_refused(tmp_path):
+    record(tmp_path, loops=2)
+    with pytest.raises(InputError, match=r"found 2 loop steps .* expected at least 3"):
+        write_card(tmp_path)
+
+
 def test_the_card_compares_with_a_recording_without_loops(tmp_path):
     record(tmp_path / "mine")
     plain = Overthinking(best=2)  # after one loop step, its loss is that of a logit of 3.8

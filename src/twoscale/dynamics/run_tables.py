@@ -34,6 +34,11 @@ def table_path(folder: str | PathLike[str], table: str, iteration: int) -> Path:
     return Path(folder) / PARTS[table].replace("??????", f"{iteration:06d}")
 
 
+def facts_path(folder: str | PathLike[str], iteration: int) -> Path:
+    """The file with the description of a recording."""
+    return Path(folder) / "recorded" / f"iteration_{iteration:06d}.json"
+
+
 def table_files(folder: str | PathLike[str], table: str) -> list[Path]:
     """The files of one of `PARTS` that a run has, one per checkpoint; iterations rise."""
     return sorted(Path(folder).glob(PARTS[table]))

@@ -95,18 +95,18 @@ def sequence_means(
 
 
 def compare_predictions(
-    decoded: Sequence[Mapping[str, Tensor]], trained: int
+    decoded: Sequence[Mapping[str, Tensor]], trained: Mapping[str, Tensor]
 ) -> Iterator[dict[str, Tensor]]:
     """Columns of the table "depth_quality" per token, (B, T) each, for each loop count.
 
-    `decoded` has "ce", "entropy" and "predicted" (B, T) of each loop count, ascending, of which
-    number `trained` is the one of training.
+    `decoded` has "ce", "entropy" and "predicted" (B, T) of each loop count, ascending, `trained`
+    those of the trained loop count.
     """
     flips = torch.full_like(decoded[0]["ce"], torch.nan)  # no smaller loop count comes before
     for place, found in enumerate(decoded):
         if place:
             flips = found["predicted"] != decoded[place - 1]["predicted"]
-        agreement = found["predicted"] == decoded[trained]["predicted"]
+        agreement = found["predicted"] == trained["predicted"]
         quality = {name: found[name] for name in ("ce", "entropy")}
         yield quality | {"flips": flips, "agreement": agreement}
 

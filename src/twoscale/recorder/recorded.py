@@ -8,58 +8,53 @@ appended as batches.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from twoscale import tables
 from twoscale.base import InputError, replacing
 from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import loop_counts
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics.states import check_finite, describe_loop, exact, token_keys, write_states
+from twoscale.dynamics.run_tables import facts_path, table_path
+from twoscale.dynamics.states import (
+    Columns,
+    check_finite,
+    compare_predictions,
+    describe_loop,
+    exact,
+    token_keys,
+    write_states,
+)
 from twoscale.dynamics.trajectories import (
     TABLES,
     GroupStates,
     measure_groups,
     recorded_references,
+    writing,
 )
-from twoscale.dynamics.trajectories import measured_units as units
 
-# Folder of each table in the folder of a run, as in the workflow.
-FOLDERS = {
-    "trajectories": "trajectories",
-    "token_paths": "paths",
-    "token_drift": "drift",
-    "scaling_quality": "scaling",
-    "depth_quality": "depth",
-    "recorded_exits": "exits",
-    "recorded_spectrum": "spectrum",
-}
-MEASURED_LATER = (
-    "scaling_quality",
-    "depth_quality",
-    "recorded_exits",
-)  # tables that only some recordings have
+Key = Mapping[str, Any]  # key columns of a row
+Row = dict[str, Any]
+OPTIONAL_TABLES = ("scaling_quality", "depth_quality", "recorded_exits")  # of some recordings
 
 
 @dataclass(frozen=True)
 class RecordedBatch:
     """The states of B sequences of T tokens, and what is known of them."""
 
-    states: Mapping[
-        str, Sequence[Tensor]
-    ]  # group -> x^0 … x^K, each (B, T, C), in the order of the groups
-    # groups whose first loop step comes after the last one of the group before: there drift is
-    # measured
+    # group -> x^0 … x^K, each (B, T, C), in the order of the groups
+    states: Mapping[str, Sequence[Tensor]]
+    # groups that start after the last loop step of the group before: there drift is measured
     follows: frozenset[str] = frozenset()
     tokens: Tensor | None = None  # token ids (B, T), for the words of Fig. 1
     mask: Tensor | None = None  # tokens that are measured, bool (B, T); None: all
@@ -69,38 +64,39 @@ class RecordedBatch:
     # "ce" and "entropy" in nats and "predicted" (B, T or T - 1) after the loop steps 1 … K of the
     # last group, if known
     decoded: Sequence[Mapping[str, Tensor]] = ()
-    # key columns of the sequences -> rows of the table "recorded_exits", if known
-    exits: Callable[[Sequence[Mapping[str, Any]]], Iterable[dict[str, Any]]] | None = None
+    # (criterion, threshold) -> "ce" and "evaluations" of each target, if known
+    exits: Mapping[tuple[str, float], Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
     def kept(self) -> Tensor:
         """The mask, or all tokens: bool (B, T)."""
+        if self.mask is not None:
+            return self.mask
         first = next(iter(self.states.values()))[0]
-        return torch.ones(first.shape[:-1], dtype=torch.bool) if self.mask is None else self.mask
+        return torch.ones(first.shape[:-1], dtype=torch.bool)
 
     @property
     def predicted(self) -> Tensor:
-        """Mask of the targets that count, bool (B, T); of next tokens (B, T - 1): token and context
-        are measured.
+        """Targets that count, bool (B, T), or (B, T - 1) for next tokens.
+
+        Of a next token, the token and its context are measured.
         """
         if self.targets is not None:
             return self.kept & (self.targets >= 0)
         return self.kept[:, 1:] & self.kept[:, :-1]
 
-    @property
-    def hand_offs(self) -> list[bool]:
-        """For each group whether it starts from where the group before it ended, in a space of the
-        same size.
-        """
-        sizes = [states[0].shape[-1] for states in self.states.values()]
-        pairs = zip(self.states, [None, *sizes[:-1]], sizes, strict=True)
-        return [label in self.follows and before == size for label, before, size in pairs]
-
     def groups(self) -> Iterator[GroupStates]:
-        """The states of the tokens that are measured, (N, C) each."""
-        for (label, states), follows in zip(self.states.items(), self.hand_offs, strict=True):
+        """The states of the tokens that are measured, (N, C) each.
+
+        A group has references for its drift if it starts from where the group before it ended, in
+        a space of the same size.
+        """
+        size = None  # C of the group before
+        for label, states in self.states.items():
             states = [state[self.kept] for state in states]
-            yield GroupStates(label, states, recorded_references(states) if follows else {})
+            is_next = label in self.follows and states[0].shape[-1] == size
+            yield GroupStates(label, states, recorded_references(states) if is_next else {})
+            size = states[0].shape[-1]
 
 
 @dataclass
@@ -124,21 +120,17 @@ class StateTables:
     replace: bool = False
 
     def __enter__(self) -> Self:
-        path = table_path(self.folder, "trajectories", self.iteration)
-        check_absent(path, self.iteration, self.replace)
+        paths = {table: table_path(self.folder, table, self.iteration) for table in TABLES}
+        check_absent(paths["trajectories"], self.iteration, self.replace)
         self._sequences = 0
+        self._tokens = 0  # that are measured
+        self._text = hashlib.sha256()  # of the token ids
         self._loops: dict[str, int] = {}  # of each group
-        # states and header of the first sequence
+        # states of the first sequence and their header
         self._first: tuple[Tensor, dict[str, Any]] | None = None
-        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURED_LATER}
-        self._tokens, self._text = 0, hashlib.sha256()  # number and digest of the measured tokens
-        with ExitStack() as files:
-            paths = {table: table_path(self.folder, table, self.iteration) for table in TABLES}
-            writing = {
-                table: tables.writing(table, path, units()[table]) for table, path in paths.items()
-            }
-            self._append = {table: files.enter_context(writer) for table, writer in writing.items()}
-            self._files = files.pop_all()
+        self._rows: dict[str, list[Row]] = {name: [] for name in OPTIONAL_TABLES}
+        self._files = ExitStack()
+        self._append = self._files.enter_context(writing(paths))
         return self
 
     def __exit__(self, error: type | None, *details: Any) -> None:
@@ -158,12 +150,10 @@ class StateTables:
             path.unlink(missing_ok=True)
             if rows:
                 tables.write(table, pd.DataFrame(rows)[list(tables.columns(table))], path)
-        loops = list(self._loops.values())[-1]
+        *_, loops = self._loops.values()
         facts = dict(self.facts) | {
             "trained_loops": self.trained_loops or loops,
             "loops": self._loops,
-        }
-        facts |= {
             "sequences": self._sequences,
             "tokens": self._tokens,
             "text_sha256": self._text.hexdigest(),
@@ -178,134 +168,107 @@ class StateTables:
         Raises InputError for too few or another number of loop steps, and for states and losses
         that are not finite.
         """
-        for label, states in batch.states.items():
-            loops = len(states) - 1
-            expected = self._loops.setdefault(label, loops)
-            if loops < 2 or loops != expected:
-                self.refuse_loops(label, f"{loops}", "at least 2" if loops < 2 else "")
-        kept, first = batch.kept, self._sequences
-        numbers = range(first, first + len(kept))
+        self._check_loops(batch)
+        kept = batch.kept
+        numbers = range(self._sequences, self._sequences + len(kept))
         documents = numbers if batch.documents is None else batch.documents
+        text = HeldOut(kept, kept, tuple(numbers), tuple(documents))
+        columns = token_keys(self.iteration, text)
         # positions count the tokens that are measured
-        columns = token_keys(self.iteration, HeldOut(kept, kept, tuple(numbers), tuple(documents)))
         columns["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
-        columns = {name: values[kept.flatten().numpy()] for name, values in columns.items()}
+        measured_keys = {name: each[kept.flatten().numpy()] for name, each in columns.items()}
         # nothing is written of a batch that is refused, first for its states, which may be the
         # cause of its losses
-        rows = list(measure_groups(columns, batch.groups(), self.criteria))
-        check_losses(batch, numbers)
+        rows = list(measure_groups(measured_keys, batch.groups(), self.criteria))
+        _check_losses(batch, columns)
         for table, measured in rows:
             self._append[table](measured)
-        keys = [
-            {"iteration": self.iteration, "sequence": sequence, "document": int(document)}
-            for sequence, document in zip(numbers, documents, strict=True)
-        ]
-        self._rows["scaling_quality"] += self._scaling_rows(batch, keys)
-        self._rows["depth_quality"] += (
-            self._depth_rows(batch, keys) if "depth_quality" in tables.declared() else ()
-        )
-        self._rows["recorded_exits"] += () if batch.exits is None else batch.exits(keys)
+        keys = [{"iteration": self.iteration} | key for key in text.keys]
+        self._rows["scaling_quality"] += _scaling_rows(batch, keys)
+        self._rows["depth_quality"] += _depth_rows(batch, keys, self.trained_loops)
+        self._rows["recorded_exits"] += _exit_rows(batch, keys)
         self._tokens += int(kept.sum())
         if batch.tokens is not None:
             self._text.update(batch.tokens.long().numpy().tobytes())
-        if not first:
+        if not self._sequences:
             self._first = self._first_sequence(batch)
         self._sequences = numbers.stop
 
-    def check_further_step(self, label: str, loops: int) -> None:
-        """Refuse a loop step of the running pass, its number `loops`, that exceeds those of the
-        passes before.
-        """
-        if loops > self._loops.get(label, loops):
-            self.refuse_loops(label, f"more than {self._loops[label]}")
-
-    def refuse_loops(self, label: str, found: str, expected: str = "") -> NoReturn:
-        """Raise InputError for a pass with this number of loop steps, by default one that differs
-        from the first.
-        """
-        if not expected:
-            expected = (
-                f"{self._loops[label]} as in the first one; record each loop count into a folder"
-                f" of its own"
-            )
-        raise InputError(
-            f"group {label}: found {found} loop steps in a forward pass, expected {expected}."
-        )
-
-    @staticmethod
-    def _scaling_rows(
-        batch: RecordedBatch, keys: Sequence[dict[str, Any]]
-    ) -> Iterator[dict[str, Any]]:
-        """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop
-        step.
-        """
-        for loops, decoded in enumerate(batch.decoded, start=1):
-            for row in means({"ce": decoded["ce"]}, batch.predicted, keys):
-                yield row | {"loops": loops, "ppl": math.exp(row["ce"])}
-
-    def _depth_rows(
-        self, batch: RecordedBatch, keys: Sequence[dict[str, Any]]
-    ) -> Iterator[dict[str, Any]]:
-        """Rows of the table "depth_quality" at multiples of the trained loops."""
-        most, previous = len(batch.decoded), None
-        trained = self.trained_loops or most
-        for loops in loop_counts(trained, most=most) if most else ():
-            decoded = batch.decoded[loops - 1]
-            flips = torch.nan if previous is None else decoded["predicted"] != previous
-            values = {name: decoded[name] for name in ("ce", "entropy")}
-            values["flips"] = torch.zeros_like(decoded["ce"]) + flips
-            values["agreement"] = (
-                decoded["predicted"] == batch.decoded[min(trained, most) - 1]["predicted"]
-            )
-            yield from (row | {"loops": loops} for row in means(values, batch.predicted, keys))
-            previous = decoded["predicted"]
+    def _check_loops(self, batch: RecordedBatch) -> None:
+        for label, states in batch.states.items():
+            loops = len(states) - 1
+            first = self._loops.setdefault(label, loops)
+            found = f"group {label}: found {loops} loop steps in a forward pass"
+            if loops < 2:
+                raise InputError(f"{found}, expected at least 2.")
+            if loops != first:
+                raise InputError(
+                    f"{found}, expected {first} as in the first one; record each loop count into a"
+                    " folder of its own."
+                )
 
     def _first_sequence(self, batch: RecordedBatch) -> tuple[Tensor, dict[str, Any]] | None:
         """States (P, T, C) of the first sequence and their header, for Fig. 1."""
         kept = batch.kept[0]
-        if len({states[0].shape[-1] for states in batch.states.values()}) > 1 or not kept.any():
+        sizes = {states[0].shape[-1] for states in batch.states.values()}
+        if len(sizes) > 1 or not kept.any():
             return None
-        tokens = range(int(kept.sum())) if batch.tokens is None else batch.tokens[0][kept].tolist()
-        sites = [
-            place | {"follows": follows}
-            for (label, states), follows in zip(batch.states.items(), batch.hand_offs, strict=True)
-            for place in describe_loop(label, len(states))
-        ]
-        states = torch.stack(
-            [exact(state[0][kept]).float() for state in chain(*batch.states.values())]
-        )
-        header = {
-            "iteration": self.iteration,
-            "sequence": 0,
-            "tokens": [self.word(token) for token in tokens],
-        }
-        return states, header | {"sites": sites}
+        tokens = torch.arange(len(kept)) if batch.tokens is None else batch.tokens[0]
+        words = [self.word(token) for token in tokens[kept].tolist()]
+        sites = []
+        for label, states in batch.states.items():
+            places = describe_loop(label, len(states))
+            sites += [place | {"follows": label in batch.follows} for place in places]
+        states = [exact(state[0][kept]).float() for state in chain(*batch.states.values())]
+        header = {"iteration": self.iteration, "sequence": 0, "tokens": words, "sites": sites}
+        return torch.stack(states), header
 
 
-def check_losses(batch: RecordedBatch, sequences: Sequence[int]) -> None:
-    """Raise InputError for a loss of a measured token that is not finite; `sequences` are the
-    numbers of the rows.
-    """
+def _check_losses(batch: RecordedBatch, keys: Columns) -> None:
+    """Raise InputError for a loss that counts and is not finite; `keys` are of all B T tokens."""
+    if batch.decoded:
+        losses = torch.stack([decoded["ce"] for decoded in batch.decoded])  # (K, B, T or T - 1)
+        missing = batch.kept.shape[1] - losses.shape[-1]
+        losses = pad(losses.where(batch.predicted, 0), (0, missing))  # (K, B, T)
+        places = [f"decode, loop step {k}" for k in range(1, len(losses) + 1)]
+        check_finite(losses, keys, places, "a loss of")
+
+
+def _scaling_rows(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
+    """Rows of the table "scaling_quality": the loss after each loop step."""
+    for loops, decoded in enumerate(batch.decoded, start=1):
+        for row in _means({"ce": decoded["ce"]}, batch.predicted, keys):
+            yield row | {"loops": loops, "ppl": math.exp(row["ce"])}
+
+
+def _depth_rows(batch: RecordedBatch, keys: Sequence[Key], trained: int | None) -> Iterator[Row]:
+    """Rows of the table "depth_quality" at multiples of the trained loops."""
     if not batch.decoded:
         return
-    losses = torch.stack([decoded["ce"] for decoded in batch.decoded])
-    length = losses.shape[-1]
-    position = batch.kept.cumsum(-1)[:, :length] - 1
-    keys = {"sequence": np.repeat(sequences, length), "position": position.flatten().numpy()}
-    places = [f"decode, loop step {k}" for k in range(1, len(losses) + 1)]
-    check_finite(losses.where(batch.predicted, 0), keys, places, "a loss of")
+    most = len(batch.decoded)
+    trained = trained or most
+    counts = loop_counts(trained, most=most)
+    decoded = [batch.decoded[count - 1] for count in counts]
+    at_trained = batch.decoded[min(trained, most) - 1]
+    for loops, columns in zip(counts, compare_predictions(decoded, at_trained), strict=True):
+        for row in _means(columns, batch.predicted, keys):
+            yield row | {"loops": loops}
 
 
-def means(
-    values: Mapping[str, Tensor], predicted: Tensor, keys: Sequence[Mapping[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """One row per sequence with a token that counts: means of the values (B, T - 1) over these."""
-    for i, key in enumerate(keys):
-        if count := int(predicted[i].sum()):
-            own = {
-                name: each[i][predicted[i]].double().mean().item() for name, each in values.items()
-            }
-            yield {**key, "tokens": count, **own}
+def _exit_rows(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
+    """Rows of the table "recorded_exits"."""
+    for (criterion, threshold), columns in batch.exits.items():
+        for row in _means(columns, batch.predicted, keys):
+            yield row | {"criterion": criterion, "threshold": float(threshold)}
+
+
+def _means(columns: Mapping[str, Tensor], predicted: Tensor, keys: Sequence[Key]) -> Iterator[Row]:
+    """One row per sequence with a target that counts: means of columns (B, T - 1) over these."""
+    for key, is_counted, *values in zip(keys, predicted, *columns.values(), strict=True):
+        if is_counted.any():
+            means = [each[is_counted].double().mean().item() for each in values]
+            row = {**key, "tokens": int(is_counted.sum())}
+            yield row | dict(zip(columns, means, strict=True))
 
 
 def check_absent(path: Path, iteration: int, replace: bool) -> None:
@@ -313,13 +276,3 @@ def check_absent(path: Path, iteration: int, replace: bool) -> None:
     if path.exists() and not replace:
         found = f"found an earlier recording of iteration {iteration}"
         raise InputError(f"{path}: {found}; use replace=True, or another iteration or folder.")
-
-
-def facts_path(folder: str | Path, iteration: int) -> Path:
-    """The file with the description of a recording."""
-    return Path(folder) / "recorded" / f"iteration_{iteration:06d}.json"
-
-
-def table_path(folder: str | Path, table: str, iteration: int) -> Path:
-    """The file of a table with one row per token in the folder of a run."""
-    return Path(folder) / FOLDERS[table] / f"iteration_{iteration:06d}.parquet"

@@ -1,5 +1,4 @@
-"""A recorder for any PyTorch model that calls a module once a loop step: the tables of extraction
-from forward hooks.
+"""A recorder for any PyTorch model that calls a module once a loop step, from forward hooks.
 
     with Recorder(model, {"core": "transformer.core"}, "results/mine", iteration=0):
         for tokens in texts:
@@ -15,7 +14,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
 from numbers import Integral
@@ -32,7 +30,7 @@ from twoscale.dynamics.states import exact
 from twoscale.exits.contract import FrozenExits
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.model.loss import cross_entropies, entropies
-from twoscale.recorder.recorded import RecordedBatch, StateTables, means
+from twoscale.recorder.recorded import RecordedBatch, StateTables
 
 Module = str | nn.Module  # a dotted path in the model, or the module itself
 Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
@@ -40,10 +38,10 @@ Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that a module returns; `pick` is an index or key of what it returns, or a function
-    of it.
+    """A tensor that a module returns.
 
-    By default the first floating-point tensor.
+    `pick` is an index or key of what it returns, or a function of it; by default the first
+    floating-point tensor.
     """
 
     module: Module
@@ -56,57 +54,56 @@ class Output:
         if callable(self.pick):
             return self.pick(output)
         if self.pick is None:
-            return first_tensor(output, self.module)
+            return _first_tensor(output, self.module)
         try:
             return output[self.pick]
         except (KeyError, IndexError, TypeError) as error:
-            found = f"no {self.pick!r} in the {type(output).__name__} that the module returns"
             raise InputError(
-                f"{_name(self.module)}: found {found}, expected an index or key of the state."
+                f"{_name(self.module)}: found no {self.pick!r} in the {type(output).__name__} that"
+                " the module returns, expected an index or key of the state."
             ) from error
 
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that a module is called with; `pick` is the position or name of an argument, or a
-    function of all.
+    """A tensor that a module is called with.
 
-    By default the first floating-point tensor.
+    `pick` is the position or name of an argument, or a function of all; by default the first
+    floating-point tensor.
     """
 
     module: Module
     pick: int | str | Callable[..., Tensor] | None = None
 
     def hook(self, module: nn.Module, receive: Callable[[Tensor], None]) -> Any:
-        return module.register_forward_pre_hook(
-            lambda called, args, kwargs: receive(self.find(called, args, kwargs)), with_kwargs=True
-        )
+        def before(called: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
+            receive(self.find(called, args, kwargs))
+
+        return module.register_forward_pre_hook(before, with_kwargs=True)
 
     def find(self, module: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Tensor:
         if callable(self.pick):
             return self.pick(*args, **kwargs)
         if self.pick is None:
-            return first_tensor((args, kwargs), self.module)
-        given: dict[Any, Tensor] = dict(enumerate(args))
-        if not isinstance(self.pick, int):
-            given = {**inspect.signature(module.forward).bind(*args, **kwargs).arguments, **kwargs}
+            return _first_tensor((args, kwargs), self.module)
+        named = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        given: dict[Any, Tensor] = {**named, **kwargs, **dict(enumerate(args))}
         if self.pick not in given:
-            known = ", ".join(map(str, given))
-            found = f"no argument {self.pick!r} in a call"
-            guess = did_you_mean(self.pick, map(str, given))
+            known = list(map(str, given))
             raise InputError(
-                f"{_name(self.module)}: found {found}, expected one of {known}{guess}."
+                f"{_name(self.module)}: found no argument {self.pick!r} in a call, expected one of"
+                f" {', '.join(known)}{did_you_mean(self.pick, known)}."
             )
         return given[self.pick]
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A looped group, by the sources of x^{k+1}, the output of the module that is called once a
-    loop step, and of x^0.
+    """A looped group, by the sources of its states.
 
-    x^0 is the first value in a forward pass. By default it is the first floating-point tensor with
-    which the module is called, which is the state only if nothing is added to it before the call.
+    x^{k+1} is an output of the module that is called once a loop step. x^0 is the first value of
+    `initial` in a forward pass. By default it is the first floating-point tensor with which the
+    module is called, which is the state only if nothing is added to it before the call.
     """
 
     step: Module | Output
@@ -123,53 +120,43 @@ class Loop:
 
 @dataclass
 class _Pass:
-    """Record of one forward pass: x^0 and x^1 … x^K of each group, in the order in which they
-    came.
-    """
+    """Record of one forward pass, in the order in which the states came."""
 
     tokens: Tensor | None
     mask: Tensor | None
     targets: Tensor | None
-    initial: dict[str, Tensor] = field(default_factory=dict)
-    steps: list[tuple[str, Tensor]] = field(
-        default_factory=list
-    )  # group and state of every loop step
+    initial: dict[str, Tensor] = field(default_factory=dict)  # group -> x^0
+    steps: list[tuple[str, Tensor]] = field(default_factory=list)  # group and state x^1, x^2, …
     is_complete: bool = False  # further calls of the modules are those of `decode`
 
     def batch(self, groups: list[str]) -> RecordedBatch:
         """The states of all groups, which are complete now."""
-        order = [label for label, _ in self.steps]
-        states = {
-            label: [self.initial[label], *(x for name, x in self.steps if name == label)]
-            for label in groups
-        }
-        leading = states[groups[0]][1].shape[:-1]
+        states = {label: [self.initial[label]] for label in groups}
+        for label, state in self.steps:
+            states[label].append(state)
+        leading = states[groups[0]][1].shape[:-1]  # (B, T)
         for label, of_group in states.items():
             expected = (*leading, of_group[1].shape[-1])
             for k, state in enumerate(of_group):
                 if state.shape != expected:
                     raise InputError(
                         f"group {label}: found x^{k} of shape {tuple(state.shape)}, expected"
-                        f" {expected} as in the rest "
-                        "of the forward pass; Loop(step, initial) specifies another x^0."
+                        f" {expected} as in the rest of the forward pass; Loop(step, initial)"
+                        " specifies another x^0."
                     )
-        for name, value in (
-            ("tokens", self.tokens),
-            ("mask", self.mask),
-            ("targets", self.targets),
-        ):
+        for name in ("tokens", "mask", "targets"):
+            value = getattr(self, name)
             if value is not None and value.shape != leading:
                 raise InputError(
                     f"{name} of the model's call: found the shape {tuple(value.shape)}, expected"
-                    f" {tuple(leading)}, "
-                    "the shape of the states without channels."
+                    f" {tuple(leading)}, the shape of the states without channels."
                 )
-        # groups whose first loop step comes after the last one of the group before them
-        ends = {label: len(order) - order[::-1].index(label) for label in groups}
-        follows = frozenset(
-            right for left, right in pairwise(groups) if order.index(right) >= ends[left]
-        )
-        return RecordedBatch(states, follows, self.tokens, self.mask, self.targets)
+        # a group follows if its first loop step comes after the last one of the group before it
+        order = [label for label, _ in self.steps]
+        first = {label: order.index(label) for label in groups}
+        last = {label: len(order) - 1 - order[::-1].index(label) for label in groups}
+        follows = [right for left, right in pairwise(groups) if first[right] > last[left]]
+        return RecordedBatch(states, frozenset(follows), self.tokens, self.mask, self.targets)
 
 
 @dataclass
@@ -248,41 +235,33 @@ class Recorder:
                     f"recorder: found {name} = {value!r}, expected a whole number, at least"
                     f" {least}."
                 )
-        self._criteria = make_criteria(self.exits)
-        self._loops = {
-            label: loop if isinstance(loop, Loop) else Loop(loop)
-            for label, loop in self.loops.items()
-        }
-        self._sources: list[tuple[str, nn.Module, Input | Output, Callable]] = []
+        self._criteria = _make_criteria(self.exits)
+        self._loops = {label: as_loop(loop) for label, loop in self.loops.items()}
+        self._sources: list[tuple[nn.Module, Input | Output, Callable]] = []
         for label, loop in self._loops.items():
             # x^0 first: a module's input comes before its output
-            for source, receive in (
-                (loop.start, self._receive_initial),
-                (loop.output, self._receive_step),
-            ):
+            receivers = (loop.start, self._receive_initial), (loop.output, self._receive_step)
+            for source, receive in receivers:
                 module = find_module(self.model, source.module, f"group {label}")
-                self._sources.append((label, module, source, receive))
+                self._sources.append((module, source, partial(receive, label)))
         self._pass: _Pass | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for label, module, source, receive in self._sources:
-                stack.enter_context(source.hook(module, partial(receive, label)))
+            for module, source, receive in self._sources:
+                stack.enter_context(source.hook(module, receive))
             stack.enter_context(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
             stack.enter_context(self.model.register_forward_hook(self._end))
-            weights = list(self.model.parameters())
-            facts = {
-                "model": f"{type(self.model).__name__},"
-                f" {sum(weight.numel() for weight in weights):,} parameters",
-                "modules": {
-                    label: _name(loop.output.module) for label, loop in self._loops.items()
-                },
-                "precision": ", ".join(
-                    sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
-                ),
-            }
-            options = self.word, self.criteria, self.trained_loops, facts, self.replace
-            self._tables = stack.enter_context(StateTables(self.folder, self.iteration, *options))
+            recorded = StateTables(
+                folder=self.folder,
+                iteration=self.iteration,
+                word=self.word,
+                criteria=self.criteria,
+                trained_loops=self.trained_loops,
+                facts=self._facts(),
+                replace=self.replace,
+            )
+            self._tables = stack.enter_context(recorded)
             self._hooks = stack.pop_all()
         return self
 
@@ -290,26 +269,31 @@ class Recorder:
         self._pass = None
         self._hooks.__exit__(*error)
 
+    def _facts(self) -> dict[str, Any]:
+        """The model and its modules, for the depth card."""
+        weights = list(self.model.parameters())
+        number = sum(weight.numel() for weight in weights)
+        dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights}
+        return {
+            "model": f"{_name(self.model)}, {number:,} parameters",
+            "modules": {label: _name(loop.output.module) for label, loop in self._loops.items()},
+            "precision": ", ".join(sorted(dtypes)),
+        }
+
     # --- hooks ------------------------------------------------------------------------------------
 
     def _begin(self, model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        integers = (
-            tensor
-            for tensor in tensors((args, kwargs))
-            if tensor.dtype in (torch.int64, torch.int32)
-        )
-        tokens = next((tensor for tensor in integers if tensor.dim() == 2), None)
-        if self.tokens is not None:
-            tokens = Input(model, self.tokens).find(model, args, kwargs)
-        mask, targets = (
-            None if place is None else _host(Input(model, place).find(model, args, kwargs))
-            for place in (self.mask, self.targets)
-        )
-        self._pass = _Pass(
-            None if tokens is None else _host(tokens),
-            None if mask is None else mask.bool(),
-            targets,
-        )
+        def argument(pick: Any) -> Tensor | None:
+            return None if pick is None else _host(Input(model, pick).find(model, args, kwargs))
+
+        tokens, mask = argument(self.tokens), argument(self.mask)
+        if self.tokens is None:  # the first matrix of integers
+            for tensor in tensors((args, kwargs)):
+                if tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2:
+                    tokens = _host(tensor)
+                    break
+        mask = None if mask is None else mask.bool()
+        self._pass = _Pass(tokens, mask, argument(self.targets))
 
     def _receive_initial(self, label: str, state: Tensor) -> None:
         if self._pass is not None and label not in self._pass.initial:
@@ -318,105 +302,88 @@ class Recorder:
     def _receive_step(self, label: str, state: Tensor) -> None:
         if self._pass is None:
             raise InputError(
-                f"group {label}: found a loop step outside a call of {_name(self.model)}; give the "
-                "recorder the module whose call is one forward pass."
+                f"group {label}: found a loop step outside a call of {_name(self.model)}; give the"
+                " recorder the module whose call is one forward pass."
             )
-        if self._pass.is_complete:
-            return
-        self._pass.steps.append((label, _state(label, state)))
-        number = sum(group == label for group, _ in self._pass.steps)
-        self._tables.check_further_step(label, number)
+        if not self._pass.is_complete:
+            self._pass.steps.append((label, _state(label, state)))
 
     def _end(self, model: nn.Module, args: tuple, output: Any) -> None:
         recorded = self._pass
         assert recorded is not None
         for label, loop in self._loops.items():
-            for source, found in (
-                (loop.output, dict(recorded.steps)),
-                (loop.start, recorded.initial),
-            ):
-                if label not in found:
+            found = (loop.output, dict(recorded.steps)), (loop.start, recorded.initial)
+            for source, states in found:
+                if label not in states:
                     raise InputError(
                         f"group {label}: found no call of {_name(source.module)} in a forward"
-                        f" pass, expected at least "
-                        "one; a ModuleList itself is never called: name its last layer."
+                        " pass, expected at least one; a ModuleList itself is never called: name"
+                        " its last layer."
                     )
-        if self.tokens is None and recorded.tokens is not None:
-            first = recorded.initial[next(iter(self._loops))]
-            recorded.tokens = recorded.tokens if recorded.tokens.shape == first.shape[:-1] else None
-        batch = recorded.batch(list(self._loops))
+        groups = list(self._loops)
+        shape = recorded.initial[groups[0]].shape[:-1]
+        if self.tokens is None and recorded.tokens is not None and recorded.tokens.shape != shape:
+            recorded.tokens = None  # other integers
+        batch = recorded.batch(groups)
         # the pass stays open for `decode`, which may call the modules again
         recorded.is_complete = True
-        self._tables.append(self._decoded(batch) if self.decode else batch)
+        self._tables.append(batch if self.decode is None else self._decoded(batch, self.decode))
         self._pass = None
 
     @torch.no_grad()
-    def _decoded(self, batch: RecordedBatch) -> RecordedBatch:
-        """The batch with what is predicted after every loop step of the last group, and with
-        exits.
-        """
+    def _decoded(self, batch: RecordedBatch, decode: Callable[..., Tensor]) -> RecordedBatch:
+        """The batch with predictions after every loop step of the last group, and with exits."""
         if batch.tokens is None and batch.targets is None:
             raise InputError(
                 "recorder: found a call without token ids, expected them or `targets` beside"
                 " `decode`."
             )
-        states, targets = list(batch.states.values())[-1], batch.targets
-        assert self.decode is not None
-        read = Reader(self.decode, batch.tokens, targets, next(self.model.parameters()).device)
+        *_, states = batch.states.values()
+        read = _Reader(decode, batch, next(self.model.parameters()).device)
+        if not self._criteria:
+            return replace(batch, decoded=[read(state) for state in states[1:]])
         start = states[0].flatten(0, 1)
         exits = {
             point: FrozenExits(criterion, start, read.rows)
             for point, criterion in self._criteria.items()
         }
-        first = (
-            [read(states[0])["ce"]] if exits else []
-        )  # of criteria that keep the state before the last step
-        decoded = []
+        decoded = [read(states[0])]  # criteria that keep the state before a step may keep x^0
         for state in states[1:]:
             decoded.append(read(state))
             for of_point in exits.values():
                 of_point.update(state.flatten(0, 1))
-        losses = torch.stack([*first, *(found["ce"] for found in decoded)])
-        rows = partial(exit_rows, exits, losses, batch.predicted) if exits else None
-        return replace(batch, decoded=decoded, exits=rows)
+        losses = torch.stack([found["ce"] for found in decoded])  # (K + 1, B, T or T - 1)
+        return replace(batch, decoded=decoded[1:], exits=_exits(exits, losses, batch.kept.shape))
 
 
-class Reader:
-    """Predictions of targets (B, T), else of the next of the tokens (B, T), computed on the device
-    of the model.
-    """
+class _Reader:
+    """Predictions of the targets of a batch, or of its next tokens, on the device of the model."""
 
     def __init__(
-        self,
-        decode: Callable[..., Tensor],
-        tokens: Tensor | None,
-        targets: Tensor | None,
-        device: torch.device,
+        self, decode: Callable[..., Tensor], batch: RecordedBatch, device: torch.device
     ) -> None:
         self._decode, self._device = decode, device
-        asked = tokens[:, 1:] if targets is None and tokens is not None else targets
-        assert asked is not None
-        self._targets = asked.long()
-        parameters = inspect.signature(
-            decode.forward if isinstance(decode, nn.Module) else decode
-        ).parameters.values()
-        positional = [
+        targets = batch.targets
+        if targets is None:
+            assert batch.tokens is not None
+            targets = batch.tokens[:, 1:]
+        self._targets = targets.long()  # (B, T) or (B, T - 1)
+        called = decode.forward if isinstance(decode, nn.Module) else decode
+        required = [
             each
-            for each in parameters
+            for each in inspect.signature(called).parameters.values()
             if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+            and each.default is each.empty
         ]
-        required = [each for each in positional if each.default is each.empty]
-        self._arguments = (
-            [tokens.long().to(device)] if len(required) > 1 and tokens is not None else []
-        )
+        self._arguments = []
+        if len(required) > 1 and batch.tokens is not None:
+            self._arguments = [batch.tokens.long().to(device)]
         # logits of the first and of the last state, which exit criteria read too, by the memory of
         # the state
         self._kept: dict[int, Tensor] = {}
 
     def logits(self, state: Tensor) -> Tensor:
-        """Logits (B, T, V) in float32 at least, for states (B, T, C). Raises InputError for another
-        shape.
-        """
+        """Logits (B, T, V) in float32 at least, for states (B, T, C)."""
         logits = self._decode(state.to(self._device), *self._arguments)
         if logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
             wanted = (*state.shape[:2], "V")
@@ -426,27 +393,24 @@ class Reader:
         return exact(logits)
 
     def __call__(self, state: Tensor) -> dict[str, Tensor]:
-        """Cross-entropy, entropy and prediction of each target, (B, T) or (B, T - 1), for states
-        (B, T, C).
-        """
+        """Cross-entropy, entropy and prediction of each target, for states (B, T, C)."""
         logits = self.logits(state)
-        self._kept = dict([*self._kept.items()][:1]) | {
-            state.data_ptr(): logits.flatten(0, 1).cpu()
-        }
+        first = dict(list(self._kept.items())[:1])
+        self._kept = first | {state.data_ptr(): logits.flatten(0, 1).cpu()}
         ahead, vocab = logits[:, : self._targets.shape[1]], logits.shape[-1]
-        if (unknown := self._targets[self._targets >= vocab]).numel():
-            wrong = f"the id {int(unknown[0])} to predict from logits of {vocab} ids"
+        unknown = self._targets[self._targets >= vocab]
+        if unknown.numel():
             raise InputError(
-                f"decode: found {wrong}, expected `targets` of a model that does not continue its"
-                f" input."
+                f"decode: found the id {int(unknown[0])} to predict from logits of {vocab} ids,"
+                " expected `targets` of a model that does not continue its input."
             )
-        losses = cross_entropies(
-            ahead, self._targets.masked_fill(self._targets < 0, -100)
-        )  # those are left out
-        found = {"ce": losses, "entropy": entropies(ahead)}
-        return {
-            name: values.cpu() for name, values in (found | {"predicted": ahead.argmax(-1)}).items()
+        targets = self._targets.masked_fill(self._targets < 0, -100)  # ids that have no loss
+        found = {
+            "ce": cross_entropies(ahead, targets),
+            "entropy": entropies(ahead),
+            "predicted": ahead.argmax(-1),
         }
+        return {name: values.cpu() for name, values in found.items()}
 
     def rows(self, state: Tensor) -> Tensor:
         """Logits (B T, V) of states (B T, C), as an exit criterion reads them."""
@@ -462,72 +426,66 @@ class Reader:
 # steps of all tokens. No cache is shared, and nothing is timed.
 
 
-def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriterion]:
-    """(name, threshold) -> criterion, of names of built-in criteria and of classes. Raises
-    InputError.
-    """
+def _make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriterion]:
+    """(name, threshold) -> criterion, of names of built-in criteria and of classes."""
     found = {}
     for key, values in thresholds.items():
-        if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, ExitCriterion))):
-            raise InputError(
-                f"exits: found the key {key!r}, expected the name or class of an exit criterion."
-            )
         name = key if isinstance(key, str) else key.__name__
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise InputError(f"exits.{name}: found {values!r}, expected a list of thresholds.")
         for value in values:
             threshold = value.item() if hasattr(value, "item") else value  # of NumPy and torch
             check_threshold(name, threshold, None, f"exits.{name}", "")
-            made = make_criterion(key, threshold) if isinstance(key, str) else key(threshold)
-            if made.needs_gate or made.keeps == "weighted":
-                what = "a criterion with a gate or a weighted state"
+            criterion = make_criterion(key, threshold) if isinstance(key, str) else key(threshold)
+            if criterion.needs_gate or criterion.keeps == "weighted":
                 raise InputError(
-                    f"exits.{name}: found {what}, expected one that reads states or predictions."
+                    f"exits.{name}: found a criterion with a gate or a weighted state, expected"
+                    " one that reads states or predictions."
                 )
-            found[name, threshold] = made
+            found[name, threshold] = criterion
     return found
 
 
-def exit_rows(
-    exits: Mapping[tuple[str, float], FrozenExits],
-    losses: Tensor,
-    predicted: Tensor,
-    keys: Sequence[Mapping[str, Any]],
-) -> Iterator[dict[str, Any]]:
-    """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at
-    each loop count.
+def _exits(
+    exits: Mapping[tuple[str, float], FrozenExits], losses: Tensor, shape: tuple[int, ...]
+) -> dict[tuple[str, float], dict[str, Tensor]]:
+    """(criterion, threshold) -> loss and evaluations of each target; `fixed` at each loop count.
 
-    `exits` are those of B T tokens, after the last loop step; `losses` the nats (K + 1, B, T - 1)
-    of each target after k loop steps, of which `predicted` (B, T - 1) count; `keys` the key columns
-    of each sequence.
+    `exits` are those of B T tokens of this `shape`, after the last loop step; `losses` the nats
+    (K + 1, B, T or T - 1) of each target after k loop steps.
     """
-    taken = [
-        (("fixed", float(k)), (torch.full(predicted.shape, k),) * 2) for k in range(1, len(losses))
-    ]
-    taken += [(point, (found.loop_steps, found.evaluations)) for point, found in exits.items()]
-    for (name, threshold), both in taken:
-        both_of_all = (counts.cpu().view(len(predicted), -1) for counts in both)
-        loop_steps, evaluations = (counts[:, : predicted.shape[1]] for counts in both_of_all)
-        values = {"ce": losses.gather(0, loop_steps[None])[0], "evaluations": evaluations}
-        for row in means(values, predicted, keys):
-            yield row | {"criterion": name, "threshold": float(threshold)}
+    counts = {}
+    for k in range(1, len(losses)):
+        full = torch.full(shape, k)
+        counts["fixed", float(k)] = full, full
+    for point, found in exits.items():
+        loop_steps = found.loop_steps.cpu().view(shape)
+        counts[point] = loop_steps, found.evaluations.cpu().view(shape)
+    length = losses.shape[-1]
+    values = {}
+    for point, (loop_steps, evaluations) in counts.items():
+        ce = losses.gather(0, loop_steps[None, :, :length])[0]
+        values[point] = {"ce": ce, "evaluations": evaluations[:, :length]}
+    return values
+
+
+# --- modules and tensors --------------------------------------------------------------------------
+
+
+def as_loop(loop: Module | Output | Loop) -> Loop:
+    return loop if isinstance(loop, Loop) else Loop(loop)
 
 
 def find_module(model: nn.Module, module: Module, where: str) -> nn.Module:
-    """The module, or the one with this path in the model. Raises InputError, `where` it was
-    named.
-    """
+    """The module, or the one with this path in the model. Errors begin with `where`."""
     if isinstance(module, nn.Module):
         return module
     known = dict(model.named_modules())
     if module not in known:
-        near = (
-            get_close_matches(str(module), filter(None, known), n=3)
-            or list(filter(None, known))[:3]
-        )
-        found = f"no module {module!r} in {_name(model)}"
+        names = [name for name in known if name]
         raise InputError(
-            f"{where}: found {found}, expected one of its modules, such as {', '.join(near)}."
+            f"{where}: found no module {module!r} in {_name(model)}, expected one of its modules,"
+            f" such as {', '.join(names[:3])}{did_you_mean(module, names)}."
         )
     return known[module]
 
@@ -543,19 +501,22 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
-def first_tensor(value: Any, module: Module) -> Tensor:
-    found = next((tensor for tensor in tensors(value) if tensor.is_floating_point()), None)
-    if found is None:
-        raise InputError(f"{_name(module)}: found no floating-point tensor, expected the state.")
-    return found
+def _first_tensor(value: Any, module: Module) -> Tensor:
+    for tensor in tensors(value):
+        if tensor.is_floating_point():
+            return tensor
+    raise InputError(f"{_name(module)}: found no floating-point tensor, expected the state.")
 
 
 def _state(label: str, state: Any) -> Tensor:
     """A copy of a state (B, T, C) or (B, C) on the host, (B, T, C) with T = 1 for the latter."""
-    if not isinstance(state, Tensor) or not state.is_floating_point() or state.dim() not in (2, 3):
-        found = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-        expected = "a floating-point tensor (B, T, C) or (B, C)"
-        raise InputError(f"group {label}: found the state {found}, expected {expected}.")
+    is_tensor = isinstance(state, Tensor)
+    if not is_tensor or not state.is_floating_point() or state.dim() not in (2, 3):
+        found = tuple(state.shape) if is_tensor else type(state).__name__
+        raise InputError(
+            f"group {label}: found the state {found}, expected a floating-point tensor (B, T, C)"
+            " or (B, C)."
+        )
     copy = _host(state)
     return copy[:, None] if copy.dim() == 2 else copy
 

@@ -1,5 +1,4 @@
-"""Figures and claims of recorded states, from a folder with the tables of extraction, as in the
-workflow.
+"""Figures and claims of recorded states, from a folder with the tables of extraction.
 
 A folder results/mine with `trajectories/`, `paths/` and `drift/iteration_*.parquet`
 (`twoscale.recorder.recorder`) gets the tables of the workflow in `tables/`, the figures that can be
@@ -18,31 +17,21 @@ from twoscale import tables
 from twoscale.base import InputError, replacing, study_parts
 from twoscale.claims import loop_counts, regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.bootstrap import with_bounds
-from twoscale.claims.evidence import Estimate, Evidence
+from twoscale.claims.bootstrap import OPERATING_POINT, with_bounds
+from twoscale.claims.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
 from twoscale.dynamics import aggregate, state_paths
+from twoscale.dynamics.run_tables import facts_path, table_files, table_path
 from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.table_job import TableJob
-from twoscale.recorder.recorded import facts_path, table_path
 from twoscale.report.claims import claims_markdown
-from twoscale.report.render import estimated, interval
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
-WRITTEN = (
-    "loop_metrics",
-    "loop_sequences",
-    "drift",
-    "drift_sequences",
-    "path_types",
-    "path_metrics",
-    "scaling",
-    "state_paths",
-)
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
+TOLERANCE = 0.01  # nats per token above the lowest loss that belong to the plateau
 
 
 def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> list[Path]:
@@ -54,90 +43,84 @@ def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> li
     after the other, scaling a recorder with `decode`.
     """
     folder = Path(folder)
-    if not _files(folder, "trajectories"):
+    if not table_files(folder, "trajectories"):
         raise InputError(
             f"{folder}: found no trajectories/iteration_*.parquet, expected the tables of a"
-            f" recorder."
+            " recorder."
         )
     frames = _aggregate(folder)
-    config = Config.model_validate({"figures": {"reading": reading}})
-    return [*_figures(folder, text, frames, config), _claims(folder, text, frames)]
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    return sorted((folder / name).glob("iteration_*.parquet"))
+    return [*_draw(folder, text, frames, reading), _judge(folder, text, frames)]
 
 
 def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     """Write the tables of statistics with the jobs of the workflow, and return them by name."""
-    config = ConfigSlice({"run": folder.name, "seed": SEED})
-    trajectories, drift, paths, scaling = (
-        _files(folder, n) for n in ("trajectories", "drift", "paths", "scaling")
-    )
-    jobs = [
-        (aggregate.metrics, {"trajectories": trajectories, "token_drift": drift}),
-        (
-            state_paths.project_states,
-            {"states": [path for path in [folder / "states.safetensors"] if path.exists()]},
-        ),
+    inputs = {
+        "trajectories": table_files(folder, "trajectories"),
+        "token_drift": table_files(folder, "token_drift"),
+        "paths": table_files(folder, "token_paths"),
+        "quality": table_files(folder, "scaling_quality"),
+        "states": list(folder.glob("states.safetensors")),
+    }
+    jobs = [  # function, name of its input, its outputs
+        (aggregate.metrics, "trajectories", list(aggregate.TABLES)),
+        (aggregate.count_path_types, "paths", ["path_types", "path_metrics"]),
+        (loop_counts.aggregate_scaling, "quality", ["scaling"]),
+        (state_paths.project_states, "states", ["state_paths"]),
     ]
-    jobs += [(aggregate.count_path_types, {"paths": paths})]
-    jobs += [(loop_counts.aggregate_scaling, {"quality": scaling})]
-    outputs = {name: [folder / "tables" / f"{name}.parquet"] for name in WRITTEN}
-    for run, files in jobs:
-        if all(files.values()):
-            run(TableJob(config, files | outputs))
-    return {name: tables.read(name, path) for name, (path,) in outputs.items() if path.exists()}
+    config = ConfigSlice({"run": folder.name, "seed": SEED})
+    frames: dict[str, pd.DataFrame] = {}
+    for run, needed, outputs in jobs:
+        if inputs[needed]:
+            paths = {name: folder / "tables" / f"{name}.parquet" for name in outputs}
+            run(TableJob(config, inputs | {name: [path] for name, path in paths.items()}))
+            frames |= {name: tables.read(name, path) for name, path in paths.items()}
+    return frames
 
 
-def _figures(
-    folder: Path, text: str, frames: dict[str, pd.DataFrame], config: Config
-) -> Iterator[Path]:
-    """Draw the figures whose files exist and have rows."""
+def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str) -> Iterator[Path]:
+    """Draw the figures whose tables have rows."""
+    config = Config.model_validate({"figures": {"reading": reading}})
     loops = frames["loop_metrics"].groupby("group")["k"].max()
-    context = style.FigureContext(
-        folder.name, text, int(loops.max()), fewest_loops=int(loops.min())
-    )
-    for figure in (figure for figure in figures() if figure.name in DRAWN):
-        inputs = {name: [folder / file] for name, file in figure.inputs.items()}
-        if not all(path.exists() for paths in inputs.values() for path in paths):
+    most, fewest = int(loops.max()), int(loops.min())
+    context = style.FigureContext(folder.name, text, most, fewest_loops=fewest)
+    for figure in figures():
+        inputs = {name: frames.get(name, pd.DataFrame()) for name in figure.inputs}
+        if figure.name not in DRAWN or any(frame.empty for frame in inputs.values()):
             continue
-        if any(frames[name].empty for name in inputs if name in frames):
-            continue
-        values = figure.values(config) | ({"mean_loops": None} if figure.name == "scaling" else {})
+        values = figure.values(config)
+        if figure.name == "scaling":
+            values["mean_loops"] = None  # only the last group has these loops
         path = folder / f"{figure.name}.pdf"
-        style.save(
-            style.draw_files(
-                command.function(figure.function), inputs, [folder.name], **values, context=context
-            ),
-            path,
-        )
+        draw = command.function(figure.function)
+        style.save(draw(**inputs, **values, context=context), path)
         yield path
 
 
-def _claims(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
+def _judge(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     """Write the verdicts on the claims about geometry, as a table and as a page."""
     exits = ("exit_quality", "exit_loops", "exit_latency", "check_cost")
-    quality, loops, latency, checks = (
-        pd.DataFrame(columns=list(tables.columns(name))) for name in exits
-    )
-    measured = frames["loop_sequences"], frames["drift_sequences"]
-    evidence = Evidence(*measured, quality, loops, latency, checks, max_loops=0, seed=SEED)
+    not_measured = [pd.DataFrame(columns=list(tables.columns(name))) for name in exits]
+    loops, drift = frames["loop_sequences"], frames["drift_sequences"]
+    quality, exit_loops, latency, checks = not_measured
+    evidence = Evidence(loops, drift, quality, exit_loops, latency, checks, max_loops=0, seed=SEED)
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
-    tables.write(
-        "claims", claims.table(verdicts, folder.name), folder / "tables" / "claims.parquet"
-    )
-    tables.write("regime", regime.table(evidence.loops), folder / "tables" / "regime.parquet")
-    page = folder / "claims.md"
-    with replacing(page) as temporary:
-        temporary.write_text(
-            claims_markdown(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8"
-        )
-    return page
+    written = {
+        "claims": claims.table(verdicts, folder.name),
+        "regime": regime.table(evidence.loops),
+    }
+    for name, frame in written.items():
+        tables.write(name, frame, folder / "tables" / f"{name}.parquet")
+    page = claims_markdown(verdicts, folder.name, text, evidence, recorded=True)
+    return _write_text(folder / "claims.md", page)
 
 
-# nats per token above the lowest loss up to which a loop count belongs to the plateau
-TOLERANCE = 0.01
+def _write_text(path: Path, text: str) -> Path:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+# --- the depth card -------------------------------------------------------------------------------
 
 
 def write_card(
@@ -171,41 +154,41 @@ def write_card(
     folder = Path(folder)
     iteration = _last_iteration(folder) if iteration is None else iteration
     quality, facts = _quality(folder, iteration), _facts(folder, iteration)
+    trained = facts["trained_loops"]
+    if trained not in quality["loops"].to_numpy():
+        most = quality["loops"].max()
+        raise InputError(
+            f"{folder}: found {most} loop steps in a recording with trained_loops = {trained},"
+            f" expected at least {trained}."
+        )
     trajectories = table_path(folder, "trajectories", iteration)
-    states = aggregate.summarise(
-        "loop_sequences", [trajectories], folder.name
-    )  # as in the claims of the run
+    states = aggregate.summarise("loop_sequences", [trajectories], folder.name)
     tables.check_finite("loop_sequences", states, trajectories)
     twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
-    card = loop_counts.summarise_card(quality, states, facts["trained_loops"], SEED)
-    findings = loop_counts.findings(quality, states, facts["trained_loops"], tolerance, twin, SEED)
-    written = {
-        name: folder / "tables" / f"{name}.parquet" for name in ("depth_card", "depth_findings")
-    }
-    picture, target = folder / "depth_card.svg", folder / "depth-card.md"
-    further = {"gains": _gains(folder, iteration), "spectrum": _spectrum(folder, iteration)}
-    modules = ", ".join(f"{group} ({name})" for group, name in facts["modules"].items())
-    sizes = f"{facts['tokens']} tokens in {facts['sequences']} sequences"
-    identity = {
-        "model": f"{facts['model']}; looped: {modules}",
-        "trained loops": facts["trained_loops"],
-        "text": f"{text}, {sizes}, SHA-256 {facts['text_sha256'][:12]}",
-        "precision": facts["precision"],
-        "checkpoint": iteration,
-    }
-    # before the first file is written
-    content = depth.card_page(card, findings, folder.name, identity, picture.name, **further)
-    for (name, path), frame in zip(written.items(), (card, findings), strict=True):
+    card = loop_counts.summarise_card(quality, states, trained, SEED)
+    findings = loop_counts.findings(quality, states, trained, tolerance, twin, SEED)
+    picture = folder / "depth_card.svg"
+    page = depth.card_page(  # before the first file is written
+        card,
+        findings,
+        folder.name,
+        identity=_identity(facts, text, iteration),
+        picture=picture.name,
+        gains=_gains(folder, iteration),
+        spectrum=_spectrum(folder, iteration),
+    )
+    written = []
+    for name, frame in (("depth_card", card), ("depth_findings", findings)):
+        path = folder / "tables" / f"{name}.parquet"
         tables.write(name, frame.assign(run=folder.name)[list(tables.columns(name))], path)
+        written.append(path)
     context = style.FigureContext(folder.name, text, int(quality["loops"].max()))
     style.save(depth.draw_depth_card(card, findings, context=context), picture)
-    with replacing(target) as temporary:
-        temporary.write_text(content, encoding="utf-8")
-    return [target, picture, *written.values()]
+    return [_write_text(folder / "depth-card.md", page), picture, *written]
 
 
 def _last_iteration(folder: Path) -> int:
-    files = sorted((folder / "depth").glob("iteration_*.parquet"))
+    files = table_files(folder, "depth_quality")
     if not files:
         raise InputError(
             f"{folder}: found no depth/iteration_*.parquet, expected a recording with decode."
@@ -215,6 +198,19 @@ def _last_iteration(folder: Path) -> int:
 
 def _facts(folder: Path, iteration: int) -> dict[str, Any]:
     return json.loads(facts_path(folder, iteration).read_text(encoding="utf-8"))
+
+
+def _identity(facts: dict[str, Any], text: str, iteration: int) -> dict[str, object]:
+    """The model and the text of a recording: rows of the page."""
+    modules = ", ".join(f"{group} ({name})" for group, name in facts["modules"].items())
+    sizes = f"{facts['tokens']} tokens in {facts['sequences']} sequences"
+    return {
+        "model": f"{facts['model']}; looped: {modules}",
+        "trained loops": facts["trained_loops"],
+        "text": f"{text}, {sizes}, SHA-256 {facts['text_sha256'][:12]}",
+        "precision": facts["precision"],
+        "checkpoint": iteration,
+    }
 
 
 def _quality(folder: Path, iteration: int) -> pd.DataFrame:
@@ -233,54 +229,45 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
     return quality[quality["loops"] == other["trained_loops"]]
 
 
-def _gains(folder: Path, iteration: int) -> list[tuple[str, ...]]:
-    """Cells of the table of exits, and the table "recorded_gains"; empty without exits.
+def _gains(folder: Path, iteration: int) -> list[Any]:
+    """The table "recorded_gains", whose rows it returns for the page; empty without exits.
 
     The gain of a criterion is the loss of fixed loops at its mean evaluations minus its own, on the
     same documents. At a mean between two whole counts, fixed loops are these two for shares of the
     tokens.
     """
-    path, point = table_path(folder, "recorded_exits", iteration), ["criterion", "threshold"]
+    path = table_path(folder, "recorded_exits", iteration)
     if not path.exists():
         return []
     rows = tables.read("recorded_exits", path)
     is_fixed = rows["criterion"] == "fixed"
     fixed = rows[is_fixed].pivot(index="sequence", columns="threshold", values="ce")
-    found = []
-    for _, own in rows[~is_fixed].groupby(point, sort=False):
+    most = int(fixed.columns.max())
+    parts = []
+    for _, own in rows[~is_fixed].groupby(OPERATING_POINT, sort=False):
         mean = np.average(own["evaluations"], weights=own["tokens"])
-        low = int(np.clip(np.floor(mean), 1, fixed.columns.max()))
-        high = min(low + 1, int(fixed.columns.max()))
+        low = int(np.clip(np.floor(mean), 1, most))
+        high = min(low + 1, most)
         at_mean = fixed[low] + (mean - low) * (fixed[high] - fixed[low])
-        found.append(own.assign(gain=own["sequence"].map(at_mean) - own["ce"]))
-    joined, columns = pd.concat(found), dict[str, Any]()
+        parts.append(own.assign(gain=own["sequence"].map(at_mean) - own["ce"]))
+    of_all = pd.concat(parts)
+    columns: dict[str, pd.Series] = {}
     for name in ("evaluations", "ce", "gain"):
-        columns |= with_bounds(joined, point, name, name, SEED)
-    gains = (
-        pd.DataFrame(columns)
-        .reset_index()
-        .assign(iteration=iteration)[list(tables.columns("recorded_gains"))]
-    )
+        columns |= with_bounds(of_all, OPERATING_POINT, name, name, SEED)
+    gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)
+    gains = gains[list(tables.columns("recorded_gains"))]
     tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
-    cells: list[tuple[str, ...]] = []
-    for row in gains.itertuples():
-        gain = Estimate(row.gain, row.gain_low, row.gain_high)
-        shown = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}", f"{row.ce:.3f}"
-        cells.append((*shown, estimated(gain), interval(gain)))
-    return cells
+    names = {"gain": "value", "gain_low": "low", "gain_high": "high"}  # of an estimate
+    return list(gains.rename(columns=names).itertuples())
 
 
-def _spectrum(folder: Path, iteration: int) -> list[tuple[object, ...]]:
-    """Cells of the table of the spectrum: median and range of the radius over sequences; empty
-    without one.
-    """
+def _spectrum(folder: Path, iteration: int) -> list[Any]:
+    """Radii over the sequences, for the page: one row per (group, reading); empty without them."""
     path = table_path(folder, "recorded_spectrum", iteration)
     if not path.exists():
         return []
     rows = tables.read("recorded_spectrum", path)
-    cells = []
-    for point, own in rows.groupby(["group", "reading", "k"], sort=False):
-        radius, residual = own["radius"], f"{(own['error'] / own['radius']).max():.1g}"
-        spread = f"{radius.min():.4f} … {radius.max():.4f}"
-        cells.append((*point, f"{radius.median():.4f}", spread, residual, len(own)))
-    return cells
+    rows["residual"] = rows["error"] / rows["radius"]
+    by_point = rows.groupby(["group", "reading", "k"], sort=False)
+    radii = by_point["radius"].agg(["median", "min", "max", "size"])
+    return list(radii.assign(residual=by_point["residual"].max()).reset_index().itertuples())

@@ -1,8 +1,7 @@
-"""The spectrum of a recorded loop: leading eigenvalues of the Jacobian of its last loop step, in
-float64.
+"""The spectrum of a recorded loop: leading eigenvalues of the Jacobian of its last loop step.
 
-    record_spectrum(model.double(), {"core": "transformer.core"}, "results/mine", 5000, lambda:
-    model(tokens))
+    groups = {"core": "transformer.core"}
+    record_spectrum(model.double(), groups, "results/mine", 5000, lambda: model(tokens))
 
 The Jacobian is d x^K / d x^{K-1}, both over all tokens of a sequence, with everything else in the
 forward pass held. Its products with vectors are exact: the model itself runs with x^{K-1} and a
@@ -18,7 +17,8 @@ A loop whose norm grows has no fixed point. Its second reading, "direction", is 
 of each token.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,24 +33,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from twoscale import tables
 from twoscale.base import InputError, first_line
 from twoscale.dynamics.arnoldi import LoopStepMap, Product, arnoldi, check_precision, start_vectors
+from twoscale.dynamics.run_tables import table_path
 from twoscale.dynamics.states import check_finite, loop_places
 from twoscale.dynamics.vectors import norm
-from twoscale.recorder.recorded import check_absent, table_path
-from twoscale.recorder.recorder import Loop, Module, Output, find_module, tensors
+from twoscale.recorder.recorded import check_absent
+from twoscale.recorder.recorder import Loop, Module, Output, as_loop, find_module, tensors
 
 READINGS = ("state", "direction")
 EFFORT = 80, 4, 1e-6  # of Arnoldi's method: vectors of one cycle, most cycles, relative residual
 SAME = 1e-9  # relative difference of two states that are equal up to rounding
 MOST_DIFFERENCE = 0.01  # relative, of an exact product and a central difference
-STEP = torch.finfo(torch.float64).eps ** (
-    1 / 3
-)  # of a central difference, over the norm of the state
+# of a central difference, over the norm of the state
+STEP = torch.finfo(torch.float64).eps ** (1 / 3)
 
 
 class _Reached(BaseException):
-    """Ends a forward pass at the loop step that was asked for. No `Exception`, so a model does not
-    catch it.
-    """
+    """Ends a forward pass at a loop step. It is no `Exception`, so a model does not catch it."""
 
 
 def record_spectrum(
@@ -82,11 +80,9 @@ def record_spectrum(
     check_precision(next(model.parameters()))
     rows: list[dict[str, Any]] = []
     for label, loop in loops.items():
-        output = (loop if isinstance(loop, Loop) else Loop(loop)).output
-        rows += (
-            {"iteration": iteration, "group": label} | row
-            for row in measure_spectrum(model, label, output, call)
-        )
+        key = {"iteration": iteration, "group": label}
+        found = measure_spectrum(model, label, as_loop(loop).output, call)
+        rows += [key | row for row in found]
     frame = pd.DataFrame(rows, columns=list(tables.columns("recorded_spectrum")))
     tables.write("recorded_spectrum", frame, path)
     return frame
@@ -95,48 +91,44 @@ def record_spectrum(
 def measure_spectrum(
     model: nn.Module, label: str, output: Output, call: Callable[[], Any]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the table "recorded_spectrum" without iteration and group: one per reading and
-    sequence.
-    """
+    """Rows of the table "recorded_spectrum": one per reading and sequence."""
     with _plain_operations():
         step = RecordedStep.of(model, label, output, call)
         jacobian = LoopStepMap(step, step.state)
         for reading in READINGS:
-            product, difference = (
-                _read(step, reading, form) for form in (jacobian.product, step.difference)
-            )
+            product = _read(step, reading, jacobian.product)
+            start = start_vectors(step.state.flatten(1))
             try:
-                value, vector, residual = arnoldi(
-                    product, start_vectors(step.state.flatten(1)), *EFFORT
-                )
+                value, vector, residual = arnoldi(product, start, *EFFORT)
             except (RuntimeError, NotImplementedError) as error:
                 raise InputError(
                     f"group {label}: found no forward derivative of a loop step"
-                    f" ({first_line(error)}), expected a "
-                    "model whose operations have one."
+                    f" ({first_line(error)}), expected a model whose operations have one."
                 ) from error
             unit = vector.real / vector.real.norm(dim=-1, keepdim=True)
-            exact, differences = product(unit), difference(unit)
-            gaps = (exact - differences).norm(dim=-1) / torch.maximum(
-                exact.norm(dim=-1), differences.norm(dim=-1)
-            )
+            gaps = _gaps(product(unit), _read(step, reading, step.difference)(unit))
             if (gaps > MOST_DIFFERENCE).any():
                 raise InputError(
                     f"group {label}: found Jacobian products that differ from finite differences"
-                    f" by "
-                    f"{gaps.max().item():.2g} of their length; a call of detach() inside the"
-                    f" model hides a derivative."
+                    f" by {gaps.max().item():.2g} of their length; a call of detach() inside the"
+                    " model hides a derivative."
                 )
-            parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, gaps))
-            for sequence, (radius, angle, size, gap) in enumerate(zip(*parts, strict=True)):
-                row = {
+            for sequence in range(len(value)):
+                yield {
                     "reading": reading,
                     "k": step.k,
                     "sequence": sequence,
-                    "radius": radius,
-                    "angle": angle,
+                    "radius": value[sequence].abs().item(),
+                    "angle": value[sequence].angle().abs().item(),
+                    "error": residual[sequence].item(),
+                    "difference": gaps[sequence].item(),
                 }
-                yield row | {"error": size, "difference": gap}
+
+
+def _gaps(exact: Tensor, other: Tensor) -> Tensor:
+    """Relative distances (N,) of vectors (N, C)."""
+    longest = torch.maximum(exact.norm(dim=-1), other.norm(dim=-1))
+    return (exact - other).norm(dim=-1) / longest
 
 
 @dataclass(frozen=True)
@@ -147,9 +139,7 @@ class RecordedStep:
     module: nn.Module
     output: Output
     call: Callable[[], Any]
-    # call of the module, from 0, whose state is replaced by the argument; the next one gives the
-    # value
-    place: int
+    place: int  # call of the module, from 0, that returns the argument; the next gives the value
     k: int
     state: Tensor  # x^k (B, …, C)
     after: Tensor  # x^{k+1}
@@ -158,33 +148,30 @@ class RecordedStep:
     def of(
         cls, model: nn.Module, label: str, output: Output, call: Callable[[], Any]
     ) -> "RecordedStep":
-        """The map at the last loop step of a forward pass, at the earliest call of the module that
-        gives the same.
-        """
+        """The map at the last loop step, at the earliest call of the module that gives the same."""
         if callable(output.pick):
             raise InputError(
                 f"group {label}: found a function that picks the state, expected an index or a key."
             )
-        states: list[Tensor] = []
-        module, count = find_module(model, output.module, f"group {label}"), 0
+        last: deque[Tensor] = deque(maxlen=2)  # x^{K-1} and x^K
+        count = 0
 
-        def receive(_: Any, args: Any, found: Any) -> None:
-            nonlocal states, count
-            states, count = [*states[-1:], output.find(found).detach()], count + 1
+        def receive(found: Tensor) -> None:
+            nonlocal count
+            count += 1
+            last.append(found.detach())
 
-        with module.register_forward_hook(receive):
+        module = find_module(model, output.module, f"group {label}")
+        with output.hook(module, receive):
             call()
         if count < 2:
             raise InputError(
                 f"group {label}: found {count} loop steps in a forward pass, expected at least 2."
             )
-        state, after = states
+        state, after = last
         norms = torch.stack([norm(state), norm(after)])  # (2, B, …)
-        length = norms[0].numel() // len(state)
-        keys = {
-            "sequence": np.arange(len(state)).repeat(length),
-            "position": np.tile(np.arange(length), len(state)),
-        }
+        sequence, position = np.indices(norms[0].flatten(1).shape)
+        keys = {"sequence": sequence.flatten(), "position": position.flatten()}
         check_finite(norms, keys, loop_places(label, count + 1)[-2:], "a state of norm")
         early = cls(label, module, output, call, 0, count - 1, state, after)
         gap = (early(early.state) - early.after).norm() / early.after.norm()
@@ -214,24 +201,27 @@ class RecordedStep:
 
     def difference(self, vectors: Tensor) -> Tensor:
         """J v by central differences, (B, T C) -> (B, T C)."""
-        size = (STEP * self.state.flatten(1).norm(dim=-1)).view(-1, *[1] * (self.state.dim() - 1))
-        change = size * vectors.view_as(self.state)
-        return ((self(self.state + change) - self(self.state - change)) / (2 * size)).flatten(1)
+        size = STEP * self.state.flatten(1).norm(dim=-1, keepdim=True)  # (B, 1)
+        change = (size * vectors).view_as(self.state)
+        difference = self(self.state + change) - self(self.state - change)
+        return difference.flatten(1) / (2 * size)
 
 
 def _read(step: RecordedStep, reading: str, product: Product) -> Product:
-    """The products of a reading from those of the Jacobian: for directions, of the map on x / ||x||
-    of each token.
+    """The products of a reading from those of the Jacobian.
+
+    The direction's are of the map on x / ||x|| of each token.
     """
     if reading == "state":
         return product
 
     def of_directions(vectors: Tensor) -> Tensor:
-        tangent = (
-            _onto_tangent(vectors.view_as(step.state), step.state) * norm(step.state)[..., None]
-        )
+        # a change of x / ||x|| is one of x orthogonal to it, over ||x||
+        tangent = _onto_tangent(vectors.view_as(step.state), step.state)
+        tangent = tangent * norm(step.state)[..., None]
         result = product(tangent.flatten(1)).view_as(step.after)
-        return (_onto_tangent(result, step.after) / norm(step.after)[..., None]).flatten(1)
+        result = _onto_tangent(result, step.after) / norm(step.after)[..., None]
+        return result.flatten(1)
 
     return of_directions
 
@@ -244,30 +234,31 @@ def _onto_tangent(vectors: Tensor, state: Tensor) -> Tensor:
 
 def with_state(found: Any, pick: Any, state: Tensor) -> Any:
     """The output of a module, with another state in the place that `Output.pick` names."""
-
-    def has_state(value: Any) -> bool:
-        return any(tensor.is_floating_point() for tensor in tensors(value))
-
     if isinstance(found, Tensor):
         return state
     if isinstance(found, Mapping):
-        key = (
-            pick
-            if pick is not None
-            else next(key for key, value in found.items() if has_state(value))
-        )
+        key = _first_with_state(found.items()) if pick is None else pick
         changed = {**found, key: with_state(found[key], None, state)}
-        return type(found)(**changed) if type(found) is not dict else changed
-    index = (
-        pick if pick is not None else next(i for i, value in enumerate(found) if has_state(value))
-    )
-    return type(found)(with_state(v, None, state) if i == index else v for i, v in enumerate(found))
+        return changed if type(found) is dict else type(found)(**changed)
+    index = _first_with_state(enumerate(found)) if pick is None else pick
+    parts = list(found)
+    parts[index] = with_state(parts[index], None, state)
+    return type(found)(parts)
+
+
+def _first_with_state(items: Iterable[tuple[Any, Any]]) -> Any:
+    """The first key or index whose value has a floating-point tensor."""
+    for place, value in items:
+        if any(tensor.is_floating_point() for tensor in tensors(value)):
+            return place
+    raise AssertionError
 
 
 @contextmanager
 def _plain_operations() -> Iterator[None]:
-    """No fused kernels of attention and of encoder layers, which have no forward derivatives; no
-    gradients.
+    """No gradients, and no fused kernels of attention and encoder layers.
+
+    These have no forward derivatives.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 
 from tests.figures import RUN, exit_tables
+from twoscale.replay import arena as arena_page
+from twoscale.replay import gains
 from twoscale.studies.arena import draw as drawing
 
 DOCUMENTS = 12
@@ -75,7 +77,7 @@ def regret_tables(documents=DOCUMENTS, worse=0.05):
 
 
 def compared(**changes):
-    return drawing.summarise(*matched_tables(**changes), *regret_tables())
+    return gains.summarise(*matched_tables(**changes), *regret_tables())
 
 
 def draw_pareto(criteria=("fixed", "kl", "mine")):
@@ -93,4 +95,4 @@ def arena():
         for i, name in enumerate(("kl", "step_norm"))
     ]
     cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
-    return drawing.draw_arena(drawing.summarise(*cost_matched, *regret_tables()), **RUN)
+    return arena_page.draw_arena(gains.summarise(*cost_matched, *regret_tables()), **RUN)

@@ -18,9 +18,10 @@ from tests.studies.arena.samples import (
     regret_tables,
 )
 from twoscale.claims.evidence import Estimate
-from twoscale.exits.oracle import split_half
 from twoscale.figures import style
-from twoscale.studies.arena import draw
+from twoscale.replay import arena as arena_page
+from twoscale.replay import gains as measured_gains
+from twoscale.replay.oracle import split_half
 
 PAGE = {"run": "trial", "text": "books", "draws": 2, "tokens": 1200, "loops": 8, "groups": "4, 5-6"}
 PAGE |= {"oracle_tokens": 600}
@@ -67,7 +68,7 @@ def planted(gain: float, seed: int, documents: int = 300, length: int = 64) -> p
     matched = keys.assign(
         draw=0, evaluations=1 + share, ce=(share * nats[1] + (1 - share) * nats[0]).mean(axis=1)
     )
-    return draw.summarise(
+    return measured_gains.summarise(
         keys.assign(ce=own.mean(axis=1)),
         keys.assign(group="4", evaluations=1 + loops.mean(axis=1)),
         pd.concat([matched.assign(reference=reference) for reference in ("random", "fixed")]),
@@ -76,7 +77,7 @@ def planted(gain: float, seed: int, documents: int = 300, length: int = 64) -> p
 
 
 def share_found(gain: float, draws: int) -> float:
-    verdicts = [set(draw.judged(planted(gain, seed))["verdict"]) for seed in range(draws)]
+    verdicts = [set(measured_gains.judged(planted(gain, seed))["verdict"]) for seed in range(draws)]
     return np.mean(["better" in words or "worse" in words for words in verdicts])
 
 
@@ -91,16 +92,21 @@ def test_a_planted_gain_of_0_02_nats_is_found_in_300_documents_and_a_planted_zer
 def test_the_least_gain_is_the_one_that_is_found_in_80_percent():
     """A gain as large as the smallest one that the documents show, by their own standard error."""
     least = np.mean(
-        [draw.judged(planted(0.01, seed, documents=60))["least"].iloc[0] for seed in range(10)]
+        [
+            measured_gains.judged(planted(0.01, seed, documents=60))["least"].iloc[0]
+            for seed in range(10)
+        ]
     )
     found = [
-        draw.judged(planted(least, seed, documents=60))["verdict"].iloc[0] == "better"
+        measured_gains.judged(planted(least, seed, documents=60))["verdict"].iloc[0] == "better"
         for seed in range(100)
     ]
     assert 0.7 < np.mean(found) < 0.92
-    by_documents = dict(draw.least_by_documents(draw.judged(planted(0.01, 0, documents=100))))
+    by_documents = dict(
+        measured_gains.least_by_documents(measured_gains.judged(planted(0.01, 0, documents=100)))
+    )
     assert by_documents[100] == pytest.approx(
-        draw.judged(planted(0.01, 0, documents=100))["least"].median()
+        measured_gains.judged(planted(0.01, 0, documents=100))["least"].median()
     )
     assert by_documents[30] / by_documents[3000] > 10
 
@@ -109,10 +115,10 @@ def test_the_regret_beside_the_oracle_is_what_is_lost_at_the_same_evaluations():
     (row,) = rows_of(compared(), "oracle").itertuples()
     assert row.gain == pytest.approx(-0.05, abs=2e-3)  # prices are discrete
     assert (row.evaluations, row.ce) == pytest.approx((2, 0.55))
-    alone = draw.summarise(*matched_tables(documents=1), *regret_tables(documents=1))
+    alone = measured_gains.summarise(*matched_tables(documents=1), *regret_tables(documents=1))
     assert alone["gain"].notna().all()
     assert alone["gain_low"].isna().all()
-    assert set(draw.judged(alone)["verdict"]) == {"cannot be judged"}
+    assert set(measured_gains.judged(alone)["verdict"]) == {"cannot be judged"}
 
 
 losses = st.lists(st.lists(st.floats(0, 4), min_size=4, max_size=4), min_size=3, max_size=3)
@@ -127,7 +133,9 @@ def test_no_choice_of_exits_has_a_negative_regret(losses, chosen):
     oracle = cost[best].mean(axis=1), losses[tokens, best].mean(axis=1)
     spent = cost[chosen].mean(), losses[tokens, chosen].mean()
     criterion = [np.array([value]) for value in spent]
-    assert draw.oracle_gain(*criterion, *(part[None] for part in oracle), prices)[0] <= 1e-9
+    assert (
+        measured_gains.oracle_gain(*criterion, *(part[None] for part in oracle), prices)[0] <= 1e-9
+    )
 
 
 def gains(criterion, *found, reference="random", documents=9, evaluations=None):
@@ -152,13 +160,13 @@ def test_the_primary_family_is_the_published_criteria_nearest_to_a_quarter_and_h
     table = pd.concat(
         [gains("kl", *many, evaluations=[1.0, 2.2, 3.5, 7.0]), gains("entropy", *many), FULL_DEPTH]
     )
-    primary = draw.judged(table).query("primary")
+    primary = measured_gains.judged(table).query("primary")
     assert list(zip(primary["criterion"], primary["evaluations"], strict=True)) == [
         ("kl", 2.2),
         ("kl", 3.5),
     ]
     own = pd.concat([gains("mine", *many, evaluations=[1.0, 2.2, 3.5, 7.0]), FULL_DEPTH])
-    assert draw.judged(own).query("primary")["evaluations"].tolist() == [2.2, 3.5]
+    assert measured_gains.judged(own).query("primary")["evaluations"].tolist() == [2.2, 3.5]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +184,7 @@ def test_a_gain_that_is_not_shown_is_judged_only_if_the_documents_would_show_a_r
     half = 0.06 / documents**0.5
     table = gains("kl", (-half, 0.0, half), documents=documents)
     oracle = gains("kl", (-room, -room, -room), reference="oracle", documents=documents)
-    assert draw.judged(pd.concat([table, oracle]))["verdict"].tolist() == [verdict]
+    assert measured_gains.judged(pd.concat([table, oracle]))["verdict"].tolist() == [verdict]
 
 
 def test_the_summary_has_each_criterion_at_its_verdict():
@@ -193,7 +201,7 @@ def test_the_summary_has_each_criterion_at_its_verdict():
     )
     found = [
         part.partition(": ")[2].split("; ")
-        for part in draw.summary(table).removesuffix(".").split(". ")
+        for part in measured_gains.summary(table).removesuffix(".").split(". ")
     ]
     best, both, worse, unknown = found[0]
     assert best == "better: entropy diff (by up to 0.21 nats per token)"
@@ -212,11 +220,11 @@ def test_the_summary_has_each_criterion_at_its_verdict():
 )
 def test_page_and_figure_say_whether_a_criterion_beats_its_controls(gain, noise, verdict):
     table = compared(gain=gain, noise=noise).assign(run="trial")
-    assert set(draw.judged(table)["verdict"]) == {verdict}
-    assert draw.page(table, HALVES, PAGE).count(f"| {verdict} |") == 6
+    assert set(measured_gains.judged(table)["verdict"]) == {verdict}
+    assert arena_page.page(table, HALVES, PAGE).count(f"| {verdict} |") == 6
     lines = [
         line
-        for line in draw.draw_arena(table, **RUN).axes[0].get_lines()
+        for line in arena_page.draw_arena(table, **RUN).axes[0].get_lines()
         if line.get_marker() == "o"
     ]
     filled = sum(
@@ -244,7 +252,7 @@ def test_a_verdict_counts_every_gain_of_its_family():
         ),
     ):
         table = pd.concat([few, others])
-        assert draw.judged(table)["verdict"].iloc[0] == verdict
+        assert measured_gains.judged(table)["verdict"].iloc[0] == verdict
 
 
 @pytest.mark.parametrize(("agreement", "expected"), [(1.0, 1.0), (0.0, 0.0)])
@@ -258,10 +266,10 @@ def test_the_reliability_of_best_depths_is_1_for_depths_of_tokens_and_0_for_nois
     losses = agreement * (depths - 2 * best).abs() + (1 - agreement) * torch.rand(
         40, 40, 50, generator=generator
     )
-    halves = split_half(torch.cat([losses[:1], losses]))
+    halves = split_half(torch.cat([losses[:1], losses]).numpy())
     rows = pd.DataFrame({name: values.mean(-1).tolist() for name, values in halves.items()})
     rows = rows.assign(group="4", sequence=range(40), document=range(40), tokens=50)
-    same, other = draw.reliability(rows)
+    same, other = measured_gains.reliability(rows)
     assert same.value == pytest.approx(expected, abs=0.08)
     assert other.value == pytest.approx(0, abs=0.08)
     assert same.low <= same.value <= same.high

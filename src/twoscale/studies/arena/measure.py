@@ -22,15 +22,14 @@ from twoscale.exits.contract import exit_steps, is_sequential, make_readout
 from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
-from twoscale.exits.oracle import Pass, cheapest_exits, exit_costs, split_half
+from twoscale.exits.oracle import Pass
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.kernels import attention
 from twoscale.model.loss import cross_entropies
+from twoscale.replay.oracle import PRICES, cheapest_exits, exit_costs, split_half
 
 STREAMS = 8  # loop steps that are decoded at a time, which bounds the memory
-# Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
-PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
 
 
 @job_files(reads="criteria", writes="exit_regret oracle_frontier exit_reliability")
@@ -156,15 +155,18 @@ def measure_regret(
                     point = group | {"criterion": name, "threshold": float(threshold)}
                     ce = losses.gather(0, loop_steps[None])[0]
                     found["exit_regret"] += _rows(point, batch, evaluations=evaluations, ce=ce)
-                costs = exit_costs(len(losses), losses.device)
+                on_cpu = losses.cpu().numpy()
+                costs = torch.from_numpy(exit_costs(len(losses)))
                 for price in PRICES:
-                    chosen = cheapest_exits(losses, price)
+                    chosen = torch.from_numpy(cheapest_exits(on_cpu, price))  # (B, T)
                     point = group | {"price": price}
-                    ce = losses.gather(0, chosen[None])[0]
+                    ce = losses.cpu().gather(0, chosen[None])[0]
                     found["oracle_frontier"] += _rows(
                         point, batch, evaluations=costs[chosen], ce=ce
                     )
-                found["exit_reliability"] += _rows(group, batch, **split_half(losses))
+                halves = split_half(on_cpu)
+                columns = {name: torch.from_numpy(values) for name, values in halves.items()}
+                found["exit_reliability"] += _rows(group, batch, **columns)
                 bar.update(batch.inputs.numel())
     return found
 

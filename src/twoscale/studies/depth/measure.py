@@ -201,7 +201,8 @@ class _Card:
         """Rows of "depth_quality", once all loop counts are decoded."""
         # a model without groups has one count, which may be below that of its config
         trained = min(self.passing.model.config.typical_loops, self.counts[-1])
-        compared = compare_predictions(self.decoded, self.counts.index(trained))
+        at_trained = self.decoded[self.counts.index(trained)]
+        compared = compare_predictions(self.decoded, at_trained)
         for loops, columns in zip(self.counts, compared, strict=True):
             yield from sequence_means({"loops": loops}, self.batch, columns)
 

@@ -1,0 +1,272 @@
+"""The arena: page and figure of gains over exits of the same cost, and of regrets.
+
+The workflow draws them for its runs (`twoscale.studies.arena`), and `twoscale exits check` for the
+exits of other programs, whose random exits and fixed loops are exact means over all draws.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from twoscale import tables
+from twoscale.base import replacing
+from twoscale.claims.evidence import Estimate
+from twoscale.claims.exits import criterion_name
+from twoscale.figures import style
+from twoscale.replay.gains import (
+    BETTER,
+    COST_MATCHED,
+    ORACLE,
+    WORSE,
+    judged,
+    least_by_documents,
+    reliability,
+    summarise,
+    summary,
+)
+from twoscale.replay.oracle import PRICES, cheapest_exits, exit_costs, split_half
+from twoscale.replay.recording import Exits, Recording
+from twoscale.report.render import estimated, interval, number, render
+
+_GROUP = "loop"  # the one looped group of a recording
+
+
+# --- exits of another program ---------------------------------------------------------------------
+
+
+def write_arena(recording: Recording, exits: Exits, name: str, folder: Path) -> None:
+    """Write arena.md, arena.pdf and arena.parquet to a folder; `name` is that of the exits."""
+    arena = compare(recording, exits).assign(run=name)
+    folder.mkdir(parents=True, exist_ok=True)
+    tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
+    cost = _with_input(recording)
+    halves = reliability(_means(recording, **split_half(cost)).assign(group=_GROUP))
+    values = {
+        "run": name,
+        "text": recording.path.name,
+        "tokens": len(recording.documents),
+        "loops": recording.depths,
+        "draws": "all",
+    }
+    with replacing(folder / "arena.md") as temporary:
+        temporary.write_text(page(arena, halves, values), encoding="utf-8")
+    context = style.FigureContext(name, recording.path.name, recording.depths)
+    style.save(draw_arena(arena, context=context), folder / "arena.pdf")
+
+
+def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
+    """The table "arena" without its column `run`: against cost-matched exits and the oracle."""
+    fixed: Exits = {}
+    for k in range(1, recording.depths + 1):
+        fixed["fixed", float(k)] = np.full(len(recording.documents), k)
+    quality, loops, cost_matched = [], [], []
+    for (criterion, threshold), depths in exits.items():
+        point = {"criterion": criterion, "threshold": threshold}
+        own = _at(recording, depths).assign(**point)
+        quality.append(own.drop(columns="evaluations"))
+        loops.append(own.drop(columns="ce").assign(group=_GROUP))
+        for reference, plan in {"random": depths, "fixed": _equal(depths)}.items():
+            spent = np.full(len(plan), plan.mean())
+            matched = _means(recording, ce=mean_over_draws(recording.cost, plan), evaluations=spent)
+            cost_matched.append(matched.assign(**point, reference=reference))
+    regret = [
+        _at(recording, depths).assign(criterion=criterion, threshold=threshold, group=_GROUP)
+        for (criterion, threshold), depths in (exits | fixed).items()
+    ]
+    cost = _with_input(recording)
+    frontier = []
+    for price in PRICES:
+        depths = exit_costs(len(cost))[cheapest_exits(cost, price)]
+        frontier.append(_at(recording, depths).assign(group=_GROUP, price=price))
+    inputs = (quality, loops, cost_matched, regret, frontier)
+    return summarise(*map(pd.concat, inputs), seed=seed)
+
+
+def mean_over_draws(cost: np.ndarray, plan: np.ndarray) -> np.ndarray:
+    """Expected cost (M,) of each token if the depths of a plan (M,) are dealt at random.
+
+    It is the mean of `exits.cost_matched.random_exits` over all draws: there, too, each token has
+    every depth with its share in the text. cost: (K, M) at depths 1 … K.
+    """
+    shares = np.bincount(plan - 1, minlength=len(cost)) / len(plan)
+    return shares @ cost
+
+
+def _equal(depths: np.ndarray) -> np.ndarray:
+    """As many evaluations (M,), as equal over the tokens as whole numbers can be."""
+    least, more = divmod(int(depths.sum()), len(depths))
+    return least + (np.arange(len(depths)) < more)
+
+
+def _with_input(recording: Recording) -> np.ndarray:
+    """The cost (K + 1, M) with one of the state before the first loop step, where none leaves."""
+    return np.concatenate([np.full_like(recording.cost[:1], np.inf), recording.cost])
+
+
+def _at(recording: Recording, depths: np.ndarray) -> pd.DataFrame:
+    """Means of `ce` and `evaluations` of tokens that leave at these depths (M,)."""
+    ce = np.take_along_axis(recording.cost, depths[None] - 1, axis=0)[0]
+    return _means(recording, ce=ce, evaluations=depths)
+
+
+def _means(recording: Recording, **values: np.ndarray) -> pd.DataFrame:
+    """Means of values (M,) over the tokens of each sequence, with its keys."""
+    keys = {"sequence": recording.sequences, "document": recording.documents}
+    columns = {name: of_tokens.astype(np.float64) for name, of_tokens in values.items()}
+    by_sequence = pd.DataFrame(keys | columns).groupby(["sequence", "document"])
+    return by_sequence.mean().assign(tokens=by_sequence.size()).reset_index()
+
+
+# --- page -----------------------------------------------------------------------------------------
+
+
+def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping[str, Any]) -> str:
+    """Markdown of the table "arena" and of its `reliability`; `values` name the run, the text and
+    their sizes.
+    """
+    gains, regret = judged(arena), arena[arena["reference"] == ORACLE]
+    cells = [
+        (
+            *_cells(row),
+            COST_MATCHED[row.reference],
+            number(row.room),
+            number(row.least),
+            row.verdict,
+        )
+        for row in gains.itertuples()
+    ]
+    families = {
+        name: [
+            row
+            for row, is_primary in zip(cells, gains["primary"], strict=True)
+            if is_primary == wanted
+        ]
+        for name, wanted in (("primary", True), ("exploratory", False))
+    }
+    turned = regret.assign(
+        gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"]
+    )
+    least = [(count, number(value)) for count, value in least_by_documents(gains[gains["primary"]])]
+    documents = gains["documents"].max() if len(gains) else 0
+    values = {**values, "halves": [(estimated(half), interval(half)) for half in halves]}
+    rows = families | {"regrets": list(map(_cells, turned.itertuples())), "least": least}
+    return render(
+        "replay/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena)
+    )
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    point = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}"
+    gain = Estimate(row.gain, row.gain_low, row.gain_high)
+    return *point, estimated(gain), interval(gain)
+
+
+# --- figure: gains --------------------------------------------------------------------------------
+
+LINEAR = 1e-2  # nats
+SURE: style.Look = {"marker": "o", "markersize": 4, "linestyle": ""}
+UNSURE: style.Look = SURE | {"markerfacecolor": "white", "markersize": 2.5, "markeredgewidth": 0.7}
+TOO_SMALL: style.Look = {"color": "0.93", "linewidth": 0, "zorder": -2}
+ROOM: style.Look = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 0.8}
+
+
+@style.look()
+def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
+    """Gain in nats against mean evaluations (i) over random exits, (ii) over fixed loops.
+
+    One line per exit criterion with a point per threshold, filled where a difference from 0 is
+    shown. The criteria of the paper and of the user are in colour, the others grey. Gains in the
+    grey area are too small for these documents to show. The dashed line is the gain of the oracle
+    over fixed loops, mean over groups, at each count.
+
+    Raises InputError for a table without criteria.
+    """
+    gains = judged(arena)
+    style.check_rows("arena", gains)
+    colours = style.criterion_colours(gains["criterion"])
+    figure = style.new_figure(style.DOUBLE, 3.0, context)
+    panels = figure.subplots(1, len(COST_MATCHED), sharex=True, sharey=True)
+    for place, (axes, (reference, name)) in enumerate(
+        zip(panels, COST_MATCHED.items(), strict=True), start=1
+    ):
+        draw_gains(axes, arena, reference, colours)
+        style.name_panel(axes, place, f"gain over {name}")
+        axes.set_xlabel("evaluations per token and group (mean, log scale)")
+    panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}")
+    lines: dict[str, Line2D | Patch] = {
+        criterion_name(name): Line2D([], [], color=colour)
+        for name, colour in colours.items()
+        if colour != style.OTHERS
+    }
+    others = sum(colour == style.OTHERS for colour in colours.values())
+    lines |= {f"{others} other criteria": Line2D([], [], color=style.OTHERS)} if others else {}
+    looks = {"difference shown": SURE, "not shown": UNSURE, "the oracle, over fixed loops": ROOM}
+    for name, look in looks.items():
+        lines[name] = Line2D([], [], **{"color": style.GREY, **look})
+    lines["too small to be shown"] = Patch(**TOO_SMALL)
+    style.legend_above(figure, lines, min(len(lines), 4))
+    return figure
+
+
+def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping[str, str]) -> None:
+    """The gains over one kind of cost-matched exits against mean evaluations, of the criteria that
+    have a colour.
+    """
+    gains = judged(arena).sort_values("evaluations", kind="stable")
+    gains = gains[(gains["reference"] == reference) & gains["criterion"].isin(list(colours))]
+    for criterion, rows in gains.groupby("criterion", sort=False):
+        colour, x, y = colours[criterion], rows["evaluations"].to_numpy(), rows["gain"].to_numpy()
+        axes.plot(
+            x,
+            y,
+            color=colour,
+            linewidth=0.8 if colour != style.OTHERS else 0.5,
+            zorder=-(colour == style.OTHERS),
+        )
+        sure = rows["verdict"].isin((BETTER, WORSE)).to_numpy()
+        axes.plot(x[~sure], y[~sure], color=colour, **UNSURE)
+        axes.plot(x[sure], y[sure], color=colour, **SURE)
+    shown = gains[gains["verdict"] == BETTER].sort_values("gain")
+    if (
+        len(shown) and colours[shown.iloc[-1]["criterion"]] == style.OTHERS
+    ):  # which of the grey lines gains most
+        best = shown.iloc[-1]
+        at = (best["evaluations"], best["gain"])
+        axes.annotate(
+            criterion_name(best["criterion"]),
+            at,
+            (4, 4),
+            textcoords="offset points",
+            color=style.OTHERS,
+        )
+    bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
+    least = gains.groupby(np.digitize(gains["evaluations"], bins))[
+        ["evaluations", "least"]
+    ].median()
+    axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
+    # a regret of fixed loops is what the oracle gains over them
+    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")].sort_values(
+        "threshold"
+    )
+    axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
+    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
+    scale(axes)
+
+
+def scale(axes: Axes) -> None:
+    """Costs on a logarithmic axis, nats on one that is linear around 0."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_yscale("symlog", linthresh=LINEAR)
+    axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))

@@ -1,0 +1,229 @@
+"""Which exit rule saves loop steps on a recording, and does it choose better than chance?
+
+For every rule the threshold is chosen on half of the documents: the one with the fewest
+evaluations whose loss is at most `tolerance` above full depth. Its evaluations and its loss are
+reported on the other half, beside those of the smallest fixed count within the tolerance and of
+random exits: the same depths, given to other tokens. A rule is worth its checks only if it loses
+less than these.
+
+The loss on the second half differs by the noise of both halves. So a threshold is within the
+tolerance where an upper bound of the difference of two halves is, not where the mean of one is:
+mean + t · sqrt(2) · standard error, with the 95 % quantile of Student's t.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from twoscale.claims.bootstrap import effective_number, t_quantile
+from twoscale.claims.evidence import Estimate
+from twoscale.replay.gains import BETTER, WORSE, estimates, with_verdicts
+from twoscale.replay.rules import Option
+
+SHOWN, NOT_SHOWN, IS_WORSE = "shown", "not shown", "worse"
+
+
+class Part(Protocol):
+    """What is known of some documents: a recording, or the tables of a run."""
+
+    @property
+    def depths(self) -> int:
+        """K, full depth."""
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Of each document (D,)."""
+
+    @property
+    def fixed(self) -> Mapping[float, np.ndarray]:
+        """Fixed count, K among them -> sums over the tokens of each document of the excess (D,)."""
+
+
+class Data(Part, Protocol):
+    """All documents."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def is_loss(self) -> bool: ...
+
+    def halves(self, seed: int) -> "tuple[Part, Part]":
+        """Two parts with half of the documents each, drawn at random."""
+
+
+Offer = Callable[[Any], Iterable[list[Option]]]
+CONFIDENCE = 0.95  # one-sided, that the second half stays within the tolerance
+
+
+@dataclass(frozen=True)
+class Found:
+    """A rule with the threshold that the first half chose, measured on the second half.
+
+    Excess is the cost above that at full depth: nats per token, or the share of predicted tokens
+    that change. `random` is the excess of random exits with the same depths, `gain` theirs minus
+    that of the rule, `saved` the evaluations saved over the fixed count within the tolerance.
+    """
+
+    option: Option
+    evaluations: float
+    excess: Estimate
+    random: float
+    gain: Estimate
+    saved: Estimate
+    verdict: str
+    least: float  # the smallest gain that would have been shown with a probability of 80 %
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result. `fixed` is the smallest fixed count within the tolerance, or K."""
+
+    data: Data
+    tolerance: float
+    documents: int  # of the second half
+    fixed: float
+    fixed_excess: dict[float, float]  # of fixed counts on the second half
+    found: list[Found]  # the rules with a threshold within the tolerance, fewest evaluations first
+    none_within: list[str]  # rules without one
+
+    @property
+    def best(self) -> Found | None:
+        """The rule to exit by: better than chance, and cheaper than the fixed count."""
+        for found in self.found:
+            is_cheaper = found.saved.low > 0
+            is_within = found.excess.value <= self.tolerance
+            if found.verdict == SHOWN and is_cheaper and is_within:
+                return found
+        return None
+
+    def sentence(self) -> str:
+        """What to do, in one or two sentences."""
+        depths = self.data.depths
+        best = self.best
+        if best is not None:
+            share = 1 - best.evaluations / depths
+            return (
+                f"Exit on {best.option.condition}: {share:.0%} fewer loop steps than {depths} at"
+                f" {self._said(best.excess.value)}; random exits of the same cost lose"
+                f" {self._said(best.random)}, and the smallest fixed count within the tolerance is"
+                f" {self.fixed:g}."
+            )
+        seen = [found.least for found in self.found if np.isfinite(found.least) and found.least > 0]
+        would = f" ({self._said(float(np.median(seen)))} would have been seen)" if seen else ""
+        rest = f"no rule is shown to save more than that on this text{would}"
+        if self.fixed < depths:
+            return f"Lower the fixed count from {depths} to {self.fixed:g}; {rest}."
+        return (
+            f"Run all {depths} loop steps: no smaller fixed count stays within"
+            f" {self._said(self.tolerance)}, and {rest}."
+        )
+
+    def _said(self, value: float) -> str:
+        if self.data.is_loss:
+            return f"{value:.2g} nats" if abs(value) >= 5e-5 else "0 nats"
+        return f"{value:.2%} of predictions changed"
+
+
+def check(data: Data, offer: Offer, tolerance: float, seed: int = 0) -> Check:
+    """Choose the threshold of each rule on half of the documents, and report it on the others.
+
+    Args:
+        data: At least four documents.
+        offer: The options of each rule, a list per rule, for the first half.
+        tolerance: Excess over full depth: nats per token, or a share of predicted tokens.
+        seed: Of the halves and of the bootstrap.
+    """
+    first, second = data.halves(seed)
+    counts = sorted(first.fixed)
+    fixed = next(k for k in counts if _is_within(first.fixed[k], first.tokens, tolerance))
+    chosen, none_within = [], []
+    for options in tqdm(offer(first), desc="rules", unit="", leave=False, disable=None):
+        option = _cheapest(first, options, tolerance)
+        if option is None:
+            none_within.append(options[0].rule)
+        else:
+            chosen.append(option)
+    found = _measured(second, chosen, fixed, seed)
+    found.sort(key=lambda rule: rule.evaluations)
+    total = second.tokens.sum()
+    excess = {k: float(sums.sum() / total) for k, sums in second.fixed.items()}
+    return Check(data, tolerance, len(second.tokens), fixed, excess, found, none_within)
+
+
+def _cheapest(part: Part, options: list[Option], tolerance: float) -> Option | None:
+    """The option with the fewest evaluations within the tolerance; None if there is none."""
+    best, fewest = None, float(part.depths)
+    for option in options:
+        sums = option.sums(part)
+        evaluations = float(sums.evaluations.sum() / part.tokens.sum())
+        if evaluations < fewest and _is_within(sums.excess, part.tokens, tolerance):
+            best, fewest = option, evaluations
+    return best
+
+
+def _is_within(excess: np.ndarray, tokens: np.ndarray, tolerance: float) -> bool:
+    """Whether exits stay within the tolerance, with a margin for the noise of the documents.
+
+    Args:
+        excess: Sums over the tokens of each document (D,).
+        tokens: Their numbers (D,).
+        tolerance: Of the mean over tokens.
+    """
+    if not excess.any():
+        return True
+    mean = excess.sum() / tokens.sum()
+    # standard error of a ratio of sums, over documents
+    residual = excess - mean * tokens
+    number = effective_number(tokens)
+    error = np.sqrt((residual @ residual) * number / (number - 1)) / tokens.sum()
+    return bool(mean + t_quantile(CONFIDENCE, number - 1) * np.sqrt(2) * error <= tolerance)
+
+
+def _measured(part: Part, chosen: list[Option], fixed: float, seed: int) -> list[Found]:
+    """The options on the second half, judged together (Holm)."""
+    tokens = part.tokens
+
+    def means(sums: np.ndarray) -> np.ndarray:
+        """Sums (R, 4) -> excess, gain, evaluations saved (R, 3)."""
+        evaluations, excess, random = (sums[..., i] / sums[..., 3] for i in range(3))
+        return np.stack([excess, random - excess, fixed - evaluations], axis=-1)
+
+    rows = []
+    for option in chosen:
+        of = option.sums(part)
+        units = np.stack([of.evaluations, of.excess, of.random, tokens], axis=1)  # (D, 4)
+        excess, gain, saved = estimates(means, units, tokens, seed)
+        row = {
+            "option": option,
+            "evaluations": of.evaluations.sum() / tokens.sum(),
+            "excess": excess,
+            "saved": saved,
+            "random": of.random.sum() / tokens.sum(),
+        }
+        ends = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+        rows.append(row | ends)
+    if not rows:
+        return []
+    frame = pd.DataFrame(rows)
+    frame = frame.assign(room=np.nan, effective_documents=effective_number(tokens))
+    judged = with_verdicts(frame)
+    words = {BETTER: SHOWN, WORSE: IS_WORSE}
+    return [
+        Found(
+            option=row.option,
+            evaluations=float(row.evaluations),
+            excess=row.excess,
+            random=float(row.random),
+            gain=Estimate(row.gain, row.gain_low, row.gain_high),
+            saved=row.saved,
+            verdict=words.get(row.verdict, NOT_SHOWN),
+            least=float(row.least),
+        )
+        for row in judged.itertuples()
+    ]

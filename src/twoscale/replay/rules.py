@@ -1,0 +1,182 @@
+"""Exit rules on the signals of a recording: at which depth each token would leave.
+
+The rules are those of the paper (step norm, KL, acceleration with two hits), of the parent work
+(relative step norm, cosine, entropy difference, stability of the argmax, min-p KL), of the
+prediction (entropy, confidence, margin), and contraction. A rule is offered where the recording
+has its signal; any other column is a signal, too, for which both directions are tried.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from twoscale.base import InputError, did_you_mean
+from twoscale.replay.recording import Exits, Recording, Sums
+
+Depths = Callable[[Recording], np.ndarray]  # of the tokens (m,) of a part of a recording
+BELOW, ABOVE = "<", "≥"
+# In which direction from its threshold a signal lets a token leave.
+DIRECTIONS = {
+    "step_norm": BELOW,
+    "kl": BELOW,
+    "acceleration": BELOW,
+    "acceleration_normalized": BELOW,
+    "acceleration_relative": BELOW,
+    "step_norm_relative": BELOW,
+    "cosine_distance": BELOW,
+    "entropy": BELOW,
+    "entropy_diff": BELOW,
+    "minp_kl": BELOW,
+    "contraction": BELOW,
+    "confidence": ABOVE,
+    "margin": ABOVE,
+    "argmax_stability": ABOVE,
+    "top1_stability": ABOVE,
+    "exit_gate": ABOVE,
+    "native_gate": ABOVE,
+}
+# The paper's Algorithm 1 asks for two hits in a row; every other rule leaves at the first.
+PATIENCE = {"acceleration": 2, "acceleration_normalized": 2, "acceleration_relative": 2}
+PAIR = ("margin", "argmax_stability")  # the pair that is tried without being asked for
+THRESHOLDS = 48  # of a rule with one signal
+THRESHOLDS_OF_PAIR = 12  # of each of its two signals
+_SAMPLED = 2**20  # values of a signal from which quantiles are taken
+
+
+@dataclass(frozen=True)
+class Option:
+    """One rule at one threshold, or the fixed exits of another program.
+
+    Attributes:
+        rule: Name of the rule.
+        condition: When a token leaves, such as "entropy < 0.31".
+        threshold: The threshold; NaN for a pair.
+        sums: What it costs on the documents of a part of the data.
+        depths: The depths (m,) at which the tokens of a recording leave; None where only sums
+            over documents are known.
+    """
+
+    rule: str
+    condition: str
+    threshold: float
+    sums: Callable[[Any], Sums]
+    depths: Callable[[Recording], np.ndarray] | None = None
+
+
+def _of_depths(rule: str, condition: str, threshold: float, depths: Depths) -> Option:
+    """An option that is known by the depths of all tokens."""
+    return Option(rule, condition, threshold, lambda part: part.sums(depths(part)), depths)
+
+
+def with_contraction(signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The signals, and those that follow from the step norm and the norm of the state.
+
+    `contraction` is the distance that the state still has to go if its steps keep shrinking by
+    the same factor r, relative to its norm: δ r / (1 − r) / ‖x‖ (vLLM-Hook's rule). A step that
+    is not smaller than the one before has none, so the rule does not leave there.
+    """
+    found = dict(signals)
+    if "step_norm" not in signals or "norm" not in signals:
+        return found
+    step, norm = signals["step_norm"], np.maximum(signals["norm"], 1e-9)
+    before = np.full_like(step, np.nan)
+    before[1:] = step[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = step / np.maximum(before, 1e-9)
+        rest = step * factor / (1 - factor) / norm
+        found["contraction"] = np.where(factor < 1, rest, np.nan)
+    found.setdefault("step_norm_relative", step / norm)
+    return found
+
+
+def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list[Option]]:
+    """The options of each rule, one list per rule, for the signals of this recording.
+
+    Thresholds are quantiles of the signal, over tokens and depths of this recording.
+    """
+    signals = recording.signals
+    for name, values in signals.items():
+        if name == "norm":
+            continue
+        directions = [DIRECTIONS[name]] if name in DIRECTIONS else [BELOW, ABOVE]
+        grid = _quantiles(values, THRESHOLDS)
+        found = [
+            _option([(name, direction, threshold)])
+            for direction in directions
+            for threshold in grid
+        ]
+        if found:
+            yield found
+    for pair in pairs:
+        grids = [_quantiles(signals[name], THRESHOLDS_OF_PAIR) for name in pair]
+        directions = [DIRECTIONS.get(name, BELOW) for name in pair]
+        yield [
+            _option(list(zip(pair, directions, thresholds, strict=True)))
+            for thresholds in product(*grids)
+        ]
+
+
+def pairs(recording: Recording, asked: list[list[str]]) -> list[tuple[str, str]]:
+    """The pairs of signals that were asked for; without any, `PAIR` where the recording has it."""
+    known = list(recording.signals)
+    for name in (name for pair in asked for name in pair):
+        if name not in known:
+            expected = f"a signal of the table{did_you_mean(name, known)}"
+            raise InputError(f"--both: found {name}, expected {expected}.")
+    if asked:
+        return [(first, second) for first, second in asked]
+    return [PAIR] if set(PAIR) <= set(known) else []
+
+
+def options_of_exits(exits: Exits) -> list[list[Option]]:
+    """The options of each criterion of another program."""
+    by_rule: dict[str, list[Option]] = {}
+    for (criterion, threshold), depths in exits.items():
+
+        def chosen(part: Recording, depths: np.ndarray = depths) -> np.ndarray:
+            return depths if part.places is None else depths[part.places]
+
+        option = _of_depths(criterion, f"{criterion} at {threshold:.3g}", threshold, chosen)
+        by_rule.setdefault(criterion, []).append(option)
+    return list(by_rule.values())
+
+
+def _option(conditions: list[tuple[str, str, float]]) -> Option:
+    """The option that leaves where all conditions (signal, direction, threshold) hold."""
+    names = [name for name, _, _ in conditions]
+    patience = max(PATIENCE.get(name, 1) for name in names)
+    texts = [f"{name} {direction} {value:.3g}" for name, direction, value in conditions]
+    threshold = conditions[0][2] if len(conditions) == 1 else float("nan")
+
+    def depths(part: Recording) -> np.ndarray:
+        holds = np.ones(part.cost.shape, dtype=bool)
+        for name, direction, value in conditions:
+            values = part.signals[name]
+            holds &= values < value if direction == BELOW else values >= value  # NaN: neither
+        return exit_depths(holds, patience)
+
+    hits = f", {patience} times in a row" if patience > 1 else ""
+    return _of_depths(" and ".join(names), " and ".join(texts) + hits, threshold, depths)
+
+
+def exit_depths(holds: np.ndarray, patience: int = 1) -> np.ndarray:
+    """The first depth (M,) at which a condition (K, M) has held `patience` times; K if none."""
+    hit = holds
+    if patience > 1:
+        hit = holds.copy()
+        hit[: patience - 1] = False
+        for back in range(1, patience):
+            hit[patience - 1 :] &= holds[patience - 1 - back : len(holds) - back]
+    return np.where(hit.any(axis=0), hit.argmax(axis=0) + 1, len(holds))
+
+
+def _quantiles(values: np.ndarray, count: int) -> np.ndarray:
+    """Thresholds (≤ count,) between the values of a signal, ascending and different."""
+    sample = values.reshape(-1)[:: max(1, values.size // _SAMPLED)]
+    sample = sample[np.isfinite(sample)]
+    if not len(sample):
+        return sample
+    return np.unique(np.quantile(sample, np.linspace(0.005, 0.995, count)))

@@ -1,0 +1,133 @@
+"""The exits of a run of the workflow, for the same check: sums over documents from its tables.
+
+There the model itself ran under every criterion and threshold, and under random exits of the same
+cost, so later tokens read what earlier exits left behind.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from twoscale import tables
+from twoscale.base import InputError
+from twoscale.replay.recording import Sums, first_half
+from twoscale.replay.rules import Option
+
+_POINT = ["criterion", "threshold"]
+TABLES = ("quality", "loops", "cost_matched")
+GRIDS = ("pareto", "exit")  # the denser grid first
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """Documents of a run with what each operating point costs them.
+
+    Attributes:
+        path: Folder of the run.
+        documents: The documents (D,), in the order of all sums.
+        tokens: Of each document (D,).
+        points: (criterion, threshold) -> sums over the tokens of each document.
+        fixed: Mean loop steps -> sums of the excess (D,) of fixed loops; where the mean is no
+            whole number, random tokens take one loop step more than the others. K among them.
+        depths: K, full depth.
+    """
+
+    path: Path
+    documents: np.ndarray
+    tokens: np.ndarray
+    points: dict[tuple[str, float], Sums]
+    fixed: dict[float, np.ndarray]
+    depths: int
+    is_loss = True
+
+    def halves(self, seed: int) -> tuple["RunTables", "RunTables"]:
+        """Two parts with half of the documents each, drawn at random."""
+        is_first = np.isin(self.documents, first_half(self.path, self.documents, seed))
+        return self._part(is_first), self._part(~is_first)
+
+    def _part(self, is_in: np.ndarray) -> "RunTables":
+        points = {
+            point: Sums(sums.evaluations[is_in], sums.excess[is_in], sums.random[is_in])
+            for point, sums in self.points.items()
+        }
+        return replace(
+            self,
+            documents=self.documents[is_in],
+            tokens=self.tokens[is_in],
+            points=points,
+            fixed={count: excess[is_in] for count, excess in self.fixed.items()},
+        )
+
+    def options(self) -> list[list[Option]]:
+        """The thresholds of each criterion that were measured."""
+        by_rule: dict[str, list[Option]] = {}
+        for criterion, threshold in self.points:
+            by_rule.setdefault(criterion, []).append(_option(criterion, threshold))
+        return list(by_rule.values())
+
+
+def _option(criterion: str, threshold: float) -> Option:
+    def sums(part: RunTables) -> Sums:
+        return part.points[criterion, threshold]
+
+    return Option(criterion, f"{criterion} at {threshold:.3g}", threshold, sums)
+
+
+def read_run(folder: Path) -> RunTables:
+    """Read the tables of exits of a run, on its densest grid of thresholds.
+
+    Raises InputError where there are none, or where full depth was not measured.
+    """
+    for grid in GRIDS:
+        paths = [folder / "tables" / f"{grid}_{name}.parquet" for name in TABLES]
+        if all(path.is_file() for path in paths):
+            break
+    else:
+        expected = "exit_quality, exit_loops and exit_cost_matched in its folder tables"
+        raise InputError(f"{folder}: found no tables of exits, expected {expected}.")
+    quality, loops, matched = (
+        tables.read(f"exit_{name}", path) for name, path in zip(TABLES, paths, strict=True)
+    )
+    spent = loops.groupby([*_POINT, "sequence"])["evaluations"].mean()  # over groups
+    quality = quality.join(spent, on=[*_POINT, "sequence"])
+    is_fixed = quality["criterion"] == "fixed"
+    if not is_fixed.any():
+        raise InputError(f"{paths[0]}: found no rows of fixed loops, expected those of full depth.")
+    depths = quality.loc[is_fixed, "threshold"].max()
+    full = quality[is_fixed & (quality["threshold"] == depths)].set_index("sequence")["ce"]
+
+    def summed(rows: pd.DataFrame, *columns: str) -> list[np.ndarray]:
+        """Sums over the tokens of each document (D,), of the loss above full depth."""
+        weighted = rows.assign(ce=rows["ce"] - rows["sequence"].map(full))
+        sums = weighted[list(columns)].mul(rows["tokens"], axis="index")
+        return list(sums.groupby(rows["document"]).sum().to_numpy().T)
+
+    own = dict(list(quality[~is_fixed].groupby(_POINT, sort=False)))
+    keys = [*_POINT, "reference", "sequence"]
+    matched = matched.groupby(keys, sort=False).mean(numeric_only=True).reset_index()  # over draws
+    points = {}
+    fixed = {float(depths): np.zeros(quality["document"].nunique())}
+    for (criterion, threshold), rows in own.items():
+        is_of = (matched["criterion"] == criterion) & (matched["threshold"] == threshold)
+        of_point = matched[is_of]
+        (random,) = summed(of_point[of_point["reference"] == "random"], "ce")
+        evaluations, excess = summed(rows, "evaluations", "ce")
+        points[criterion, threshold] = Sums(evaluations, excess, random)
+        of_fixed = of_point[of_point["reference"] == "fixed"]
+        spent, of_fixed_excess = summed(of_fixed, "evaluations", "ce")
+        mean = float(spent.sum() / of_fixed["tokens"].sum())
+        fixed[round(mean, 2)] = of_fixed_excess
+    for threshold, rows in quality[is_fixed].groupby("threshold"):
+        (fixed[float(threshold)],) = summed(rows, "ce")
+    at_full = quality[is_fixed & (quality["threshold"] == depths)]
+    tokens = at_full.groupby("document")["tokens"].sum()
+    return RunTables(
+        folder,
+        tokens.index.to_numpy(),
+        tokens.to_numpy(np.float64),
+        points,
+        dict(sorted(fixed.items())),
+        int(depths),
+    )

@@ -1,0 +1,331 @@
+"""`twoscale exits`: rules with known worth on planted recordings, files of engines, wrong input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.small import ROOT
+from twoscale.base import InputError, markdown
+from twoscale.cli import main
+from twoscale.replay.check import NOT_SHOWN, SHOWN, check
+from twoscale.replay.random_exits import random_exits
+from twoscale.replay.recording import Recording, read_exits, read_recording
+from twoscale.replay.rules import exit_depths, options, options_of_exits, with_contraction
+
+DEPTHS, TOKENS = 8, 20
+
+
+def planted(seed=0, documents=200, needed=None):
+    """Each token loses 1/8 nat for every depth that it lacks, and has the signals
+
+    `entropy`, which falls to noise at the depth that it needs, and `coin`, which knows nothing.
+    """
+    generator = np.random.default_rng(seed)
+    count = documents * TOKENS
+    need = generator.integers(1, DEPTHS + 1, count) if needed is None else np.full(count, needed)
+    lacking = np.maximum(need - np.arange(1, DEPTHS + 1)[:, None], 0)
+    loss = generator.normal(3, 0.5, count) + lacking / DEPTHS
+    signals = {
+        "entropy": lacking + generator.normal(0, 0.2, lacking.shape),
+        "coin": generator.random(lacking.shape),
+    }
+    sequences = np.repeat(np.arange(documents), TOKENS)
+    positions = np.tile(np.arange(TOKENS), documents)
+    return Recording(Path("planted"), sequences, sequences, positions, loss, True, signals)
+
+
+def checked(recording, tolerance=0.01, seed=0, pairs=()):
+    return check(recording, lambda first: options(first, list(pairs)), tolerance, seed)
+
+
+def of(result, rule):
+    return next(found for found in result.found if found.option.rule == rule)
+
+
+def table(recording, **columns):
+    """The recording as a table of rows per token and depth, with further columns (K, M)."""
+    rows = [
+        {
+            "document": recording.documents,
+            "sequence": recording.sequences,
+            "position": recording.positions,
+            "depth": k + 1,
+            **{name: values[k] for name, values in columns.items()},
+        }
+        for k in range(recording.depths)
+    ]
+    return pd.concat(map(pd.DataFrame, rows), ignore_index=True)
+
+
+def twoscale(*arguments, **options):
+    command = [sys.executable, "-m", "twoscale.cli", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=ROOT / "src", capture_output=True, text=True, check=False, **options
+    )
+
+
+# --- what is found -------------------------------------------------------------------------------
+
+
+def test_a_rule_that_knows_is_recommended_and_saves_what_it_can():
+    """The needed depth is 4.5 in the mean, so 44 % of the loop steps can be saved."""
+    result = checked(planted())
+    found = of(result, "entropy")
+    assert found.verdict == SHOWN
+    assert 1 - found.evaluations / DEPTHS > 0.3
+    assert found.excess.value <= 0.01 < found.random
+    assert result.fixed == DEPTHS
+    assert result.best is found
+    assert result.sentence().startswith(f"Exit on {found.option.condition}: ")
+
+
+def test_where_all_tokens_need_the_same_depth_the_fixed_count_is_recommended():
+    result = checked(planted(needed=5))
+    assert result.fixed == 5
+    assert result.best is None
+    assert result.sentence().startswith("Lower the fixed count from 8 to 5; no rule is shown")
+
+
+def test_where_the_last_depth_is_needed_nothing_is_saved():
+    result = checked(planted(needed=DEPTHS), tolerance=0.001)
+    assert result.fixed == DEPTHS
+    assert result.sentence().startswith("Run all 8 loop steps: no smaller fixed count stays within")
+
+
+def test_a_coin_is_seldom_shown_and_thresholds_hold_their_tolerance_on_the_other_half():
+    draws = 60
+    shown = held = kept = 0
+    for seed in range(draws):
+        result = checked(planted(seed), tolerance=0.03, seed=seed)
+        shown += of(result, "coin").verdict != NOT_SHOWN
+        for found in result.found:
+            kept += 1
+            held += found.excess.value <= 0.03
+    assert shown <= 0.05 * draws + 2  # two more than expected at the level
+    assert held >= 0.9 * kept
+
+
+def test_random_exits_lose_what_the_mean_over_many_permutations_loses():
+    recording = planted(documents=40)
+    _, second = recording.halves(0)
+    found = of(checked(recording, 0.05), "coin")
+    depths = found.option.depths(second)
+    excess = second.cost - second.cost[-1]
+    generator = np.random.default_rng(1)
+    dealt = (generator.permutation(depths) for _ in range(400))
+    means = [excess[plan - 1, np.arange(len(plan))].mean() for plan in dealt]
+    error = np.std(means) / len(means) ** 0.5
+    assert found.random == pytest.approx(np.mean(means), abs=4 * error)
+
+
+def test_a_pair_leaves_where_both_conditions_hold():
+    recording = planted()
+    result = checked(recording, pairs=[("entropy", "coin")])
+    found = of(result, "entropy and coin")
+    depths = found.option.depths(recording)
+    entropy, coin = (float(part.split(" < ")[1]) for part in found.option.condition.split(" and "))
+    holds = (recording.signals["entropy"] < entropy) & (recording.signals["coin"] < coin)
+    share = (depths == exit_depths(holds)).mean()
+    assert share > 0.99  # the printed thresholds are rounded
+
+
+def test_a_condition_has_to_hold_as_often_as_patience_says():
+    holds = np.array([[1, 0, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]], bool).T
+    assert exit_depths(holds).tolist() == [1, 2, 6]
+    assert exit_depths(holds, 2).tolist() == [4, 3, 6]
+    assert exit_depths(holds, 3).tolist() == [6, 4, 6]
+
+
+def test_contraction_is_the_rest_of_a_geometric_series():
+    """Steps 1, 1/2, 1/4 …: after the step 2^-k, 2^-k of the way is left; no rest where they grow."""
+    steps = np.array([[1.0, 1.0], [0.5, 2.0], [0.25, 1.0]])
+    found = with_contraction({"step_norm": steps, "norm": np.full((3, 2), 4.0)})
+    expected = [[np.nan, np.nan], [0.5 / 4, np.nan], [0.25 / 4, 1.0 / 4]]
+    assert found["contraction"] == pytest.approx(np.array(expected), nan_ok=True)
+    assert found["step_norm_relative"] == pytest.approx(steps / 4)
+
+
+def test_exits_of_another_program_are_rules_with_their_own_thresholds():
+    recording = planted(documents=80)
+    need = exit_depths(recording.signals["entropy"] < 0.5)
+    exits = {("gate", 0.5): need, ("gate", 0.9): np.full_like(need, DEPTHS)}
+    result = check(recording, lambda first: options_of_exits(exits), 0.01)
+    assert [found.option.condition for found in result.found] == ["gate at 0.5"]
+    assert result.found[0].verdict == SHOWN
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_table_come_in_any_order_and_without_documents(tmp_path):
+    recording = planted(documents=6)
+    frame = table(recording, loss=recording.cost, **recording.signals)
+    path = tmp_path / "table.parquet"
+    frame.drop(columns="document").sample(frac=1, random_state=0).to_parquet(path)
+    read = read_recording(path)
+    assert np.array_equal(read.documents, recording.documents)
+    assert read.cost == pytest.approx(recording.cost)
+    for name, values in recording.signals.items():
+        assert read.signals[name] == pytest.approx(values, abs=1e-6)
+
+
+def hook_trajectory(prompts=12, passes=20):
+    """A table in the layout of vLLM-Hook: a pass over each prompt, then one token a pass."""
+    generator = np.random.default_rng(0)
+    rows, forward = [], 0
+    for _ in range(prompts):
+        for number in range(passes + 1):
+            tokens = 3 if number == 0 else 1
+            for token in range(tokens):
+                need = generator.integers(1, DEPTHS + 1)
+                for k in range(DEPTHS):
+                    rest = max(0, need - k - 1)
+                    rows.append(
+                        {
+                            "forward_index": forward,
+                            "iteration": k,
+                            "token_index": token,
+                            "is_decode": number > 0,
+                            "has_prediction_metrics": number > 0,
+                            "hidden_delta": 2.0**-k,
+                            "hidden_norm": 5.0,
+                            "normalized_displacement": 2.0**-k / 5,
+                            "entropy": rest + generator.normal(0, 0.1),
+                            "top1_token": 7 if rest == 0 else 100 + rest,
+                            "predictive_kl": None,
+                        }
+                    )
+            forward += 1
+    frame = pd.DataFrame(rows)
+    whole = ("forward_index", "iteration", "token_index", "top1_token")
+    return frame.astype(dict.fromkeys(whole, "Int64") | {"is_decode": "boolean"})
+
+
+def test_a_trajectory_of_vllm_hook_is_read_as_published(tmp_path):
+    path = tmp_path / "huginn.parquet"
+    hook_trajectory().to_parquet(path)
+    recording = read_recording(path)
+    assert len(np.unique(recording.documents)) == 12
+    assert recording.cost.shape == (DEPTHS, 12 * 20)  # without the tokens of prompts
+    assert not recording.is_loss
+    assert not recording.cost[-1].any()
+    names = {"step_norm", "norm", "step_norm_relative", "entropy", "argmax_stability"}
+    assert set(recording.signals) == names
+    done = twoscale("exits", "check", path, "--tolerance", "0.02")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Exit on entropy < ")
+    assert "contraction" in done.stdout
+
+
+def test_the_command_writes_a_page_a_figure_json_and_exits(tmp_path):
+    recording = planted(documents=40)
+    path, folder = tmp_path / "table.parquet", tmp_path / "out"
+    table(recording, loss=recording.cost, **recording.signals).to_parquet(path)
+    done = twoscale("exits", "check", path, "--out", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert json.loads((folder / "check.json").read_text()) == result
+    assert markdown(result["sentence"]) in (folder / "check.md").read_text()
+    assert (folder / "check.svg").stat().st_size > 5000
+    exits = pd.read_parquet(folder / "exits.parquet")
+    assert exits.groupby("criterion")["depth"].mean()["entropy"] == pytest.approx(4.5, abs=0.5)
+    dealt = random_exits(folder / "exits.parquet", "entropy", seed=3)
+    depths = [depth for of_sequence in dealt.values() for depth in of_sequence]
+    entropy = exits[exits["criterion"] == "entropy"]
+    assert sorted(depths) == sorted(entropy["depth"])
+    assert depths != entropy["depth"].tolist()
+    assert {name: len(of) for name, of in dealt.items()} == {str(n): TOKENS for n in range(40)}
+
+
+def test_the_command_needs_neither_torch_nor_snakemake(tmp_path):
+    recording = planted(documents=8)
+    path = tmp_path / "table.parquet"
+    table(recording, loss=recording.cost, **recording.signals).to_parquet(path)
+    heavy = ("torch", "snakemake", "safetensors", "tokenizers", "datasets", "tiktoken")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({heavy}))\n"  # importing them fails
+        "from twoscale.cli import main\n"
+        f"sys.argv = ['twoscale', 'exits', 'check', {str(path)!r}, '--out', {str(tmp_path)!r}]\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- wrong input ---------------------------------------------------------------------------------
+
+WRONG = {
+    "a missing depth": (
+        lambda rows: rows.iloc[1:],
+        "found depths 2, 3, 4, 5, 6, 7, 8 for sequence",
+    ),
+    "a depth twice": (lambda rows: pd.concat([rows, rows[:1]]), "expected each of 1 … 8 once"),
+    "no losses": (lambda rows: rows.drop(columns="loss"), "found neither losses nor predictions"),
+    "a loss that is not finite": (
+        lambda rows: rows.assign(loss=rows["loss"].where(rows.index != 5)),
+        "found the loss nan for sequence 0, position 5, depth 1",
+    ),
+    "one document": (
+        lambda rows: rows.assign(document=0),
+        "found 1 documents, expected at least 4",
+    ),
+    "no depths": (lambda rows: rows.drop(columns="depth"), "found no column depth"),
+    "a depth that is no number": (
+        lambda rows: rows.assign(depth="one"),
+        "found the column depth of",
+    ),
+    "half a depth": (lambda rows: rows.assign(depth=rows["depth"] / 2), "found depth 0.5"),
+    "one depth": (lambda rows: rows[rows["depth"] == 1], "found 1 depth, expected at least 2"),
+    "no rows": (lambda rows: rows[:0], "found no rows"),
+    "no signals": (lambda rows: rows[rows.columns[:5]], "found no signals, expected signals"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_table_is_one_sentence(case, tmp_path, monkeypatch, capsys):
+    change, sentence = WRONG[case]
+    recording = planted(documents=5)
+    rows = change(table(recording, loss=recording.cost, **recording.signals))
+    rows.to_parquet(tmp_path / "table.parquet")
+    monkeypatch.setattr(
+        sys, "argv", ["twoscale", "exits", "check", str(tmp_path / "table.parquet")]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = str(ended.value.code)
+    assert said.startswith("error: ")
+    assert len(said.splitlines()) == 1
+    assert sentence in said
+
+
+def test_a_signal_that_never_fires_has_no_threshold_within_the_tolerance():
+    recording = planted(documents=20)
+    signals = {"entropy": np.full_like(recording.cost, np.nan), "coin": recording.signals["coin"]}
+    result = checked(Recording(**{**vars(recording), "signals": signals}), tolerance=0)
+    assert result.none_within == ["coin"]
+    assert result.found == []
+
+
+def test_exits_have_to_name_every_token_once(tmp_path):
+    recording = planted(documents=4)
+    keys = {"sequence": recording.sequences, "position": recording.positions}
+    exits = pd.DataFrame({"criterion": "gate", "threshold": 0.5, **keys, "depth": 3})
+    path = tmp_path / "exits.parquet"
+    exits.to_parquet(path)
+    assert read_exits(path, recording)["gate", 0.5].tolist() == [3] * (4 * TOKENS)
+    for wrong, sentence in (
+        (exits[1:], "found 79 exits for gate at threshold 0.5"),
+        (exits.assign(depth=9), "found depth 9, expected 1 … 8"),
+        (exits.assign(criterion="fixed"), "found the criterion fixed"),
+        (exits.drop(columns="position"), "found no column position"),
+    ):
+        wrong.to_parquet(path)
+        with pytest.raises(InputError, match=sentence):
+            read_exits(path, recording)
