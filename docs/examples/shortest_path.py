@@ -4,7 +4,7 @@ compared on it.
     git clone https://github.com/azreasoners/recurrent_transformer solver
     python docs/examples/shortest_path.py "solver/shortest_path/shortest_path_[n=4][1610]ste.pt" \\
         solver/shortest_path/data/4x4_1610.data results/shortest_path
-    python scripts/measure_recorded.py results/shortest_path
+    twoscale draw results/shortest_path
 
 The model (Yang et al., "Learning to Solve Constraint Satisfaction Problems with Recurrent
 Transformer", ICLR 2023, MIT licence) is one bidirectional layer that is trained with 32 loops. It

@@ -21,7 +21,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.run is None:
         arguments.print_help()
-        sys.exit(2)
+        return
     from twoscale.base import InputError
 
     try:

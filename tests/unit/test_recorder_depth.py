@@ -483,15 +483,19 @@ def test_the_card_and_the_claims_of_a_recording_say_the_same_of_its_loops_and_of
 @pytest.mark.runs
 def test_the_command_draws_a_recording_or_writes_its_card_or_one_sentence(tmp_path):
     record(tmp_path / "mine")
-    command = [sys.executable, ROOT / "scripts" / "measure_recorded.py"]
-    for options, written in ((["--card", "--text", "counts"], "depth-card.md"), ([], "fig1.pdf")):
+    command = [sys.executable, "-m", "twoscale.cli"]
+    source = ROOT / "src"
+    for options, written in (
+        (["card", "--text", "counts"], "depth-card.md"),
+        (["draw"], "fig1.pdf"),
+    ):
         done = subprocess.run(
-            [*command, tmp_path / "mine", *options], capture_output=True, text=True, cwd=ROOT
+            [*command, *options, tmp_path / "mine"], capture_output=True, text=True, cwd=source
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[0] == str(tmp_path / "mine" / written)
     empty = subprocess.run(
-        [*command, tmp_path / "none", "--card"], capture_output=True, text=True, cwd=ROOT
+        [*command, "card", tmp_path / "none"], capture_output=True, text=True, cwd=source
     )
     assert empty.returncode == 1
     assert (

@@ -151,7 +151,8 @@ def differences(manifest: Manifest, segments: Sequence[Path]) -> list[str]:
     no_memory = {"memory_gb": None}  # bits do not depend on it
     pairs = [(manifest.machine | no_memory, machine.description() | no_memory)]
     released = manifest.training.get("environments", [])
-    pairs += zip_longest(released, machine.distinct_environments(segments), fillvalue={})
+    ours = list(map(dict, machine.distinct_environments(segments)))
+    pairs += zip_longest(released, ours, fillvalue={})
     found = []
     for there, here in pairs:
         found += machine.differences(there, here, ("in the release", "here"))

@@ -50,7 +50,7 @@ TABLES: dict[str, dict[str, Column]] = {
         gain_low=("float64", "lower end of the 95 % interval"),
         gain_high=("float64", "upper end of the interval"),
     ),
-    # Written by another program, for `python -m twoscale.studies.arena`. One row per (token,
+    # Written by another program, for `twoscale exits check`. One row per (token,
     # depth).
     "depth_losses": columns(
         "document sequence position depth loss",
