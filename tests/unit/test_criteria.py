@@ -9,6 +9,7 @@ import torch
 from tests import reference_engine
 from tests.small import LATER_IF_LARGER
 from twoscale.config.definitions import THRESHOLD_TYPES
+from twoscale.exits.contract import FrozenExits, exit_steps
 from twoscale.exits.criteria import CRITERIA, make_criterion
 
 NEVER = None
@@ -290,6 +291,28 @@ def test_every_acceleration_is_algorithm_1_line_by_line(size, threshold, k_max):
         k, evaluations = leave(size, threshold, states[: k_max + 1]) or (k_max, k_max)
         assert torch.equal(states[k], expected[0])
         assert (k, evaluations) == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold"),
+    [("step_norm", 0.3), ("acceleration", 0.3), ("fixed", 4), ("margin", 0.9)],
+)
+@pytest.mark.parametrize("k_max", [1, 4, 30])
+def test_exit_steps_are_those_of_each_token_alone_and_say_which_tokens_never_leave(
+    name, threshold, k_max
+):
+    states = random_streams(tokens=12)[: k_max + 1]
+    criterion = make_criterion(name, threshold)
+    frozen = FrozenExits(criterion, states[0], lambda x: x)
+    for x_new in states[1:]:
+        frozen.update(x_new)
+    steps, left = exit_steps(states, criterion, lambda x: x)
+    expected = [leave(name, threshold, each, lambda x: x) for each in states.unbind(1)]
+    assert left.tolist() == [exit is not NEVER for exit in expected]
+    kept = [(k_max, k_max) if exit is NEVER else exit for exit in expected]
+    assert list(zip(frozen.loop_steps.tolist(), steps.tolist(), strict=True)) == kept
+    assert torch.equal(frozen.evaluations, steps)
+    assert torch.equal(frozen.left, left)
 
 
 def test_config_and_criteria_know_the_same_names():

@@ -1,6 +1,4 @@
-"""Loops of one token as captured CUDA graphs, each with several loop steps and the decisions of an
-exit criterion.
-"""
+"""Loops of one token as captured CUDA graphs of several loop steps and their decisions."""
 
 import gc
 import warnings
@@ -26,8 +24,9 @@ COMPILATIONS = 64  # of the same function, for groups, models and loop steps tha
 
 @dataclass(frozen=True)
 class Replay:
-    """A captured function: `call` runs it again, with its result in the same memory; `wait` until
-    the run has ended.
+    """A captured function.
+
+    `call` runs it again, with its result in the same memory; `wait` until the run has ended.
     """
 
     call: Callable[[], Any]
@@ -35,12 +34,11 @@ class Replay:
 
 
 class Graphs:
-    """Captures functions as CUDA graphs, which the host starts with one call; without CUDA a replay
-    calls the function.
+    """Captures functions as CUDA graphs, which the host starts with one call.
 
-    All graphs share their memory. The tensors that are alive during a capture are safe from the
-    captured graph, so a result is read before a graph runs that was captured earlier, or it is
-    copied.
+    Without CUDA a replay calls the function. All graphs share their memory. The tensors that are
+    alive during a capture are safe from the captured graph, so a result is read before a graph runs
+    that was captured earlier, or it is copied.
     """
 
     def __init__(self, on_cuda: bool) -> None:
@@ -71,16 +69,17 @@ class Graphs:
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def capture(self, function: Callable[[], Any]) -> Replay:
-        """The graph of a function. Raises RuntimeError where CUDA refuses the capture; others are
-        possible after it.
+        """The graph of a function.
 
-        CUDA refuses a capture during which memory of an earlier one is freed, as garbage collection
-        may do at any time. Only calls of this thread count: another one may pin memory for the next
+        Raises RuntimeError where CUDA refuses the capture; others are possible after it. CUDA
+        refuses a capture during which memory of an earlier one is freed, as garbage collection may
+        do at any time. Only calls of this thread count: another one may pin memory for the next
         batch of training.
         """
         if self._stream is None:
             return Replay(function)
-        graph, ended = torch.cuda.CUDAGraph(), torch.cuda.Event()
+        graph = torch.cuda.CUDAGraph()
+        ended = torch.cuda.Event()
         gc.disable()
         try:
             with torch.cuda.stream(self._stream):
@@ -129,41 +128,49 @@ class CapturedLoops:
         compile: bool,
         steps_per_graph: int,
     ) -> None:
-        self.model, self._cache, self._max_loops, self._readout = model, cache, max_loops, readout
-        self._size, self._ahead = (1, 0) if cache.slots < max_loops else (steps_per_graph, 1)
-        config, like = model.config, any_weight(model)
-        length, groups = config.context_length, range(len(config.groups))
-        self.positions, self._token = torch.zeros(2, 1, dtype=torch.int64, device=like.device)
-        self._bias = like.new_zeros(1, 1, 1, length)
-        # the bias at position p is what this has from T - 1 - p on
-        self._biases = torch.cat((like.new_zeros(length), like.new_full((length - 1,), -torch.inf)))
-        self._hidden, self.x0, self._injected = (
-            like.new_zeros(1, config.hidden_size) for _ in range(3)
-        )
+        self.model = model
+        self._cache = cache
+        self._max_loops = max_loops
+        self._readout = readout
+        shares_slots = cache.slots < max_loops
+        self._size = 1 if shares_slots else steps_per_graph
+        self._ahead = 0 if shares_slots else 1  # graphs that run before decisions are read
+        config = model.config
+        like = any_weight(model)
+        groups = range(len(config.groups))
+        # what graphs read: place of the token, what enters a layer, a loop and its steps
+        self.positions = torch.zeros(1, dtype=torch.int64, device=like.device)
+        self._token = torch.zeros_like(self.positions)
+        self._bias = like.new_zeros(1, 1, 1, config.context_length)
+        self._hidden = like.new_zeros(1, config.hidden_size)
+        self.x0 = torch.zeros_like(self._hidden)
+        self._injected = torch.zeros_like(self._hidden)
         self._noise = like.new_zeros(max_loops, 1, config.hidden_size)
+        # what they write for the host: the decisions after each loop step
         self.flags = torch.zeros(max_loops, dtype=torch.bool, pin_memory=like.is_cuda)
-        self.start(0, self._token, lambda group, k, like: torch.zeros_like(like))
         self._graphs = Graphs(like.is_cuda)
         self._recur = [make_recur(model, group) for group in groups]
         if compile:
             self._compile()
-        unlooped = (stage.index for stage in model.stages if not stage.is_group)
         attend = self._attend_unlooped()
-        layer = lambda number: model.unlooped_layer(number, self._hidden, attend)  # noqa: E731
-        self._layers = {number: self._capture(partial(layer, number)) for number in unlooped}
+        self._layers = {
+            stage.index: self._capture(
+                partial(model.unlooped_layer, stage.index, self._hidden, attend)
+            )
+            for stage in model.stages
+            if not stage.is_group
+        }
         # group -> number of loop steps -> the graph that takes the last of them
-        self._fixed = [
-            self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups
-        ]
+        counts = range(1, max_loops + 1)
+        self._fixed = [self._captured_steps(group, None, counts) for group in groups]
         self._program = lru_cache(MOST_CRITERIA * len(groups))(self._captured_program)
 
     def start(self, position: int, token: Tensor, noise: Noise) -> None:
         self._noise_of = noise
         self.positions.fill_(position)
-        if self.model.config.value_embeddings:
-            self._token.copy_(token)
-        length = self._bias.shape[-1]
-        self._bias.copy_(self._biases[length - 1 - position :][:length])
+        self._token.copy_(token)
+        self._bias.zero_()
+        self._bias[..., position + 1 :] = -torch.inf
 
     def layer(self, number: int, hidden: Tensor) -> Tensor:
         self._hidden.copy_(hidden)
@@ -224,12 +231,17 @@ class CapturedLoops:
         self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]
     ) -> dict[int, Replay]:
         """Loop steps taken -> the graph that takes the last ones up to there."""
-        loop, size, whole = Loop(self, group, criterion), self._size, self._stops(self._max_loops)
+        loop = Loop(self, group, criterion)
+        size = self._size
+        whole = self._stops(self._max_loops)
         parts = {stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*whole, *stops)}
-        warm_up = lambda: [parts[stop]() for stop in whole]  # noqa: E731
-        replays = self._capture_all(
-            [parts[stop] for stop in stops], warm_up, may_wait=criterion is None
-        )
+
+        def warm_up() -> None:
+            for stop in whole:
+                parts[stop]()
+
+        functions = [parts[stop] for stop in stops]
+        replays = self._capture_all(functions, warm_up, may_wait=criterion is None)
         return dict(zip(stops, replays, strict=True))
 
     def _capture(self, function: Callable[[], Any]) -> Replay:
@@ -242,9 +254,7 @@ class CapturedLoops:
         warm_up: Callable[[], object],
         may_wait: bool = True,
     ) -> list[Replay]:
-        """The graphs of functions that continue each other; all are captured once more if CUDA
-        refuses one.
-        """
+        """The graphs of functions that continue each other, captured again if CUDA refuses one."""
         self._graphs.warm_up(warm_up, may_wait)
         try:
             return [self._graphs.capture(function) for function in functions]
@@ -257,33 +267,29 @@ class CapturedLoops:
 
     def _compile(self) -> None:
         """Compile loop steps; where that is impossible they stay as they are."""
-        eager, self._recur = (
-            self._recur,
-            [torch.compile(each, fullgraph=True, dynamic=False) for each in self._recur],
-        )
-        torch._dynamo.config.recompile_limit = max(
-            COMPILATIONS, torch._dynamo.config.recompile_limit
-        )
+        eager = self._recur
+        self._recur = [torch.compile(each, fullgraph=True, dynamic=False) for each in eager]
+        dynamo = torch._dynamo.config
+        dynamo.recompile_limit = max(COMPILATIONS, dynamo.recompile_limit)
         try:
             for group in range(len(eager)):
                 self._graphs.warm_up(partial(self.recur, group, 0, self.x0))
         except Exception as error:  # no Triton, no compiler, or code that torch does not compile
             self._recur = eager
-            reason = (
-                f"exits.compile: loop steps are captured without compilation ({first_line(error)})."
+            warnings.warn(
+                "exits.compile: loop steps are captured without compilation"
+                f" ({first_line(error)}).",
+                stacklevel=2,
             )
-            warnings.warn(reason, stacklevel=2)
 
     def recur(self, group: int, k: int, x: Tensor) -> Tensor:
+        """The state (1, C) after loop step k, from tensors with fixed addresses."""
         state = self.model.add_noise(group, k, x, lambda group, k, like: self._noise[k])
-        return self._recur[group](k, *self.arguments(group, k, state))
-
-    def arguments(self, group: int, k: int, state: Tensor) -> tuple[Any, ...]:
-        stored = [
-            self._cache.stored[layer][k % self._cache.slots]
-            for layer in self.model.config.groups[group]
-        ]
-        return state, self._injected, stored, self.positions, self._bias, self._token
+        slot = k % self._cache.slots
+        layers = self.model.config.groups[group]
+        stored = [self._cache.stored[layer][slot] for layer in layers]
+        place = self.positions, self._bias, self._token
+        return self._recur[group](k, state, self._injected, stored, *place)
 
     def readout(self, criterion: ExitCriterion, group: int) -> Readout:
         return make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
@@ -297,42 +303,51 @@ class Loop:
     """The loop of a token in a group, of which graphs are captured part by part."""
 
     def __init__(self, loops: CapturedLoops, group: int, criterion: ExitCriterion | None) -> None:
-        self._loops, self._group, self._criterion = loops, group, criterion
+        self._loops = loops
+        self._group = group
+        self._criterion = criterion
 
     def __call__(self, start: int, stop: int) -> list[Tensor]:
-        """Loop steps start … stop - 1, which follow those before: the states to exit with; flags go
-        to the host.
+        """Loop steps start … stop - 1, which follow those before: the states to exit with.
+
+        The decisions go to the flags of the host.
         """
+        loops = self._loops
+        criterion = self._criterion
         if start == 0:
-            criterion, loops, self._states = self._criterion, self._loops, [self._loops.x0]
-            self._decisions = criterion and Decisions(
-                criterion, loops.x0, loops.readout(criterion, self._group)
-            )
+            self._states = [loops.x0]  # x^0, x^1, … (1, C)
+            if criterion is not None:
+                readout = loops.readout(criterion, self._group)
+                self._decisions = Decisions(criterion, loops.x0, readout)
         del self._states[start + 1 :]
-        exits, results = [], []
+        flags, results = [], []
         for k in range(start, stop):
-            self._states.append(self._loops.recur(self._group, k, self._states[k]))
-            if self._decisions:
-                exits.append(self._decisions.update(self._states[-1]))
-                results.append(self._decisions.result(self._states[-1]))
-        if exits:
-            self._loops.flags[start:stop].copy_(torch.cat(exits), non_blocking=True)
-        return results or self._states[start + 1 :]
+            x_new = loops.recur(self._group, k, self._states[k])
+            self._states.append(x_new)
+            if criterion is not None:
+                flags.append(self._decisions.update(x_new))
+                results.append(self._decisions.result(x_new))
+        if criterion is None:
+            return self._states[start + 1 :]
+        loops.flags[start:stop].copy_(torch.cat(flags), non_blocking=True)
+        return results
 
 
 def one_check(
     criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], Tensor]
 ) -> Callable[[], Any]:
-    """A call that decides on the state x (1, C); the first decision, which also reads out x^0, is
-    made here.
+    """A call that decides on the state x (1, C) once more.
+
+    The first decision, which also reads out x^0, is made here.
     """
     _, state = criterion.update(criterion.start(x), x, readout)
     return partial(criterion.update, state, x, readout)
 
 
 def make_recur(model: LoopedModel, group: int) -> Callable[..., Tensor]:
-    """A loop step as a function of k, state and input (1, C), keys and values by layer, position,
-    bias and token.
+    """A loop step as a function of k and tensors, for the compiler.
+
+    State and input (1, C), keys and values by layer, position, bias and token.
     """
     layers = model.config.groups[group]
 

@@ -1,13 +1,12 @@
-"""Generate text from the last checkpoint of a run, or from a published model, under an exit
-criterion.
+"""Generate text from a run or a published model under an exit criterion.
 
     python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 
-The text goes to standard output as it is generated, speed and loops to standard error. Tokens are
-sampled at temperature 0.8 with a fixed seed, because the greedy text of a small model repeats
-itself; --temperature 0 is greedy. The config is not read: the checkpoint carries the model's
-config. With --speculative some tokens are drafted with few loop steps and verified in one parallel
-pass; the text stays the same.
+The last checkpoint of a run is read. The text goes to standard output as it is generated, speed and
+loops to standard error. Tokens are sampled at temperature 0.8 with a fixed seed, because the greedy
+text of a small model repeats itself; --temperature 0 is greedy. The config is not read: the
+checkpoint carries the model's config. With --speculative some tokens are drafted with few loop
+steps and verified in one parallel pass; the text stays the same.
 """
 
 import argparse
@@ -41,11 +40,10 @@ TEMPERATURE = 0.8
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen: greedy at temperature 0, otherwise at random as a function of (seed,
-    position).
+    """How a token is chosen: greedy at temperature 0, otherwise at random.
 
-    top_k keeps the k most likely tokens; of these top_p keeps the fewest whose probabilities sum to
-    at least p.
+    A sample is a function of (seed, position). top_k keeps the k most likely tokens; of these top_p
+    keeps the fewest whose probabilities sum to at least p.
     """
 
     temperature: float = 0.0
@@ -71,15 +69,17 @@ class Sampling:
         """
         if self.temperature == 0:
             return int(logits.argmax())
-        scaled, ids = (logits.double().cpu() / self.temperature).sort(descending=True, stable=True)
+        scaled = logits.double().cpu() / self.temperature
+        scaled, ids = scaled.sort(descending=True, stable=True)
         scaled = scaled[: self.top_k]
         if self.top_p is not None:
             probabilities = scaled.softmax(0)
-            before = probabilities.cumsum(0) - probabilities
+            before = probabilities.cumsum(0) - probabilities  # of all likelier tokens
             scaled = scaled[before < self.top_p]
         uniforms = torch.from_numpy(stream(self.seed, "generation", position).random(len(logits)))
-        gumbel = -(-uniforms.log()).log()
-        return int(ids[(scaled + gumbel[ids[: len(scaled)]]).argmax()])
+        gumbel = -(-uniforms.log()).log()  # (V,)
+        kept = ids[: len(scaled)]
+        return int(kept[(scaled + gumbel[kept]).argmax()])
 
 
 class NewToken(NamedTuple):
@@ -91,14 +91,13 @@ class NewToken(NamedTuple):
 
 @dataclass
 class Speculation:
-    """Self-speculative decoding (Geiping et al., their §6): drafts of `length` tokens under a cheap
-    criterion.
+    """Self-speculative decoding (Geiping et al., their §6): drafts under a cheap criterion.
 
-    The decoder then reads all of them again under its own criterion in one parallel pass, and keeps
-    the drafts that it would have chosen itself. The draft shares weights and cache with the full
-    model, because a token with few loops reads the keys and values that earlier tokens had after as
-    few. The text is the one without drafts, token for token, up to rounding. Counted are drafts and
-    those of them that were kept.
+    After `length` drafted tokens the decoder reads all of them again under its own criterion in one
+    parallel pass, and keeps the drafts that it would have chosen itself. The draft shares weights
+    and cache with the full model, because a token with few loops reads the keys and values that
+    earlier tokens had after as few. The text is the one without drafts, token for token, up to
+    rounding. Counted are drafts and those of them that were kept.
     """
 
     criterion: ExitCriterion
@@ -114,26 +113,25 @@ class Speculation:
         self, decoder: Decoder, pending: int, most: int, sampling: Sampling
     ) -> list[NewToken]:
         """From 1 to `most` tokens that follow `pending`, which is not fed yet."""
-        start = decoder.position  # the position of `pending`
-        full, decoder.criterion = decoder.criterion, self.criterion
+        start = decoder.position  # of `pending`
+        full = decoder.criterion
+        decoder.criterion = self.criterion
         drafts: list[int] = []
         for _ in range(min(self.length, most - 1)):
             row, _ = decoder.feed(drafts[-1] if drafts else pending)
             drafts.append(sampling.choose(row, decoder.position))
         decoder.criterion = full
-        # read the same positions again under the full criterion, in one pass, which overwrites
-        # their keys and values
+        # the same positions under the full criterion, which overwrites their keys and values
         decoder.rewind(start)
-        # row i: logits after `pending` and the first i drafts, from which the full criterion's own
-        # choice follows
+        # row i: logits after `pending` and the first i drafts, and so the full criterion's choice
         logits, counts = decoder.feed_parallel([pending, *drafts])
+        evaluations = counts.evaluations[:, 0].T.tolist()  # (N, G)
         new: list[NewToken] = []
-        for row, evaluations in zip(logits, counts.evaluations[:, 0].T.tolist(), strict=True):
-            new.append(NewToken(sampling.choose(row, start + 1 + len(new)), tuple(evaluations)))
-            i = len(new) - 1
-            # the rows after a wrong draft follow another text; its row has given the right token in
-            # its place
-            if i == len(drafts) or drafts[i] != new[-1].id:
+        for i, row in enumerate(logits):
+            token = sampling.choose(row, start + 1 + i)
+            new.append(NewToken(token, tuple(evaluations[i])))
+            # the rows after a wrong draft follow another text; its row has given the right token
+            if i == len(drafts) or drafts[i] != token:
                 break
         # `pending` and the accepted drafts stay in the cache; new[-1] is the next `pending`
         decoder.rewind(start + len(new))
@@ -161,28 +159,25 @@ def generate(
     if len(prompt) >= room:
         raise InputError(
             f"prompt: found {len(prompt)} tokens, expected at most {room - 1}, one fewer than"
-            f" model.context_length = "
-            f"{room}."
+            f" model.context_length = {room}."
         )
-    if speculation is not None and (decoder.options.warm_start or decoder.is_sequential):
-        key = (
-            "warm_start"
-            if decoder.options.warm_start
-            else "kv_slots"
-            if decoder.shares_slots
-            else "readout"
-        )
+    options = decoder.options
+    if speculation is not None and (options.warm_start or decoder.is_sequential):
+        key = "readout"
+        if decoder.shares_slots:
+            key = "kv_slots"
+        if options.warm_start:
+            key = "warm_start"
         raise InputError(
-            f"{key}: found {getattr(decoder.options, key)} together with drafts, expected the"
-            f" default, because drafts "
-            "are verified in parallel."
+            f"{key}: found {getattr(options, key)} together with drafts, expected the default,"
+            " because drafts are verified in parallel."
         )
     decoder.reset()
 
     def new_tokens() -> Iterator[NewToken]:
         remaining = min(max_new_tokens, room - len(prompt))
         logits, counts = decoder.prefill(prompt)
-        evaluations = counts.evaluations[:, 0, -1].tolist()
+        evaluations = counts.evaluations[:, 0, -1].tolist()  # of the last token, per group
         new = [NewToken(sampling.choose(logits[-1], len(prompt)), tuple(evaluations))]
         while remaining:
             for token in new:
@@ -206,11 +201,11 @@ def main(arguments: argparse.Namespace) -> None:
     published = arguments.model and PublishedFolder(arguments.model)
     if arguments.max_loops is None:
         arguments.max_loops = published.description.loops if published else MAX_LOOPS
-    for option in ("tokens", "max_loops", "draft_loops"):
-        if (found := getattr(arguments, option)) < 1:
-            raise InputError(
-                f"option --{option.replace('_', '-')}: found {found}, expected at least 1."
-            )
+    for name in ("tokens", "max_loops", "draft_loops"):
+        found = getattr(arguments, name)
+        if found < 1:
+            option = name.replace("_", "-")
+            raise InputError(f"option --{option}: found {found}, expected at least 1.")
     if arguments.device == "cuda":
         check_cuda("option --device")
     if arguments.threads:
@@ -219,14 +214,14 @@ def main(arguments: argparse.Namespace) -> None:
     # reads
     prompts = [os.fsencode(prompt).decode(errors="replace") for prompt in arguments.prompt]
     run = open_model(arguments, prompts)
-    readout = published.readout if published else "head"
     options = DecoderOptions(
-        kv_slots=arguments.kv_slots, warm_start=arguments.warm_start, readout=readout
+        kv_slots=arguments.kv_slots,
+        warm_start=arguments.warm_start,
+        readout=published.readout if published else "head",
     )
     decoder = Decoder(run.model, parse_criterion(arguments), arguments.max_loops, run.seed, options)
-    cast(TextIOWrapper, sys.stdout).reconfigure(
-        errors="replace"
-    )  # a terminal without UTF-8 shows question marks
+    # a terminal without UTF-8 shows question marks
+    cast(TextIOWrapper, sys.stdout).reconfigure(errors="replace")
     for prompt in prompts:
         print_text(run, decoder, prompt, arguments)
 
@@ -241,13 +236,14 @@ def print_text(
         speculation = Speculation(
             make_criterion("fixed", arguments.draft_loops), arguments.speculative
         )
-    ids, end = run.tokenizer.encode(prompt), run.tokenizer.end_of_text
+    ids = run.tokenizer.encode(prompt)
+    end = run.tokenizer.end_of_text
     started = time.perf_counter()
     new_tokens = generate(decoder, ids, arguments.tokens, sampling, end, speculation)
-    utf8 = codecs.getincrementaldecoder("utf-8")(
-        errors="replace"
-    )  # an incomplete character waits for its last byte
-    tokens, times = [], []
+    # an incomplete character waits for its last byte
+    utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    tokens: list[NewToken] = []
+    times: list[float] = []
 
     def show(text: str) -> None:
         print(neutralise(text) if sys.stdout.isatty() else text, end="", flush=True)
@@ -262,26 +258,22 @@ def print_text(
                 show(f"[{','.join(map(str, token.evaluations))}]")
     show(utf8.decode(b"", final=True) + "\n")
 
+    reason = f"after {arguments.tokens} tokens, as set by --tokens"
     if tokens[-1].id == end:
         reason = "at the end-of-text token, which the model chose"
     elif len(tokens) < arguments.tokens:
-        room = run.model.config.context_length
         reason = (
             f"after {len(tokens)} of {arguments.tokens} tokens, because the text fills the"
-            f" model's context of {room}"
+            f" model's context of {run.model.config.context_length}"
         )
-    else:
-        reason = f"after {arguments.tokens} tokens, as set by --tokens"
     facts = {"stopped": reason, "prompt": f"{len(ids)} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"
-    if labels := run.model.config.group_labels:
-        means = (
-            torch.tensor([token.evaluations for token in tokens], dtype=torch.float64)
-            .mean(0)
-            .tolist()
-        )
-        per_group = (f"{mean:.2f} in {label}" for label, mean in zip(labels, means, strict=True))
+    labels = run.model.config.group_labels
+    if labels:
+        evaluations = torch.tensor([token.evaluations for token in tokens])  # (N, G)
+        means = evaluations.double().mean(0).tolist()
+        per_group = [f"{mean:.2f} in {label}" for label, mean in zip(labels, means, strict=True)]
         facts["evaluations per token"] = ", ".join(per_group)
     if speculation is not None:
         share = speculation.accepted / max(1, speculation.drafted)

@@ -12,7 +12,7 @@ has taken (k of Algorithm 1), and `evaluations`, the number of calls of f, which
 differ by one where a criterion discards the step that triggered the exit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -212,15 +212,33 @@ def evaluate(
     """Teacher-forced logits (B, T, V) of `tokens` (B, T), and the counts of each token."""
     engine = ParallelEngine(model, criterion, max_loops, readout)
     attend = CausalAttention.of(tokens)
+    hidden, exits = _run(engine, tokens, tokens.shape, attend, noise, lambda _: ParallelKV(tokens))
+    return model.readout(hidden), stack_counts(exits, tokens)
+
+
+def _run(
+    engine: ParallelEngine,
+    tokens: Tensor,
+    shape: torch.Size,
+    attend: Attend,
+    noise: Noise,
+    store: "Callable[[int], ParallelKV | CachedKV]",
+) -> tuple[Tensor, list[GroupExit]]:
+    """Hidden states (…, C) of the token ids (…) after all stages, and their exit from each group.
+
+    shape: (B, T) of the tokens in a group. store: group -> its keys and values.
+    """
+    model = engine.model
     exits: list[GroupExit] = []
 
     def group(index: int, hidden: Tensor) -> Tensor:
-        exits.append(engine.loop(index, hidden, noise, ParallelKV(tokens)))
-        return model.finish(index, exits[-1].states)
+        entered = hidden.reshape(*shape, -1)  # (B, T, C)
+        exits.append(engine.loop(index, entered, noise, store(index)))
+        return model.finish(index, exits[-1].states.view_as(hidden))
 
-    hidden = model.embed(tokens, attend.positions)  # (B, T, C)
+    hidden = model.embed(tokens, attend.positions)
     hidden = run_stages(model, hidden, partial(model.unlooped_layer, attend=attend), group)
-    return model.readout(hidden), stack_counts(exits, tokens)
+    return hidden, exits
 
 
 def stack_counts(exits: Sequence[GroupExit], tokens: Tensor) -> LoopCounts:
@@ -369,19 +387,14 @@ def read_parallel(
     Returns their hidden states (B * N, C), which the readout takes, and their exit from each group.
     The cache needs a slot for every loop step. `noise` is for these positions.
     """
-    model = engine.model
+    groups = engine.model.config.groups
     rows = torch.arange(tokens.numel(), device=tokens.device)
     attend = cache.attend_rows(0, RowLayout(rows, positions, end, tokens))
-    exits: list[GroupExit] = []
 
-    def group(index: int, hidden: Tensor) -> Tensor:
-        store = CachedKV(cache, model.config.groups[index], positions, end, tokens)
-        exits.append(engine.loop(index, hidden.unflatten(0, tokens.shape), noise, store))
-        return model.finish(index, exits[-1].states.flatten(0, 1))
+    def store(group: int) -> CachedKV:
+        return CachedKV(cache, groups[group], positions, end, tokens)
 
-    hidden = model.embed(tokens.flatten(), attend.positions)  # (B * N, C)
-    hidden = run_stages(model, hidden, partial(model.unlooped_layer, attend=attend), group)
-    return hidden, exits
+    return _run(engine, tokens.flatten(), tokens.shape, attend, noise, store)
 
 
 def attend_token(
