@@ -207,8 +207,8 @@ def _draw_token(axes: Axes, paths: Paths, position: int) -> None:
         looks: Look = {"linewidths": 1.5, "capstyle": "round", "zorder": FRONT}
         lines = LineCollection(steps, colors=segment.colours[1:], **looks)  # type: ignore[arg-type]
         axes.add_collection(lines, autolim=False)
-        first, second = states.T
-        axes.scatter(first, second, c=segment.colours, s=4, linewidths=0, zorder=FRONT)
+        x, y = states.T
+        axes.scatter(x, y, c=segment.colours, s=4, linewidths=0, zorder=FRONT)
         axes.plot(*states[-1], color=segment.colours[-1], **EXIT)
     for ends in paths.hand_offs:
         axes.plot(*path[ends].T, **HANDOFF)

@@ -1,6 +1,4 @@
-"""Figure 2, cross-block drift: the drift-to-loop ratio at each boundary between groups over
-training.
-"""
+"""Figure 2, cross-block drift: the drift-to-loop ratio at each boundary over training."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -26,13 +24,13 @@ AROUND_CORE_NAMES = {
 
 @style.look()
 def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureContext) -> Figure:
-    """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation, or
-    the range of seeds.
+    """Mean over tokens of equation 2 at each checkpoint, with a band.
 
-    The boundaries are those between groups, or those around the only group. A published model has
-    one checkpoint: its boundaries are side by side. `drift` may have the run of the context under
-    further seeds, too; the ratio grows with its loop steps K. Raises InputError for a model without
-    looped groups and for an unknown reference state.
+    The band is one standard deviation, or the range of seeds. The boundaries are those between
+    groups, or those around the only group. A published model has one checkpoint: its boundaries are
+    side by side. `drift` may have the run of the context under further seeds, too; the ratio grows
+    with its loop steps K. Raises InputError for a model without looped groups and for an unknown
+    reference state.
     """
     every_seed = _ratios(drift, reference_state)
     ratios = style.of_run(every_seed, context)
@@ -43,39 +41,48 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     if context.published:
         _draw_boundaries(axes, ratios, context)
     else:
-        boundaries = every_seed.groupby("boundary", sort=False)
-        for (boundary, rows), looks in zip(
-            boundaries, style.series_styles(len(boundaries)), strict=True
-        ):
-            style.banded_line(
-                axes, rows, "iteration", context, label=style.group_name(boundary), **looks
-            )
-        style.scale_iterations(axes, ratios["iteration"].unique(), context)
+        _draw_course(axes, every_seed, context)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
         axes.set_ylim(bottom=0)
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
+
     around_core = ratios["boundary"].str.contains("prelude|embedding").any()
-    name = (AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES).get(
-        reference_state, reference_state
-    )
-    handles, labels = axes.get_legend_handles_labels()
+    names = AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES
     bands = style.band_legend(every_seed)
-    handles, labels, title = [*handles, *bands.values()], [*labels, *bands], f"jump to the {name}"
+    handles, labels = axes.get_legend_handles_labels()
+    options: style.Look = {
+        "handles": [*handles, *bands.values()],
+        "labels": [*labels, *bands],
+        "title": f"jump to the {names.get(reference_state, reference_state)}",
+        "alignment": "left",
+    }
     if context.published:  # points at few places: a legend inside would hide one
-        figure.legend(handles, labels, title=title, alignment="left", loc="outside upper center")
+        figure.legend(**options, loc="outside upper center")
     else:
-        axes.legend(handles, labels, title=title, alignment="left")
+        axes.legend(**options)
     return figure
+
+
+def _draw_course(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
+    """One line per boundary over the checkpoints."""
+    boundaries = ratios.groupby("boundary", sort=False)
+    looks = style.series_styles(len(boundaries))
+    for (boundary, rows), look in zip(boundaries, looks, strict=True):
+        label = style.group_name(boundary)
+        style.banded_line(axes, rows, "iteration", context, label=label, **look)
+    style.scale_iterations(axes, ratios["iteration"].unique(), context)
 
 
 def _draw_boundaries(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
     """One point per boundary, in the order of the model."""
-    looks = style.series_styles(1)[0] | {"linestyle": ""}
-    for place in range(len(ratios)):
-        style.banded_line(axes, ratios.iloc[[place]].assign(place=place), "place", context, **looks)
-    axes.set_xticks(range(len(ratios)), map(style.group_name, ratios["boundary"]))
-    axes.set(xlim=(-0.6, len(ratios) - 0.4), xlabel="boundary")
+    look = style.series_styles(1)[0] | {"linestyle": ""}
+    number = len(ratios)
+    ratios = ratios.assign(place=range(number))
+    for place in range(number):
+        style.banded_line(axes, ratios.iloc[[place]], "place", context, **look)
+    axes.set_xticks(range(number), map(style.group_name, ratios["boundary"]))
+    axes.set(xlim=(-0.6, number - 0.4), xlabel="boundary")
 
 
 def _ratios(drift: pd.DataFrame, reference_state: str) -> pd.DataFrame:

@@ -1,6 +1,4 @@
-"""Figure 3, loop dynamics: step norms and step angles of the first loop steps, checkpoint by
-checkpoint.
-"""
+"""Figure 3, loop dynamics: norms and angles of the first loop steps at each checkpoint."""
 
 from collections.abc import Mapping
 
@@ -37,31 +35,32 @@ def draw_lines(
     height: float,
     context: FigureContext,
 ) -> Figure:
-    """Panels (measures, groups) of lines over `steps`, first and last; one group needs more height,
-    for its legend.
+    """Panels (measures, groups) of lines over `steps`, first and last.
+
+    A figure of one group is higher, for its legend.
     """
     groups = style.looped_groups(table, "Figures 3 and 5")
-    styles, legend = style.checkpoint_palette(table["iteration"], context), style.band_legend(table)
-    figure = style.new_figure(
-        *(style.DOUBLE, height) if len(groups) > 1 else (style.SINGLE, height + 0.7), context
-    )
+    styles = style.checkpoint_palette(table["iteration"], context)
+    legend = style.band_legend(table)
+    size = (style.DOUBLE, height) if len(groups) > 1 else (style.SINGLE, height + 0.7)
+    figure = style.new_figure(*size, context)
     panels = figure.subplots(len(measures), len(groups), sharex=True, sharey="row", squeeze=False)
     style.title_groups(panels[0], groups)
+    shown = table[table["k"] <= steps[1]]
     for row, (measure, label) in zip(panels, measures.items(), strict=True):
-        if measure.endswith("norm"):
+        is_norm = measure.endswith("norm")
+        if is_norm:
             row[0].set_yscale("log", nonpositive="mask")
         for axes, group in zip(row, groups, strict=True):
-            rows = table[
-                (table["group"] == group) & (table["measure"] == measure) & (table["k"] <= steps[1])
-            ]
+            rows = shown[(shown["group"] == group) & (shown["measure"] == measure)]
             style.checkpoint_lines(axes, rows, styles, context)
             if measure == "cosine" and steps[1] >= LATE_STEPS[-1]:
                 look: style.Look = {"color": style.REPORTED_BAND, "linewidth": 0, "zorder": 0}
-                legend[style.REPORTED_LABEL] = axes.fill_between(
-                    LATE_STEPS[[0, -1]], *style.REPORTED_COSINE, **look
-                )
+                late = LATE_STEPS[[0, -1]]
+                reported = axes.fill_between(late, *style.REPORTED_COSINE, **look)
+                legend[style.REPORTED_LABEL] = reported
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
-        if measure.endswith("norm"):
+        if is_norm:
             style.label_powers(row[0].yaxis)
         else:  # bands may have extended the range of a cosine
             row[0].set_ylim(*np.clip(row[0].get_ylim(), -1.05, 1.05))

@@ -149,12 +149,10 @@ def check_text(release: Release, tokens: Path) -> None:
 def differences(manifest: Manifest, segments: Sequence[Path]) -> list[str]:
     """Differences from the release on which rounding depends: machine, environments of training."""
     no_memory = {"memory_gb": None}  # bits do not depend on it
-    pairs = [(manifest.machine | no_memory, machine.description() | no_memory)]
-    released = manifest.training.get("environments", [])
-    ours = list(map(dict, machine.distinct_environments(segments)))
-    pairs += zip_longest(released, ours, fillvalue={})
-    found = []
-    for there, here in pairs:
+    released = [manifest.machine | no_memory, *manifest.training.get("environments", [])]
+    ours = [machine.description() | no_memory, *machine.distinct_environments(segments)]
+    found: list[str] = []
+    for there, here in zip_longest(released, ours, fillvalue={}):
         found += machine.differences(there, here, ("in the release", "here"))
     return list(dict.fromkeys(found))
 

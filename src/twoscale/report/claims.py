@@ -25,28 +25,32 @@ def claims_markdown(
 
     `recorded`: whether the sequences were recorded, so that nothing is known of documents.
     """
-    mark, loops, quality = scales.mark if scales else "", evidence.loops, evidence.quality
-    documents, sequences, regimes = (
-        loops["document"].nunique(),
-        loops["sequence"].nunique(),
-        evidence.regimes,
-    )
-    words = [marked(verdict.verdict, mark) for verdict in verdicts]
+    loops, quality = evidence.loops, evidence.quality
+    sequences = loops["sequence"].nunique()
+    documents = loops["document"].nunique()
+    regimes = evidence.regimes
     exits = {
         "sequences": quality["sequence"].nunique(),
         "documents": quality["document"].nunique(),
         "prompts": evidence.latency["repeat"].nunique(),
     }
+    mark = scales.mark if scales else ""
+    judged = [
+        {
+            "claim": verdict.claim,
+            "word": marked(verdict.verdict, mark),
+            "reason": verdict.reason,
+            "rows": list(map(_row, verdict.findings)),
+        }
+        for verdict in verdicts
+    ]
     return render(
         "report/templates/claims.md.j2",
         run=run,
         text=text,
         evidence=evidence,
         correlation=CORRELATION,
-        iterations=[
-            "0 (untrained)" if iteration == 0 else str(iteration)
-            for iteration in evidence.iterations
-        ],
+        iterations=[f"{i}" if i else "0 (untrained)" for i in evidence.iterations],
         sequences=sequences,
         documents=documents,
         recorded=recorded and documents == sequences,
@@ -56,36 +60,28 @@ def claims_markdown(
         regimes=regimes,
         statistic=regime.STATISTIC,
         drifting=", ".join(group for group, found in regimes.items() if found.name == DRIFTING),
-        summary=[
-            (v.claim.number, v.claim.title, f"**{word}**")
-            for v, word in zip(verdicts, words, strict=True)
-        ],
-        verdicts=[
-            {
-                "claim": v.claim,
-                "word": word,
-                "reason": v.reason,
-                "rows": list(map(_row, v.findings)),
-            }
-            for v, word in zip(verdicts, words, strict=True)
-        ],
+        verdicts=judged,
     )
 
 
 def scale_table(scales: Scales | None) -> str:
-    """The scale of a run and of the paper as a table, and what a mark means; empty if the scale is
-    unknown.
+    """The scale of a run and of the paper as a table, and the meaning of a mark.
+
+    Empty if the scale is unknown.
     """
     return f"{MEANING}\n\n{table(HEADER, scales.rows)}" if scales else ""
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    values = (
+    return (
+        finding.scope,
+        finding.quantity,
         estimated(finding.estimate),
         interval(finding.estimate),
         finding.bounds or "(for comparison)",
+        finding.verdict,
+        finding.reason,
     )
-    return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
 
 
 @job_files(reads="loops drift quality exit_loops latency checks", writes="table regime page")

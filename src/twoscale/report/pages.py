@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -25,15 +24,13 @@ COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on one claim. `measured`: the judged values, with 95 % intervals; `mark`: the
-    mark of the scale.
-    """
+    """The verdict on one claim."""
 
     number: int
     title: str
     verdict: str
-    measured: str
-    mark: str = ""
+    measured: str  # the judged values, with 95 % intervals
+    mark: str = ""  # of the scale
 
     @property
     def marked(self) -> str:
@@ -52,42 +49,41 @@ def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
     Of the numbers that a claim is judged on, those with the verdict of the claim are shown, and of
     these the last one of each scope; of several reference states (Eq. 2), `reference_state`.
     """
-    titles, found = {claim.number: claim.title for claim in claims.CLAIMS}, []
-    for claim, rows in judged.groupby("claim"):
-        whole = rows[rows["scope"] == claims.ALL].iloc[-1]
-        shown = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
-        if (of_state := shown["scope"].str.endswith(f", {reference_state}")).any():
+    titles = {claim.number: claim.title for claim in claims.CLAIMS}
+    found = []
+    for number, rows in judged.groupby("claim"):
+        is_whole = rows["scope"] == claims.ALL
+        whole = rows[is_whole].iloc[-1]
+        shown = rows[(rows["bounds"] != "") & ~is_whole]
+        of_state = shown["scope"].str.endswith(f", {reference_state}")
+        if of_state.any():
             shown = shown[of_state]
-        if (decides := shown["verdict"] == whole["verdict"]).any():
+        decides = shown["verdict"] == whole["verdict"]
+        if decides.any():
             shown = shown[decides]
         measured = _measured(shown.drop_duplicates("scope", keep="last"))
-        found.append(
-            Answer(int(claim), titles.get(claim, ""), whole["verdict"], measured, whole["scale"])
-        )
+        title = titles.get(number, "")
+        found.append(Answer(int(number), title, whole["verdict"], measured, whole["scale"]))
     return found
 
 
 def _measured(rows: pd.DataFrame) -> str:
-    """Each quantity with its values and bounds: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …,
-    expected ≥ 10".
+    """Each quantity with its values and bounds.
+
+    For example "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …, expected ≥ 10".
     """
-
-    def value(finding: Any) -> str:
-        scope = printed_scope(finding.scope)
-        return (
-            f"{printed_value(finding)}"
-            f" ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
-        )
-
-    alike = groupby(rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds))
-    parts = [
-        f"{quantity}: {', '.join(map(value, found))}, expected {bounds}"
-        for (quantity, bounds), found in alike
-    ]
-    named = re.sub(
-        r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), "; ".join(parts)
-    )
-    return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", named)
+    parts = []
+    for (quantity, bounds), found in rows.groupby(["quantity", "bounds"], sort=False):
+        values = []
+        for finding in found.itertuples():
+            scope = printed_scope(finding.scope)
+            is_group = scope[:1].isdigit() and "→" not in scope
+            values.append(f"{printed_value(finding)} ({'group ' * is_group}{scope})")
+        parts.append(f"{quantity}: {', '.join(values)}, expected {bounds}")
+    text = "; ".join(parts)
+    # exit criteria by their names in print
+    text = re.sub(r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), text)
+    return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text)
 
 
 def printed_value(finding: Any) -> str:
@@ -112,7 +108,11 @@ def overview(
 
     A figure has a name, a title, a picture as the file of an SVG, and sentences.
     """
-    counts = pd.Series([answer.verdict for answer in judged], dtype=object).value_counts()
+    given = [answer.verdict for answer in judged]
+    shown = []
+    for figure in figures:
+        picture = base64.encodebytes(figure["picture"].read_bytes()).decode()
+        shown.append({**figure, "picture": picture})
     return render(
         "report/templates/overview.html.j2",
         run=run,
@@ -120,13 +120,10 @@ def overview(
         judged=judged,
         small=any(answer.mark == SMALL_SCALE for answer in judged),
         scales=scales,
-        counts=[f"{verdict}: {counts[verdict]}" for verdict in COLOURS if verdict in counts],
+        counts=[f"{name}: {given.count(name)}" for name in COLOURS if name in given],
         colours=COLOURS,
         meaning=MEANING.replace("*", ""),
-        figures=[
-            {**f, "picture": base64.encodebytes(f["picture"].read_bytes()).decode()}
-            for f in figures
-        ],
+        figures=shown,
     )
 
 
@@ -137,14 +134,13 @@ def write_overview(job: TableJob) -> None:
     judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
     tables_of = {path.stem: path for path in job.files.get("tables", [])}
     figures = []
-    for figure, path in zip(config.report_figures, job.files["pictures"], strict=True):
-        name, found = (
-            figure["name"],
-            [answer.sentence for answer in judged if answer.number in figure["claims"]],
-        )
+    for figure, picture in zip(config.report_figures, job.files["pictures"], strict=True):
+        sentences = [answer.sentence for answer in judged if answer.number in figure["claims"]]
         if figure["sentence"]:  # dotted path of a function of the table of the figure's name
-            found.insert(0, function(figure["sentence"])(tables.read(name, tables_of[name])))
-        figures.append({**figure, "picture": path, "sentences": found})
+            name = figure["name"]
+            own = function(figure["sentence"])(tables.read(name, tables_of[name]))
+            sentences = [own, *sentences]
+        figures.append({**figure, "picture": picture, "sentences": sentences})
     # figures but the first have pages of their own in the report
     body = overview(config.run, config.text, judged, figures[:1], Scales.of(config.scales))
     job.write_text("page", page(f"The run {config.run}", body))

@@ -30,15 +30,19 @@ def blocks(*parts: str) -> str:
 
 
 def number(value: float, width: float = math.nan) -> str:
-    """One to three digits, to the second one of an interval's `width`; "not reached" if infinite,
-    empty if missing.
+    """One to three digits, to the second one of an interval's `width`.
+
+    "not reached" if infinite, empty if missing.
     """
-    if math.isnan(value) or math.isinf(value):
-        return "" if math.isnan(value) else "not reached"
+    if math.isnan(value):
+        return ""
+    if math.isinf(value):
+        return "not reached"
     digits = 3
     if 0 < width < math.inf and value:
         digits = 2 + math.floor(math.log10(abs(value))) - math.floor(math.log10(width))
-    return f"{value:.{min(max(digits, 1), 3)}g}"
+        digits = min(max(digits, 1), 3)
+    return f"{value:.{digits}g}"
 
 
 def estimated(estimate: Estimate) -> str:
@@ -49,17 +53,18 @@ def estimated(estimate: Estimate) -> str:
 def interval(estimate: Estimate, between: str = " … ") -> str:
     """Both ends; empty if there is no interval."""
     low, high = estimate.low, estimate.high
-    return (
-        "" if math.isnan(low) else f"{number(low, high - low)}{between}{number(high, high - low)}"
-    )
+    if math.isnan(low):
+        return ""
+    return f"{number(low, high - low)}{between}{number(high, high - low)}"
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A Markdown table; bars inside cells are escaped."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
+    lines = []
+    for row in (header, ["---"] * len(header), *rows):
+        cells = [str(cell).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 ENVIRONMENT = Environment(
