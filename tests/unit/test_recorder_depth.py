@@ -410,7 +410,7 @@ def test_the_card_of_a_model_whose_loss_rises_beyond_its_loops_says_so(tmp_path)
 
 def test_a_card_of_fewer_loop_steps_than_those_of_training_is_refused(tmp_path):
     record(tmp_path, loops=2)
-    with pytest.raises(InputError, match="found 2 loop steps .* expected at least 3"):
+    with pytest.raises(InputError, match=r"found 2 loop steps .* expected at least 3"):
         write_card(tmp_path)
 
 

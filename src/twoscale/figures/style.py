@@ -109,6 +109,7 @@ SIGNED_POWERS = (
     0.0,
     *(10.0**n for n in range(-2, 3)),
 )  # ticks, nats
+LINEAR_NATS = 1e-2  # an axis of differences is linear within this many nats
 # colour of built-in exit criteria that are not of the paper, where these are the background
 OTHERS = "0.55"
 
@@ -291,6 +292,13 @@ def scale_loops(axes: Axes, loops: pd.Series) -> None:
     axes.xaxis.set_major_locator(ticker.FixedLocator(powers))
     axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:.0f}"))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
+
+
+def scale_nats(axes: Axes) -> None:
+    """A y axis of differences in nats, linear around 0 and logarithmic beyond."""
+    axes.set_yscale("symlog", linthresh=LINEAR_NATS)
+    axes.yaxis.set_major_locator(ticker.FixedLocator(SIGNED_POWERS))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: power_name(value)))
 
 
 def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[str, Line2D]:

@@ -121,6 +121,9 @@ def test_an_array_of_losses_is_the_same_as_their_table(losses, tmp_path):
     assert as_array.nats.dtype == torch.float32
     assert torch.equal(as_array.nats, as_table.nats.float())
     assert as_array.tokens.astype(int).equals(as_table.tokens.astype(int))
+    depths = np.arange(80) % DEPTHS + 1
+    gains = [arena(each, depths)["gain"].to_numpy() for each in (as_array, as_table)]
+    np.testing.assert_allclose(*gains, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""The arena for exits that another program chose: cost-matched exits, oracle and intervals, without
-a model.
+"""The arena for exits that another program chose, without a model.
 
     python -m twoscale.studies.arena losses.parquet exits.parquet results/mine
 
@@ -48,9 +47,8 @@ KINDS = {
     "float64": ("a finite number", "iuf"),
     "int32": ("a whole number", "iuf"),
 }
-Exits = dict[
-    tuple[str, float], Tensor
-]  # (criterion, threshold) -> the depth int64 (M,) at which each token leaves
+# (criterion, threshold) -> the depth int64 (M,) at which each token leaves
+Exits = dict[tuple[str, float], Tensor]
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,8 @@ class Losses:
     def means(self, **values: Tensor) -> pd.DataFrame:
         """Means of values (M,) over the tokens of each sequence, with its keys."""
         columns = {name: of_tokens.double().numpy() for name, of_tokens in values.items()}
-        by_sequence = (
-            self.tokens[["sequence", "document"]]
-            .assign(**columns)
-            .groupby(["sequence", "document"])
-        )
+        keys = ["sequence", "document"]
+        by_sequence = self.tokens[keys].assign(**columns).groupby(keys)
         return by_sequence.mean().assign(tokens=by_sequence.size()).reset_index()
 
     def at(self, depths: Tensor, **keys: Any) -> pd.DataFrame:
@@ -97,96 +92,93 @@ def read_losses(path: Path) -> Losses:
     depths = int(frame["depth"].max())
     _check_depths(path, depths)
     counts = frame.groupby(TOKEN)["depth"].agg(["min", "size", "nunique"])
-    is_whole = (counts["min"] == 1) & (counts["size"] == depths) & (counts["nunique"] == depths)
+    is_whole = (counts == [1, depths, depths]).all(axis="columns")
     _refuse(path, counts[~is_whole].reset_index(), f"expected one loss at each depth 1 … {depths}")
     documents = frame.groupby("sequence")["document"].agg(["min", "max"])
-    _refuse(
-        path,
-        documents[documents["min"] < documents["max"]].reset_index(),
-        "expected one document per sequence",
-    )
-    nats = torch.from_numpy(
-        frame["loss"].to_numpy(np.float64).reshape(-1, depths).T.copy()
-    )  # (K, M)
+    several = documents[documents["min"] < documents["max"]].reset_index()
+    _refuse(path, several, "expected one document per sequence")
+    of_tokens = frame["loss"].to_numpy(np.float64).reshape(-1, depths)  # (M, K)
     tokens = frame.loc[frame["depth"] == 1, ["document", *TOKEN]].reset_index(drop=True)
-    return Losses(path, tokens, torch.cat([torch.full_like(nats[:1], torch.inf), nats]))
+    return _losses(path, tokens, of_tokens)
+
+
+def _losses(path: Path, tokens: pd.DataFrame, of_tokens: np.ndarray) -> Losses:
+    """The losses (M, K) of these tokens."""
+    nats = np.empty((of_tokens.shape[1] + 1, len(of_tokens)), of_tokens.dtype)
+    nats[0] = np.inf  # at depth 0
+    nats[1:] = of_tokens.T
+    return Losses(path, tokens, torch.from_numpy(nats))
 
 
 def read_wide(path: Path) -> Losses:
-    """Read an .npz with `losses` (sequences, positions, K), NaN beyond the end of a sequence, and
-    `documents`.
+    """Read an .npz with `losses` (sequences, positions, K) and `documents`.
 
-    `documents` are integers (sequences,); without them, each sequence is a document. The arrays
-    keep their precision.
+    Losses are NaN beyond the end of a sequence. `documents` are integers (sequences,); without
+    them, each sequence is a document. The arrays keep their precision.
     """
     with np.load(path) as arrays:
         shape = arrays["losses"].shape if "losses" in arrays else None
         if shape is None or len(shape) != 3 or 0 in shape:
+            found = "no array losses" if shape is None else f"losses with shape {shape}"
             raise InputError(
-                f"{path}: found"
-                f" {'no array losses' if shape is None else f'losses with shape {shape}'},"
-                f" expected "
-                "an array losses of sequences, positions and depths."
+                f"{path}: found {found}, expected an array losses of sequences, positions and"
+                " depths."
             )
         losses = _floats(path, "losses", arrays["losses"])
         documents = arrays["documents"] if "documents" in arrays else np.arange(len(losses))
-    _check_depths(path, shape[-1])
+    depths = shape[-1]
+    _check_depths(path, depths)
     if documents.shape != shape[:1]:
         raise InputError(
             f"{path}: found documents with shape {documents.shape}, expected {shape[:1]} as in"
-            f" losses."
+            " losses."
         )
-    if not (np.isfinite(_floats(path, "documents", documents)) & (documents % 1 == 0)).all():
+    documents = _floats(path, "documents", documents)
+    if not (np.isfinite(documents) & (documents % 1 == 0)).all():
         raise InputError(
             f"{path}: found documents that are not whole numbers, expected one whole number per"
-            f" sequence."
+            " sequence."
         )
     missing = np.isnan(losses).sum(-1)  # (sequences, positions)
-    sequence, position = np.nonzero(missing < shape[-1])
-    wrong = np.nonzero((missing % shape[-1] > 0) | np.isinf(losses).any(-1))
-    if len(wrong[0]):
-        where = f"sequence {wrong[0][0]}, position {wrong[1][0]}"
+    is_partial = (missing > 0) & (missing < depths)
+    wrong = np.argwhere(is_partial | np.isinf(losses).any(-1))
+    if len(wrong):
+        sequence, position = wrong[0]
         raise InputError(
-            f"{path}: found {where}, expected one finite loss at each depth, or NaN at all of them."
+            f"{path}: found sequence {sequence}, position {position}, expected one finite loss at"
+            " each depth, or NaN at all of them."
         )
+    sequence, position = np.nonzero(missing == 0)
     if not len(sequence):
         raise InputError(
             f"{path}: found no losses besides NaN, expected those of at least one token."
         )
-    nats = np.empty((shape[-1] + 1, len(sequence)), losses.dtype)
-    nats[0], nats[1:] = np.inf, losses[sequence, position].T
-    tokens = pd.DataFrame(
-        {
-            "document": documents[sequence].astype(np.int64),
-            "sequence": sequence,
-            "position": position,
-        }
-    )
-    return Losses(path, tokens, torch.from_numpy(nats))
+    tokens = pd.DataFrame({"document": documents[sequence].astype(np.int64)})
+    tokens = tokens.assign(sequence=sequence, position=position)
+    return _losses(path, tokens, losses[sequence, position])
 
 
 def read_exits(path: Path, losses: Losses) -> Exits:
-    """Read the table "gate_exits". Raises InputError unless each criterion and threshold has one
-    exit of each token.
+    """Read the table "gate_exits".
+
+    Raises InputError unless each criterion and threshold has one exit of each token.
     """
     frame = _read("gate_exits", path)
-    _refuse(
-        path,
-        frame[~frame["depth"].between(1, losses.depths)],
-        f"expected a depth of 1 … {losses.depths}",
-    )
+    beyond = frame[~frame["depth"].between(1, losses.depths)]
+    _refuse(path, beyond, f"expected a depth of 1 … {losses.depths}")
     _refuse(path, frame[frame["criterion"] == FIXED], "expected another criterion than fixed loops")
-    known, exits = pd.MultiIndex.from_frame(losses.tokens[TOKEN]), {}
-    for point, rows in frame.groupby(POINT, sort=False):
+    known = pd.MultiIndex.from_frame(losses.tokens[TOKEN])
+    exits = {}
+    for (criterion, threshold), rows in frame.groupby(POINT, sort=False):
         chosen = rows.set_index(TOKEN)["depth"].sort_index()
         if not chosen.index.equals(known):
+            tokens = known.isin(chosen.index).sum()
             raise InputError(
-                f"{path}: found {len(chosen)} exits of {known.isin(chosen.index).sum()} tokens"
-                f" for {point[0]} at "
-                f"threshold {point[1]:g}, expected one of each of the {len(known)} tokens of"
+                f"{path}: found {len(chosen)} exits of {tokens} tokens for {criterion} at threshold"
+                f" {threshold:g}, expected one of each of the {len(known)} tokens of"
                 f" {losses.path}."
             )
-        exits[point] = torch.tensor(chosen.to_numpy(np.int64))
+        exits[criterion, threshold] = torch.tensor(chosen.to_numpy(np.int64))
     return exits
 
 
@@ -194,10 +186,8 @@ def _read(table: str, path: Path) -> pd.DataFrame:
     frame = tables.read(table, path)
     if frame.empty:
         raise InputError(f"{path}: found no rows, expected rows of the table '{table}'.")
-    checked = {
-        name: _column(path, frame, name, dtype) for name, dtype in tables.columns(table).items()
-    }
-    return pd.DataFrame(checked)
+    declared = tables.columns(table).items()
+    return pd.DataFrame({name: _column(path, frame, name, dtype) for name, dtype in declared})
 
 
 def _column(path: Path, frame: pd.DataFrame, name: str, dtype: str) -> np.ndarray:
@@ -208,14 +198,15 @@ def _column(path: Path, frame: pd.DataFrame, name: str, dtype: str) -> np.ndarra
     if values.dtype.kind not in kinds:
         raise InputError(
             f"{path}: found the column {name} with type {frame[name].dtype}, expected {expected}"
-            f" in it."
+            " in it."
         )
-    if dtype != "string":
-        _refuse(path, frame[~np.isfinite(values)], f"expected {expected} in the column {name}")
-    if dtype == "int32":
-        _refuse(path, frame[values % 1 != 0], f"expected {expected} in the column {name}")
-        return values.astype(np.int64)
-    return values
+    if dtype == "string":
+        return values
+    _refuse(path, frame[~np.isfinite(values)], f"expected {expected} in the column {name}")
+    if dtype == "float64":
+        return values
+    _refuse(path, frame[values % 1 != 0], f"expected {expected} in the column {name}")
+    return values.astype(np.int64)
 
 
 def _floats(path: Path, name: str, values: np.ndarray) -> np.ndarray:
@@ -233,10 +224,10 @@ def _check_depths(path: Path, depths: int) -> None:
 
 
 def _refuse(path: Path, wrong: pd.DataFrame, expected: str) -> None:
+    """Raise InputError with the first of the wrong rows, if there is one."""
     if len(wrong):
-        found = ", ".join(
-            f"{name} {value}" for name, value in wrong[:1].to_dict("records")[0].items()
-        )
+        first = wrong[:1].to_dict("records")[0]
+        found = ", ".join(f"{name} {value}" for name, value in first.items())
         raise InputError(f"{path}: found {found}, {expected}.")
 
 
@@ -244,54 +235,59 @@ def _refuse(path: Path, wrong: pd.DataFrame, expected: str) -> None:
 
 
 def compare(losses: Losses, exits: Exits, seed: int = 0) -> pd.DataFrame:
-    """The table "arena" without its column `run`: exits against cost-matched exits and the budget
-    oracle.
+    """The table "arena" without its column `run`.
+
+    Exits are compared with cost-matched exits and with the budget oracle.
     """
-    quality, loops, cost_matched, regret = [], [], [], []
+    own, cost_matched, regret, frontier = [], [], [], []
     for (criterion, threshold), depths in exits.items():
         point = {"criterion": criterion, "threshold": threshold}
-        own = losses.at(depths, **point)
-        quality.append(own.drop(columns="evaluations"))
-        loops.append(own.drop(columns="ce").assign(group=GROUP))
-        plans = {
-            RANDOM: depths,
-            FIXED: torch.from_numpy(fixed_evaluations(depths.numpy()[None, None])).flatten(),
-        }
-        for reference, plan in plans.items():
+        own.append(losses.at(depths, **point, group=GROUP))
+        fixed = torch.from_numpy(fixed_evaluations(depths.numpy()[None, None])).flatten()
+        for reference, plan in ((RANDOM, depths), (FIXED, fixed)):
             spent = plan.double().mean().expand(len(plan))
-            cost_matched.append(
-                losses.rows(mean_over_draws(losses.nats, plan), spent, **point, reference=reference)
-            )
-    fixed = {
-        (FIXED, float(k)): torch.full((len(losses.tokens),), k) for k in range(1, losses.depths + 1)
-    }
-    for (criterion, threshold), depths in (exits | fixed).items():
+            nats = mean_over_draws(losses.nats, plan)
+            cost_matched.append(losses.rows(nats, spent, **point, reference=reference))
+    all_depths = dict(exits)
+    for depth in range(1, losses.depths + 1):
+        all_depths[FIXED, float(depth)] = torch.full((len(losses.tokens),), depth)
+    for (criterion, threshold), depths in all_depths.items():
         regret.append(losses.at(depths, criterion=criterion, threshold=threshold, group=GROUP))
     costs = exit_costs(len(losses.nats), losses.nats.device)
-    chosen = {price: costs[cheapest_exits(losses.nats, price)] for price in PRICES}
-    frontier = [losses.at(depths, group=GROUP, price=price) for price, depths in chosen.items()]
-    return summarise(*map(pd.concat, (quality, loops, cost_matched, regret, frontier)), seed=seed)
+    for price in PRICES:
+        depths = costs[cheapest_exits(losses.nats, price)]
+        frontier.append(losses.at(depths, group=GROUP, price=price))
+    measured = pd.concat(own)
+    return summarise(
+        quality=measured.drop(columns=["evaluations", "group"]),
+        exit_loops=measured.drop(columns="ce"),
+        cost_matched=pd.concat(cost_matched),
+        regret=pd.concat(regret),
+        frontier=pd.concat(frontier),
+        seed=seed,
+    )
 
 
 def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:
-    """Expected loss (M,) of each token if the depths of a plan (M,) are dealt to the tokens at
-    random.
+    """Expected loss (M,) of each token if the depths of a plan (M,) go to tokens at random.
 
     It is the mean of `exits.references.random_plan` over all draws: there, too, each token has
     every depth with its share in the text. nats (K + 1, M), of which depth 0 is in no plan.
     """
-    shares = torch.bincount(plan, minlength=len(nats)).double() / len(plan)
-    return shares[1:] @ nats[1:]
+    shares = torch.bincount(plan, minlength=len(nats)).double() / len(plan)  # (K + 1,)
+    return shares[1:].to(nats.dtype) @ nats[1:]
 
 
 def main(arguments: argparse.Namespace) -> None:
-    losses, name, folder = read_losses(arguments.losses), arguments.exits.stem, arguments.folder
-    write_arena(losses, read_exits(arguments.exits, losses), name, folder)
+    losses = read_losses(arguments.losses)
+    exits = read_exits(arguments.exits, losses)
+    write_arena(losses, exits, arguments.exits.stem, arguments.folder)
 
 
 def write_arena(losses: Losses, exits: Exits, name: str, folder: Path) -> None:
-    """Write arena.md, arena.pdf and arena.parquet to a folder, and print the summary; `name` is
-    that of the gates.
+    """Write arena.md, arena.pdf and arena.parquet to a folder, and print the summary.
+
+    `name` is that of the gates.
     """
     arena = compare(losses, exits).assign(run=name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -303,9 +299,10 @@ def write_arena(losses: Losses, exits: Exits, name: str, folder: Path) -> None:
         "text": losses.path.name,
         "tokens": len(losses.tokens),
         "loops": losses.depths,
+        "draws": "all",
     }
     with replacing(folder / "arena.md") as temporary:
-        temporary.write_text(page(arena, halves, values | {"draws": "all"}), encoding="utf-8")
+        temporary.write_text(page(arena, halves, values), encoding="utf-8")
     context = style.FigureContext(name, losses.path.name, losses.depths)
     style.save(draw_arena(arena, context=context), folder / "arena.pdf")
     print(summary(arena))

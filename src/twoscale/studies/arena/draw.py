@@ -1,5 +1,4 @@
-"""Value of the exits of a criterion: gains over cost-matched exits, and regret against an oracle;
-page and figures.
+"""Value of the exits of a criterion: gains over cost-matched exits, and regret against an oracle.
 
 A gain is how many nats lower the cross-entropy is than the reference's at the same evaluations. The
 regret is the negative gain over the budget oracle. Units of resampling are documents, and a
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from twoscale import tables
 from twoscale.claims import bootstrap
@@ -29,14 +28,14 @@ from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
 from twoscale.jobs.table_job import StudyJob, job_files
-from twoscale.report.render import estimated, interval, number, render
+from twoscale.report.render import number, render
 
-INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
 ORACLE = "oracle"
 COST_MATCHED = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"
 BOTH = "better or worse, depending on the threshold"
 NO_DIFFERENCE, UNKNOWN = "no relevant difference", "cannot be judged"
+VERDICTS = (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)
 # Sums over the documents of R samples (R, ...) -> P numbers each (R, P).
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -48,73 +47,94 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 def run(job: StudyJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config
-    arena = summarise(*map(job.read, INPUTS), seed=config.seed)
-    job.write("arena", arena)
-    sizes = {
-        name: getattr(config, name)
-        for name in ("run", "text", "draws", "loops", "groups", "tokens")
-    }
-    values = sizes | {"oracle_tokens": config.oracle_tokens}
-    job.write_text(
-        "page", page(arena, reliability(job.read("exit_reliability"), config.seed), values)
+    arena = summarise(
+        job.read("exit_quality"),
+        job.read("exit_loops"),
+        job.read("exit_cost_matched"),
+        job.read("exit_regret"),
+        job.read("oracle_frontier"),
+        seed=config.seed,
     )
+    job.write("arena", arena)
+    halves = reliability(job.read("exit_reliability"), config.seed)
+    names = ("run", "text", "draws", "loops", "groups", "tokens", "oracle_tokens")
+    job.write_text("page", page(arena, halves, {name: getattr(config, name) for name in names}))
 
 
 # --- gains and regrets ----------------------------------------------------------------------------
 
 
-def summarise(*inputs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """The table "arena" without its column `run`, from the tables `INPUTS`; `seed` of the
-    bootstrap.
+def summarise(
+    quality: pd.DataFrame,
+    exit_loops: pd.DataFrame,
+    cost_matched: pd.DataFrame,
+    regret: pd.DataFrame,
+    frontier: pd.DataFrame,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The table "arena" without its column `run`, from those of the measurements.
+
+    `seed` is that of the bootstrap.
     """
-    quality, exit_loops, cost_matched, regret, frontier = inputs
     rows = [*_gains(quality, exit_loops, cost_matched, seed), *_regrets(regret, frontier, seed)]
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
 def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndarray:
-    """Sums of columns over the tokens of each document, and the tokens: (documents, values of `by`
-    …, columns + 1).
+    """Sums over the tokens of each document: (documents, values of `by` …, columns + 1).
 
-    `by` names keys with their values in order; `rows` have every combination in every document.
+    The last entry counts the tokens. `by` names keys with their values in order; `rows` have every
+    combination in every document.
     """
     sums = rows[columns].mul(rows["tokens"], axis="index").assign(tokens=rows["tokens"])
     keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
     total = sums.groupby([rows["document"], *keys], observed=True).sum().to_numpy(np.float64)
-    return total.reshape(-1, *map(len, by.values()), len(columns) + 1)
+    shape = [len(values) for values in by.values()]
+    return total.reshape(-1, *shape, len(columns) + 1)
 
 
 def estimates(
     statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int
 ) -> list[Estimate]:
-    """Statistics of the sums over documents, units (documents, ...), with intervals if there are
-    two documents.
+    """Statistics of the sums over documents, with intervals if there are two documents.
+
+    `units` (documents, ...) are the sums of each document, `tokens` (documents,) its tokens.
     """
-    values = statistic(units.sum(axis=0)[None])[0]
+    values = statistic(units.sum(axis=0)[None])[0]  # (P,)
     if len(units) < 2:
-        return list(map(Estimate, values))
-    samples, effective = (
-        statistic(bootstrap.totals(units, seed)),
-        bootstrap.effective_number(tokens),
-    )
-    return [
-        Estimate(
-            value,
-            *bootstrap.interval_about(float(value), np.ascontiguousarray(of_value), effective),
-        )
-        for value, of_value in zip(values, samples.T, strict=True)
-    ]
+        return [Estimate(value) for value in values]
+    samples = statistic(bootstrap.totals(units, seed))  # (R, P)
+    effective = bootstrap.effective_number(tokens)
+    found = []
+    for value, of_value in zip(values, samples.T, strict=True):
+        of_value = np.ascontiguousarray(of_value)
+        bounds = bootstrap.interval_about(float(value), of_value, effective)
+        found.append(Estimate(value, *bounds))
+    return found
 
 
 def _row(
-    point: dict[str, Any], gain: Estimate, evaluations: float, ce: float, tokens: np.ndarray
+    criterion: str,
+    threshold: float,
+    reference: str,
+    gain: Estimate,
+    evaluations: float,
+    ce: float,
+    tokens: np.ndarray,
 ) -> dict[str, Any]:
-    documents = {
+    """A row of the table "arena"; `tokens` are those of each document."""
+    return {
+        "criterion": criterion,
+        "threshold": threshold,
+        "reference": reference,
         "documents": len(tokens),
         "effective_documents": bootstrap.effective_number(tokens),
+        "evaluations": evaluations,
+        "ce": ce,
+        "gain": gain.value,
+        "gain_low": gain.low,
+        "gain_high": gain.high,
     }
-    ends = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
-    return point | documents | {"evaluations": evaluations, "ce": ce} | ends
 
 
 def _gains(
@@ -122,28 +142,27 @@ def _gains(
 ) -> Iterator[dict]:
     """Rows of the table "arena" for the cost-matched exits of every criterion that has some."""
     keys = [*OPERATING_POINT, "sequence"]
-    columns = ["evaluations", "ce", "evaluations_reference", "ce_reference"]
-    measured = quality.join(mean_evaluations(exit_loops, keys), on=keys).rename(
-        columns={"loops": "evaluations"}
-    )
+    spent = mean_evaluations(exit_loops, keys).rename("evaluations")
+    measured = quality.join(spent, on=keys)
     for criterion, of_criterion in cost_matched.groupby("criterion", sort=False):
         own = measured[measured["criterion"] == criterion]
         thresholds = sorted(own["threshold"].unique())
         for reference in COST_MATCHED:
             matched = of_criterion[of_criterion["reference"] == reference]
-            beside = matched.groupby(keys)[["evaluations", "ce"]].mean()  # over draws
-            joined = own.join(beside.add_suffix("_reference"), on=keys)
-            units = document_sums(
-                joined, columns, threshold=thresholds
-            )  # (documents, thresholds, 5)
+            means = matched.groupby(keys)[["evaluations", "ce"]].mean()  # over draws
+            joined = own.join(means.add_suffix("_reference"), on=keys)
+            columns = ["evaluations", "ce", "evaluations_reference", "ce_reference"]
+            units = document_sums(joined, columns, threshold=thresholds)  # (D, thresholds, 5)
             tokens = units[:, 0, 4]
-            gains = estimates(
-                lambda sums: (sums[..., 3] - sums[..., 1]) / sums[..., 4], units, tokens, seed
-            )
+            gains = estimates(_mean_gain, units, tokens, seed)
             for place, (threshold, gain) in enumerate(zip(thresholds, gains, strict=True)):
                 evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()
-                point = {"criterion": criterion, "threshold": threshold, "reference": reference}
-                yield _row(point, gain, evaluations, ce, tokens)
+                yield _row(criterion, threshold, reference, gain, evaluations, ce, tokens)
+
+
+def _mean_gain(sums: np.ndarray) -> np.ndarray:
+    """Nats of the reference minus the criterion's, per token: sums (R, P, 5) -> (R, P)."""
+    return (sums[..., 3] - sums[..., 1]) / sums[..., 4]
 
 
 def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterator[dict]:
@@ -151,27 +170,32 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
     if regret.empty:
         return
     groups, prices = list(regret["group"].unique()), np.sort(frontier["price"].unique())
-    bought = document_sums(frontier, ["evaluations", "ce"], group=groups, price=list(prices))[
-        ..., :2
-    ]  # (D, G, L, 2)
+    columns = ["evaluations", "ce"]
+    bought = document_sums(frontier, columns, group=groups, price=list(prices))[..., :2]
+    bought = bought.reshape(*bought.shape[:2], -1)  # (D, G, 2 L): evaluations and nats at L prices
 
     def gain_of(sums: np.ndarray) -> np.ndarray:
         """`oracle_gain`, mean over groups, from sums (R, G, 3 + 2 L) -> (R, 1)."""
-        means = sums / sums[..., 2:3]
-        cost, quality = np.moveaxis(means[..., 3:].reshape(*means.shape[:2], -1, 2), -1, 0)
-        return oracle_gain(means[..., 0], means[..., 1], cost, quality, prices).mean(
-            axis=1, keepdims=True
+        means = sums / sums[..., 2:3]  # over tokens
+        gains = oracle_gain(
+            evaluations=means[..., 0],
+            ce=means[..., 1],
+            cost=means[..., 3::2],
+            quality=means[..., 4::2],
+            prices=prices,
         )
+        return gains.mean(axis=1, keepdims=True)
 
     for (criterion, threshold), rows in regret.groupby(OPERATING_POINT, sort=False):
-        spent = document_sums(rows, ["evaluations", "ce"], group=groups)  # (D, G, 3)
-        units = np.concatenate([spent, bought.reshape(*bought.shape[:2], -1)], axis=-1)
-        evaluations, ce = (units[..., :2].sum(axis=0) / units[..., 2:3].sum(axis=0)).mean(axis=0)
-        (gain,) = estimates(gain_of, units, tokens := units[:, 0, 2], seed)
+        spent = document_sums(rows, columns, group=groups)  # (D, G, 3)
+        units = np.concatenate([spent, bought], axis=-1)
+        tokens = units[:, 0, 2]
+        of_groups = units[..., :2].sum(axis=0) / units[..., 2:3].sum(axis=0)  # (G, 2)
+        evaluations, ce = of_groups.mean(axis=0)
+        (gain,) = estimates(gain_of, units, tokens, seed)
         # no sample passes 0, where the interval ends
-        bounded = Estimate(gain.value, np.minimum(gain.low, 0), np.minimum(gain.high, 0))
-        point = {"criterion": criterion, "threshold": threshold, "reference": ORACLE}
-        yield _row(point, bounded, evaluations, ce, tokens)
+        gain = Estimate(gain.value, np.minimum(gain.low, 0), np.minimum(gain.high, 0))
+        yield _row(criterion, threshold, ORACLE, gain, evaluations, ce, tokens)
 
 
 def oracle_gain(
@@ -192,32 +216,33 @@ def oracle_gain(
         cost, quality: Mean evaluations and nats of the oracle at each price (..., L).
         prices: Nats per evaluation (L,).
     """
-    return (quality + prices * (cost - evaluations[..., None]) - ce[..., None]).max(axis=-1)
+    bounds = quality + prices * (cost - evaluations[..., None])  # of the nats, at each price
+    return (bounds - ce[..., None]).max(axis=-1)
 
 
 def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]:
-    """Correlation of a token's best odd with its best even depth, and with that of other tokens;
-    mean over groups.
+    """Correlation of a token's best odd with its best even depth, and with that of other tokens.
 
-    The first is the split-half reliability of the oracle's choices: 0 if they follow noise.
+    They are means over groups. The first is the split-half reliability of the oracle's choices: 0
+    if they follow noise.
     """
-    names, groups = (
-        ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"],
-        list(table["group"].unique()),
-    )
-    units = document_sums(table, names, group=groups)  # (documents, groups, 7)
-
-    def correlations(sums: np.ndarray) -> np.ndarray:
-        """(R, groups, 7) -> (R, 2)."""
-        odd, even, odd_odd, even_even, *products = np.moveaxis(sums[..., :6] / sums[..., 6:], -1, 0)
-        spread = np.sqrt((odd_odd - odd**2) * (even_even - even**2))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.stack(
-                [((product - odd * even) / spread).mean(axis=1) for product in products], axis=-1
-            )
-
-    same, other = estimates(correlations, units, units[:, 0, 6], seed)
+    names = ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"]
+    units = document_sums(table, names, group=list(table["group"].unique()))  # (D, G, 7)
+    same, other = estimates(_correlations, units, units[:, 0, 6], seed)
     return same, other
+
+
+def _correlations(sums: np.ndarray) -> np.ndarray:
+    """Correlations of odd and even depths, mean over groups: (R, G, 7) -> (R, 2)."""
+    means = np.moveaxis(sums[..., :6] / sums[..., 6:], -1, 0)  # E[x], E[y], E[x²], E[y²], E[xy] …
+    odd, even, odd_odd, even_even, *products = means
+    spread = np.sqrt((odd_odd - odd**2) * (even_even - even**2))  # both deviations
+    found = []
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for product in products:
+            correlation = (product - odd * even) / spread  # covariance over deviations
+            found.append(correlation.mean(axis=1))
+    return np.stack(found, axis=-1)
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -247,162 +272,131 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     is_regret = arena["reference"] == ORACLE
     gains, regrets = arena[~is_regret].reset_index(drop=True), arena[is_regret]
     depth = regrets.loc[regrets["criterion"] == "fixed", "threshold"].max()
-    depth = gains["evaluations"].max() if np.isnan(depth) else depth
+    if np.isnan(depth):
+        depth = gains["evaluations"].max()
     of_primary = gains["criterion"].str.removeprefix("direction_").isin(PRIMARY)
     family = gains[of_primary] if of_primary.any() else gains
-    chosen = {
-        (rows["evaluations"] - share * depth).abs().idxmin()
-        for _, rows in family.groupby(["criterion", "reference"])
-        for share in SHARES
-    }
-    regret = gains[OPERATING_POINT].merge(
-        regrets[[*OPERATING_POINT, "gain"]], how="left", on=OPERATING_POINT
-    )["gain"]
+    chosen = set()
+    for _, rows in family.groupby(["criterion", "reference"]):
+        for share in SHARES:
+            chosen.add((rows["evaluations"] - share * depth).abs().idxmin())
+    of_oracle = regrets[[*OPERATING_POINT, "gain"]]
+    regret = gains[OPERATING_POINT].merge(of_oracle, how="left", on=OPERATING_POINT)["gain"]
     gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
-    return pd.concat(
-        [with_verdicts(rows) for _, rows in gains.groupby("primary")] or [with_verdicts(gains)]
-    ).sort_index()
+    families = [_with_verdicts(rows) for _, rows in gains.groupby("primary")]
+    return pd.concat(families or [_with_verdicts(gains)]).sort_index()
 
 
-def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Gains of one family with a column `room`, and then `error`, `least` and `verdict` (see
-    `judged`).
-    """
-    freedom = np.maximum(1.0, rows["effective_documents"].to_numpy(np.float64) - 1)
-    gain, low, high, room = (
-        rows[name].to_numpy(np.float64) for name in ("gain", "gain_low", "gain_high", "room")
-    )
-    # from the end of the interval on the side of 0, which decides
+def _with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Gains of one family with `room`, and then `error`, `least` and `verdict` (see `judged`)."""
+    documents = rows["effective_documents"].to_numpy(np.float64)
+    freedom = np.maximum(1.0, documents - 1)
+    gain = rows["gain"].to_numpy(np.float64)
+    low = rows["gain_low"].to_numpy(np.float64)
+    high = rows["gain_high"].to_numpy(np.float64)
+    # the standard error, from the end of the interval on the side of 0, which decides
     error = np.where(gain > 0, gain - low, high - gain) / _quantiles(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
-        statistic = np.where(gain == 0, 0, np.abs(gain) / error)
-    tails = np.array([2 * bootstrap.t_tail(*pair) for pair in zip(statistic, freedom, strict=True)])
-    is_shown = bootstrap.holm(np.nan_to_num(tails, nan=1.0))
+        statistic = np.where(gain == 0, 0, np.abs(gain) / error)  # Student's t
+    pairs = zip(statistic, freedom, strict=True)
+    p_values = np.array([2 * bootstrap.t_tail(t, degrees) for t, degrees in pairs])
+    is_shown = bootstrap.holm(np.nan_to_num(p_values, nan=1.0))
+    # what would have been seen: the smallest gain that is shown with probability POWER
     least = error * _least_errors(len(rows), freedom)
-    verdict = np.where(least > np.fmin(room, RELEVANT), UNKNOWN, NO_DIFFERENCE)
-    verdict = np.where(
-        is_shown, np.where(gain > 0, BETTER, WORSE), np.where(np.isnan(low), UNKNOWN, verdict)
-    )
+    is_blind = least > np.fmin(rows["room"].to_numpy(np.float64), RELEVANT)
+    verdict = np.where(is_blind | np.isnan(low), UNKNOWN, NO_DIFFERENCE)
+    verdict = np.where(is_shown & (gain > 0), BETTER, verdict)
+    verdict = np.where(is_shown & ~(gain > 0), WORSE, verdict)
     return rows.assign(error=error, least=least, verdict=verdict)
 
 
 def _quantiles(probability: float, freedom: np.ndarray) -> np.ndarray:
+    """Quantiles of Student's t for degrees of freedom (n,): (n,)."""
     return np.array([bootstrap.t_quantile(probability, degrees) for degrees in freedom])
 
 
 def _least_errors(family: int, freedom: np.ndarray) -> np.ndarray:
-    """The smallest gain that is shown with probability `POWER`, in standard errors, as the first of
-    a family.
-    """
+    """The smallest gain shown with probability `POWER`, in standard errors, first of a family."""
     return _quantiles(1 - 0.025 / max(1, family), freedom) + _quantiles(POWER, freedom)
 
 
 def least_by_documents(family: pd.DataFrame) -> list[tuple[int, float]]:
-    """Numbers of documents with the smallest gain that they show, the median over a family of gains
-    with verdicts.
+    """Numbers of documents, and the smallest gain that they show.
+
+    The median over a family of gains with verdicts.
     """
-    of_one = family["error"] * np.sqrt(
-        family["effective_documents"]
-    )  # standard error of a single document
+    of_one = family["error"] * np.sqrt(family["effective_documents"])  # error of a single document
     freedom = np.array(DOCUMENTS, dtype=np.float64) - 1
-    return list(
-        zip(
-            DOCUMENTS,
-            of_one.median() / np.sqrt(DOCUMENTS) * _least_errors(len(family), freedom),
-            strict=True,
-        )
-    )
+    least = of_one.median() / np.sqrt(DOCUMENTS) * _least_errors(len(family), freedom)
+    return list(zip(DOCUMENTS, least, strict=True))
 
 
 def summary(arena: pd.DataFrame) -> str:
-    """One sentence for each family and kind of cost-matched exits: which criteria are better, by
-    how much at most.
-    """
+    """One sentence for each family and kind of cost-matched exits: which criteria are better."""
     gains, sentences = judged(arena), []
-    for family, rows in gains.groupby(~gains["primary"]):
+    for is_exploratory, rows in gains.groupby(~gains["primary"]):
         for reference, name in COST_MATCHED.items():
-            listed = _by_verdict(rows[rows["reference"] == reference], is_primary=not family)
-            start = (
-                f"Exploratory, compared with {name}"
-                if family
-                else f"Compared with {name} of the same cost"
-            )
-            sentences.append(f"{start}: {listed}.")
+            start = f"Compared with {name} of the same cost"
+            if is_exploratory:
+                start = f"Exploratory, compared with {name}"
+            of_reference = rows[rows["reference"] == reference]
+            sentences.append(f"{start}: {_by_verdict(of_reference, not is_exploratory)}.")
     return " ".join(sentences) or "No criterion was compared."
 
 
 def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:
     """The criteria with each verdict; of exploratory gains only what is shown."""
-    found: dict[str, list[str]] = {
-        verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)
-    }
+    found: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for criterion, of_criterion in rows.groupby("criterion", sort=False):
-        words = set(of_criterion["verdict"])  # over all thresholds together
-        word = (
-            BOTH
-            if {BETTER, WORSE} <= words
-            else next(verdict for verdict in found if verdict in words)
-        )
+        named = criterion.replace("_", " ")
         most = of_criterion.loc[of_criterion["verdict"] == BETTER, "gain"].max()
-        by = "" if np.isnan(most) else f" (by up to {number(most)} nats per token)"
-        found[word].append(criterion.replace("_", " ") + by)
-    shown = [
-        word
-        for word, names in found.items()
-        if names and (is_primary or word in (BETTER, BOTH, WORSE))
-    ]
-    said = {UNKNOWN: f"{UNKNOWN} at {rows['documents'].max()} documents"} if len(rows) else {}
-    listed = "; ".join(f"{said.get(word, word)}: {', '.join(found[word])}" for word in shown)
-    return listed or f"no difference is shown in {len(rows)} gains"
+        if not np.isnan(most):
+            named += f" (by up to {number(most)} nats per token)"
+        found[_verdict_of(set(of_criterion["verdict"]))].append(named)
+    listed = []
+    for verdict, names in found.items():
+        if names and (is_primary or verdict in (BETTER, BOTH, WORSE)):
+            at = f" at {rows['documents'].max()} documents" if verdict == UNKNOWN else ""
+            listed.append(f"{verdict}{at}: {', '.join(names)}")
+    return "; ".join(listed) or f"no difference is shown in {len(rows)} gains"
+
+
+def _verdict_of(verdicts: set[str]) -> str:
+    """The verdict on a criterion, from those at its thresholds."""
+    if {BETTER, WORSE} <= verdicts:
+        return BOTH
+    return next(verdict for verdict in VERDICTS if verdict in verdicts)
 
 
 # --- page -----------------------------------------------------------------------------------------
 
 
 def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping[str, Any]) -> str:
-    """Markdown of the table "arena" and of its `reliability`; `values` name the run, the text and
-    their sizes.
+    """Markdown of the table "arena" and of its `reliability`.
+
+    `values` name the run, the text and their sizes.
     """
     gains, regret = judged(arena), arena[arena["reference"] == ORACLE]
-    cells = [
-        (
-            *_cells(row),
-            COST_MATCHED[row.reference],
-            number(row.room),
-            number(row.least),
-            row.verdict,
-        )
-        for row in gains.itertuples()
-    ]
-    families = {
-        name: [
-            row
-            for row, is_primary in zip(cells, gains["primary"], strict=True)
-            if is_primary == wanted
-        ]
-        for name, wanted in (("primary", True), ("exploratory", False))
-    }
-    turned = regret.assign(
-        gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"]
-    )
-    least = [(count, number(value)) for count, value in least_by_documents(gains[gains["primary"]])]
-    documents = gains["documents"].max() if len(gains) else 0
-    values = {**values, "halves": [(estimated(half), interval(half)) for half in halves]}
-    rows = families | {"regrets": list(map(_cells, turned.itertuples())), "least": least}
+    # estimates for the template; a regret is a negative gain, without the sign of zero
+    ends = {"gain": "value", "gain_low": "low", "gain_high": "high"}
+    turned = 0 - regret[[*ends]].rename(columns={"gain_low": "gain_high", "gain_high": "gain_low"})
+    shown = gains.rename(columns=ends)
     return render(
-        "studies/arena/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena)
+        "studies/arena/arena.md.j2",
+        **values,
+        summary=summary(arena),
+        documents=gains["documents"].max() if len(gains) else 0,
+        references=COST_MATCHED,
+        primary=list(shown[shown["primary"]].itertuples()),
+        exploratory=list(shown[~shown["primary"]].itertuples()),
+        least=least_by_documents(gains[gains["primary"]]),
+        regrets=list(regret.assign(**turned).rename(columns=ends).itertuples()),
+        halves=halves,
     )
-
-
-def _cells(row: Any) -> tuple[str, ...]:
-    point = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}"
-    gain = Estimate(row.gain, row.gain_low, row.gain_high)
-    return *point, estimated(gain), interval(gain)
 
 
 # --- figure: gains --------------------------------------------------------------------------------
 
-LINEAR = 1e-2  # nats
 SURE: style.Look = {"marker": "o", "markersize": 4, "linestyle": ""}
 UNSURE: style.Look = SURE | {"markerfacecolor": "white", "markersize": 2.5, "markeredgewidth": 0.7}
 TOO_SMALL: style.Look = {"color": "0.93", "linewidth": 0, "zorder": -2}
@@ -425,20 +419,18 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     colours = style.criterion_colours(gains["criterion"])
     figure = style.new_figure(style.DOUBLE, 3.0, context)
     panels = figure.subplots(1, len(COST_MATCHED), sharex=True, sharey=True)
-    for place, (axes, (reference, name)) in enumerate(
-        zip(panels, COST_MATCHED.items(), strict=True), start=1
-    ):
-        draw_gains(axes, arena, reference, colours)
-        style.name_panel(axes, place, f"gain over {name}")
-        axes.set_xlabel("evaluations per token and group (mean, log scale)")
-    panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}")
-    lines: dict[str, Line2D | Patch] = {
-        criterion_name(name): Line2D([], [], color=colour)
-        for name, colour in colours.items()
-        if colour != style.OTHERS
-    }
-    others = sum(colour == style.OTHERS for colour in colours.values())
-    lines |= {f"{others} other criteria": Line2D([], [], color=style.OTHERS)} if others else {}
+    for place, (reference, name) in enumerate(COST_MATCHED.items()):
+        draw_gains(panels[place], arena, reference, colours)
+        style.name_panel(panels[place], place + 1, f"gain over {name}")
+        panels[place].set_xlabel("evaluations per token and group (mean, log scale)")
+    panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{style.LINEAR_NATS:g}")
+    lines: dict[str, Line2D | Patch] = {}
+    for name, colour in colours.items():
+        if colour != style.OTHERS:
+            lines[criterion_name(name)] = Line2D([], [], color=colour)
+    others = list(colours.values()).count(style.OTHERS)
+    if others:
+        lines[f"{others} other criteria"] = Line2D([], [], color=style.OTHERS)
     looks = {"difference shown": SURE, "not shown": UNSURE, "the oracle, over fixed loops": ROOM}
     for name, look in looks.items():
         lines[name] = Line2D([], [], **{"color": style.GREY, **look})
@@ -448,48 +440,49 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
 
 def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping[str, str]) -> None:
-    """The gains over one kind of cost-matched exits against mean evaluations, of the criteria that
-    have a colour.
+    """Gains over one kind of cost-matched exits against mean evaluations.
+
+    Criteria without a colour are left out.
     """
     gains = judged(arena).sort_values("evaluations", kind="stable")
     gains = gains[(gains["reference"] == reference) & gains["criterion"].isin(list(colours))]
     for criterion, rows in gains.groupby("criterion", sort=False):
-        colour, x, y = colours[criterion], rows["evaluations"].to_numpy(), rows["gain"].to_numpy()
-        axes.plot(
-            x,
-            y,
-            color=colour,
-            linewidth=0.8 if colour != style.OTHERS else 0.5,
-            zorder=-(colour == style.OTHERS),
-        )
-        sure = rows["verdict"].isin((BETTER, WORSE)).to_numpy()
-        axes.plot(x[~sure], y[~sure], color=colour, **UNSURE)
-        axes.plot(x[sure], y[sure], color=colour, **SURE)
-    shown = gains[gains["verdict"] == BETTER].sort_values("gain")
-    if (
-        len(shown) and colours[shown.iloc[-1]["criterion"]] == style.OTHERS
-    ):  # which of the grey lines gains most
-        best = shown.iloc[-1]
-        at = (best["evaluations"], best["gain"])
-        axes.annotate(
-            criterion_name(best["criterion"]),
-            at,
-            (4, 4),
-            textcoords="offset points",
-            color=style.OTHERS,
-        )
+        colour = colours[criterion]
+        look: style.Look = {"linewidth": 0.8, "zorder": 0}
+        if colour == style.OTHERS:
+            look = {"linewidth": 0.5, "zorder": -1}
+        axes.plot(rows["evaluations"], rows["gain"], color=colour, **look)
+        sure = rows["verdict"].isin((BETTER, WORSE))
+        for points, look in ((rows[~sure], UNSURE), (rows[sure], SURE)):
+            axes.plot(points["evaluations"], points["gain"], color=colour, **look)
+    _name_best(axes, gains, colours)
+    # the grey area, from the median of the points in each of eight bins of the axis
     bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
-    least = gains.groupby(np.digitize(gains["evaluations"], bins))[
-        ["evaluations", "least"]
-    ].median()
+    by_bin = gains.groupby(np.digitize(gains["evaluations"], bins))
+    least = by_bin[["evaluations", "least"]].median()
     axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
     # a regret of fixed loops is what the oracle gains over them
-    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")].sort_values(
-        "threshold"
-    )
+    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")]
+    fixed = fixed.sort_values("threshold")
     axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
     _scale(axes)
+
+
+def _name_best(axes: Axes, gains: pd.DataFrame, colours: Mapping[str, str]) -> None:
+    """Name the largest gain that is shown if its line is one of the grey ones."""
+    shown = gains[gains["verdict"] == BETTER].sort_values("gain")
+    if shown.empty:
+        return
+    best = shown.iloc[-1]
+    if colours[best["criterion"]] == style.OTHERS:
+        axes.annotate(
+            criterion_name(best["criterion"]),
+            xy=(best["evaluations"], best["gain"]),
+            xytext=(4, 4),
+            textcoords="offset points",
+            color=style.OTHERS,
+        )
 
 
 def _scale(axes: Axes) -> None:
@@ -498,9 +491,7 @@ def _scale(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+    style.scale_nats(axes)
 
 
 # --- figure: Pareto -------------------------------------------------------------------------------
@@ -529,34 +520,31 @@ def draw_pareto(
     *,
     context: style.FigureContext,
 ) -> Figure:
-    """Two panels, quality over (i) latency and (ii) mean loops: one line per exit criterion along
-    its thresholds.
+    """Two panels, quality over (i) latency and (ii) mean loops, one line per exit criterion.
 
-    The criteria of the paper and those of the user are in colour, with 95 % intervals over
-    documents. The broad grey line is the frontier of all other criteria: their points that no other
-    of them beats in both quantities. Quality is the cross-entropy minus that of `fixed` at all
-    `context.loops` loop steps. Raises InputError for a table without rows.
+    A line runs along the thresholds. The criteria of the paper and those of the user are in
+    colour, with 95 % intervals over documents. The broad grey line is the frontier of all other
+    criteria: their points that no other of them beats in both quantities. Quality is the
+    cross-entropy minus that of `fixed` at all `context.loops` loop steps. Raises InputError for a
+    table without rows.
     """
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
-    points = summarise_quality(exit_quality, exit_loops, context.loops).merge(
-        times, on=OPERATING_POINT
-    )
-    full = points.loc[
-        (points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"
-    ].item()
-    points = points.sort_values("threshold").assign(excess=points["ce"] - full)
+    points = summarise_quality(exit_quality, exit_loops, context.loops)
+    points = points.merge(times, on=OPERATING_POINT).sort_values("threshold")
+    is_full = (points["criterion"] == "fixed") & (points["threshold"] == context.loops)
+    points["excess"] = points["ce"] - points.loc[is_full, "ce"].item()
     colours = style.criterion_colours(exit_quality["criterion"])
     others = [name for name, colour in colours.items() if colour == style.OTHERS]
     coloured = style.criterion_styles(name for name in colours if name not in others)
-    styles = {"fixed": FIXED} | {name: look | LINE for name, look in coloured.items()}
+    styles = {name: look | LINE for name, look in coloured.items()}
     figure = style.new_figure(style.DOUBLE, 2.9, context)
     panels = figure.subplots(1, len(COSTS), sharey=True)
     of_others = points[points["criterion"].isin(others)]
     for axes, (column, (title, label)) in zip(panels, COSTS.items(), strict=True):
         axes.plot(*frontier(of_others[column], of_others["excess"]), **FRONTIER)
-        for criterion, look in styles.items():
+        for criterion, look in {"fixed": FIXED, **styles}.items():
             rows = points[points["criterion"] == criterion]
             bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
             axes.errorbar(rows[column], rows["excess"], yerr=bars, elinewidth=0.6, **look)
@@ -564,15 +552,9 @@ def draw_pareto(
         _scale(axes)
         axes.set_xlabel(label)
         axes.set_title(title, loc="left")
-    panels[0].set_ylabel(
-        f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within"
-        f" ±{LINEAR:g})"
-    )
-    handles = {
-        criterion_name(name): Line2D([], [], **look)
-        for name, look in styles.items()
-        if name != "fixed"
-    }
+    scale = f"(nats/token, linear within ±{style.LINEAR_NATS:g})"
+    panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n{scale}")
+    handles = {criterion_name(name): Line2D([], [], **look) for name, look in styles.items()}
     handles["fixed loops"] = Line2D([], [], **FIXED)
     if others:
         handles[f"best of {len(others)} other criteria"] = Line2D([], [], **FRONTIER)
@@ -581,10 +563,9 @@ def draw_pareto(
 
 
 def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Cost and excess of the points that no other point beats, from low to high cost; their excess
-    falls.
-    """
+    """Cost and excess of the points that no other point beats, from low to high cost."""
     order = np.lexsort((excess, cost))
     cost, excess = cost.to_numpy()[order], excess.to_numpy()[order]
     least_before = np.minimum.accumulate(np.r_[np.inf, excess[:-1]])
-    return cost[excess < least_before], excess[excess < least_before]
+    is_best = excess < least_before
+    return cost[is_best], excess[is_best]
