@@ -103,6 +103,7 @@ HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
 SIGNED_POWERS = (-100, -10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10, 100)  # ticks, nats
+LINEAR_NATS = 1e-2  # an axis of differences is linear within this many nats
 # colour of built-in exit criteria that are not of the paper, where these are the background
 OTHERS = "0.55"
 
@@ -274,6 +275,13 @@ def scale_loops(axes: Axes, loops: pd.Series) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(powers, [str(power) for power in powers])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
+
+
+def scale_nats(axes: Axes) -> None:
+    """A y axis of differences in nats, linear around 0 and logarithmic beyond."""
+    axes.set_yscale("symlog", linthresh=LINEAR_NATS)
+    axes.yaxis.set_major_locator(ticker.FixedLocator(SIGNED_POWERS))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: power_name(value)))
 
 
 def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[str, Line2D]:

@@ -6,7 +6,8 @@
 
 Every call of the model is one batch of further sequences; every call of a looped module within it
 is a loop step. Rows are measured and written when the model returns, so memory is for one forward
-pass: the states are on the host, in the dtype of the model. `twoscale draw results/mine` then draws the figures.
+pass: the states are on the host, in the dtype of the model. `twoscale draw results/mine` then draws
+the figures.
 """
 
 import inspect

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from twoscale import tables
 from twoscale.base import replacing
@@ -34,7 +34,7 @@ from twoscale.replay.gains import (
 )
 from twoscale.replay.oracle import PRICES, cheapest_exits, exit_costs, split_half
 from twoscale.replay.recording import Exits, Recording
-from twoscale.report.render import estimated, interval, number, render
+from twoscale.report.render import render
 
 _GROUP = "loop"  # the one looped group of a recording
 
@@ -86,8 +86,14 @@ def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
     for price in PRICES:
         depths = exit_costs(len(cost))[cheapest_exits(cost, price)]
         frontier.append(_at(recording, depths).assign(group=_GROUP, price=price))
-    inputs = (quality, loops, cost_matched, regret, frontier)
-    return summarise(*map(pd.concat, inputs), seed=seed)
+    return summarise(
+        pd.concat(quality),
+        pd.concat(loops),
+        pd.concat(cost_matched),
+        pd.concat(regret),
+        pd.concat(frontier),
+        seed=seed,
+    )
 
 
 def mean_over_draws(cost: np.ndarray, plan: np.ndarray) -> np.ndarray:
@@ -129,49 +135,31 @@ def _means(recording: Recording, **values: np.ndarray) -> pd.DataFrame:
 
 
 def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping[str, Any]) -> str:
-    """Markdown of the table "arena" and of its `reliability`; `values` name the run, the text and
-    their sizes.
+    """Markdown of the table "arena" and of its `reliability`.
+
+    `values` name the run, the text and their sizes.
     """
     gains, regret = judged(arena), arena[arena["reference"] == ORACLE]
-    cells = [
-        (
-            *_cells(row),
-            COST_MATCHED[row.reference],
-            number(row.room),
-            number(row.least),
-            row.verdict,
-        )
-        for row in gains.itertuples()
-    ]
-    families = {
-        name: [
-            row
-            for row, is_primary in zip(cells, gains["primary"], strict=True)
-            if is_primary == wanted
-        ]
-        for name, wanted in (("primary", True), ("exploratory", False))
-    }
-    turned = regret.assign(
-        gain=0 - regret["gain"], gain_low=0 - regret["gain_high"], gain_high=0 - regret["gain_low"]
-    )
-    least = [(count, number(value)) for count, value in least_by_documents(gains[gains["primary"]])]
-    documents = gains["documents"].max() if len(gains) else 0
-    values = {**values, "halves": [(estimated(half), interval(half)) for half in halves]}
-    rows = families | {"regrets": list(map(_cells, turned.itertuples())), "least": least}
+    # estimates for the template; a regret is a negative gain, without the sign of zero
+    ends = {"gain": "value", "gain_low": "low", "gain_high": "high"}
+    turned = 0 - regret[[*ends]].rename(columns={"gain_low": "gain_high", "gain_high": "gain_low"})
+    shown = gains.rename(columns=ends)
     return render(
-        "replay/arena.md.j2", **values, **rows, documents=documents, summary=summary(arena)
+        "replay/arena.md.j2",
+        **values,
+        summary=summary(arena),
+        documents=gains["documents"].max() if len(gains) else 0,
+        references=COST_MATCHED,
+        primary=list(shown[shown["primary"]].itertuples()),
+        exploratory=list(shown[~shown["primary"]].itertuples()),
+        least=least_by_documents(gains[gains["primary"]]),
+        regrets=list(regret.assign(**turned).rename(columns=ends).itertuples()),
+        halves=halves,
     )
-
-
-def _cells(row: Any) -> tuple[str, ...]:
-    point = row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}"
-    gain = Estimate(row.gain, row.gain_low, row.gain_high)
-    return *point, estimated(gain), interval(gain)
 
 
 # --- figure: gains --------------------------------------------------------------------------------
 
-LINEAR = 1e-2  # nats
 SURE: style.Look = {"marker": "o", "markersize": 4, "linestyle": ""}
 UNSURE: style.Look = SURE | {"markerfacecolor": "white", "markersize": 2.5, "markeredgewidth": 0.7}
 TOO_SMALL: style.Look = {"color": "0.93", "linewidth": 0, "zorder": -2}
@@ -194,20 +182,18 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     colours = style.criterion_colours(gains["criterion"])
     figure = style.new_figure(style.DOUBLE, 3.0, context)
     panels = figure.subplots(1, len(COST_MATCHED), sharex=True, sharey=True)
-    for place, (axes, (reference, name)) in enumerate(
-        zip(panels, COST_MATCHED.items(), strict=True), start=1
-    ):
-        draw_gains(axes, arena, reference, colours)
-        style.name_panel(axes, place, f"gain over {name}")
-        axes.set_xlabel("evaluations per token and group (mean, log scale)")
-    panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}")
-    lines: dict[str, Line2D | Patch] = {
-        criterion_name(name): Line2D([], [], color=colour)
-        for name, colour in colours.items()
-        if colour != style.OTHERS
-    }
-    others = sum(colour == style.OTHERS for colour in colours.values())
-    lines |= {f"{others} other criteria": Line2D([], [], color=style.OTHERS)} if others else {}
+    for place, (reference, name) in enumerate(COST_MATCHED.items()):
+        draw_gains(panels[place], arena, reference, colours)
+        style.name_panel(panels[place], place + 1, f"gain over {name}")
+        panels[place].set_xlabel("evaluations per token and group (mean, log scale)")
+    panels[0].set_ylabel(f"cross-entropy saved (nats/token)\nlinear within ±{style.LINEAR_NATS:g}")
+    lines: dict[str, Line2D | Patch] = {}
+    for name, colour in colours.items():
+        if colour != style.OTHERS:
+            lines[criterion_name(name)] = Line2D([], [], color=colour)
+    others = list(colours.values()).count(style.OTHERS)
+    if others:
+        lines[f"{others} other criteria"] = Line2D([], [], color=style.OTHERS)
     looks = {"difference shown": SURE, "not shown": UNSURE, "the oracle, over fixed loops": ROOM}
     for name, look in looks.items():
         lines[name] = Line2D([], [], **{"color": style.GREY, **look})
@@ -217,56 +203,55 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
 
 def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping[str, str]) -> None:
-    """The gains over one kind of cost-matched exits against mean evaluations, of the criteria that
-    have a colour.
+    """Gains over one kind of cost-matched exits against mean evaluations.
+
+    Criteria without a colour are left out.
     """
     gains = judged(arena).sort_values("evaluations", kind="stable")
     gains = gains[(gains["reference"] == reference) & gains["criterion"].isin(list(colours))]
     for criterion, rows in gains.groupby("criterion", sort=False):
-        colour, x, y = colours[criterion], rows["evaluations"].to_numpy(), rows["gain"].to_numpy()
-        axes.plot(
-            x,
-            y,
-            color=colour,
-            linewidth=0.8 if colour != style.OTHERS else 0.5,
-            zorder=-(colour == style.OTHERS),
-        )
-        sure = rows["verdict"].isin((BETTER, WORSE)).to_numpy()
-        axes.plot(x[~sure], y[~sure], color=colour, **UNSURE)
-        axes.plot(x[sure], y[sure], color=colour, **SURE)
+        colour = colours[criterion]
+        look: style.Look = {"linewidth": 0.8, "zorder": 0}
+        if colour == style.OTHERS:
+            look = {"linewidth": 0.5, "zorder": -1}
+        axes.plot(rows["evaluations"], rows["gain"], color=colour, **look)
+        sure = rows["verdict"].isin((BETTER, WORSE))
+        for points, look in ((rows[~sure], UNSURE), (rows[sure], SURE)):
+            axes.plot(points["evaluations"], points["gain"], color=colour, **look)
+    _name_best(axes, gains, colours)
+    # the grey area, from the median of the points in each of eight bins of the axis
+    bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
+    by_bin = gains.groupby(np.digitize(gains["evaluations"], bins))
+    least = by_bin[["evaluations", "least"]].median()
+    axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
+    # a regret of fixed loops is what the oracle gains over them
+    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")]
+    fixed = fixed.sort_values("threshold")
+    axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
+    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
+    scale_axes(axes)
+
+
+def _name_best(axes: Axes, gains: pd.DataFrame, colours: Mapping[str, str]) -> None:
+    """Name the largest gain that is shown if its line is one of the grey ones."""
     shown = gains[gains["verdict"] == BETTER].sort_values("gain")
-    if (
-        len(shown) and colours[shown.iloc[-1]["criterion"]] == style.OTHERS
-    ):  # which of the grey lines gains most
-        best = shown.iloc[-1]
-        at = (best["evaluations"], best["gain"])
+    if shown.empty:
+        return
+    best = shown.iloc[-1]
+    if colours[best["criterion"]] == style.OTHERS:
         axes.annotate(
             criterion_name(best["criterion"]),
-            at,
-            (4, 4),
+            xy=(best["evaluations"], best["gain"]),
+            xytext=(4, 4),
             textcoords="offset points",
             color=style.OTHERS,
         )
-    bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
-    least = gains.groupby(np.digitize(gains["evaluations"], bins))[
-        ["evaluations", "least"]
-    ].median()
-    axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
-    # a regret of fixed loops is what the oracle gains over them
-    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")].sort_values(
-        "threshold"
-    )
-    axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
-    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
-    scale(axes)
 
 
-def scale(axes: Axes) -> None:
+def scale_axes(axes: Axes) -> None:
     """Costs on a logarithmic axis, nats on one that is linear around 0."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+    style.scale_nats(axes)

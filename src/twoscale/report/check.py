@@ -7,10 +7,10 @@ have the tolerances of `KINDS`. docs/release.md says how they were chosen.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -152,7 +152,8 @@ def differences(manifest: Manifest, segments: Sequence[Path]) -> list[str]:
     released = [manifest.machine | no_memory, *manifest.training.get("environments", [])]
     ours = [machine.description() | no_memory, *machine.distinct_environments(segments)]
     found: list[str] = []
-    for there, here in zip_longest(released, ours, fillvalue={}):
+    pairs: Iterable[Any] = zip_longest(released, ours, fillvalue={})
+    for there, here in pairs:
         found += machine.differences(there, here, ("in the release", "here"))
     return list(dict.fromkeys(found))
 

@@ -12,10 +12,9 @@ from twoscale.claims.bootstrap import OPERATING_POINT, summarise_latency, summar
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
-from twoscale.replay.arena import LINEAR, page, scale
+from twoscale.replay.arena import draw_arena as draw_arena
+from twoscale.replay.arena import page, scale_axes
 from twoscale.replay.gains import reliability, summarise
-
-INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
 
 
 @job_files(
@@ -25,16 +24,18 @@ INPUTS = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "ora
 def run(job: TableJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config
-    arena = summarise(*map(job.read, INPUTS), seed=config.seed)
-    job.write("arena", arena)
-    sizes = {
-        name: getattr(config, name)
-        for name in ("run", "text", "draws", "loops", "groups", "tokens")
-    }
-    values = sizes | {"oracle_tokens": config.oracle_tokens}
-    job.write_text(
-        "page", page(arena, reliability(job.read("exit_reliability"), config.seed), values)
+    arena = summarise(
+        job.read("exit_quality"),
+        job.read("exit_loops"),
+        job.read("exit_cost_matched"),
+        job.read("exit_regret"),
+        job.read("oracle_frontier"),
+        seed=config.seed,
     )
+    job.write("arena", arena)
+    halves = reliability(job.read("exit_reliability"), config.seed)
+    names = ("run", "text", "draws", "loops", "groups", "tokens", "oracle_tokens")
+    job.write_text("page", page(arena, halves, {name: getattr(config, name) for name in names}))
 
 
 # --- figure: Pareto -------------------------------------------------------------------------------
@@ -63,50 +64,41 @@ def draw_pareto(
     *,
     context: style.FigureContext,
 ) -> Figure:
-    """Two panels, quality over (i) latency and (ii) mean loops: one line per exit criterion along
-    its thresholds.
+    """Two panels, quality over (i) latency and (ii) mean loops, one line per exit criterion.
 
-    The criteria of the paper and those of the user are in colour, with 95 % intervals over
-    documents. The broad grey line is the frontier of all other criteria: their points that no other
-    of them beats in both quantities. Quality is the cross-entropy minus that of `fixed` at all
-    `context.loops` loop steps. Raises InputError for a table without rows.
+    A line runs along the thresholds. The criteria of the paper and those of the user are in
+    colour, with 95 % intervals over documents. The broad grey line is the frontier of all other
+    criteria: their points that no other of them beats in both quantities. Quality is the
+    cross-entropy minus that of `fixed` at all `context.loops` loop steps. Raises InputError for a
+    table without rows.
     """
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
-    points = summarise_quality(exit_quality, exit_loops, context.loops).merge(
-        times, on=OPERATING_POINT
-    )
-    full = points.loc[
-        (points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"
-    ].item()
-    points = points.sort_values("threshold").assign(excess=points["ce"] - full)
+    points = summarise_quality(exit_quality, exit_loops, context.loops)
+    points = points.merge(times, on=OPERATING_POINT).sort_values("threshold")
+    is_full = (points["criterion"] == "fixed") & (points["threshold"] == context.loops)
+    points["excess"] = points["ce"] - points.loc[is_full, "ce"].item()
     colours = style.criterion_colours(exit_quality["criterion"])
     others = [name for name, colour in colours.items() if colour == style.OTHERS]
     coloured = style.criterion_styles(name for name in colours if name not in others)
-    styles = {"fixed": FIXED} | {name: look | LINE for name, look in coloured.items()}
+    styles = {name: look | LINE for name, look in coloured.items()}
     figure = style.new_figure(style.DOUBLE, 2.9, context)
     panels = figure.subplots(1, len(COSTS), sharey=True)
     of_others = points[points["criterion"].isin(others)]
     for axes, (column, (title, label)) in zip(panels, COSTS.items(), strict=True):
         axes.plot(*frontier(of_others[column], of_others["excess"]), **FRONTIER)
-        for criterion, look in styles.items():
+        for criterion, look in {"fixed": FIXED, **styles}.items():
             rows = points[points["criterion"] == criterion]
             bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
             axes.errorbar(rows[column], rows["excess"], yerr=bars, elinewidth=0.6, **look)
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-        scale(axes)
+        scale_axes(axes)
         axes.set_xlabel(label)
         axes.set_title(title, loc="left")
-    panels[0].set_ylabel(
-        f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within"
-        f" ±{LINEAR:g})"
-    )
-    handles = {
-        criterion_name(name): Line2D([], [], **look)
-        for name, look in styles.items()
-        if name != "fixed"
-    }
+    scale = f"(nats/token, linear within ±{style.LINEAR_NATS:g})"
+    panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n{scale}")
+    handles = {criterion_name(name): Line2D([], [], **look) for name, look in styles.items()}
     handles["fixed loops"] = Line2D([], [], **FIXED)
     if others:
         handles[f"best of {len(others)} other criteria"] = Line2D([], [], **FRONTIER)
@@ -115,10 +107,9 @@ def draw_pareto(
 
 
 def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Cost and excess of the points that no other point beats, from low to high cost; their excess
-    falls.
-    """
+    """Cost and excess of the points that no other point beats, from low to high cost."""
     order = np.lexsort((excess, cost))
     cost, excess = cost.to_numpy()[order], excess.to_numpy()[order]
     least_before = np.minimum.accumulate(np.r_[np.inf, excess[:-1]])
-    return cost[excess < least_before], excess[excess < least_before]
+    is_best = excess < least_before
+    return cost[is_best], excess[is_best]

@@ -100,7 +100,6 @@ LENS_PANELS = {  # column: (title, label)
     "rank": ("rank of the right token", "geometric mean (log scale)"),
     "lost": ("right predictions lost again", "share of all tokens"),
 }
-LINEAR = 1e-2  # the axes of changes are linear within this many nats, logarithmic beyond
 
 
 def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.DataFrame:
@@ -180,10 +179,8 @@ def draw_lens(
     for axes in panels[0]:
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
         low, high = axes.dataLim.intervaly
-        axes.set_yscale("symlog", linthresh=LINEAR)
-        axes.set_ylim(min(2 * low, -LINEAR), max(2 * high, LINEAR))
-        axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+        style.scale_nats(axes)
+        axes.set_ylim(min(2 * low, -style.LINEAR_NATS), max(2 * high, style.LINEAR_NATS))
     rank, lost = panels[1]
     rank.set_yscale("log")
     style.label_powers(rank.yaxis)
