@@ -1,5 +1,6 @@
 """The exit engine: in parallel, token by token, and by the plain reference it is one function."""
 
+import itertools
 import random
 
 import pytest
@@ -184,12 +185,17 @@ def rows_through_step(model, run):
     return rows
 
 
-CASES = [("default", criterion) for criterion in CRITERIA]
-CASES += [
-    (name, criterion)
-    for name in VARIANTS | PUBLISHED
-    for criterion in ("kl", "acceleration", "exit_gate")
-]
+def long_but(few, cases):
+    """The cases, marked as long except for the `few`."""
+    return [case if case in few else pytest.param(*case, marks=pytest.mark.long) for case in cases]
+
+
+# All criteria with one model, and one of three criteria with each of the others.
+KINDS = ("kl", "acceleration", "exit_gate")
+OTHER_MODELS = [*VARIANTS, *PUBLISHED][1:]
+FEW = [("default", criterion) for criterion in CRITERIA]
+FEW += zip(OTHER_MODELS, itertools.cycle(KINDS), strict=False)
+CASES = [*FEW, *(case for case in itertools.product(OTHER_MODELS, KINDS) if case not in FEW)]
 
 
 def assert_as_reference(model, tokens, name, threshold, found, **options):
@@ -211,7 +217,7 @@ def assert_as_reference(model, tokens, name, threshold, found, **options):
     return expected, evaluations
 
 
-@pytest.mark.parametrize(("variant", "name"), dict.fromkeys(CASES))
+@pytest.mark.parametrize(("variant", "name"), long_but(FEW, CASES))
 def test_parallel_decoding_and_reference_are_the_same_function_however_a_text_is_cut(variant, name):
     model, tokens = small_model(**(VARIANTS | PUBLISHED)[variant]), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(4, 1))
@@ -400,8 +406,13 @@ def test_a_text_that_was_reset_or_rewound_is_forgotten(name):
     assert_decodes(decoder, tokens[4:], expected[4:], taken[:, 4:])
 
 
-@pytest.mark.parametrize("slots", [1, 3, 2 * MAX_LOOPS])
-@pytest.mark.parametrize("name", ["fixed", "kl", "acceleration"])
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    long_but(
+        [("kl", 1), ("fixed", 3), ("acceleration", 3), ("kl", 2 * MAX_LOOPS)],
+        itertools.product(("fixed", "kl", "acceleration"), (1, 3, 2 * MAX_LOOPS)),
+    ),
+)
 def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
     model, tokens = small_model(), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(4, 1))
@@ -425,8 +436,10 @@ def test_published_architectures_share_slots_and_start_warm_as_the_reference_doe
     assert_decodes(decoder, tokens, expected, evaluations)
 
 
-@pytest.mark.parametrize(("slots", "prompt"), [(None, 1), (None, 4), (2, 4)])
-@pytest.mark.parametrize("name", ["fixed", "kl", "acceleration"])
+@pytest.mark.parametrize(
+    ("name", "slots", "prompt"),
+    [("kl", None, 1), ("fixed", None, 4), ("acceleration", 2, 4), ("kl", 2, 4)],
+)
 def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt, slots):
     model, tokens = small_model(exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
@@ -453,8 +466,11 @@ def through_layers(model, criterion):
 
 @pytest.mark.parametrize(
     ("variant", "name"),
-    [("default", name) for name in ("kl", "entropy_diff", "argmax_stability", "margin")]
-    + [(variant, "kl") for variant in [*VARIANTS][1:]],
+    [
+        *(("default", name) for name in ("entropy_diff", "argmax_stability", "margin")),
+        ("noise at every step, final norm", "kl"),
+        ("loops at both ends", "kl"),
+    ],
 )
 def test_predictions_through_the_remaining_layers_are_those_of_the_reference(variant, name):
     model, tokens = small_model(**VARIANTS[variant]), text(2, 9)
