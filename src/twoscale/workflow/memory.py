@@ -16,12 +16,8 @@ _TRAINED = 7  # weights, gradients and two moments, and weights and moments of a
 def states_bytes(run: Config) -> int:
     """The states of one sequence, for Fig. 1."""
     model = run.model
-    states = (
-        1
-        + model.num_layers
-        - sum(map(len, model.groups))
-        + len(model.groups) * (run.trajectories.loops + 1)
-    )
+    unlooped = model.num_layers - sum(map(len, model.groups))
+    states = 1 + unlooped + len(model.groups) * (run.trajectories.loops + 1)
     return states * model.context_length * model.hidden_size * BYTES["float32"]
 
 
@@ -35,22 +31,28 @@ def activation_bytes(run: Config) -> float:
     of states are kept. A test compares this with autograd.
     """
     model, train = run.model, run.train
+    hidden = model.hidden_size
 
     def layer(number: int) -> int:
-        states = (10 if model.norms == "sandwich" else 8) * model.hidden_size
-        return states + (4 if model.mlp == "gated" else 2) * model.mlp_width_of(number)
+        states = 10 if model.norms == "sandwich" else 8
+        mlp_states = 4 if model.mlp == "gated" else 2
+        return states * hidden + mlp_states * model.mlp_width_of(number)
 
+    numbers = range(1, model.num_layers + 1)
+    kept: float = sum(layer(number) for number in numbers if not model.is_looped(number))
+    # loop steps that are back-propagated through
     steps = min(model.mean_loops + 1, train.backprop_depth or math.inf)
-    adapter = model.hidden_size if model.injection in ("projection", "diagonal", "boundary") else 0
-    kept: float = sum(
-        layer(number) for number in range(1, model.num_layers + 1) if not model.is_looped(number)
-    )
+    adapter = hidden if model.injection in ("projection", "diagonal", "boundary") else 0
     for group in model.groups:
         step = sum(map(layer, group)) + adapter
-        kept += step + steps * model.hidden_size if train.recompute else steps * step
+        if train.recompute:
+            kept += step + steps * hidden  # one step at a time, from its state
+        else:
+            kept += steps * step
     if train.exit_gate is not None:
-        after = sum(map(layer, range(model.groups[-1][-1] + 1, model.num_layers + 1)))
-        kept += model.mean_loops * after + 3 * (model.mean_loops + 1) * model.hidden_size
+        decoding = sum(layer(number) for number in numbers if number > model.groups[-1][-1])
+        kept += model.mean_loops * decoding
+        kept += 3 * (model.mean_loops + 1) * hidden  # three stacks of states
     return kept * model.context_length * BYTES["float32"]
 
 
@@ -76,5 +78,6 @@ def training_bytes(run: Config) -> int:
     sequences = math.ceil(train.batch_size / (train.micro_batches * train.processes))
     logits = model.context_length * model.vocab_size * BYTES["float32"]
     states = _TRAINED * parameters(model) * BYTES["float32"]
-    process = states + 2 * sequences * (activation_bytes(run) + 4 * logits)
-    return int(process * (train.processes // train.nodes))
+    per_sequence = activation_bytes(run) + 4 * logits
+    processes = train.processes // train.nodes
+    return int((states + 2 * sequences * per_sequence) * processes)
