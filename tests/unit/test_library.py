@@ -1,6 +1,7 @@
 """The public names of the package: what they return, what they refuse, and what they import."""
 
 import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,13 @@ def test_a_published_model_is_opened_from_its_folder(tmp_path):
     run = twoscale.open_run(write_folder("ouro", tmp_path / "ouro"), context_length=12)
     assert (run.iteration, run.model.config.context_length) == (0, 12)
     assert run.trace(TEXT)["1-2"].shape[:2] == (run.model.config.typical_loops + 1, 1)
+
+
+def test_a_published_model_with_a_long_context_is_opened_with_1024_tokens(tmp_path):
+    folder = write_folder("ouro", tmp_path / "ouro")
+    options = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(options | {"max_position_embeddings": 4096}))
+    assert twoscale.open_run(folder).model.config.context_length == 1024
 
 
 def test_a_trace_has_the_states_of_each_stage_under_its_name(run):

@@ -39,6 +39,21 @@ _GRAPHS_PER_GROUP = 3
 _BATCH_SIZES = 2
 
 
+def _check_compiler() -> None:
+    """Refuse to compile on CPU without a C++ compiler."""
+    # imported here: it takes a second, and few runs compile on CPU
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise InputError(
+            "config key train.compile: found no C++ compiler (the variable CXX, otherwise g++),"
+            " expected one, or false, on CPU."
+        ) from error
+
+
 def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) -> None:
     """Compile each group's loop step and each unlooped layer, once whatever the loop counts.
 
@@ -226,6 +241,8 @@ def restore(
     model = set_trained(registry.build(config.model).to(_loads_on(config)), config.train)
     model.load_state_dict(weights)
     if config.train.compiles(config.device):
+        if config.device == "cpu":
+            _check_compiler()
         compile_blocks(model, sharded)
     if sharded:
         shard_model(model, config.device)
