@@ -36,10 +36,10 @@ from twoscale.model.layers import RotaryEmbedding
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer
 
-GROWTH = 64  # a cache that is full grows to a multiple of so many positions
+_GROWTH = 64  # a cache that is full grows to a multiple of so many positions
 # Arguments of other models that would change the result -> the value, besides None, with which they
 # do not.
-UNSUPPORTED = {
+_UNSUPPORTED = {
     "output_attentions": False,
     "output_router_logits": False,
     "is_causal": True,
@@ -131,16 +131,16 @@ class LoopCache:
         overwrite.
         """
         end, like = self.columns + count, any_weight(self._model)
-        check_length(end, self._model.config)
+        _check_length(end, self._model.config)
         if self._padding is None:
-            self._padding = leading_padding(mask, self._texts, end, like.device)
+            self._padding = _leading_padding(mask, self._texts, end, like.device)
         if end > self._room:
-            room = min(-(-end // GROWTH) * GROWTH, self._model.config.context_length)
+            room = min(-(-end // _GROWTH) * _GROWTH, self._model.config.context_length)
             grown = KVCache(self._model.config, self.slots, like, self._texts, room)
             if self._room:
                 grown.copy_from(self.kv)
             self.kv, self._room = grown, room
-        positions = text_positions(self._padding, end)[:, self.columns :]
+        positions = _text_positions(self._padding, end)[:, self.columns :]
         self.columns = end
         return positions
 
@@ -151,7 +151,7 @@ class LoopCache:
         self._padding = self._padding[beam_idx.to(self._padding.device)]
 
 
-def leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.device) -> Tensor:
+def _leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.device) -> Tensor:
     """Columns of padding before each text (B,), from the mask (B, length) of columns that belong to
     a text.
     """
@@ -173,12 +173,12 @@ def leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.
     return (mask.cumsum(-1) == 0).sum(-1)
 
 
-def text_positions(padding: Tensor, length: int) -> Tensor:
+def _text_positions(padding: Tensor, length: int) -> Tensor:
     """Position in its text of each column (B, length); columns of padding come after the text."""
     return (torch.arange(length, device=padding.device) - padding[:, None]) % length
 
 
-def check_length(length: int, config: ModelConfig) -> None:
+def _check_length(length: int, config: ModelConfig) -> None:
     if length > config.context_length:
         raise InputError(
             f"input_ids: found {length} tokens, expected at most {config.context_length}, the"
@@ -186,7 +186,7 @@ def check_length(length: int, config: ModelConfig) -> None:
         )
 
 
-def check_further(
+def _check_further(
     further: Mapping[str, Any], mask: Tensor | None, tokens: Tensor, past: int
 ) -> None:
     """Refuse arguments that `forward` does not have and that would change the result.
@@ -197,16 +197,16 @@ def check_further(
     """
     own = list(signature(TwoscaleForCausalLM.forward).parameters)
     for name, value in further.items():
-        if value is None or value is UNSUPPORTED.get(name, False):
+        if value is None or value is _UNSUPPORTED.get(name, False):
             continue
-        if name == "position_ids" and are_positions(value, mask, tokens, past):
+        if name == "position_ids" and _are_positions(value, mask, tokens, past):
             continue
         hint = did_you_mean(name, own, cutoff=0.8)
-        if name in UNSUPPORTED or hint or carries_data(value):
+        if name in _UNSUPPORTED or hint or _carries_data(value):
             raise InputError(f"{name}: not supported by this model{hint}.")
 
 
-def carries_data(value: Any) -> bool:
+def _carries_data(value: Any) -> bool:
     """Whether the value is a cache, text, or a number or tensor other than zero."""
     if isinstance(value, Tensor):
         return bool(value.any())
@@ -214,12 +214,12 @@ def carries_data(value: Any) -> bool:
     return (is_number_or_text and bool(value)) or hasattr(value, "get_seq_length")
 
 
-def are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int) -> bool:
+def _are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int) -> bool:
     """Whether `found` are the positions of the tokens (B, N) in their texts, after `past` columns
     of a cache.
     """
     batch, count = tokens.shape
-    padding = leading_padding(mask, batch, past + count, tokens.device)
+    padding = _leading_padding(mask, batch, past + count, tokens.device)
     expected = torch.arange(past, past + count, device=tokens.device) - padding[:, None]
     return bool(((found == expected) | (expected < 0)).all())  # padding may have any
 
@@ -329,7 +329,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_generated_length(self, *arguments: Any, **lengths: Any) -> GenerationConfig:
         """The lengths of a call of `generate`, which ends a text at the context."""
         ids, prompt = lengths["input_ids_length"], lengths["inputs_tensor"].shape[1]
-        check_length(prompt, self.model.config)
+        _check_length(prompt, self.model.config)
         config = super()._prepare_generated_length(*arguments, **lengths)
         # a prompt of embeddings is no part of the text that grows
         config.max_length = min(config.max_length, self.model.config.context_length - prompt + ids)
@@ -395,7 +395,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             tokens = self._placeholders(inputs_embeds)
         else:
             tokens, attention_mask = self._without_padding(input_ids, attention_mask, past)
-        check_further(further, attention_mask, tokens, getattr(past, "columns", 0))
+        _check_further(further, attention_mask, tokens, getattr(past, "columns", 0))
         inputs = tokens, inputs_embeds, attention_mask
         if past is None and not use_cache:
             logits, evaluations, states = self._evaluate(
@@ -508,9 +508,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         hidden states.
         """
         batch, length = tokens.shape
-        check_length(length, self.model.config)
+        _check_length(length, self.model.config)
         # padding before a text moves after it, where it changes nothing
-        order = text_positions(leading_padding(mask, batch, length, tokens.device), length)
+        order = _text_positions(_leading_padding(mask, batch, length, tokens.device), length)
         tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise = self._noise(torch.arange(length, device=tokens.device).expand(batch, -1))
         loops = [max_loops] * len(self.model.config.groups)

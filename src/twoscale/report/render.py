@@ -20,7 +20,7 @@ from twoscale.claims.evidence import Estimate
 
 def render(template: str, **values: Any) -> str:
     """A page from its template; of several empty lines one is kept."""
-    text = ENVIRONMENT.get_template(template).render(values)
+    text = _ENVIRONMENT.get_template(template).render(values)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
@@ -67,17 +67,17 @@ def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(lines)
 
 
-ENVIRONMENT = Environment(
+_ENVIRONMENT = Environment(
     loader=FileSystemLoader([Path(__file__).parents[1], Path(__file__).parents[3] / "docs"]),
     autoescape=lambda template: template is not None and template.endswith(".html.j2"),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {
+_ENVIRONMENT.filters |= {
     "markdown": markdown,
     "number": number,
     "value": estimated,
     "interval": interval,
 }
-ENVIRONMENT.globals |= {"table": table}
+_ENVIRONMENT.globals |= {"table": table}
