@@ -172,6 +172,7 @@ def _merges(ranks: Mapping[bytes, int]) -> Iterator[list[bytes]]:
         parts = [token[i : i + 1] for i in range(len(token))]
         while len(parts) > 2:
             joined = [ranks.get(left + right, rank) for left, right in itertools.pairwise(parts)]
+            # of equal ranks the first pair is merged first
             i = joined.index(min(joined))
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
         if len(parts) == 2:
@@ -199,7 +200,7 @@ def card(
     `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`) and code.
     """
     at = log.set_index("iteration")
-    iterations = []
+    iterations = []  # sub-folder, tokens seen, held-out loss
     loss = math.nan
     for path in checkpoints:
         i = int(CHECKPOINT.fullmatch(path.name)[1])  # type: ignore[index]
@@ -219,11 +220,12 @@ def card(
         front["model-index"] = _model_index(config, loss)
 
     paper = _section(ModelConfig())
-    keys = []
+    keys = []  # key, value, value in the paper's model where it differs
     for name, value in _section(config.model).items():
         theirs = "" if value == paper[name] else f"`{json.dumps(paper[name])}`"
         keys.append((f"`{name}`", f"`{json.dumps(value)}`", theirs))
 
+    # without the iteration at which each environment begins
     shown = [
         ", ".join(f"{name} {found[name]}" for name in found if name != FIRST)
         for found in environments

@@ -174,9 +174,10 @@ def nearest_word(tokens: Sequence[str], position: int, taken: Sequence[int] = ()
 
     def is_word(place: int) -> bool:
         token = tokens[place]
-        after = tokens[place + 1] if place + 1 < len(tokens) else ""
-        long = token[:1] == " " and token[1:].isalpha() and len(token) > _LEAST_WORD
-        return long and not after[:1].isalpha()  # the next token does not go on with the word
+        if place + 1 < len(tokens) and tokens[place + 1][:1].isalpha():
+            return False  # the next token goes on with the word
+        begins = token[:1] == " "
+        return begins and token[1:].isalpha() and len(token) > _LEAST_WORD
 
     words = [place for place in range(len(tokens)) if is_word(place) and place not in taken]
     return min(words, key=lambda place: abs(place - position), default=position)
@@ -220,11 +221,14 @@ def _draw_pale(axes: Axes, paths: Paths, position: int) -> None:
     sites = np.concatenate([segment.path for segment in paths.segments])
     axes.plot(*path[sites].T, **_PALE)
     for segment in paths.loops:
-        colour = segment.colours[len(segment.path) // 2, :3]  # of the middle of the loop
-        looks = _PALE | {"color": _PALE_SHARE * colour + 1 - _PALE_SHARE}
+        middle = len(segment.path) // 2
+        red_green_blue = segment.colours[middle, :3]
+        looks = _PALE | {"color": _PALE_SHARE * red_green_blue + 1 - _PALE_SHARE}
+        line = looks | {"linewidth": 1}
+        end = looks | {"marker": "o", "markersize": 3}
         states = path[segment.path]
-        axes.plot(*states.T, **looks | {"linewidth": 1})
-        axes.plot(*states[-1], **looks | {"marker": "o", "markersize": 3})
+        axes.plot(*states.T, **line)
+        axes.plot(*states[-1], **end)
 
 
 def _write_beside(axes: Axes, text: str, point: np.ndarray, **looks: Any) -> None:
@@ -314,7 +318,7 @@ def _draw_inset(axes: Axes, paths: Paths, position: int) -> None:
 def _draw_key(axes: Axes, loops: Sequence[Segment]) -> None:
     """One colour bar per group over the loop steps."""
     number = len(loops)
-    last = max(len(loop.path) for loop in loops)
+    last = max(len(loop.path) for loop in loops)  # of the longest loop
     key = axes.inset_axes((_RIGHT - _BARS_WIDTH, _BARS_BOTTOM, _BARS_WIDTH, _BAR_HEIGHT * number))
     for row, loop in enumerate(loops):
         box = (0.5, len(loop.path) + 0.5, row + 0.4, row - 0.4)  # left, right, bottom, top

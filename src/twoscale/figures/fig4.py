@@ -96,19 +96,24 @@ def _limit_quality(axes: Axes, scores: pd.DataFrame, random: pd.DataFrame, style
 
     Values beyond it would stretch the range.
     """
-    full = scores.loc[scores["criterion"] == "fixed", "ce"]
-    least = scores["ce"].min() if full.empty else full.min()
-    shown = scores[scores["ce"] <= least + _MOST_LOSS]
-    lowest = np.nanmin([shown["ce"].min(), shown["low"].min(), random["ce"].min()])
-    high = min(axes.get_ylim()[1], least + _MOST_LOSS)
-    axes.set_ylim(lowest - _MARGIN * (high - lowest), high)
+    fixed = scores[scores["criterion"] == "fixed"]
+    full_depth = (scores if fixed.empty else fixed)["ce"].min()
+    most = full_depth + _MOST_LOSS
+    shown = scores[scores["ce"] <= most]
+    values = (shown["ce"], shown["low"], random["ce"])
+    lowest = np.nanmin([column.min() for column in values])
+    high = min(axes.get_ylim()[1], most)
+    margin = _MARGIN * (high - lowest)
+    axes.set_ylim(lowest - margin, high)
     for criterion, look in styles.items():
         rows = scores[scores["criterion"] == criterion].sort_values("threshold")
         ce = rows["ce"].to_numpy()
         tau = np.log(rows["threshold"].to_numpy())
         leaves = (ce[:-1] <= high) & (ce[1:] > high)  # between point i and the next one
         for i in np.flatnonzero(leaves):
-            crossing = np.exp(np.interp(high, ce[i : i + 2], tau[i : i + 2]))
+            # the threshold at which the line crosses the upper end; its axis is logarithmic
+            log_crossing = np.interp(high, ce[i : i + 2], tau[i : i + 2])
+            crossing = np.exp(log_crossing)
             axes.plot(crossing, high, color=look["color"], **LEAVES)
 
 

@@ -324,9 +324,8 @@ def criterion_styles(criteria: Iterable[str]) -> dict[str, Look]:
     """
     criteria = [criterion for criterion in dict.fromkeys(criteria) if criterion != "fixed"]
     others = [criterion for criterion in criteria if criterion not in _CRITERION_COLOURS]
-    colours = _CRITERION_COLOURS | dict(
-        zip(others, itertools.cycle(_FURTHER_COLOURS), strict=False)
-    )
+    further = zip(others, itertools.cycle(_FURTHER_COLOURS), strict=False)
+    colours = _CRITERION_COLOURS | dict(further)
     styles = {}
     for look, (criterion, colour) in zip(series_styles(len(colours)), colours.items(), strict=True):
         styles[criterion] = look | {"color": colour}
@@ -341,8 +340,10 @@ def criterion_colours(criteria: Iterable[str]) -> dict[str, str]:
     names = [name for name in dict.fromkeys(criteria) if name != "fixed"]
     shown = [name for name in _CRITERION_COLOURS if name in names]
     shown += [name for name in names if name not in THRESHOLD_TYPES]  # the user's
-    colours = {name: look["color"] for name, look in criterion_styles(shown).items()}
-    return colours | {name: OTHERS for name in names if name not in colours}
+    styles = criterion_styles(shown)
+    colours = {name: look["color"] for name, look in styles.items()}
+    grey = [name for name in names if name not in colours]
+    return colours | dict.fromkeys(grey, OTHERS)
 
 
 def nested(styles: Iterable[Look]) -> list[Look]:

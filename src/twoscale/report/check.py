@@ -193,6 +193,7 @@ def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
     quality = _by_key("exit_quality", frames)
     evaluations = _by_key("exit_loops", frames)[["evaluations"]]
     point = ["criterion", "threshold"]
+    # each sequence weighs as many as its tokens
     nats = quality["ce"] * quality["tokens"]
     mean_ce = nats.groupby(point).sum() / quality["tokens"].groupby(point).sum()
     numbers = {
@@ -205,6 +206,7 @@ def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
     }
     findings = _by_key("claims", frames)[["value"]]
     kinds = [None if key in withheld else _kind_of_finding(*key) for key in findings.index]
+    # a kind may be empty: a claim that is not asked has no numbers
     for kind in CLAIM_KINDS:
         numbers[kind, "claims"] = findings[[found == kind for found in kinds]]
     return numbers
@@ -236,6 +238,7 @@ def _by_key(name: str, frames: Frames) -> pd.DataFrame:
     """The numbers of a table but times, by the keys of their row."""
     frame = frames[name]
     if name == "claims":
+        # verdicts are compared apart, and times not at all
         timed = [claim.number for claim in CLAIMS if claim.timed]
         frame = frame[~frame["claim"].isin(timed) & (frame["scope"] != ALL)]
     numbers = frame.drop_duplicates(KEYS[name]).set_index(KEYS[name]).select_dtypes("number")
@@ -245,7 +248,7 @@ def _by_key(name: str, frames: Frames) -> pd.DataFrame:
 def _compared(kind: Kind, table: str, found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
     """One row per number; one that either side lacks, or has not measured, is outside."""
     found, released = found.align(released)
-    ours = found.to_numpy(np.float64).ravel()
+    ours = found.to_numpy(np.float64).ravel()  # NaN where a side lacks a row or a number
     theirs = released.to_numpy(np.float64).ravel()
     with np.errstate(divide="ignore", invalid="ignore"):
         if kind.scale == _LOGARITHM:

@@ -120,6 +120,7 @@ class Release:
         The config is the manifest's, without keys that this checkout does not have, but
         `_OWN_SECTIONS` are the user's.
         """
+        # the user decides how the tables are fetched and drawn, the release what was computed
         own = {key: user[key] for key in _OWN_SECTIONS if key in user}
         layers = configs.merge(_known_keys(self.manifest.config, Config), own)
         layers |= {"preset": "paper", "run": self.manifest.run}
@@ -150,6 +151,7 @@ def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str
     known: dict[str, Any] = {}
     for key, declared in section.model_fields.items():
         kind, value = declared.annotation, values.get(key)
+        # a section of its own, and not a mapping whose names are the user's, such as criteria
         if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, BaseModel):
             known[key] = _known_keys(value, kind)
         elif key in values:
@@ -227,6 +229,7 @@ def versions() -> dict[str, str]:
 
 def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
     """Cost of training from the table "training": iterations, tokens, hours, environments."""
+    # of each iteration; the first has no difference
     tokens = log["tokens_seen"].diff().fillna(log["tokens_seen"].iloc[0])
     return {
         "iterations": int(log["iteration"].iloc[-1]),

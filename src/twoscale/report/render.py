@@ -40,6 +40,7 @@ def number(value: float, width: float = math.nan) -> str:
         return "not reached"
     digits = 3
     if 0 < width < math.inf and value:
+        # from the first digit of the value to the second one of the width
         digits = 2 + math.floor(math.log10(abs(value))) - math.floor(math.log10(width))
         digits = min(max(digits, 1), 3)
     return f"{value:.{digits}g}"
