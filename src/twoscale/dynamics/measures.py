@@ -274,10 +274,12 @@ def effective_dimension(distances: Tensor) -> Tensor:
     squared = distances.square()  # (..., K + 1, K + 1)
     of_rows = squared.mean(-1, keepdim=True)
     of_columns = squared.mean(-2, keepdim=True)
+    of_all = squared.mean((-2, -1), keepdim=True)
     gram = (of_rows + of_columns - squared) / 2
-    gram -= squared.mean((-2, -1), keepdim=True) / 2
+    gram -= of_all / 2
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)  # sum λ
-    return trace.square() / gram.square().sum((-2, -1))  # (sum λ)² / sum λ²
+    frobenius = gram.square().sum((-2, -1))  # sum λ²
+    return trace.square() / frobenius
 
 
 def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
@@ -286,7 +288,7 @@ def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
     exp of the least-squares slope of log ||update^k|| over the steps above the rounding floor
     (bool); NaN if these are fewer than two.
     """
-    weight = above_floor.to(step_norms.dtype)
+    weight = above_floor.to(step_norms.dtype)  # 1 for the steps that are fitted
     count = weight.sum(-1, keepdim=True)
     k = torch.arange(step_norms.shape[-1], dtype=step_norms.dtype, device=step_norms.device)
     mean = (weight * k).sum(-1, keepdim=True) / count

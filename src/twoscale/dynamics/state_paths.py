@@ -125,8 +125,8 @@ def project(values: np.ndarray, components: int = 2) -> tuple[np.ndarray, np.nda
     # right singular vectors of the data, from its C x C scatter: P T is up to a hundred times C
     _, scatter, directions = np.linalg.svd(union.T @ union, hermitian=True)
     main = directions[:components]  # (n, C)
-    largest = np.abs(main).argmax(axis=1)
-    signs = np.sign(main[np.arange(len(main)), largest])
-    main = main * signs[:, None]
-    coordinates = (union @ main.T).reshape(*values.shape[:2], len(main))
-    return coordinates, scatter[: len(main)] / scatter.sum()
+    largest = np.abs(main).argmax(axis=1, keepdims=True)
+    main = main * np.sign(np.take_along_axis(main, largest, axis=1))
+    coordinates = union @ main.T  # (P T, n)
+    shares = scatter[: len(main)] / scatter.sum()
+    return coordinates.reshape(*values.shape[:2], len(main)), shares

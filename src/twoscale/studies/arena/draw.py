@@ -86,11 +86,15 @@ def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndar
     The last entry counts the tokens. `by` names keys with their values in order; `rows` have every
     combination in every document.
     """
-    sums = rows[columns].mul(rows["tokens"], axis="index").assign(tokens=rows["tokens"])
-    keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
-    total = sums.groupby([rows["document"], *keys], observed=True).sum().to_numpy(np.float64)
-    shape = [len(values) for values in by.values()]
-    return total.reshape(-1, *shape, len(columns) + 1)
+    tokens = rows["tokens"]
+    sums = rows[columns].mul(tokens, axis="index").assign(tokens=tokens)
+    keys = [rows["document"]]
+    shape = []
+    for name, values in by.items():
+        keys.append(pd.Categorical(rows[name], values))  # sorts as `values` are
+        shape.append(len(values))
+    total = sums.groupby(keys, observed=True).sum()
+    return total.to_numpy(np.float64).reshape(-1, *shape, len(columns) + 1)
 
 
 def estimates(
@@ -270,43 +274,52 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     Where `least` exceeds `RELEVANT` or `room`, a gain that is not shown says nothing.
     """
     is_regret = arena["reference"] == ORACLE
-    gains, regrets = arena[~is_regret].reset_index(drop=True), arena[is_regret]
-    depth = regrets.loc[regrets["criterion"] == "fixed", "threshold"].max()
-    if np.isnan(depth):
-        depth = gains["evaluations"].max()
-    of_primary = gains["criterion"].str.removeprefix("direction_").isin(PRIMARY)
-    family = gains[of_primary] if of_primary.any() else gains
-    chosen = set()
-    for _, rows in family.groupby(["criterion", "reference"]):
-        for share in SHARES:
-            chosen.add((rows["evaluations"] - share * depth).abs().idxmin())
-    of_oracle = regrets[[*OPERATING_POINT, "gain"]]
-    regret = gains[OPERATING_POINT].merge(of_oracle, how="left", on=OPERATING_POINT)["gain"]
-    gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
+    gains = arena[~is_regret].reset_index(drop=True)
+    regrets = arena[is_regret]
+    of_oracle = regrets[[*OPERATING_POINT, "gain"]].rename(columns={"gain": "regret"})
+    regret = gains[OPERATING_POINT].merge(of_oracle, how="left", on=OPERATING_POINT)["regret"]
+    gains["room"] = gains["gain"] - regret
+    gains["primary"] = gains.index.isin(_primary(gains, regrets))
     families = [_with_verdicts(rows) for _, rows in gains.groupby("primary")]
     return pd.concat(families or [_with_verdicts(gains)]).sort_index()
 
 
+def _primary(gains: pd.DataFrame, regrets: pd.DataFrame) -> set[int]:
+    """Labels of the gains in the primary family."""
+    depth = regrets.loc[regrets["criterion"] == "fixed", "threshold"].max()
+    if np.isnan(depth):  # no oracle
+        depth = gains["evaluations"].max()
+    published = gains["criterion"].str.removeprefix("direction_").isin(PRIMARY)
+    family = gains[published] if published.any() else gains
+    chosen = set()
+    for _, rows in family.groupby(["criterion", "reference"]):
+        for share in SHARES:
+            distance = (rows["evaluations"] - share * depth).abs()
+            chosen.add(distance.idxmin())
+    return chosen
+
+
 def _with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Gains of one family with `room`, and then `error`, `least` and `verdict` (see `judged`)."""
-    documents = rows["effective_documents"].to_numpy(np.float64)
+    names = ["effective_documents", "gain", "gain_low", "gain_high", "room"]
+    documents, gain, low, high, room = rows[names].to_numpy(np.float64).T
     freedom = np.maximum(1.0, documents - 1)
-    gain = rows["gain"].to_numpy(np.float64)
-    low = rows["gain_low"].to_numpy(np.float64)
-    high = rows["gain_high"].to_numpy(np.float64)
+    is_gain = gain > 0
     # the standard error, from the end of the interval on the side of 0, which decides
-    error = np.where(gain > 0, gain - low, high - gain) / _quantiles(0.975, freedom)
+    half = np.where(is_gain, gain - low, high - gain)
+    error = half / _quantiles(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = np.where(gain == 0, 0, np.abs(gain) / error)  # Student's t
-    pairs = zip(statistic, freedom, strict=True)
-    p_values = np.array([2 * bootstrap.t_tail(t, degrees) for t, degrees in pairs])
+    p_values = []  # two-sided
+    for t, degrees in zip(statistic, freedom, strict=True):
+        p_values.append(2 * bootstrap.t_tail(t, degrees))
     is_shown = bootstrap.holm(np.nan_to_num(p_values, nan=1.0))
     # what would have been seen: the smallest gain that is shown with probability POWER
     least = error * _least_errors(len(rows), freedom)
-    is_blind = least > np.fmin(rows["room"].to_numpy(np.float64), RELEVANT)
+    is_blind = least > np.fmin(room, RELEVANT)
     verdict = np.where(is_blind | np.isnan(low), UNKNOWN, NO_DIFFERENCE)
-    verdict = np.where(is_shown & (gain > 0), BETTER, verdict)
-    verdict = np.where(is_shown & ~(gain > 0), WORSE, verdict)
+    shown = np.where(is_gain, BETTER, WORSE)
+    verdict = np.where(is_shown, shown, verdict)
     return rows.assign(error=error, least=least, verdict=verdict)
 
 
@@ -348,16 +361,20 @@ def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:
     """The criteria with each verdict; of exploratory gains only what is shown."""
     found: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for criterion, of_criterion in rows.groupby("criterion", sort=False):
-        named = criterion.replace("_", " ")
-        most = of_criterion.loc[of_criterion["verdict"] == BETTER, "gain"].max()
+        name = criterion.replace("_", " ")
+        is_better = of_criterion["verdict"] == BETTER
+        most = of_criterion["gain"][is_better].max()
         if not np.isnan(most):
-            named += f" (by up to {number(most)} nats per token)"
-        found[_verdict_of(set(of_criterion["verdict"]))].append(named)
+            name += f" (by up to {number(most)} nats per token)"
+        verdict = _verdict_of(set(of_criterion["verdict"]))
+        found[verdict].append(name)
+    said = VERDICTS if is_primary else (BETTER, BOTH, WORSE)
     listed = []
-    for verdict, names in found.items():
-        if names and (is_primary or verdict in (BETTER, BOTH, WORSE)):
+    for verdict in said:
+        if found[verdict]:
             at = f" at {rows['documents'].max()} documents" if verdict == UNKNOWN else ""
-            listed.append(f"{verdict}{at}: {', '.join(names)}")
+            names = ", ".join(found[verdict])
+            listed.append(f"{verdict}{at}: {names}")
     return "; ".join(listed) or f"no difference is shown in {len(rows)} gains"
 
 
@@ -445,7 +462,8 @@ def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping
     Criteria without a colour are left out.
     """
     gains = judged(arena).sort_values("evaluations", kind="stable")
-    gains = gains[(gains["reference"] == reference) & gains["criterion"].isin(list(colours))]
+    is_drawn = gains["criterion"].isin(list(colours))
+    gains = gains[is_drawn & (gains["reference"] == reference)]
     for criterion, rows in gains.groupby("criterion", sort=False):
         colour = colours[criterion]
         look: style.Look = {"linewidth": 0.8, "zorder": 0}
@@ -457,13 +475,14 @@ def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping
             axes.plot(points["evaluations"], points["gain"], color=colour, **look)
     _name_best(axes, gains, colours)
     # the grey area, from the median of the points in each of eight bins of the axis
-    bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
+    most = max(2, gains["evaluations"].max())
+    bins = np.geomspace(1, most * 1.001, 9)
     by_bin = gains.groupby(np.digitize(gains["evaluations"], bins))
     least = by_bin[["evaluations", "least"]].median()
     axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
     # a regret of fixed loops is what the oracle gains over them
-    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")]
-    fixed = fixed.sort_values("threshold")
+    regrets = arena[arena["reference"] == ORACLE]
+    fixed = regrets[regrets["criterion"] == "fixed"].sort_values("threshold")
     axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
     _scale(axes)
@@ -565,7 +584,8 @@ def draw_pareto(
 def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     """Cost and excess of the points that no other point beats, from low to high cost."""
     order = np.lexsort((excess, cost))
-    cost, excess = cost.to_numpy()[order], excess.to_numpy()[order]
-    least_before = np.minimum.accumulate(np.r_[np.inf, excess[:-1]])
-    is_best = excess < least_before
-    return cost[is_best], excess[is_best]
+    costs = cost.to_numpy()[order]
+    excesses = excess.to_numpy()[order]
+    before = np.concatenate([[np.inf], excesses[:-1]])
+    is_best = excesses < np.minimum.accumulate(before)
+    return costs[is_best], excesses[is_best]

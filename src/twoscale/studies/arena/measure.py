@@ -61,15 +61,21 @@ class FrozenAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (S, B, T, H, D) and k, v (S, B, T, G, D) -> (S, B, T, H, D)."""
-        all_pairs = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
-        # (T, 2 T): tokens of stream 0 that come before, then the token itself in its own stream
-        mask = torch.cat([all_pairs.tril(-1), all_pairs.tril().triu()], dim=1)
+        length = q.shape[2]
+        all_pairs = torch.ones(length, length, dtype=torch.bool, device=q.device)
+        earlier = all_pairs.tril(-1)  # in stream 0
+        itself = all_pairs.tril().triu()  # in the token's own stream
+        mask = torch.cat([earlier, itself], dim=1)  # (T, 2 T)
         keys = torch.cat([k[:1].expand_as(k), k], dim=2)  # (S, B, 2 T, G, D)
         values = torch.cat([v[:1].expand_as(v), v], dim=2)
         # (S B, heads, tokens, D) for each
-        q_heads, k_heads, v_heads = (z.flatten(0, 1).transpose(1, 2) for z in (q, keys, values))
-        attended = attention(q_heads, k_heads, v_heads, mask)
+        attended = attention(_by_head(q), _by_head(keys), _by_head(values), mask)
         return attended.transpose(1, 2).unflatten(0, q.shape[:2])
+
+
+def _by_head(z: Tensor) -> Tensor:
+    """(S, B, tokens, heads, D) -> (S B, heads, tokens, D)."""
+    return z.flatten(0, 1).transpose(1, 2)
 
 
 @dataclass(frozen=True)
