@@ -391,10 +391,12 @@ def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
     converging = (path.convergence_rate <= config.converging_rate) | at_floor
     orbiting = closed.any(-1) & ~converging
     # written in the reverse order of the criteria, so that an earlier one overwrites a later one
-    path_type = torch.full_like(converging, PATH_TYPES.index("undecided"), dtype=torch.long)
-    path_type[path.straightness >= config.straightness] = PATH_TYPES.index("sliding")
-    path_type[orbiting] = PATH_TYPES.index("orbiting")
-    path_type[converging] = PATH_TYPES.index("converging")
+    number = {name: place for place, name in enumerate(PATH_TYPES)}
+    sliding = path.straightness >= config.straightness
+    path_type = torch.full_like(converging, number["undecided"], dtype=torch.long)
+    path_type[sliding] = number["sliding"]
+    path_type[orbiting] = number["orbiting"]
+    path_type[converging] = number["converging"]
     period = closed.int().argmax(-1) + 2  # argmax of 0 and 1: the first lag; lags begin at 2
     return path_type, period.where(orbiting, 0)
 

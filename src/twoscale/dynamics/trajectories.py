@@ -150,8 +150,9 @@ def _reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor
     group starts from it).
     """
     assert stage.stage is not None
-    group, initial = stage.stage.index, stage.states[0]
-    projected = model.project_state(group, initial, model.project_input(group, stage.entered))
+    group = stage.stage.index
+    injected = model.project_input(group, stage.entered)
+    projected = model.project_state(group, stage.states[0], injected)
     first = {"first_state": stage.states[1], "projected": projected}
     return first | recorded_references(stage.states)
 
@@ -231,16 +232,22 @@ def loop_columns(keys: Columns, label: str, rows: Mapping[str, Tensor]) -> Colum
     states = len(rows["state_norm"])
     columns = _repeated(keys, "k", np.arange(states))
     columns["group"] = np.full(len(columns["k"]), label)
-    return columns | {name: flat(values) for name, values in rows.items()}
+    for name, values in rows.items():
+        columns[name] = flat(values)
+    return columns
 
 
 def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
     """One row per token of a group, from its path (B, T, …)."""
-    path_type, period = (values.flatten().cpu().numpy() for values in measures.classify(path))
-    columns = {**keys, "path_type": np.array(PATH_TYPES)[path_type], "period": period}
-    columns["group"] = np.full(len(period), label)
-    measured = measures.measure_path(path)
-    return columns | {name: flat(values) for name, values in measured.items()}
+    path_type, period = measures.classify(path)
+    names = np.array(PATH_TYPES)
+    columns = dict(keys)
+    columns["path_type"] = names[path_type.flatten().cpu().numpy()]
+    columns["period"] = period.flatten().cpu().numpy()
+    columns["group"] = np.full(period.numel(), label)
+    for name, values in measures.measure_path(path).items():
+        columns[name] = flat(values)
+    return columns
 
 
 def _repeated(keys: Columns, name: str, values: np.ndarray) -> Columns:

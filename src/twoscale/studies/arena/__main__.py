@@ -93,9 +93,11 @@ def read_losses(path: Path) -> Losses:
     _check_depths(path, depths)
     counts = frame.groupby(TOKEN)["depth"].agg(["min", "size", "nunique"])
     is_whole = (counts == [1, depths, depths]).all(axis="columns")
-    _refuse(path, counts[~is_whole].reset_index(), f"expected one loss at each depth 1 … {depths}")
+    partial = counts[~is_whole].reset_index()
+    _refuse(path, partial, f"expected one loss at each depth 1 … {depths}")
     documents = frame.groupby("sequence")["document"].agg(["min", "max"])
-    several = documents[documents["min"] < documents["max"]].reset_index()
+    is_split = documents["min"] < documents["max"]
+    several = documents[is_split].reset_index()
     _refuse(path, several, "expected one document per sequence")
     of_tokens = frame["loss"].to_numpy(np.float64).reshape(-1, depths)  # (M, K)
     tokens = frame.loc[frame["depth"] == 1, ["document", *TOKEN]].reset_index(drop=True)

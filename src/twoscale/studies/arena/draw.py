@@ -276,10 +276,11 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     is_regret = arena["reference"] == ORACLE
     gains = arena[~is_regret].reset_index(drop=True)
     regrets = arena[is_regret]
-    of_oracle = regrets[[*OPERATING_POINT, "gain"]].rename(columns={"gain": "regret"})
-    regret = gains[OPERATING_POINT].merge(of_oracle, how="left", on=OPERATING_POINT)["regret"]
-    gains["room"] = gains["gain"] - regret
-    gains["primary"] = gains.index.isin(_primary(gains, regrets))
+    of_oracle = regrets[[*OPERATING_POINT, "gain"]]
+    points = gains[OPERATING_POINT].merge(of_oracle, how="left", on=OPERATING_POINT)
+    gains["room"] = gains["gain"] - points["gain"]
+    primary = _primary(gains, regrets)
+    gains["primary"] = gains.index.isin(primary)
     families = [_with_verdicts(rows) for _, rows in gains.groupby("primary")]
     return pd.concat(families or [_with_verdicts(gains)]).sort_index()
 
@@ -553,7 +554,8 @@ def draw_pareto(
     points = summarise_quality(exit_quality, exit_loops, context.loops)
     points = points.merge(times, on=OPERATING_POINT).sort_values("threshold")
     is_full = (points["criterion"] == "fixed") & (points["threshold"] == context.loops)
-    points["excess"] = points["ce"] - points.loc[is_full, "ce"].item()
+    full = points.loc[is_full, "ce"].item()
+    points["excess"] = points["ce"] - full
     colours = style.criterion_colours(exit_quality["criterion"])
     others = [name for name, colour in colours.items() if colour == style.OTHERS]
     coloured = style.criterion_styles(name for name in colours if name not in others)
@@ -565,7 +567,9 @@ def draw_pareto(
         axes.plot(*frontier(of_others[column], of_others["excess"]), **FRONTIER)
         for criterion, look in {"fixed": FIXED, **styles}.items():
             rows = points[points["criterion"] == criterion]
-            bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
+            below = rows["ce"] - rows["low"]
+            above = rows["high"] - rows["ce"]
+            bars = np.maximum([below, above], 0)
             axes.errorbar(rows[column], rows["excess"], yerr=bars, elinewidth=0.6, **look)
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
         _scale(axes)

@@ -201,7 +201,8 @@ def draw_lens(
 
 def _scale_steps(axes: Axes, last: int) -> None:
     """A logarithmic axis of loop steps with room for k = 0, of all panels that share it."""
-    powers = [2**n for n in range(int(last).bit_length())]
+    exponents = range(int(last).bit_length())
+    powers = [2**n for n in exponents]
     axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.7)
     axes.xaxis.set_major_locator(FixedLocator([0, *powers]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
