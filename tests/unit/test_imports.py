@@ -25,12 +25,14 @@ FLOORS = [
     {"claims"},
     {"figures"},
     {"report"},
+    {"replay"},
     {"studies"},
     {"recorder"},
     {"export"},
     {"workflow"},
+    {"cli"},
 ]
-WITHOUT_TORCH = ("claims", "figures", "report")  # nor the drawings of studies
+WITHOUT_TORCH = ("claims", "figures", "replay", "report")  # nor the drawings of studies
 CHECKOUT = size.Checkout(Path(__file__).parents[2])
 KNOWN = CHECKOUT.files
 
@@ -50,7 +52,7 @@ def test_the_scripts_that_the_sizes_count_exist():
 # For annotations only: input functions of studies get the runs, and `Runs` holds params and
 # figures, which refer to it.
 UPWARD = {(f"studies.{name}.study", "workflow.runs") for name in ("depth", "spectrum", "sweeps")}
-CIRCLE = {f"workflow.{name}" for name in ("figures", "params", "runs")}
+CIRCLE = {f"workflow.{name}" for name in ("figures", "params", "resources", "runs")}
 
 
 def test_no_module_imports_from_a_floor_above_its_own_or_in_a_circle():

@@ -98,7 +98,18 @@ def test_the_catalog_finds_what_its_standardized_usage_asks_for():
     assert yaml.safe_load(read(".snakemake-workflow-catalog.yml"))["usage"]["report"]
     assert yaml.safe_load(read(".test/config/config.yaml")) == {"preset": "tiny"}
     (job,) = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make ${{ matrix.targets }}"]
+
+
+def test_the_jobs_of_continuous_integration_run_together_what_has_to_pass_before_a_change_lands():
+    (job,) = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"].values()
+    targets = " ".join(job["strategy"]["matrix"]["targets"]).split()
+    (suites,) = re.findall("^SUITES = (.*)$", read("Makefile"), re.MULTILINE)
+    of_tools = {f"suite-{name}" for name in suites.split()} - {"suite-slurm"} | {"test-slurm"}
+    required = set(re.findall("^make (.*)$", read(".ci/run"), re.MULTILINE))
+    assert required == {"lint", "test", "test-runs", "test-tools"}
+    # the pack needs the environment of the suite `pythons`
+    assert set(targets) == required - {"test-tools"} | of_tools
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

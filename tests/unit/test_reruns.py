@@ -46,6 +46,7 @@ ALLOWED = {
     "measure_exit_quality": f"{MODEL} {EXITS}",
     "benchmark_pareto": f"{MODEL} {EXITS}",
     "measure_exit_regret": f"{MODEL} {FIXED_LOOPS} dynamics.states exits.oracle"
+    " replay.oracle"
     " studies.arena.measure",
     "measure_lens": f"{MODEL} {DEPTH} studies.depth.measure",
     "measure_scaling": f"{MODEL} {FIXED_LOOPS}",
@@ -63,7 +64,7 @@ ALLOWED = {
 
 # Modules without a fingerprint, because they determine no number: files, messages, processes, and
 # the config and the columns, whose values are params.
-FREE = ("base", "tables", "config", "jobs", "training.metrics_log")
+FREE = ("base", "tables", "config", "figures.catalogue", "jobs", "training.metrics_log")
 
 
 def roots(job: str) -> list[Path]:

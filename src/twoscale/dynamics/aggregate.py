@@ -172,9 +172,10 @@ def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     for path in paths:
         frame = tables.read("token_paths", path)
         frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
-        counts = frame.groupby(["iteration", "group", "path_type", "period"], observed=True).size()
-        share = counts / counts.groupby(["iteration", "group"], observed=True).transform("sum")
-        shares = pd.DataFrame({"tokens": counts, "share": share}).reset_index()
+        keys = ["iteration", "group"]
+        counts = frame.groupby([*keys, "path_type", "period"], observed=True).size()
+        of_group = counts.groupby(keys, observed=True).transform("sum")
+        shares = pd.DataFrame({"tokens": counts, "share": counts / of_group}).reset_index()
         checkpoints.append(shares.astype({"group": "string"}))
     rows = pd.concat(checkpoints).assign(run=run)
     rows = rows.sort_values("iteration", kind="stable", ignore_index=True)

@@ -94,9 +94,9 @@ def arnoldi(
         basis, projected, last = _krylov(product, start, size)
         values, vectors = torch.linalg.eig(projected)  # (N, m) and, in columns, (N, m, m)
         order = values.abs().argsort(-1, descending=True)
-        vectors = vectors.gather(-1, order[..., None, :].expand_as(vectors))
         value = values.gather(-1, order)[..., 0]
-        leading = vectors[..., :KEPT_RITZ]
+        by_column = order[..., None, :].expand_as(vectors)
+        leading = vectors.gather(-1, by_column)[..., :KEPT_RITZ]
         ritz = torch.einsum("nmc,nmj->ncj", basis.to(leading.dtype), leading)
         # ||A v - λ v|| of a Ritz vector is what is left over times its last coordinate
         residual = last * leading[..., -1, 0].abs()
@@ -123,9 +123,12 @@ def _krylov(product: Product, start: Tensor, size: int) -> tuple[Tensor, Tensor,
         vector = vector - torch.einsum("nmc,nm->nc", known, again)
         norm = vector.norm(dim=-1, keepdim=True)
         below = norm.new_zeros(len(norm), size - 1 - j)  # the projection is a Hessenberg matrix
-        columns.append(torch.cat([column + again, norm, below], dim=-1))
+        entries = [column + again, norm, below]
+        columns.append(torch.cat(entries, dim=-1))
         # the basis spans an invariant subspace where nothing is left over
-        is_new = norm > 1e-14 * column.norm(dim=-1, keepdim=True)
-        basis.append(torch.where(is_new, vector / norm, 0))
+        least = 1e-14 * column.norm(dim=-1, keepdim=True)
+        following = torch.where(norm > least, vector / norm, 0)
+        basis.append(following)
     projected = torch.stack(columns, dim=-1)  # (N, m + 1, m)
-    return torch.stack(basis[:-1], dim=-2), projected[:, :size], projected[:, size, -1]
+    rest = projected[:, size, -1]
+    return torch.stack(basis[:-1], dim=-2), projected[:, :size], rest

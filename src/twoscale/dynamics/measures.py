@@ -274,10 +274,12 @@ def effective_dimension(distances: Tensor) -> Tensor:
     squared = distances.square()  # (..., K + 1, K + 1)
     of_rows = squared.mean(-1, keepdim=True)
     of_columns = squared.mean(-2, keepdim=True)
+    of_all = squared.mean((-2, -1), keepdim=True)
     gram = (of_rows + of_columns - squared) / 2
-    gram -= squared.mean((-2, -1), keepdim=True) / 2
+    gram -= of_all / 2
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)  # sum λ
-    return trace.square() / gram.square().sum((-2, -1))  # (sum λ)² / sum λ²
+    frobenius = gram.square().sum((-2, -1))  # sum λ²
+    return trace.square() / frobenius
 
 
 def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
@@ -286,7 +288,7 @@ def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
     exp of the least-squares slope of log ||update^k|| over the steps above the rounding floor
     (bool); NaN if these are fewer than two.
     """
-    weight = above_floor.to(step_norms.dtype)
+    weight = above_floor.to(step_norms.dtype)  # 1 for the steps that are fitted
     count = weight.sum(-1, keepdim=True)
     k = torch.arange(step_norms.shape[-1], dtype=step_norms.dtype, device=step_norms.device)
     mean = (weight * k).sum(-1, keepdim=True) / count
@@ -389,10 +391,12 @@ def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
     converging = (path.convergence_rate <= config.converging_rate) | at_floor
     orbiting = closed.any(-1) & ~converging
     # written in the reverse order of the criteria, so that an earlier one overwrites a later one
-    path_type = torch.full_like(converging, PATH_TYPES.index("undecided"), dtype=torch.long)
-    path_type[path.straightness >= config.straightness] = PATH_TYPES.index("sliding")
-    path_type[orbiting] = PATH_TYPES.index("orbiting")
-    path_type[converging] = PATH_TYPES.index("converging")
+    number = {name: place for place, name in enumerate(PATH_TYPES)}
+    sliding = path.straightness >= config.straightness
+    path_type = torch.full_like(converging, number["undecided"], dtype=torch.long)
+    path_type[sliding] = number["sliding"]
+    path_type[orbiting] = number["orbiting"]
+    path_type[converging] = number["converging"]
     period = closed.int().argmax(-1) + 2  # argmax of 0 and 1: the first lag; lags begin at 2
     return path_type, period.where(orbiting, 0)
 

@@ -120,13 +120,16 @@ def project(values: np.ndarray, components: int = 2) -> tuple[np.ndarray, np.nda
     paper); the largest loading of each is positive, which fixes the signs. There are at most C
     directions.
     """
-    union = values.reshape(-1, values.shape[-1]).astype(np.float64)  # (P T, C)
+    sites, tokens, channels = values.shape
+    union = values.reshape(-1, channels).astype(np.float64)  # (P T, C)
     union -= union.mean(axis=0)
     # right singular vectors of the data, from its C x C scatter: P T is up to a hundred times C
     _, scatter, directions = np.linalg.svd(union.T @ union, hermitian=True)
     main = directions[:components]  # (n, C)
-    largest = np.abs(main).argmax(axis=1)
-    signs = np.sign(main[np.arange(len(main)), largest])
-    main = main * signs[:, None]
-    coordinates = (union @ main.T).reshape(*values.shape[:2], len(main))
-    return coordinates, scatter[: len(main)] / scatter.sum()
+    largest = np.abs(main).argmax(axis=1, keepdims=True)
+    signs = np.sign(np.take_along_axis(main, largest, axis=1))
+    main = main * signs
+    coordinates = union @ main.T  # (P T, n)
+    directions_kept = len(main)  # at most C
+    shares = scatter[:directions_kept] / scatter.sum()
+    return coordinates.reshape(sites, tokens, directions_kept), shares

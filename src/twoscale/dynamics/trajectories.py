@@ -129,13 +129,14 @@ def measure_group(
     """
     precision = states[-1].dtype
     states = [exact(state) for state in states]
-    distances = measures.path_distances(torch.stack(states, dim=-2))  # (..., K + 1, K + 1)
+    path = torch.stack(states, dim=-2)  # (..., K + 1, C)
+    distances = measures.path_distances(path)  # (..., K + 1, K + 1)
     to_final = distances[..., -1].movedim(-1, 0)  # (K + 1, ...)
     rows = measures.measure_steps(states, to_final, precision)
     # a path has its loop steps in the last axis, a row of the tables in the first
     step_norms = rows["step_norm"][:-1].movedim(0, -1)  # (..., K)
-    floor = vectors.rounding_floor(rows["state_norm"], precision).movedim(0, -1)  # (..., K + 1)
-    return rows, LoopPath(distances, step_norms, floor, criteria)
+    floor = vectors.rounding_floor(rows["state_norm"], precision)
+    return rows, LoopPath(distances, step_norms, floor.movedim(0, -1), criteria)
 
 
 # --- drift: the jump between stages, Eq. 2 --------------------------------------------------------
@@ -149,8 +150,9 @@ def _reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor
     group starts from it).
     """
     assert stage.stage is not None
-    group, initial = stage.stage.index, stage.states[0]
-    projected = model.project_state(group, initial, model.project_input(group, stage.entered))
+    group = stage.stage.index
+    injected = model.project_input(group, stage.entered)
+    projected = model.project_state(group, stage.states[0], injected)
     first = {"first_state": stage.states[1], "projected": projected}
     return first | recorded_references(stage.states)
 
@@ -213,12 +215,12 @@ def _drift(
     """
     lengths = [vectors.norm(exact(state) - exact(start)) for state in references.values()]
     jumps = torch.stack(lengths)  # (R, B, T)
-    over_mean, over_path = measures.drift_to_loop(jumps, step_norms)
-    tokens = len(keys["iteration"])
-    columns = {name: np.tile(values, len(references)) for name, values in keys.items()}
-    columns["boundary"] = np.full(tokens * len(references), boundary)
-    columns["reference_state"] = np.repeat(np.array(list(references)), tokens)
-    columns |= {"jump": flat(jumps), "dlr": flat(over_mean), "jump_over_path": flat(over_path)}
+    over_mean, over_path = measures.drift_to_loop(jumps, step_norms)  # Eq. 2
+    columns = _repeated(keys, "reference_state", np.array(list(references)))
+    columns["boundary"] = np.full(jumps.numel(), boundary)
+    columns["jump"] = flat(jumps)
+    columns["dlr"] = flat(over_mean)
+    columns["jump_over_path"] = flat(over_path)
     return "token_drift", columns
 
 
@@ -227,19 +229,32 @@ def _drift(
 
 def loop_columns(keys: Columns, label: str, rows: Mapping[str, Tensor]) -> Columns:
     """One row per (k, token) of a group, from measures (K + 1, B, T)."""
-    tokens, states = len(keys["iteration"]), len(rows["state_norm"])
-    columns = {name: np.tile(values, states) for name, values in keys.items()}
-    columns["group"] = np.full(tokens * states, label)
-    columns["k"] = np.repeat(np.arange(states), tokens)
-    return columns | {name: flat(values) for name, values in rows.items()}
+    states = len(rows["state_norm"])
+    columns = _repeated(keys, "k", np.arange(states))
+    columns["group"] = np.full(len(columns["k"]), label)
+    for name, values in rows.items():
+        columns[name] = flat(values)
+    return columns
 
 
 def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
     """One row per token of a group, from its path (B, T, …)."""
-    path_type, period = (values.flatten().cpu().numpy() for values in measures.classify(path))
-    columns = keys | {"group": np.full(len(keys["iteration"]), label)}
-    columns |= {"path_type": np.array(PATH_TYPES)[path_type], "period": period}
-    return columns | {name: flat(values) for name, values in measures.measure_path(path).items()}
+    path_type, period = measures.classify(path)
+    names = np.array(PATH_TYPES)
+    columns = dict(keys)
+    columns["path_type"] = names[path_type.flatten().cpu().numpy()]
+    columns["period"] = period.flatten().cpu().numpy()
+    columns["group"] = np.full(period.numel(), label)
+    for name, values in measures.measure_path(path).items():
+        columns[name] = flat(values)
+    return columns
+
+
+def _repeated(keys: Columns, name: str, values: np.ndarray) -> Columns:
+    """The key columns of the tokens once for each of `values`, which are a further column."""
+    columns = {key: np.tile(of_tokens, len(values)) for key, of_tokens in keys.items()}
+    tokens = len(keys["iteration"])
+    return columns | {name: np.repeat(values, tokens)}
 
 
 @contextmanager

@@ -12,11 +12,11 @@ from pathlib import Path
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
 
-LIBRARY = Path(__file__).parents[2]
+_LIBRARY = Path(__file__).parents[2]
 MODELING = "twoscale.export.modeling"
-REPLACED = {"twoscale.config": "twoscale.export.plain_config"}
-HEADER = "# A module of the library twoscale with relative imports. Make changes in the library.\n"
-IMPORT = re.compile(r"^( *)from (twoscale\.[\w.]+|twoscale) import", re.MULTILINE)
+_REPLACED = {"twoscale.config": "twoscale.export.plain_config"}
+_HEADER = "# A module of the library twoscale with relative imports. Make changes in the library.\n"
+_IMPORT = re.compile(r"^( *)from (twoscale\.[\w.]+|twoscale) import", re.MULTILINE)
 
 
 def check_exported(run: str, model: ModelConfig) -> None:
@@ -37,9 +37,9 @@ def code_files() -> dict[str, str]:
     wanted = [MODELING]
     while wanted:
         module = wanted.pop()
-        text = LIBRARY.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-        needed = [REPLACED.get(found, found) for _, found in IMPORT.findall(text)]
-        files[f"{local(module)}.py"] = HEADER + IMPORT.sub(
+        text = _LIBRARY.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        needed = [_REPLACED.get(found, found) for _, found in _IMPORT.findall(text)]
+        files[f"{local(module)}.py"] = _HEADER + _IMPORT.sub(
             lambda m: f"{m[1]}from .{local(m[2])} import", text
         )
         wanted += [found for found in needed if f"{local(found)}.py" not in files]
@@ -55,4 +55,4 @@ def local(module: str) -> str:
     """Name of a module of the library in an export."""
     if module == MODELING:
         return "modeling_twoscale"
-    return REPLACED.get(module, module).removeprefix("twoscale.").replace(".", "_")
+    return _REPLACED.get(module, module).removeprefix("twoscale.").replace(".", "_")

@@ -36,13 +36,13 @@ from twoscale.model.checkpoints import CHECKPOINT, Header, load_weights
 from twoscale.model.flops import parameters
 from twoscale.report.render import number, render
 
-WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
-MODULE = "model"  # attribute of the class in transformers that is the library's model
+WEIGHTS, CONFIG, _GENERATION = "model.safetensors", "config.json", "generation_config.json"
+_MODULE = "model"  # attribute of the class in transformers that is the library's model
 # Keys of the section `model` that say where a model comes from; an exported model comes from its
 # folder.
-ORIGIN = ("architecture", "source", "repository", "revision", "folder")
-PADDING = "<|padding|>"
-BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
+_ORIGIN = ("architecture", "source", "repository", "revision", "folder")
+_PADDING = "<|padding|>"
+_BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
 
 
 def write_export(
@@ -53,30 +53,29 @@ def write_export(
     config: ConfigSlice,
     texts: dict[str, str],
 ) -> None:
-    """Write the export of a run, of all its checkpoints, the last one last, and its tokenizer,
-    which may have a file.
+    """Write the export of a run: all its checkpoints, the last one last, and its tokenizer.
 
-    `config` is the slice with `run`, `seed`, `model` and `max_loops`; `texts` are further files,
-    name -> content. Raises InputError for a model that cannot be exported, and for checkpoints of
-    another run or damaged ones.
+    `config` is the slice with `run`, `seed`, `model` and `max_loops`; a tokenizer that was trained
+    here has a file; `texts` are further files, name -> content. Raises InputError for a model that
+    cannot be exported, and for checkpoints of another run or damaged ones.
     """
     check_exported(config.run, config.model)
+    # Padding comes before a text, as decoding needs it. Its token is none of the vocabulary:
+    # transformers gives it the next id, and the model reads it as the end of text. A special token
+    # that is spelled out in a text is encoded as ordinary text, as here.
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "pad_token": _PADDING,
+        "model_max_length": config.model.context_length,
+        "padding_side": "left",
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
     common = code_files() | {
         "tokenizer.json": tokenizer_json(tokenizer, tokenizer_file),
-        # Padding comes before a text, as decoding needs it. Its token is none of the vocabulary:
-        # transformers gives it the next id, and the model reads it as the end of text. A special
-        # token that is spelled out in a text is encoded as ordinary text, as here.
-        "tokenizer_config.json": _json(
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                **dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT),
-                "pad_token": PADDING,
-                "model_max_length": config.model.context_length,
-                "padding_side": "left",
-                "split_special_tokens": True,
-                "clean_up_tokenization_spaces": False,
-            }
-        ),
+        "tokenizer_config.json": _json(tokenizer_config),
     }
     for name, text in (common | texts).items():
         _write(folder / name, text)
@@ -84,7 +83,7 @@ def write_export(
         _write_checkpoint(folder / checkpoint.stem, checkpoint, tokenizer, config)
         for name in common:
             link(folder / name, folder / checkpoint.stem / name)
-    for name in (WEIGHTS, CONFIG, GENERATION):
+    for name in (WEIGHTS, CONFIG, _GENERATION):
         link(folder / checkpoints[-1].stem / name, folder / name)
 
 
@@ -92,13 +91,17 @@ def _write_checkpoint(
     folder: Path, checkpoint: Path, tokenizer: Tokenizer, config: ConfigSlice
 ) -> None:
     identity = {"model": plain(config.model), "seed": config.seed}
-    tensors, header = load_weights(checkpoint, identity, config.model, "cpu")
+    weights, header = load_weights(checkpoint, identity, config.model, "cpu")
+    named = {f"{_MODULE}.{name}": tensor for name, tensor in weights.items()}
     with replacing(folder / WEIGHTS) as temporary:
-        named = {f"{MODULE}.{name}": tensor for name, tensor in tensors.items()}
         save_file(named, temporary, metadata={"format": "pt"})
     _write(folder / CONFIG, _json(model_config(config, header, tokenizer)))
-    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.end_of_text)
-    _write(folder / GENERATION, _json(ends | {"pad_token_id": tokenizer.vocab_size}))
+    generation = {
+        "bos_token_id": tokenizer.end_of_text,
+        "eos_token_id": tokenizer.end_of_text,
+        "pad_token_id": tokenizer.vocab_size,
+    }
+    _write(folder / _GENERATION, _json(generation))
 
 
 def model_config(config: ConfigSlice, header: Header, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def model_config(config: ConfigSlice, header: Header, tokenizer: Tokenizer) -> d
 
 
 def _section(model: ModelConfig) -> dict[str, Any]:
-    return {key: value for key, value in complete(model).items() if key not in ORIGIN}
+    return {key: value for key, value in complete(model).items() if key not in _ORIGIN}
 
 
 def _json(values: Mapping[str, Any]) -> str:
@@ -141,42 +144,39 @@ def _write(path: Path, text: str) -> None:
 
 
 def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
-    """The file `path` of a tokenizer that was trained here; of others from the ranks of their
-    merges, which are ids.
+    """The file `path` of a tokenizer that was trained here; others from the ranks of their merges.
+
+    A rank is the id of the merged token.
     """
     if tokenizer.name == "bpe":
         assert path is not None
         return path.read_text(encoding="utf-8")
 
     def characters(token: bytes) -> str:
-        return "".join(BYTE_TO_CHARACTER[byte] for byte in token)
+        return "".join(_BYTE_TO_CHARACTER[byte] for byte in token)
 
     ranks = tokenizer.encoding._mergeable_ranks
     vocab = {characters(token): rank for token, rank in ranks.items()}
-    engine = Engine(
-        models.BPE(vocab=vocab, merges=[(characters(a), characters(b)) for a, b in merges(ranks)])
-    )
+    merged = [(characters(left), characters(right)) for left, right in _merges(ranks)]
+    engine = Engine(models.BPE(vocab=vocab, merges=merged))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     engine.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return engine.to_str(pretty=True)
 
 
-def merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
+def _merges(ranks: Mapping[bytes, int]) -> Iterator[list[bytes]]:
     """The two tokens that each longer token merges, in the order of the ranks."""
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
         # the merges before `rank` join the bytes of the token into two parts
         parts = [token[i : i + 1] for i in range(len(token))]
-        while len(parts) > 1:
-            pairs = [
-                (ranks.get(a + b, rank), i) for i, (a, b) in enumerate(itertools.pairwise(parts))
-            ]
-            lowest, i = min(pairs)
-            if lowest >= rank:
-                left, right = parts
-                yield left, right
-                break
+        while len(parts) > 2:
+            joined = [ranks.get(left + right, rank) for left, right in itertools.pairwise(parts)]
+            # of equal ranks the first pair is merged first
+            i = joined.index(min(joined))
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        if len(parts) == 2:
+            yield parts
 
 
 # --- README.md ------------------------------------------------------------------------------------
@@ -192,8 +192,7 @@ def card(
     claims: "pd.DataFrame | None" = None,
     evidence: Evidence | None = None,
 ) -> str:
-    """The model card: what the model is, what it was trained on, its exits, and the verdicts on the
-    claims.
+    """The model card: the model, its training text, its exits, and the verdicts on the claims.
 
     `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the
     tables "training" and "claims"; a model without loops has neither claims nor `evidence` for
@@ -201,10 +200,14 @@ def card(
     `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`) and code.
     """
     at = log.set_index("iteration")
-    numbers = (int(CHECKPOINT.fullmatch(path.name)[1]) for path in checkpoints)  # type: ignore[index]
-    rows = [
-        (i, at["tokens_seen"].get(i, 0), at["held_out_loss"].get(i, float("nan"))) for i in numbers
-    ]
+    iterations = []  # sub-folder, tokens seen, held-out loss
+    loss = math.nan
+    for path in checkpoints:
+        i = int(CHECKPOINT.fullmatch(path.name)[1])  # type: ignore[index]
+        loss = at["held_out_loss"].get(i, math.nan)
+        seen = at["tokens_seen"].get(i, 0)
+        iterations.append((f"`iteration_{i:06d}`", f"{seen:,}", number(loss)))
+
     front: dict[str, Any] = {
         "license": "mit",
         "library_name": "transformers",
@@ -213,91 +216,80 @@ def card(
     }
     if config.data.source == "fineweb":
         front["datasets"] = [config.data.repository]
-    if not math.isnan(loss := rows[-1][-1]):
-        front["model-index"] = model_index(config, loss)
-    ours, paper = _section(config.model), _section(ModelConfig())
-    whole = (
-        {} if claims is None else claims[claims["scope"] == ALL].set_index("claim").to_dict("index")
-    )
+    if not math.isnan(loss):  # of the last checkpoint
+        front["model-index"] = _model_index(config, loss)
+
+    paper = _section(ModelConfig())
+    keys = []  # key, value, value in the paper's model where it differs
+    for name, value in _section(config.model).items():
+        theirs = "" if value == paper[name] else f"`{json.dumps(paper[name])}`"
+        keys.append((f"`{name}`", f"`{json.dumps(value)}`", theirs))
+
+    # without the iteration at which each environment begins
     shown = [
-        ", ".join(f"{name} {one[name]}" for name in one if name != FIRST) for one in environments
+        ", ".join(f"{name} {found[name]}" for name in found if name != FIRST)
+        for found in environments
     ]
+    verdicts = []
+    if claims is not None:
+        titles = {claim.number: claim.title for claim in CLAIMS}
+        for row in claims[claims["scope"] == ALL].itertuples():
+            word = f"**{marked(row.verdict, row.scale)}**"
+            verdicts.append((row.claim, titles[row.claim], word))
     return render(
         "export/card.md.j2",
         front=yaml.safe_dump(front, sort_keys=False),
         config=config,
         model=config.model,
         parameters=f"{parameters(config.model):,}",
-        keys=[
-            (
-                f"`{name}`",
-                f"`{json.dumps(value)}`",
-                "" if value == paper[name] else f"`{json.dumps(paper[name])}`",
-            )
-            for name, value in ours.items()
-        ],
+        keys=keys,
         text=markdown(text_label(config.data)),
         parts=tokens["parts"],
         tokens=tokens,
         trained=log.iloc[-1],
         environment=markdown("; then ".join(dict.fromkeys(shown))),
-        iterations=[(f"`iteration_{i:06d}`", f"{seen:,}", number(loss)) for i, seen, loss in rows],
+        iterations=iterations,
         equal_quality=EQUAL_QUALITY,
         exits=[] if evidence is None else exit_rows(evidence),
-        claims=[
-            (claim.number, claim.title, f"**{marked(found['verdict'], found['scale'])}**")
-            for claim in CLAIMS
-            if (found := whole.get(claim.number))
-        ],
+        claims=verdicts,
         meaning=MEANING,
         works=[citation, *citation["references"]],
     )
 
 
-def model_index(config: ConfigSlice, loss: float) -> list[dict[str, Any]]:
-    """The metadata `model-index` of the hub: the held-out loss of the last checkpoint, in nats per
-    token.
-    """
-    is_of_hub = config.data.source == "fineweb"
+def _model_index(config: ConfigSlice, loss: float) -> list[dict[str, Any]]:
+    """The metadata `model-index` of the hub: the held-out loss of the last checkpoint."""
+    source = config.data.source
+    metric = {
+        "type": "loss",
+        "name": "held-out loss in nats per token",
+        "value": round(float(loss), 4),
+    }
     result = {
         "task": {"type": "text-generation"},
         "dataset": {
-            "type": config.data.repository if is_of_hub else config.data.source,
+            "type": config.data.repository if source == "fineweb" else source,
             "name": f"{text_label(config.data)}, held out",
         },
-        "metrics": [
-            {
-                "type": "loss",
-                "name": "held-out loss in nats per token",
-                "value": round(float(loss), 4),
-            }
-        ],
+        "metrics": [metric],
     }
     return [{"name": config.run, "results": [result]}]
 
 
-def exit_rows(evidence: Evidence) -> list[tuple[str, ...]]:
-    """Criterion, threshold, evaluations and milliseconds at equal loss; empty where too little was
-    measured.
+def exit_rows(evidence: Evidence) -> list[tuple[str, str, str, str]]:
+    """Criterion, threshold, evaluations and milliseconds at equal loss.
+
+    Empty where too little was measured.
     """
     try:
         full, *points = equal_quality_points(evidence)
     except InconclusiveError:
         return []
-    rows: list[tuple[str, ...]] = [
-        ("all loop steps", "", number(full.evaluations), number(full.milliseconds))
-    ]
+    rows = [("all loop steps", "", number(full.evaluations), number(full.milliseconds))]
     for point in points:
-        name = criterion_name(point.criterion)
-        if point.reason:
-            rows.append((name, point.reason, "", ""))
-        else:
-            rows.append(
-                (
-                    name,
-                    number(point.threshold),
-                    number(point.evaluations),
-                    number(point.milliseconds),
-                )
-            )
+        cells = (point.reason, "", "")
+        if not point.reason:
+            values = (point.threshold, point.evaluations, point.milliseconds)
+            cells = tuple(map(number, values))  # type: ignore[assignment]
+        rows.append((criterion_name(point.criterion), *cells))
     return rows

@@ -15,6 +15,7 @@ arguments that change nothing are accepted.
 Axes: B texts, N new tokens of each, T positions, C hidden size, V vocabulary, G looped groups.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,10 +37,10 @@ from twoscale.model.layers import RotaryEmbedding
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer
 
-GROWTH = 64  # a cache that is full grows to a multiple of so many positions
+_GROWTH = 64  # a cache that is full grows to a multiple of so many positions
 # Arguments of other models that would change the result -> the value, besides None, with which they
 # do not.
-UNSUPPORTED = {
+_UNSUPPORTED = {
     "output_attentions": False,
     "output_router_logits": False,
     "is_causal": True,
@@ -81,18 +82,15 @@ class TwoscaleConfig(PreTrainedConfig):
         **common: Any,
     ) -> None:
         self.model = dict(model or {})
-        self.max_loops, self.exit_criterion, self.exit_threshold = (
-            max_loops,
-            exit_criterion,
-            exit_threshold,
-        )
-        self.noise_seed, self.run, self.iteration, self.tokens_seen = (
-            noise_seed,
-            run,
-            iteration,
-            tokens_seen,
-        )
-        self.eos_token_id, self.padding_id = eos_token_id, padding_id
+        self.max_loops = max_loops
+        self.exit_criterion = exit_criterion
+        self.exit_threshold = exit_threshold
+        self.noise_seed = noise_seed
+        self.run = run
+        self.iteration = iteration
+        self.tokens_seen = tokens_seen
+        self.eos_token_id = eos_token_id
+        self.padding_id = padding_id
         super().__init__(**{"tie_word_embeddings": False} | common)
 
     # what transformers and tools on top of it read of a config
@@ -118,7 +116,9 @@ class LoopCache:
         self.slots = slots  # `max_loops` of all calls with this cache
         # tokens read so far in each row of a batch, with the padding before the texts
         self.columns = 0
-        self._model, self._texts, self._room = model, texts, 0
+        self._model = model
+        self._texts = texts
+        self._room = 0  # positions of the cache
         self._padding: Tensor | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -130,17 +130,20 @@ class LoopCache:
         Padding is computed like a token, at the positions after its text, which later tokens
         overwrite.
         """
-        end, like = self.columns + count, any_weight(self._model)
-        check_length(end, self._model.config)
+        config = self._model.config
+        like = any_weight(self._model)
+        end = self.columns + count
+        _check_length(end, config)
         if self._padding is None:
-            self._padding = leading_padding(mask, self._texts, end, like.device)
+            self._padding = _leading_padding(mask, self._texts, end, like.device)
         if end > self._room:
-            room = min(-(-end // GROWTH) * GROWTH, self._model.config.context_length)
-            grown = KVCache(self._model.config, self.slots, like, self._texts, room)
+            room = min(math.ceil(end / _GROWTH) * _GROWTH, config.context_length)
+            grown = KVCache(config, self.slots, like, self._texts, room)
             if self._room:
                 grown.copy_from(self.kv)
-            self.kv, self._room = grown, room
-        positions = text_positions(self._padding, end)[:, self.columns :]
+            self.kv = grown
+            self._room = room
+        positions = _text_positions(self._padding, end)[:, self.columns :]
         self.columns = end
         return positions
 
@@ -151,34 +154,30 @@ class LoopCache:
         self._padding = self._padding[beam_idx.to(self._padding.device)]
 
 
-def leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.device) -> Tensor:
-    """Columns of padding before each text (B,), from the mask (B, length) of columns that belong to
-    a text.
-    """
+def _leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.device) -> Tensor:
+    """Columns of padding before each text (B,), from the mask (B, length) of columns of a text."""
     if mask is None:
         return torch.zeros(texts, dtype=torch.int64, device=device)
     if mask.shape != (texts, length):
         raise InputError(
             f"attention_mask: found the shape {tuple(mask.shape)}, expected {(texts, length)},"
-            f" one column for each "
-            "token read so far."
+            f" one column for each token read so far."
         )
     mask = mask.to(device).bool()
-    if (
-        (mask.int().diff(dim=-1, prepend=mask.new_zeros(texts, 1).int()) == 1).sum(-1).gt(1).any()
-    ):  # two beginnings
+    begins = mask.int().diff(dim=-1, prepend=mask.new_zeros(texts, 1).int()) == 1
+    if begins.sum(-1).gt(1).any():
         raise InputError(
             "attention_mask: found padding inside a text, expected it before or after."
         )
     return (mask.cumsum(-1) == 0).sum(-1)
 
 
-def text_positions(padding: Tensor, length: int) -> Tensor:
+def _text_positions(padding: Tensor, length: int) -> Tensor:
     """Position in its text of each column (B, length); columns of padding come after the text."""
     return (torch.arange(length, device=padding.device) - padding[:, None]) % length
 
 
-def check_length(length: int, config: ModelConfig) -> None:
+def _check_length(length: int, config: ModelConfig) -> None:
     if length > config.context_length:
         raise InputError(
             f"input_ids: found {length} tokens, expected at most {config.context_length}, the"
@@ -186,7 +185,7 @@ def check_length(length: int, config: ModelConfig) -> None:
         )
 
 
-def check_further(
+def _check_further(
     further: Mapping[str, Any], mask: Tensor | None, tokens: Tensor, past: int
 ) -> None:
     """Refuse arguments that `forward` does not have and that would change the result.
@@ -197,16 +196,16 @@ def check_further(
     """
     own = list(signature(TwoscaleForCausalLM.forward).parameters)
     for name, value in further.items():
-        if value is None or value is UNSUPPORTED.get(name, False):
+        if value is None or value is _UNSUPPORTED.get(name, False):
             continue
-        if name == "position_ids" and are_positions(value, mask, tokens, past):
+        if name == "position_ids" and _are_positions(value, mask, tokens, past):
             continue
         hint = did_you_mean(name, own, cutoff=0.8)
-        if name in UNSUPPORTED or hint or carries_data(value):
+        if name in _UNSUPPORTED or hint or _carries_data(value):
             raise InputError(f"{name}: not supported by this model{hint}.")
 
 
-def carries_data(value: Any) -> bool:
+def _carries_data(value: Any) -> bool:
     """Whether the value is a cache, text, or a number or tensor other than zero."""
     if isinstance(value, Tensor):
         return bool(value.any())
@@ -214,19 +213,21 @@ def carries_data(value: Any) -> bool:
     return (is_number_or_text and bool(value)) or hasattr(value, "get_seq_length")
 
 
-def are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int) -> bool:
-    """Whether `found` are the positions of the tokens (B, N) in their texts, after `past` columns
-    of a cache.
+def _are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int) -> bool:
+    """Whether `found` are the positions of the tokens (B, N) in their texts.
+
+    The tokens come after `past` columns of a cache.
     """
     batch, count = tokens.shape
-    padding = leading_padding(mask, batch, past + count, tokens.device)
+    padding = _leading_padding(mask, batch, past + count, tokens.device)
     expected = torch.arange(past, past + count, device=tokens.device) - padding[:, None]
     return bool(((found == expected) | (expected < 0)).all())  # padding may have any
 
 
 class RecordedModel:
-    """A model that keeps the output of each unlooped layer and loop step, of rows in any order, in
-    `states`.
+    """A model that keeps the output of each unlooped layer and loop step in `states`.
+
+    They are of rows in any order.
     """
 
     def __init__(self, model: LoopedTransformer) -> None:
@@ -252,8 +253,9 @@ class RecordedModel:
 
 @dataclass
 class LoopedOutput(CausalLMOutputWithPast):
-    """Logits (B, N, V), with `labels` their mean cross-entropy in nats, and the cache under both of
-    its names.
+    """Logits (B, N, V), the cache under both of its names, and with `labels` the loss.
+
+    The loss is the mean cross-entropy in nats.
 
     With `output_hidden_states`, `hidden_states` has tensors (B, N, C) in the order in which the
     model computes them: the embedding, then for each unlooped layer its output, and for each looped
@@ -284,9 +286,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = LoopedTransformer(section)
         self._source = EvaluationNoise.of(section, config.noise_seed, [0])
-        self._arrays: dict[
-            tuple[Any, ...], Tensor
-        ] = {}  # (group, k, dtype, device) -> noise (T, C)
+        self._arrays: dict[tuple[Any, ...], Tensor] = {}  # group, k, dtype, device -> noise (T, C)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -307,17 +307,16 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         if new_num_tokens not in (None, self.config.vocab_size, (self.config.padding_id or 0) + 1):
             raise InputError(
                 f"resize_token_embeddings: found {new_num_tokens} tokens, expected"
-                f" {self.config.vocab_size}, the "
-                "vocabulary of the run; train a run whose tokenizer has the tokens that you need"
-                " (tokenizer.name)."
+                f" {self.config.vocab_size}, the vocabulary of the run; train a run whose"
+                f" tokenizer has the tokens that you need (tokenizer.name)."
             )
         return self.get_input_embeddings()
 
     def activation_checkpointing_enable(self, *_: Any, **__: Any) -> None:
         raise InputError(
             "gradient_checkpointing_enable: not supported by this model; use smaller batches with"
-            " gradient "
-            "accumulation, or train with the library, where the key train.recompute does the same."
+            " gradient accumulation, or train with the library, where the key train.recompute does"
+            " the same."
         )
 
     gradient_checkpointing_enable = activation_checkpointing_enable  # the older name
@@ -329,7 +328,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_generated_length(self, *arguments: Any, **lengths: Any) -> GenerationConfig:
         """The lengths of a call of `generate`, which ends a text at the context."""
         ids, prompt = lengths["input_ids_length"], lengths["inputs_tensor"].shape[1]
-        check_length(prompt, self.model.config)
+        _check_length(prompt, self.model.config)
         config = super()._prepare_generated_length(*arguments, **lengths)
         # a prompt of embeddings is no part of the text that grows
         config.max_length = min(config.max_length, self.model.config.context_length - prompt + ids)
@@ -352,8 +351,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         **further: Any,
     ) -> LoopedOutput | tuple[Tensor, ...]:
-        """Logits of the tokens that follow. Without a cache and a criterion gradients flow, through
-        all loop steps.
+        """Logits of the tokens that follow.
+
+        Without a cache and a criterion gradients flow, through all loop steps.
 
         Args:
             input_ids: Token ids (B, N).
@@ -388,14 +388,13 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         if output_hidden_states and criterion is not None:
             raise InputError(
                 "output_hidden_states: found an exit_criterion, expected none, as a token that"
-                " has left a group has no "
-                'further states: pass exit_criterion="none".'
+                ' has left a group has no further states: pass exit_criterion="none".'
             )
         if input_ids is None:
             tokens = self._placeholders(inputs_embeds)
         else:
             tokens, attention_mask = self._without_padding(input_ids, attention_mask, past)
-        check_further(further, attention_mask, tokens, getattr(past, "columns", 0))
+        _check_further(further, attention_mask, tokens, getattr(past, "columns", 0))
         inputs = tokens, inputs_embeds, attention_mask
         if past is None and not use_cache:
             logits, evaluations, states = self._evaluate(
@@ -408,13 +407,11 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         logits = logits[:, -logits_to_keep:]
         loss = None
         if labels is not None:
-            if (
-                attention_mask is not None
-            ):  # padding is computed after its text and has read the label
+            if attention_mask is not None:
+                # padding is computed after its text and has read the label
                 gap = ~attention_mask[:, -labels.shape[1] :].to(labels.device).bool()
-                labels = labels.masked_fill(
-                    gap | gap.roll(1, dims=1), -100
-                )  # the first label is no target
+                after_gap = gap.roll(1, dims=1)  # of the first label, which is no target, too
+                labels = labels.masked_fill(gap | after_gap, -100)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         output = LoopedOutput(loss, logits, past, states, evaluations=evaluations)
         return output.to_tuple() if return_dict is False else output
@@ -441,9 +438,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return max_loops, criterion
 
     def _placeholders(self, embeddings: Tensor) -> Tensor:
-        """Token ids (B, N) in place of those of the embeddings (B, N, C), which no layer may
-        need.
-        """
+        """Token ids (B, N) in place of those of embeddings (B, N, C); no layer may need them."""
         if self.model.config.value_embeddings:
             raise InputError(
                 "inputs_embeds: not supported by this model, whose value embeddings need token ids."
@@ -452,8 +447,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
 
     @contextmanager
     def _embedded(self, embeddings: Tensor | None, order: Tensor | None = None) -> Iterator[None]:
-        """Give the model embeddings (B, N, C), unless None, in place of rows of its table; column i
-        at `order[i]`.
+        """Give the model embeddings (B, N, C), unless None, in place of rows of its table.
+
+        Column i comes to `order[i]`.
         """
         if embeddings is None:
             yield
@@ -473,8 +469,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     def _without_padding(
         self, tokens: Tensor, mask: Tensor | None, past: LoopCache | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Token ids with the end of text, which has an embedding, in place of padding; and the mask
-        without it.
+        """Token ids with the end of text, which has an embedding, in place of padding; the mask.
+
+        Without a mask and a cache it is the mask of what is no padding.
         """
         if self.config.padding_id in (None, self.config.eos_token_id):
             return tokens, mask
@@ -504,13 +501,14 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         criterion: ExitCriterion | None,
         record: bool,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...] | None]:
-        """Of whole texts: logits (B, N, V), the evaluations (G, B, N) of their tokens, and their
-        hidden states.
+        """Evaluate whole texts.
+
+        Returns logits (B, N, V), evaluations (G, B, N), and hidden states.
         """
         batch, length = tokens.shape
-        check_length(length, self.model.config)
+        _check_length(length, self.model.config)
         # padding before a text moves after it, where it changes nothing
-        order = text_positions(leading_padding(mask, batch, length, tokens.device), length)
+        order = _text_positions(_leading_padding(mask, batch, length, tokens.device), length)
         tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise = self._noise(torch.arange(length, device=tokens.device).expand(batch, -1))
         loops = [max_loops] * len(self.model.config.groups)
@@ -523,9 +521,8 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             elif record:
                 for stage in self.model.trace(tokens, loops, noise):
                     is_group = stage.stage is not None and stage.stage.is_group
-                    states += (
-                        stage.states[1:] if is_group else stage.states
-                    )  # without the initial state
+                    # of a loop without the initial state
+                    states += stage.states[1:] if is_group else stage.states
                 logits = self.model.readout(stage.output)
             else:
                 logits = self.model(tokens, loops, noise)
@@ -548,21 +545,22 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         keep: int,
         record: bool,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...] | None, LoopCache]:
-        """Of new tokens (B, N): logits (B, `keep` or N, V), evaluations (G, B, N), hidden states;
-        and their cache.
+        """Read new tokens (B, N).
+
+        Returns logits (B, `keep` or N, V), evaluations (G, B, N), hidden states; and the cache.
         """
         if cache is None:
             cache = LoopCache(self.model, max_loops, len(tokens))
         if not isinstance(cache, LoopCache) or cache.slots != max_loops:
             raise InputError(
                 f"past_key_values: found {type(cache).__name__}, expected None or what a call"
-                f" with max_loops = "
-                f"{max_loops} returned."
+                f" with max_loops = {max_loops} returned."
             )
+        # room for the new tokens, also for padding, which later tokens overwrite
         positions = cache.extend(mask, tokens.shape[1])
         model = RecordedModel(self.model) if record else self.model
         engine = ParallelEngine(model, criterion or make_criterion("fixed", max_loops), max_loops)
-        end = int(positions.max()) + 1
+        end = int(positions.max()) + 1  # positions that attention may see
         with self._embedded(embeddings):
             hidden, exits = read_parallel(
                 engine, cache.kv, tokens, positions, end, self._noise(positions)

@@ -7,14 +7,14 @@ from matplotlib.figure import Figure
 from twoscale.base import InputError
 from twoscale.figures import style
 
-REFERENCE_STATE_NAMES = {
+_REFERENCE_STATE_NAMES = {
     "first_state": "next group's first state",
     "projected": "next group's projected start",
     "final": "next group's last state",
     "initial": "next group's initial state",
 }
 # Around the only group of a model: after the boundary there is the core or the coda.
-AROUND_CORE_NAMES = {
+_AROUND_CORE_NAMES = {
     "first_state": "first state after the boundary",
     "projected": "input of the first layer after the boundary",
     "final": "last state after the boundary",
@@ -48,7 +48,7 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
 
     around_core = ratios["boundary"].str.contains("prelude|embedding").any()
-    names = AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES
+    names = _AROUND_CORE_NAMES if around_core else _REFERENCE_STATE_NAMES
     bands = style.band_legend(every_seed)
     handles, labels = axes.get_legend_handles_labels()
     options: style.Look = {

@@ -11,9 +11,9 @@ from twoscale.figures import style
 from twoscale.figures.style import FigureContext
 
 # The paper reads the decay off the first 5 to 10 steps (section 3); Figure 5 shows all of them.
-LAST_STEP = 15
+_LAST_STEP = 15
 COSINE = r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"
-ROWS = {"step_norm": r"(a)  step norm $\Vert\Delta^{(k)}\Vert_2$", "cosine": f"(b)  {COSINE}"}
+_ROWS = {"step_norm": r"(a)  step norm $\Vert\Delta^{(k)}\Vert_2$", "cosine": f"(b)  {COSINE}"}
 
 
 @style.look()
@@ -24,8 +24,8 @@ def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: FigureC
     `loop_metrics` may have the run of the context under further seeds, too. `reading` is "state",
     or "direction" for steps of x / ||x||.
     """
-    measures = style.measures_read(loop_metrics, ROWS, reading)
-    return draw_lines(loop_metrics, measures, (0, min(LAST_STEP, context.loops - 1)), 4.0, context)
+    measures = style.measures_read(loop_metrics, _ROWS, reading)
+    return draw_lines(loop_metrics, measures, (0, min(_LAST_STEP, context.loops - 1)), 4.0, context)
 
 
 def draw_lines(

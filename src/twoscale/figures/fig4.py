@@ -16,15 +16,15 @@ from twoscale.claims.bootstrap import random_exits, summarise_latency, summarise
 from twoscale.claims.exits import PAPER_GRID, criterion_name
 from twoscale.figures import style
 
-ALL_LOOPS: style.Look = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
-BASELINE: style.Look = {"linewidth": 0.6, "linestyle": "-"}
-MARKER: style.Look = {"markerfacecolor": "white", "markeredgewidth": 0.9}
-MOST_LOSS = 0.1  # nats above full depth up to which quality is shown
+_ALL_LOOPS: style.Look = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
+_BASELINE: style.Look = {"linewidth": 0.6, "linestyle": "-"}
+_MARKER: style.Look = {"markerfacecolor": "white", "markeredgewidth": 0.9}
+_MOST_LOSS = 0.1  # nats above full depth up to which quality is shown
 # at the upper end of a panel, where a line leaves it
 LEAVES: style.Look = {"marker": CARETUP, "markersize": 6, "linestyle": "", "clip_on": False}
-MARGIN = 0.05  # below the lowest value, of the range of a panel
-PAPER_RANGE: style.Look = {"color": "0.94", "zorder": 0, "linewidth": 0}
-MOST_TICKS = 5  # decades labelled on the axis of thresholds
+_MARGIN = 0.05  # below the lowest value, of the range of a panel
+_PAPER_RANGE: style.Look = {"color": "0.94", "zorder": 0, "linewidth": 0}
+_MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
 Styles = Mapping[str, style.Look]  # of each exit criterion
 
@@ -61,11 +61,11 @@ def draw(
     for axes, table, column in ((latency, times, "latency_ms"), (quality, scores, "ce")):
         is_full = (table["criterion"] == "fixed") & (table["threshold"] == context.loops)
         for full in table.loc[is_full, column]:
-            axes.axhline(full, zorder=1, **ALL_LOOPS)
+            axes.axhline(full, zorder=1, **_ALL_LOOPS)
         axes.set_xscale("log")
-        style.label_powers(axes.xaxis, MOST_TICKS)
+        style.label_powers(axes.xaxis, _MOST_TICKS)
         axes.set_xlabel(r"exit threshold $\tau$")
-        axes.axvspan(PAPER_GRID[0], PAPER_GRID[-1], **PAPER_RANGE)
+        axes.axvspan(PAPER_GRID[0], PAPER_GRID[-1], **_PAPER_RANGE)
 
     random = random_exits(exit_cost_matched).sort_values("threshold")
     for criterion, rows in random.groupby("criterion"):
@@ -86,29 +86,34 @@ def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: Styles)
         tau, values = rows["threshold"], rows[column]
         # an interval of resampled medians or means need not contain the value itself
         bars = np.maximum([values - rows["low"], rows["high"] - values], 0)
-        axes.errorbar(tau, values, yerr=bars, elinewidth=0.8, capsize=1.5, **look, **MARKER)
+        axes.errorbar(tau, values, yerr=bars, elinewidth=0.8, capsize=1.5, **look, **_MARKER)
         if column == "latency_ms":
-            axes.plot(tau, rows["baseline_ms"], color=look["color"], zorder=1, **BASELINE)
+            axes.plot(tau, rows["baseline_ms"], color=look["color"], zorder=1, **_BASELINE)
 
 
 def _limit_quality(axes: Axes, scores: pd.DataFrame, random: pd.DataFrame, styles: Styles) -> None:
-    """End the y range at `MOST_LOSS`, and mark where lines leave it.
+    """End the y range at `_MOST_LOSS`, and mark where lines leave it.
 
     Values beyond it would stretch the range.
     """
-    full = scores.loc[scores["criterion"] == "fixed", "ce"]
-    least = scores["ce"].min() if full.empty else full.min()
-    shown = scores[scores["ce"] <= least + MOST_LOSS]
-    lowest = np.nanmin([shown["ce"].min(), shown["low"].min(), random["ce"].min()])
-    high = min(axes.get_ylim()[1], least + MOST_LOSS)
-    axes.set_ylim(lowest - MARGIN * (high - lowest), high)
+    fixed = scores[scores["criterion"] == "fixed"]
+    full_depth = (scores if fixed.empty else fixed)["ce"].min()
+    most = full_depth + _MOST_LOSS
+    shown = scores[scores["ce"] <= most]
+    values = (shown["ce"], shown["low"], random["ce"])
+    lowest = np.nanmin([column.min() for column in values])
+    high = min(axes.get_ylim()[1], most)
+    margin = _MARGIN * (high - lowest)
+    axes.set_ylim(lowest - margin, high)
     for criterion, look in styles.items():
         rows = scores[scores["criterion"] == criterion].sort_values("threshold")
         ce = rows["ce"].to_numpy()
         tau = np.log(rows["threshold"].to_numpy())
         leaves = (ce[:-1] <= high) & (ce[1:] > high)  # between point i and the next one
         for i in np.flatnonzero(leaves):
-            crossing = np.exp(np.interp(high, ce[i : i + 2], tau[i : i + 2]))
+            # the threshold at which the line crosses the upper end; its axis is logarithmic
+            log_crossing = np.interp(high, ce[i : i + 2], tau[i : i + 2])
+            crossing = np.exp(log_crossing)
             axes.plot(crossing, high, color=look["color"], **LEAVES)
 
 
@@ -116,20 +121,20 @@ def _add_legends(figure: Figure, styles: Styles, max_loops: int) -> None:
     """Above the panels what both have, in a row; in a panel what it alone has."""
     entries: dict[str, Artist] = {}
     for criterion, look in styles.items():
-        entries[criterion_name(criterion)] = Line2D([], [], **look, **MARKER)
-    entries[f"full depth, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
-    entries[r"$\tau$ of the paper"] = Patch(**PAPER_RANGE)
+        entries[criterion_name(criterion)] = Line2D([], [], **look, **_MARKER)
+    entries[f"full depth, $K = {max_loops}$"] = Line2D([], [], **_ALL_LOOPS)
+    entries[r"$\tau$ of the paper"] = Patch(**_PAPER_RANGE)
     style.legend_above(figure, entries, style.legend_columns(list(entries), style.DOUBLE))
 
     latency, quality = figure.axes
     # one line in the colours of all criteria
     options: style.Look = {"handler_map": {tuple: HandlerTuple(None, 0)}, "handlelength": 3}
-    thin = tuple(Line2D([], [], color=look["color"], **BASELINE) for look in styles.values())
+    thin = tuple(Line2D([], [], color=look["color"], **_BASELINE) for look in styles.values())
     latency.legend([thin], ["same loops, no criterion"], loc="lower left", **options)
 
     light = [Line2D([], [], color=look["color"], **style.RANDOM_EXITS) for look in styles.values()]
     inside: dict[str, Artist | tuple] = {"random exits": tuple(light)}
     if any(line.get_marker() == CARETUP for line in quality.get_lines()):
         looks = LEAVES | {"marker": "^", "color": style.GREY}
-        inside[f"leaves at {MOST_LOSS:g} nats lost"] = Line2D([], [], **looks)
+        inside[f"leaves at {_MOST_LOSS:g} nats lost"] = Line2D([], [], **looks)
     quality.legend(inside.values(), inside.keys(), loc="upper left", **options)

@@ -38,14 +38,14 @@ SCRIPTED = 8.6
 GREY = "0.45"
 # Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest
 # axis, a third of a page.
-DIGIT, GAP = 0.034, 0.03
+_DIGIT, _GAP = 0.034, 0.03
 REPORTED_BAND = "#f6e2a0"
-SEED_ALPHA, TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
+_SEED_ALPHA, _TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
 REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
 
 Look = dict[str, Any]  # options of matplotlib by name
 
-LOOK: Look = {
+_LOOK: Look = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
     "mathtext.fontset": "dejavusans",
     "font.size": 7.5,
@@ -81,13 +81,13 @@ LOOK: Look = {
 COLOURS = ("#1f5fae", "#e57300", "#009975", "#a010dd", "#802300", "#1a1a1a")
 BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS
 # Mean loop count of training, where an axis has loop counts.
-TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+_TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 # The date that a file would contain, by suffix.
 DATE: dict[str, Look] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 # Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the
 # remaining colours.
-CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
+_CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
 # Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one
 # hue.
 _CHECKPOINTS = LinearSegmentedColormap.from_list(
@@ -96,9 +96,15 @@ _CHECKPOINTS = LinearSegmentedColormap.from_list(
 _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
-END: Look = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": "", "zorder": 3}
+_END: Look = {
+    "marker": "x",
+    "markersize": 4.5,
+    "markeredgewidth": 1.2,
+    "linestyle": "",
+    "zorder": 3,
+}
 END_LABEL = "below rounding"
-LAST: Look = {"linewidth": 2, "zorder": 2.5}
+_LAST: Look = {"linewidth": 2, "zorder": 2.5}
 HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
@@ -125,8 +131,8 @@ class FigureContext:
 
 
 def look():
-    """Context (or decorator) for drawing and saving figures: matplotlib's defaults, then LOOK."""
-    return matplotlib.style.context(["default", LOOK])
+    """Context (or decorator) for drawing and saving figures: matplotlib's defaults, then _LOOK."""
+    return matplotlib.style.context(["default", _LOOK])
 
 
 def new_figure(width: float, height: float, context: FigureContext) -> Figure:
@@ -289,7 +295,7 @@ def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[
     entry in a legend.
     """
     label = f"{'published' if context.published else 'trained'}: {mean_loops:g} loops"
-    return {label: axes.axvline(mean_loops, zorder=0, **TRAINED)}
+    return {label: axes.axvline(mean_loops, zorder=0, **_TRAINED)}
 
 
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, Look]:
@@ -307,7 +313,7 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
     for iteration, shade in zip(trained, np.linspace(0, 1, len(trained)), strict=True):
         styles[iteration] = {"color": _CHECKPOINTS(shade), "linestyle": "-", "linewidth": 0.8}
     if trained:
-        styles[trained[-1]] |= LAST
+        styles[trained[-1]] |= _LAST
     return styles
 
 
@@ -325,8 +331,9 @@ def criterion_styles(criteria: Iterable[str]) -> dict[str, Look]:
     absent.
     """
     criteria = [criterion for criterion in dict.fromkeys(criteria) if criterion != "fixed"]
-    others = [criterion for criterion in criteria if criterion not in CRITERION_COLOURS]
-    colours = CRITERION_COLOURS | dict(zip(others, itertools.cycle(_FURTHER_COLOURS), strict=False))
+    others = [criterion for criterion in criteria if criterion not in _CRITERION_COLOURS]
+    further = zip(others, itertools.cycle(_FURTHER_COLOURS), strict=False)
+    colours = _CRITERION_COLOURS | dict(further)
     styles = {}
     for look, (criterion, colour) in zip(series_styles(len(colours)), colours.items(), strict=True):
         styles[criterion] = look | {"color": colour}
@@ -339,10 +346,12 @@ def criterion_colours(criteria: Iterable[str]) -> dict[str, str]:
     Those of the paper come first, then those of the user, then the others in grey.
     """
     names = [name for name in dict.fromkeys(criteria) if name != "fixed"]
-    shown = [name for name in CRITERION_COLOURS if name in names]
+    shown = [name for name in _CRITERION_COLOURS if name in names]
     shown += [name for name in names if name not in THRESHOLD_TYPES]  # the user's
-    colours = {name: look["color"] for name, look in criterion_styles(shown).items()}
-    return colours | {name: OTHERS for name in names if name not in colours}
+    styles = criterion_styles(shown)
+    colours = {name: look["color"] for name, look in styles.items()}
+    grey = [name for name in names if name not in colours]
+    return colours | dict.fromkeys(grey, OTHERS)
 
 
 def nested(styles: Iterable[Look]) -> list[Look]:
@@ -394,15 +403,15 @@ def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
     """
     if _several_runs(rows):
         ends = rows.groupby(x)["mean"].agg(["min", "max"])
-        band(axes, ends.index, ends["min"], ends["max"], color=color, alpha=SEED_ALPHA, zorder=1)
+        band(axes, ends.index, ends["min"], ends["max"], color=color, alpha=_SEED_ALPHA, zorder=1)
 
 
 def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
     """The entry of a legend for the bands of `banded_line`."""
     if _several_runs(table):
         name = f"range of {table['run'].nunique()} seeds"
-        return {name: Patch(color=GREY, alpha=SEED_ALPHA, linewidth=0)}
-    return {"± 1 SD of tokens": Patch(color=BLACK, alpha=TOKEN_ALPHA, linewidth=0)}
+        return {name: Patch(color=GREY, alpha=_SEED_ALPHA, linewidth=0)}
+    return {"± 1 SD of tokens": Patch(color=BLACK, alpha=_TOKEN_ALPHA, linewidth=0)}
 
 
 def banded_line(
@@ -423,7 +432,7 @@ def banded_line(
     low = mean - std
     if axes.get_yscale() == "log":
         low = np.maximum(low, 0.1 * mean)  # an end below zero has no place
-    band(axes, places, low, mean + std, color=line.get_color(), alpha=TOKEN_ALPHA)
+    band(axes, places, low, mean + std, color=line.get_color(), alpha=_TOKEN_ALPHA)
 
 
 def checkpoint_lines(
@@ -443,7 +452,7 @@ def checkpoint_lines(
         else:
             axes.plot(own["k"].to_numpy(), own["mean"].to_numpy(), **look)
         if own["k"].max() < metrics["k"].max():
-            axes.plot(*own[["k", "mean"]].to_numpy()[-1], color=look["color"], **END)
+            axes.plot(*own[["k", "mean"]].to_numpy()[-1], color=look["color"], **_END)
 
 
 def checkpoint_legend(
@@ -463,8 +472,8 @@ def checkpoint_legend(
             entries[name] = Line2D([], [], **look)
     entries |= further
     lines = itertools.chain.from_iterable(axes.get_lines() for axes in figure.axes)
-    if any(line.get_marker() == END["marker"] for line in lines):
-        entries[END_LABEL] = Line2D([], [], color=GREY, **END)
+    if any(line.get_marker() == _END["marker"] for line in lines):
+        entries[END_LABEL] = Line2D([], [], color=GREY, **_END)
     if not entries:
         return
     columns = legend_columns(list(entries), figure.get_figwidth())
@@ -482,9 +491,9 @@ def checkpoint_legend(
 
 def legend_columns(names: Sequence[str], width: float) -> int:
     """The most columns of a legend with entries of these names that fit into `width` inches."""
-    size = LOOK["legend.fontsize"]
+    size = _LOOK["legend.fontsize"]
     # of an entry without its text, and with the gap before it
-    handle = (LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8) * size
+    handle = (_LOOK["legend.handlelength"] + _LOOK["legend.columnspacing"] + 0.8) * size
     for rows in range(1, len(names)):
         columns = math.ceil(len(names) / rows)
         letters = sum(max(map(len, names[column::columns])) for column in range(columns))
@@ -549,10 +558,10 @@ def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
     # before the layout the final width is unknown, so distances are shares of the axis
     points = np.stack([iterations, np.ones(len(iterations))], axis=1)
     places = (axes.transScale + axes.transLimits).transform(points)[:, 0]
-    widths = [DIGIT * len(grouped(iteration)) for iteration in iterations]
+    widths = [_DIGIT * len(grouped(iteration)) for iteration in iterations]
 
     def apart(i: int, k: int) -> bool:
-        return places[k] - places[i] > (widths[i] + widths[k]) / 2 + GAP
+        return places[k] - places[i] > (widths[i] + widths[k]) / 2 + _GAP
 
     last = len(iterations) - 1
     labelled = [0]

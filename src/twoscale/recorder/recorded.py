@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -95,7 +94,8 @@ class RecordedBatch:
         for label, states in self.states.items():
             states = [state[self.kept] for state in states]
             is_next = label in self.follows and states[0].shape[-1] == size
-            yield GroupStates(label, states, recorded_references(states) if is_next else {})
+            references = recorded_references(states) if is_next else {}
+            yield GroupStates(label, states, references)
             size = states[0].shape[-1]
 
 
@@ -216,21 +216,25 @@ class StateTables:
         tokens = torch.arange(len(kept)) if batch.tokens is None else batch.tokens[0]
         words = [self.word(token) for token in tokens[kept].tolist()]
         sites = []
+        found = []
         for label, states in batch.states.items():
-            places = describe_loop(label, len(states))
-            sites += [place | {"follows": label in batch.follows} for place in places]
-        states = [exact(state[0][kept]).float() for state in chain(*batch.states.values())]
+            follows = label in batch.follows
+            for site, state in zip(describe_loop(label, len(states)), states, strict=True):
+                sites.append(site | {"follows": follows})
+                found.append(exact(state[0][kept]).float())
         header = {"iteration": self.iteration, "sequence": 0, "tokens": words, "sites": sites}
-        return torch.stack(states), header
+        return torch.stack(found), header
 
 
 def _check_losses(batch: RecordedBatch, keys: Columns) -> None:
     """Raise InputError for a loss that counts and is not finite; `keys` are of all B T tokens."""
     if batch.decoded:
         losses = torch.stack([decoded["ce"] for decoded in batch.decoded])  # (K, B, T or T - 1)
-        missing = batch.kept.shape[1] - losses.shape[-1]
-        losses = pad(losses.where(batch.predicted, 0), (0, missing))  # (K, B, T)
-        places = [f"decode, loop step {k}" for k in range(1, len(losses) + 1)]
+        losses = losses.where(batch.predicted, 0)
+        missing = batch.kept.shape[1] - losses.shape[-1]  # a last token without a target
+        losses = pad(losses, (0, missing))  # (K, B, T)
+        steps = range(1, len(losses) + 1)
+        places = [f"decode, loop step {k}" for k in steps]
         check_finite(losses, keys, places, "a loss of")
 
 
@@ -264,11 +268,13 @@ def _exit_rows(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
 
 def _means(columns: Mapping[str, Tensor], predicted: Tensor, keys: Sequence[Key]) -> Iterator[Row]:
     """One row per sequence with a target that counts: means of columns (B, T - 1) over these."""
-    for key, is_counted, *values in zip(keys, predicted, *columns.values(), strict=True):
-        if is_counted.any():
-            means = [each[is_counted].double().mean().item() for each in values]
-            row = {**key, "tokens": int(is_counted.sum())}
-            yield row | dict(zip(columns, means, strict=True))
+    for place, key in enumerate(keys):
+        is_counted = predicted[place]
+        row = {**key, "tokens": int(is_counted.sum())}
+        if row["tokens"]:
+            for name, values in columns.items():
+                row[name] = values[place][is_counted].double().mean().item()
+            yield row
 
 
 def check_absent(path: Path, iteration: int, replace: bool) -> None:

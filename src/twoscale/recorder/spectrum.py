@@ -217,11 +217,13 @@ def _read(step: RecordedStep, reading: str, product: Product) -> Product:
 
     def of_directions(vectors: Tensor) -> Tensor:
         # a change of x / ||x|| is one of x orthogonal to it, over ||x||
+        before = norm(step.state)[..., None]
+        after = norm(step.after)[..., None]
         tangent = _onto_tangent(vectors.view_as(step.state), step.state)
-        tangent = tangent * norm(step.state)[..., None]
-        result = product(tangent.flatten(1)).view_as(step.after)
-        result = _onto_tangent(result, step.after) / norm(step.after)[..., None]
-        return result.flatten(1)
+        change = tangent * before
+        result = product(change.flatten(1)).view_as(step.after)
+        tangent = _onto_tangent(result, step.after)
+        return (tangent / after).flatten(1)
 
     return of_directions
 

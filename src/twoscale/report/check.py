@@ -1,16 +1,16 @@
 """Comparison of a finished run with its release: the numbers outside their tolerance.
 
 Where processor, cores, torch and the environment of training are as in the release, every number of
-every table but times has to agree to `SAME_ARITHMETIC`. Elsewhere sums are rounded in another
+every table but times has to agree to `_SAME_ARITHMETIC`. Elsewhere sums are rounded in another
 order, and training amplifies what rounding changes: losses, and what claims are judged on, then
 have the tolerances of `KINDS`. docs/release.md says how they were chosen.
 """
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from twoscale.dynamics import aggregate
 from twoscale.jobs import machine
 from twoscale.report.release import Manifest, Release, fetch, text_digests
 
-ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
+_ABSOLUTE, _RELATIVE, _LOGARITHM = "absolute", "relative", "of natural logarithms"
 
 
 class Kind(NamedTuple):
@@ -32,31 +32,31 @@ class Kind(NamedTuple):
 
     name: str
     tolerance: float
-    scale: str = ABSOLUTE  # of the difference; RELATIVE to the larger number
+    scale: str = _ABSOLUTE  # of the difference; _RELATIVE to the larger number
 
 
-SAME_ARITHMETIC = Kind("every number but times", 1e-6, RELATIVE)
+_SAME_ARITHMETIC = Kind("every number but times", 1e-6, _RELATIVE)
 # With another arithmetic
 SCHEDULE = Kind("schedule", 0.0)
 HELD_OUT = Kind("held-out loss in training", 0.1)
-ENTROPY = Kind("cross-entropy with exits", 0.06)
-EVALUATIONS = Kind("evaluations", 6.0)
-VARIANCE = Kind("variance of a cosine", 0.1)
-SCALE = Kind("scale of the threshold", 0.1, LOGARITHM)
+_ENTROPY = Kind("cross-entropy with exits", 0.06)
+_EVALUATIONS = Kind("evaluations", 6.0)
+_VARIANCE = Kind("variance of a cosine", 0.1)
+_SCALE = Kind("scale of the threshold", 0.1, _LOGARITHM)
 # Kind -> the claims whose numbers it has; claims that rest on times have none
 CLAIM_KINDS = {
-    Kind("decay of steps", 5.0, LOGARITHM): (1,),
+    Kind("decay of steps", 5.0, _LOGARITHM): (1,),
     Kind("rate of decay over training", 0.4): (2,),
-    Kind("jump between groups", 0.5, LOGARITHM): (6,),
+    Kind("jump between groups", 0.5, _LOGARITHM): (6,),
     Kind("length of steps over training", 1.2): (12,),
-    Kind("late steps", 9.0, LOGARITHM): (13,),
+    Kind("late steps", 9.0, _LOGARITHM): (13,),
     Kind("evaluations, KL minus acceleration", 2.0): (14,),
     Kind("cosine", 0.7): (3, 4, 5),
     Kind("cross-entropy lost to exits", 0.005): (8, 9, 15),
-    VARIANCE: (),  # of claim 3, whose other numbers are cosines
-    SCALE: (),  # several claims give it, for all groups
+    _VARIANCE: (),  # of claim 3, whose other numbers are cosines
+    _SCALE: (),  # several claims give it, for all groups
 }
-KINDS = (SCHEDULE, HELD_OUT, ENTROPY, EVALUATIONS, *CLAIM_KINDS)
+KINDS = (SCHEDULE, HELD_OUT, _ENTROPY, _EVALUATIONS, *CLAIM_KINDS)
 
 # Table -> the columns that say which row it is. Its other numbers are compared, but for
 # `TIMED_COLUMNS`.
@@ -151,9 +151,9 @@ def differences(manifest: Manifest, segments: Sequence[Path]) -> list[str]:
     no_memory = {"memory_gb": None}  # bits do not depend on it
     released = [manifest.machine | no_memory, *manifest.training.get("environments", [])]
     ours = [machine.description() | no_memory, *machine.distinct_environments(segments)]
+    none: machine.Environment = {}
     found: list[str] = []
-    pairs: Iterable[Any] = zip_longest(released, ours, fillvalue={})
-    for there, here in pairs:
+    for there, here in zip_longest(released, ours, fillvalue=none):
         found += machine.differences(there, here, ("in the release", "here"))
     return list(dict.fromkeys(found))
 
@@ -184,7 +184,7 @@ def _verdicts(claims: pd.DataFrame) -> pd.Series:
 
 def _every_number(frames: Frames) -> Numbers:
     """All numbers of the tables but times."""
-    return {(SAME_ARITHMETIC, name): _by_key(name, frames) for name in KEYS}
+    return {(_SAME_ARITHMETIC, name): _by_key(name, frames) for name in KEYS}
 
 
 def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
@@ -193,6 +193,7 @@ def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
     quality = _by_key("exit_quality", frames)
     evaluations = _by_key("exit_loops", frames)[["evaluations"]]
     point = ["criterion", "threshold"]
+    # each sequence weighs as many as its tokens
     nats = quality["ce"] * quality["tokens"]
     mean_ce = nats.groupby(point).sum() / quality["tokens"].groupby(point).sum()
     numbers = {
@@ -200,11 +201,12 @@ def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
         (SCHEDULE, "training_loops"): _by_key("training_loops", frames),
         (SCHEDULE, "exit_quality"): quality[["document", "tokens"]],
         (HELD_OUT, "training"): training[["held_out_loss"]].dropna(),
-        (ENTROPY, "exit_quality"): mean_ce.to_frame("ce"),
-        (EVALUATIONS, "exit_loops"): evaluations.groupby([*point, "group"]).mean(),
+        (_ENTROPY, "exit_quality"): mean_ce.to_frame("ce"),
+        (_EVALUATIONS, "exit_loops"): evaluations.groupby([*point, "group"]).mean(),
     }
     findings = _by_key("claims", frames)[["value"]]
     kinds = [None if key in withheld else _kind_of_finding(*key) for key in findings.index]
+    # a kind may be empty: a claim that is not asked has no numbers
     for kind in CLAIM_KINDS:
         numbers[kind, "claims"] = findings[[found == kind for found in kinds]]
     return numbers
@@ -216,9 +218,9 @@ def _kind_of_finding(claim: int, scope: str, quantity: str) -> Kind | None:
         # it follows from losses and evaluations, at thresholds that depend on them
         return None
     if scope == "all groups":
-        return SCALE
+        return _SCALE
     if claim == 3 and not quantity.startswith("cosine at k = 1"):
-        return VARIANCE
+        return _VARIANCE
     return next(kind for kind, claims in CLAIM_KINDS.items() if claim in claims)
 
 
@@ -236,6 +238,7 @@ def _by_key(name: str, frames: Frames) -> pd.DataFrame:
     """The numbers of a table but times, by the keys of their row."""
     frame = frames[name]
     if name == "claims":
+        # verdicts are compared apart, and times not at all
         timed = [claim.number for claim in CLAIMS if claim.timed]
         frame = frame[~frame["claim"].isin(timed) & (frame["scope"] != ALL)]
     numbers = frame.drop_duplicates(KEYS[name]).set_index(KEYS[name]).select_dtypes("number")
@@ -245,14 +248,14 @@ def _by_key(name: str, frames: Frames) -> pd.DataFrame:
 def _compared(kind: Kind, table: str, found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
     """One row per number; one that either side lacks, or has not measured, is outside."""
     found, released = found.align(released)
-    ours = found.to_numpy(np.float64).ravel()
+    ours = found.to_numpy(np.float64).ravel()  # NaN where a side lacks a row or a number
     theirs = released.to_numpy(np.float64).ravel()
     with np.errstate(divide="ignore", invalid="ignore"):
-        if kind.scale == LOGARITHM:
+        if kind.scale == _LOGARITHM:
             difference = np.abs(np.log(ours) - np.log(theirs))
         else:
             difference = np.abs(ours - theirs)
-        if kind.scale == RELATIVE:
+        if kind.scale == _RELATIVE:
             difference /= np.maximum(np.abs(ours), np.abs(theirs))
     equal = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     difference = np.where(equal, 0.0, np.nan_to_num(difference, nan=np.inf))

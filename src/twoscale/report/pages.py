@@ -55,9 +55,11 @@ def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
         is_whole = rows["scope"] == claims.ALL
         whole = rows[is_whole].iloc[-1]
         shown = rows[(rows["bounds"] != "") & ~is_whole]
+        # claim 6 has rows for each reference state, other claims have none
         of_state = shown["scope"].str.endswith(f", {reference_state}")
         if of_state.any():
             shown = shown[of_state]
+        # numbers that agree with the verdict; none may where a claim cannot be judged
         decides = shown["verdict"] == whole["verdict"]
         if decides.any():
             shown = shown[decides]
@@ -77,12 +79,14 @@ def _measured(rows: pd.DataFrame) -> str:
         values = []
         for finding in found.itertuples():
             scope = printed_scope(finding.scope)
+            # neither a boundary nor the name of a criterion
             is_group = scope[:1].isdigit() and "→" not in scope
             values.append(f"{printed_value(finding)} ({'group ' * is_group}{scope})")
         parts.append(f"{quantity}: {', '.join(values)}, expected {bounds}")
     text = "; ".join(parts)
     # exit criteria by their names in print
     text = re.sub(r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), text)
+    # a hyphen before a number is its sign, unless it is inside of a word or an exponent
     return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text)
 
 

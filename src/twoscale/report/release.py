@@ -1,5 +1,4 @@
-"""Released tables: the figures, claims and tables of a run in one folder, with a manifest of their
-origin.
+"""Released tables: figures, claims and tables of a run in one folder, with a manifest.
 
 `snakemake snapshot` writes such a folder, and `snakemake --config release=…` draws and judges the
 tables of one, in a folder or at an address. A table is read only if it has the size and the SHA-256
@@ -29,7 +28,8 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from importlib.metadata import distributions
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.request import urlopen
@@ -49,23 +49,16 @@ if TYPE_CHECKING:
 
 
 MANIFEST = "manifest.json"
-OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables are fetched and drawn
+_OWN_SECTIONS = (
+    "figures",
+    "download",
+)  # of the user's config: how the tables are fetched and drawn
 # {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
 TABLE = re.compile(rf"{FILE_NAME}(?:/{FILE_NAME})?/tables/{FILE_NAME}\.parquet")
-PACKAGES = (
-    *(
-        "datasets",
-        "matplotlib",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "pydantic",
-        "safetensors",
-        "seaborn",
-        "snakemake",
-    ),
-    *("tiktoken", "tokenizers", "torch"),
-)
+_PACKAGES = (
+    "datasets matplotlib numpy pandas pyarrow pydantic safetensors seaborn snakemake"
+    " tiktoken tokenizers torch"
+).split()
 
 
 @dataclass(frozen=True)
@@ -109,28 +102,26 @@ class Release:
         try:
             manifest = parse_json(_content(source, MANIFEST, download), Manifest)
         except ValueError as error:
-            found = f"found no manifest of a release ({error})"
             raise InputError(
-                f"{source}/{MANIFEST}: {found}, expected the output of `snakemake snapshot`."
+                f"{source}/{MANIFEST}: found no manifest of a release ({error}),"
+                f" expected the output of `snakemake snapshot`."
             ) from error
         return cls(source.rstrip("/"), manifest, download)
 
     @property
     def tables(self) -> dict[str, File]:
         """The tables by their path in the release, {run}/tables/{table}.parquet, sorted."""
-        return {
-            name: file
-            for name, file in sorted(self.manifest.files.items())
-            if TABLE.fullmatch(name)
-        }
+        files = sorted(self.manifest.files.items())
+        return {name: file for name, file in files if TABLE.fullmatch(name)}
 
     def runs(self, user: Mapping[str, Any]) -> dict[str, Config]:
         """Run name -> config of the released run, its seeds and its studies. Raises InputError.
 
         The config is the manifest's, without keys that this checkout does not have, but
-        `OWN_SECTIONS` are the user's.
+        `_OWN_SECTIONS` are the user's.
         """
-        own = {key: user[key] for key in OWN_SECTIONS if key in user}
+        # the user decides how the tables are fetched and drawn, the release what was computed
+        own = {key: user[key] for key in _OWN_SECTIONS if key in user}
         layers = configs.merge(_known_keys(self.manifest.config, Config), own)
         layers |= {"preset": "paper", "run": self.manifest.run}
         try:
@@ -140,15 +131,16 @@ class Release:
 
 
 def fetch(source: str, name: str, file: File, path: Path, download: DownloadConfig) -> None:
-    """Write a file of the release at `source` to `path`. Raises InputError unless it is as the
-    manifest says.
+    """Write a file of the release at `source` to `path`.
+
+    Raises InputError unless it is as the manifest says.
     """
     content = _content(source, name, download)
-    if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
+    found = hashlib.sha256(content).hexdigest()
+    if found != file.sha256:
         raise InputError(
             f"{source}/{name}: found {len(content)} bytes with the SHA-256 {found[:12]}…,"
-            f" expected {file.bytes} bytes "
-            f"with {file.sha256[:12]}…, as {MANIFEST} says."
+            f" expected {file.bytes} bytes with {file.sha256[:12]}…, as {MANIFEST} says."
         )
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -159,6 +151,7 @@ def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str
     known: dict[str, Any] = {}
     for key, declared in section.model_fields.items():
         kind, value = declared.annotation, values.get(key)
+        # a section of its own, and not a mapping whose names are the user's, such as criteria
         if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, BaseModel):
             known[key] = _known_keys(value, kind)
         elif key in values:
@@ -182,10 +175,10 @@ def _content(source: str, name: str, download: DownloadConfig) -> bytes:
 def write_snapshot(
     folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]
 ) -> None:
-    """Copy files below the folder `results` into `folder`, and write the manifest: `facts`, then
-    the files.
+    """Copy files below the folder `results` into `folder`, and write the manifest.
 
-    Files keep their paths; what is in the folder already stays.
+    The manifest is `facts`, then the files. Files keep their paths; what is in the folder already
+    stays.
     """
     digests = {}
     for file in sorted(files):
@@ -194,55 +187,49 @@ def write_snapshot(
         with replacing(target) as temporary:
             shutil.copyfile(file, temporary)
         digests[str(name)] = {"bytes": target.stat().st_size, "sha256": sha256(target)}
+    manifest = json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False)
     with replacing(folder / MANIFEST) as temporary:
-        temporary.write_text(
-            json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False) + "\n", "utf-8"
-        )
+        temporary.write_text(f"{manifest}\n", "utf-8")
 
 
 def checkout(project: Path) -> dict[str, Any]:
-    """Commit of the checkout, and whether tracked files differ; null for both where git
-    cannot say.
+    """Commit of the checkout, and whether tracked files differ.
+
+    Both are None where git cannot say.
     """
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", *words], cwd=project, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        command = ["git", *words]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
 
     try:
-        return {
-            "commit": git("rev-parse", "HEAD"),
-            "modified": git("status", "--porcelain", "-uno") != "",
-        }
+        changes = git("status", "--porcelain", "-uno")  # of tracked files
+        return {"commit": git("rev-parse", "HEAD"), "modified": changes != ""}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "modified": None}
 
 
 def text_digests(tokens: Path) -> dict[str, str]:
-    """File of tokens -> SHA-256 of its content, from their metadata (`data/tokens.json`). Raises
-    InputError.
+    """File of tokens -> SHA-256 of its content, from their metadata (`data/tokens.json`).
+
+    Raises InputError.
     """
     from twoscale.data.shards import TokenMetadata, read_metadata
 
-    return {
-        name: part.sha256
-        for name, part in sorted(read_metadata(tokens, TokenMetadata).parts.items())
-    }
+    parts = read_metadata(tokens, TokenMetadata).parts
+    return {name: parts[name].sha256 for name in sorted(parts)}
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of those packages that are installed."""
-    installed = {found.name.lower(): found.version for found in distributions()}
-    return {"python": platform.python_version()} | {
-        name: installed[name] for name in PACKAGES if name in installed
-    }
+    found = {"python": platform.python_version()}
+    return found | {name: version(name) for name in _PACKAGES if find_spec(name)}
 
 
 def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
-    """Iterations, tokens and hours of training, from the table "training", and the environments of
-    its segments.
-    """
+    """Cost of training from the table "training": iterations, tokens, hours, environments."""
+    # of each iteration; the first has no difference
     tokens = log["tokens_seen"].diff().fillna(log["tokens_seen"].iloc[0])
     return {
         "iterations": int(log["iteration"].iloc[-1]),
@@ -253,11 +240,10 @@ def training_cost(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]
 
 
 def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
-    """Time and memory per rule, from the files of Snakemake's `benchmark:`, the longest total
-    first.
+    """Time and memory per rule, from the files of Snakemake's `benchmark:`.
 
-    A file is named after its rule, followed by the iteration of the job after "_", or its other
-    wildcards after ".".
+    The longest total comes first. A file is named after its rule, followed by the iteration of the
+    job after "_", or its other wildcards after ".".
     """
     import pandas as pd
 
@@ -266,11 +252,13 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
         rule = re.sub(r"_\d+$", "", path.name.partition(".")[0])
         # Snakemake writes NA or - for a job that ended before the first measurement
         jobs.append(pd.read_csv(path, sep="\t", na_values=["NA", "-"]).assign(rule=rule))
-    columns = {"total_s": ("s", "sum"), "longest_s": ("s", "max"), "cpu_s": ("cpu_time", "sum")}
-    table = (
-        pd.concat(jobs[1:] or jobs)
-        .groupby("rule")
-        .agg(jobs=("s", "size"), **columns, peak_memory_mb=("max_rss", "max"))
+    rules = pd.concat(jobs[1:] or jobs).groupby("rule")
+    table = rules.agg(
+        jobs=("s", "size"),
+        total_s=("s", "sum"),
+        longest_s=("s", "max"),
+        cpu_s=("cpu_time", "sum"),
+        peak_memory_mb=("max_rss", "max"),
     )
     return table.sort_values("total_s", ascending=False).reset_index()
 

@@ -20,7 +20,7 @@ from twoscale.claims.evidence import Estimate
 
 def render(template: str, **values: Any) -> str:
     """A page from its template; of several empty lines one is kept."""
-    text = ENVIRONMENT.get_template(template).render(values)
+    text = _ENVIRONMENT.get_template(template).render(values)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
@@ -40,6 +40,7 @@ def number(value: float, width: float = math.nan) -> str:
         return "not reached"
     digits = 3
     if 0 < width < math.inf and value:
+        # from the first digit of the value to the second one of the width
         digits = 2 + math.floor(math.log10(abs(value))) - math.floor(math.log10(width))
         digits = min(max(digits, 1), 3)
     return f"{value:.{digits}g}"
@@ -67,17 +68,17 @@ def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(lines)
 
 
-ENVIRONMENT = Environment(
+_ENVIRONMENT = Environment(
     loader=FileSystemLoader([Path(__file__).parents[1], Path(__file__).parents[3] / "docs"]),
     autoescape=lambda template: template is not None and template.endswith(".html.j2"),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {
+_ENVIRONMENT.filters |= {
     "markdown": markdown,
     "number": number,
     "value": estimated,
     "interval": interval,
 }
-ENVIRONMENT.globals |= {"table": table}
+_ENVIRONMENT.globals |= {"table": table}

@@ -78,7 +78,8 @@ def draw_pareto(
     points = summarise_quality(exit_quality, exit_loops, context.loops)
     points = points.merge(times, on=OPERATING_POINT).sort_values("threshold")
     is_full = (points["criterion"] == "fixed") & (points["threshold"] == context.loops)
-    points["excess"] = points["ce"] - points.loc[is_full, "ce"].item()
+    full = points.loc[is_full, "ce"].item()
+    points["excess"] = points["ce"] - full
     colours = style.criterion_colours(exit_quality["criterion"])
     others = [name for name, colour in colours.items() if colour == style.OTHERS]
     coloured = style.criterion_styles(name for name in colours if name not in others)
@@ -90,7 +91,9 @@ def draw_pareto(
         axes.plot(*frontier(of_others[column], of_others["excess"]), **FRONTIER)
         for criterion, look in {"fixed": FIXED, **styles}.items():
             rows = points[points["criterion"] == criterion]
-            bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
+            below = rows["ce"] - rows["low"]
+            above = rows["high"] - rows["ce"]
+            bars = np.maximum([below, above], 0)
             axes.errorbar(rows[column], rows["excess"], yerr=bars, elinewidth=0.6, **look)
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
         scale_axes(axes)
@@ -109,7 +112,8 @@ def draw_pareto(
 def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     """Cost and excess of the points that no other point beats, from low to high cost."""
     order = np.lexsort((excess, cost))
-    cost, excess = cost.to_numpy()[order], excess.to_numpy()[order]
-    least_before = np.minimum.accumulate(np.r_[np.inf, excess[:-1]])
-    is_best = excess < least_before
-    return cost[is_best], excess[is_best]
+    costs = cost.to_numpy()[order]
+    excesses = excess.to_numpy()[order]
+    before = np.concatenate([[np.inf], excesses[:-1]])
+    is_best = excesses < np.minimum.accumulate(before)
+    return costs[is_best], excesses[is_best]

@@ -60,15 +60,26 @@ class FrozenAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (S, B, T, H, D) and k, v (S, B, T, G, D) -> (S, B, T, H, D)."""
-        all_pairs = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
-        # (T, 2 T): tokens of stream 0 that come before, then the token itself in its own stream
-        mask = torch.cat([all_pairs.tril(-1), all_pairs.tril().triu()], dim=1)
-        keys = torch.cat([k[:1].expand_as(k), k], dim=2)  # (S, B, 2 T, G, D)
-        values = torch.cat([v[:1].expand_as(v), v], dim=2)
-        # (S B, heads, tokens, D) for each
-        q_heads, k_heads, v_heads = (z.flatten(0, 1).transpose(1, 2) for z in (q, keys, values))
-        attended = attention(q_heads, k_heads, v_heads, mask)
-        return attended.transpose(1, 2).unflatten(0, q.shape[:2])
+        streams, batch, length = q.shape[:3]
+        tokens = torch.ones(length, length, dtype=torch.bool, device=q.device)
+        earlier = tokens.tril(-1)  # in stream 0
+        itself = tokens.tril().triu()  # in the token's own stream
+        mask = torch.cat([earlier, itself], dim=1)  # (T, 2 T)
+        keys = _by_head(_after_frozen(k))
+        values = _by_head(_after_frozen(v))
+        attended = attention(_by_head(q), keys, values, mask)
+        return attended.transpose(1, 2).unflatten(0, (streams, batch))
+
+
+def _after_frozen(z: Tensor) -> Tensor:
+    """Keys or values of stream 0, then of each stream: (S, B, T, G, D) -> (S, B, 2 T, G, D)."""
+    frozen = z[:1].expand_as(z)
+    return torch.cat([frozen, z], dim=2)
+
+
+def _by_head(z: Tensor) -> Tensor:
+    """(S, B, tokens, heads, D) -> (S B, heads, tokens, D)."""
+    return z.flatten(0, 1).transpose(1, 2)
 
 
 @dataclass(frozen=True)

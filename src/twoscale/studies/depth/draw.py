@@ -80,11 +80,15 @@ def _scale_perplexity(axes: Axes, scaling: pd.DataFrame) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: style.grouped(round(value)))
     axes.yaxis.set_minor_locator(NullLocator())
-    trained = scaling[scaling["iteration"] > 0]
-    untrained = scaling.loc[scaling["iteration"] == 0, "ppl"]
-    if trained.empty or untrained.empty or untrained.min() < CROPPED * trained["ppl"].max():
+    is_trained = scaling["iteration"] > 0
+    trained = scaling[is_trained]
+    untrained = scaling["ppl"][~is_trained]
+    if trained.empty or untrained.empty:
         return
-    axes.set_ylim(0.9 * trained["ppl_low"].min(), 1.4 * trained["ppl_high"].max())
+    if untrained.min() < CROPPED * trained["ppl"].max():
+        return
+    low, high = trained["ppl_low"].min(), trained["ppl_high"].max()
+    axes.set_ylim(0.9 * low, 1.4 * high)
     last = style.grouped(round(untrained.iloc[-1]))
     corner: style.Look = {"transform": axes.transAxes, "ha": "right", "va": "top"}
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line of trained loops
@@ -116,18 +120,20 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
     columns: dict[str, Any] = {}
     for name in ("ce", "entropy", "log_rank"):
         change = f"{name}_change"
-        at_mean = lens.join(trained[name].rename("at_mean"), on=sequence)["at_mean"]
-        changes = lens.assign(**{change: lens[name] - at_mean})
+        at_mean = trained[name].rename("at_mean")
+        joined = lens.join(at_mean, on=sequence)
+        changes = lens.assign(**{change: lens[name] - joined["at_mean"]})
         columns |= with_bounds(changes, point, name, change, seed)
         columns |= with_bounds(changes, point, change, change, seed)
     for name in ("right", "lost", "lost_since_mean", "agreement"):
-        columns |= with_bounds(lens.dropna(subset=name), point, name, name, seed)
+        known = lens.dropna(subset=name)
+        columns |= with_bounds(known, point, name, name, seed)
     summary = pd.DataFrame(columns).reset_index()
     for name in [name for name in summary if name.startswith("log_rank")]:
         summary[name.removeprefix("log_")] = np.exp(summary.pop(name))
-    order = {group: place for place, group in enumerate(lens["group"].unique())}
-    by_place = summary["group"].map(order)
-    return summary.iloc[np.lexsort((summary["k"], by_place))].reset_index(drop=True)
+    groups = pd.Index(lens["group"].unique())
+    order = np.lexsort((summary["k"], groups.get_indexer(summary["group"])))
+    return summary.iloc[order].reset_index(drop=True)
 
 
 def lens_sentence(table: pd.DataFrame) -> str:
@@ -195,7 +201,8 @@ def draw_lens(
 
 def _scale_steps(axes: Axes, last: int) -> None:
     """A logarithmic axis of loop steps with room for k = 0, of all panels that share it."""
-    powers = [2**n for n in range(int(last).bit_length())]
+    exponents = range(int(last).bit_length())
+    powers = [2**n for n in exponents]
     axes.set_xscale("symlog", base=2, linthresh=1, linscale=0.7)
     axes.xaxis.set_major_locator(FixedLocator([0, *powers]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
@@ -301,14 +308,16 @@ def draw_depth_card(
 
 def _draw_loss(axes: Axes, card: pd.DataFrame, known: pd.Series) -> dict[str, Artist]:
     """The loss, the plateau and the model without loops; entries of the legend."""
-    first, last = known["plateau_first"], known["plateau_last"]
-    handles: dict[str, Artist] = {"plateau": axes.axvspan(first / 1.06, last * 1.06, **PLATEAU)}
+    first = known["plateau_first"] / 1.06
+    last = known["plateau_last"] * 1.06
+    handles: dict[str, Artist] = {"plateau": axes.axvspan(first, last, **PLATEAU)}
     by_loops = card.set_index("loops").sort_index()
     losses = by_loops.loc[by_loops["quantity"] == "ce", "value"]
     excess = by_loops[by_loops["quantity"] == "excess"]
     axes.plot(losses.index, losses, color=style.BLUE, marker="o")
     lowest = losses - excess["value"]
-    low, high = lowest + excess["low"], lowest + excess["high"]
+    low = lowest + excess["low"]
+    high = lowest + excess["high"]
     style.band(axes, losses.index, low, high, color=style.BLUE, alpha=0.15)
     if not pd.isna(known["loop_gain"]):
         loss = losses[known["trained_loops"]] + known["loop_gain"]

@@ -172,7 +172,8 @@ class _Card:
 
     def group(self, index: int, entered: Tensor) -> Tensor:
         """The hidden states after a group, whose rows are added."""
-        label, last = self.passing.model.config.group_labels[index], self.passing.loops
+        label = self.passing.model.config.group_labels[index]
+        last = self.passing.loops
         states = self.passing.states(index, entered, last + 1)  # one more, for the last row's step
         if index == 0:
             states = self._decoding(states)
@@ -181,7 +182,8 @@ class _Card:
             check_finite(step.state_norm[None], keys, places[k:], "a state of norm")
             for measure, values in measure_state(step).items():
                 point = {"group": label, "k": k, "measure": measure}
-                self.states += (point | row for row in self.batch.rows(**over_tokens(values)))
+                rows = self.batch.rows(**over_tokens(values))
+                self.states += (point | row for row in rows)
             if k == last:
                 break
         return self.passing.model.finish(index, step.state.to(entered.dtype))
@@ -200,8 +202,9 @@ class _Card:
     def quality_rows(self) -> Iterator[Row]:
         """Rows of "depth_quality", once all loop counts are decoded."""
         # a model without groups has one count, which may be below that of its config
-        trained = min(self.passing.model.config.typical_loops, self.counts[-1])
-        at_trained = self.decoded[self.counts.index(trained)]
+        typical = self.passing.model.config.typical_loops
+        place = self.counts.index(min(typical, self.counts[-1]))
+        at_trained = self.decoded[place]
         compared = compare_predictions(self.decoded, at_trained)
         for loops, columns in zip(self.counts, compared, strict=True):
             yield from sequence_means({"loops": loops}, self.batch, columns)

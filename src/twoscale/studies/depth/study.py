@@ -1,6 +1,4 @@
-"""Quality and geometry through the loops: the lens, quality at fixed loop counts, and the depth
-card.
-"""
+"""Quality and geometry through the loops: lens, quality at fixed loop counts, depth card."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,25 +17,24 @@ if TYPE_CHECKING:
 
 
 def lens_steps(config: "Config") -> list[int]:
-    """0, the powers of two and the numbers half way between them, the mean of training and the last
-    one; ascending.
+    """Loop steps that the lens decodes, ascending.
+
+    They are 0, the powers of two and the numbers half way between them, the mean of training and
+    the last one.
     """
-    last = max(
-        config.model.typical_loops, round(config.lens.max_multiple * config.model.mean_loops)
-    )
-    grid = {count << shift for count in (2, 3) for shift in range(last.bit_length())}
-    return sorted({0, 1, config.model.typical_loops, last, *(k for k in grid if k < last)})
+    model = config.model
+    last = max(model.typical_loops, round(config.lens.max_multiple * model.mean_loops))
+    steps = {0, 1, model.typical_loops, last}
+    for shift in range(last.bit_length()):
+        steps |= {2 << shift, 3 << shift}
+    return sorted(k for k in steps if k <= last)
 
 
 def card_loops(config: "Config") -> list[int]:
-    """Loop counts of the depth card, ascending; 1 for a model without groups, which has no
-    other.
-    """
-    return (
-        list(loop_counts(config.model.mean_loops, config.depth_card.multiples))
-        if config.model.groups
-        else [1]
-    )
+    """Loop counts of the depth card, ascending; 1 for a model without groups."""
+    if not config.model.groups:
+        return [1]
+    return list(loop_counts(config.model.mean_loops, config.depth_card.multiples))
 
 
 def trained_loops(config: "Config") -> int:
@@ -150,10 +147,10 @@ def unlooped_run(runs: "Runs", config: "Config") -> str | None:
     """The run without loops that a run is compared with. InputError for an unknown one."""
     name = config.depth_card.unlooped
     if name is not None and name not in runs.configs:
+        guess = did_you_mean(name, runs.configs)
         raise InputError(
             f"config key depth_card.unlooped: found {name}, expected one of the runs"
-            f" {', '.join(runs)}"
-            f"{did_you_mean(name, runs.configs)}."
+            f" {', '.join(runs)}{guess}."
         )
     return name
 
@@ -187,18 +184,16 @@ def unlooped_text(runs: "Runs") -> Callable:
 def identity(config: "Config") -> dict[str, Any]:
     """The model and the text of the measurement: rows of the page."""
     model = config.model
-    published = is_published(config)
-    sizes = (
-        f"{parameters(model):,} parameters, {model.num_layers} layers, hidden size"
-        f" {model.hidden_size}"
-    )
-    loops = "as published" if published else "r of training, rounded"
-    text = f"{text_label(config.data)}, {config.whole_tokens('depth_card')} held-out tokens"
+    weights, loops = "trained here", "r of training, rounded"
+    if is_published(config):
+        weights, loops = model.folder or f"{model.repository} at {model.revision}", "as published"
+    sizes = f"{model.num_layers} layers, hidden size {model.hidden_size}"
+    groups = ", ".join(model.group_labels)
+    tokens = config.whole_tokens("depth_card")
+    text = f"{text_label(config.data)}, {tokens} held-out tokens"
     return {
-        "weights": model.folder or f"{model.repository} at {model.revision}"
-        if published
-        else "trained here",
-        "model": f"{sizes}, looped layers {', '.join(model.group_labels)}",
+        "weights": weights,
+        "model": f"{parameters(model):,} parameters, {sizes}, looped layers {groups}",
         "trained loops": f"{model.typical_loops} ({loops})",
         "text": f"{text} in sequences of {model.context_length}",
         "precision": config.depth_card.dtype,
