@@ -27,7 +27,7 @@ PLANNED = {
     (
         "--config",
         "data={source: txt, path: /nowhere}",
-    ): "config key data.path: found nothing at /nowhere, expected a",
+    ): "config key data.path: found nothing at /nowhere, expected *.txt",
     (
         "snapshot",
         "--config",
