@@ -66,7 +66,7 @@ def test_the_import_of_the_package_loads_none_of_its_modules():
 def test_the_command_of_the_package_says_what_there_is():
     command = Path(sys.executable).with_name("twoscale")
     said = subprocess.run(
-        [command], check=True, capture_output=True, text=True, timeout=60, cwd=ROOT
+        [command, "overview"], check=True, capture_output=True, text=True, timeout=60, cwd=ROOT
     ).stdout
     assert [
         name

@@ -546,7 +546,7 @@ def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp
         )
         states = read_states(folder / "states.safetensors")
         paths = fig1.paths_of(state_paths(states, "mine"))
-        assert len(fig1.hand_offs(fig1.split(paths.sites))) == (not in_turns)
+        assert len(paths.hand_offs) == (not in_turns)
         assert states.tokens == [f"w{token}" for token in tokens()[0].tolist()]
         assert states.values.shape == (2 * (LOOPS + 1), 3, CHANNELS)
 

@@ -64,7 +64,7 @@ def test_touched_sources_comments_docstrings_the_order_of_keys_and_what_changes_
             text = yaml.safe_dump(reversed_keys(yaml.safe_load(text)), sort_keys=False)
         if path.suffix in {".py", ".smk", ".yaml"} or path.name == "Snakefile":
             path.write_text(text + "\n# a comment at the end\n")
-    editable.edit("src/twoscale/workflow/params.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000")
+    editable.edit("src/twoscale/workflow/resources.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000")
     editable.edit(
         "src/twoscale/jobs/result_cache.py", "import json\n", "import json\n\nEDITED = True\n"
     )
@@ -137,7 +137,7 @@ def test_a_key_of_the_config_repeats_what_it_shapes(shared, config):
 @pytest.mark.parametrize(
     ("config", "found"),
     [
-        ({"preset": "demo", "run": "tiny"}, "model.num_layers was 4 there and is 8 now"),
+        ({"preset": "demo", "run": "tiny"}, "model.context_length was 32 and is 128 now, and"),
         ({"seed": 7}, "seed was 1337"),
     ],
 )

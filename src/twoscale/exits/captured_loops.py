@@ -141,7 +141,10 @@ class CapturedLoops:
         # what graphs read: place of the token, what enters a layer, a loop and its steps
         self.positions = torch.zeros(1, dtype=torch.int64, device=like.device)
         self._token = torch.zeros_like(self.positions)
-        self._bias = like.new_zeros(1, 1, 1, config.context_length)
+        length = config.context_length
+        self._bias = like.new_zeros(1, 1, 1, length)
+        # the bias at position p is what this has from T - 1 - p on
+        self._biases = torch.cat((like.new_zeros(length), like.new_full((length - 1,), -torch.inf)))
         self._hidden = like.new_zeros(1, config.hidden_size)
         self.x0 = torch.zeros_like(self._hidden)
         self._injected = torch.zeros_like(self._hidden)
@@ -168,9 +171,10 @@ class CapturedLoops:
     def start(self, position: int, token: Tensor, noise: Noise) -> None:
         self._noise_of = noise
         self.positions.fill_(position)
-        self._token.copy_(token)
-        self._bias.zero_()
-        self._bias[..., position + 1 :] = -torch.inf
+        if self.model.config.value_embeddings:  # nothing else reads the token
+            self._token.copy_(token)
+        length = self._bias.shape[-1]
+        self._bias.copy_(self._biases[length - 1 - position :][:length])  # one kernel
 
     def layer(self, number: int, hidden: Tensor) -> Tensor:
         self._hidden.copy_(hidden)

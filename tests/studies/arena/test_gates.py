@@ -259,5 +259,5 @@ def test_the_command_writes_a_page_a_figure_and_tables(losses, tmp_path):
     assert (tmp_path / "out" / "arena.pdf").read_bytes().startswith(b"%PDF")
     failed = run(tmp_path / "mine.parquet", tmp_path / "mine.parquet", "--out", tmp_path / "out")
     assert failed.returncode == 1
-    assert "expected those of the table 'depth_losses'" in failed.stderr
+    assert "mine.parquet: found depths 3, 5, 5 for sequence 0, position 0" in failed.stderr
     assert "Traceback" not in failed.stderr

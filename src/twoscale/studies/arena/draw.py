@@ -15,6 +15,7 @@ from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.replay.arena import draw_arena as draw_arena
 from twoscale.replay.arena import page, scale_axes
 from twoscale.replay.gains import reliability, summarise
+from twoscale.replay.gains import summary as summary
 
 
 @job_files(
