@@ -87,7 +87,7 @@ def test_latency(latency, record, kind, name):
     for quantity, evaluations in ((name, None), (f"{name}, loops alone", [latency.loops] * TOKENS)):
         for tokens in ([0, 0], [0] * TOKENS):  # a short warm-up before each
             decoder.rewind(latency.position)
-            seconds, _ = time_tokens(decoder, tokens, evaluations)
+            seconds, _ = time_tokens(decoder, tokens, evaluations and evaluations[: len(tokens)])
         ms = 1e3 * seconds / TOKENS
         note = f"{ms / latency.floor:.2f} x the bare products" if latency.floor else ""
         record(quantity, f"{latency.setting}, {kind} steps", ms, "ms/token", note=note)

@@ -42,8 +42,11 @@ _GROUP = "loop"  # the one looped group of a recording
 # --- exits of another program ---------------------------------------------------------------------
 
 
-def write_arena(recording: Recording, exits: Exits, name: str, folder: Path) -> None:
-    """Write arena.md, arena.pdf and arena.parquet to a folder; `name` is that of the exits."""
+def write_arena(recording: Recording, exits: Exits, name: str, folder: Path) -> str:
+    """Write arena.md, arena.pdf and arena.parquet to a folder; returns the summary.
+
+    `name` is that of the exits.
+    """
     arena = compare(recording, exits).assign(run=name)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
@@ -60,6 +63,7 @@ def write_arena(recording: Recording, exits: Exits, name: str, folder: Path) -> 
         temporary.write_text(page(arena, halves, values), encoding="utf-8")
     context = style.FigureContext(name, recording.path.name, recording.depths)
     style.save(draw_arena(arena, context=context), folder / "arena.pdf")
+    return summary(arena)
 
 
 def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:

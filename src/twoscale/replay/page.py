@@ -145,7 +145,7 @@ def _exits(recording: Recording, result: Check) -> pa.Table:
         pa.table(
             {
                 "criterion": [found.option.rule] * count,
-                "threshold": np.full(count, found.option.threshold),
+                "threshold": np.full(count, float(found.option.threshold)),
                 "sequence": recording.sequences,
                 "position": recording.positions,
                 "depth": found.option.depths(recording),
