@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import psutil
 
+from tests import forked_python
 from tests.ports import free_port
 from tests.small import learnable_tokens, model_config, shard_part, train_config
 from twoscale import tables
@@ -135,7 +136,8 @@ class Run:
         On several nodes: the line of one of them; the launchers meet at `port`.
         """
         train = plain(train_config(**self.recipe, **runtime))
-        launch = [sys.executable]
+        python = forked_python.folder() / "python" if train["nodes"] == 1 else sys.executable
+        launch = [str(python)]
         if train["processes"] > 1:
             share = NodeResources(
                 train["nodes"], train["processes"] // train["nodes"], cpus=1, gpus=0

@@ -19,7 +19,7 @@ from twoscale.training.state import compile_blocks, restore
 from twoscale.training.trainer import autocast, draw_loops, held_out_loss
 
 SEED = 11
-PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}
+PAPER_GROUPS = {"num_layers": 8, "groups": [[4], [5, 6], [7]]}
 THREE_SIZES = {"num_layers": 7, "groups": [[1], [2, 3], [4, 5, 6]]}
 
 
@@ -64,7 +64,7 @@ def test_graphs_are_compiled_per_group_and_not_per_loop_count_and_compute_what_t
     for name, compiled in gradient_of(model, 1, depth, recompute).items():
         torch.testing.assert_close(compiled, eager[name], msg=name)
     graphs = compiler.frame_count
-    for loops in (2, 3, 7, 19):
+    for loops in (2, 7):
         gradient_of(model, loops, depth, recompute)
     assert (
         compiler.frame_count == graphs <= 3 * len(model.config.groups) + 1
@@ -78,12 +78,12 @@ DRAWS = [(None, False, (2,), 5), (2, True, (2, 3), 14)]
 @pytest.mark.parametrize(
     ("depth", "recompute", "sizes", "graphs"), DRAWS, ids=["whole", "truncated and recomputed"]
 )
-def test_thirty_draws_of_loop_counts_in_bfloat16_are_few_graphs_without_breaks(
+def test_fifteen_draws_of_loop_counts_in_bfloat16_are_few_graphs_without_breaks(
     depth, recompute, sizes, graphs, compiler
 ):
     model = initialise(model_config(**PAPER_GROUPS), SEED)
     compile_blocks(model, backend=compiler)
-    for iteration in range(30):
+    for iteration in range(15):
         tokens = torch.arange(8 * sizes[iteration % len(sizes)]).reshape(-1, 8)
         loops = draw_loops(model.config, SEED, iteration)
         with lowered_weights(model.blocks, torch.bfloat16):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules import call_of, rules
+from tests.rules import call_of, config_of, rules
 from tests.small import ROOT
 from tests.unit.test_imports import CHECKOUT, KNOWN
 from twoscale.jobs import fingerprint
@@ -106,6 +106,37 @@ def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_numb
         for name in reached | through
         if KNOWN[name] not in covered and not name.startswith(FREE)
     ] == []
+
+
+def test_a_figure_is_drawn_again_after_an_edit_of_its_own_module_or_of_what_all_figures_share():
+    plots = {job for job in JOBS if job.startswith("plot_")}
+    drawn = {job for job in JOBS if KNOWN["figures.fig2"] in fingerprint.covered(roots(job))}
+    shared = {job for job in JOBS if KNOWN["figures.style"] in fingerprint.covered(roots(job))}
+    assert drawn == {"plot_fig2"}
+    assert plots <= shared
+    assert not shared & {*ALLOWED, "aggregate_metrics", "join_exit_quality", "write_claims_page"}
+
+
+# Keys of the config -> the jobs that they shape. Results of these repeat further jobs.
+SHAPED = {
+    "figure": ({"figures": {"fig1_tokens": 5}}, {"plot_fig1"}),
+    "latency": ({"exits": {"latency_repeats": 1}}, {"benchmark_exits"}),
+    "criterion": (
+        {"exits": {"criteria": {"cosine": {"thresholds": [1.0e-2]}}}},
+        {"benchmark_exits", "benchmark_pareto", "measure_exit_regret"},
+    ),
+    "files and messages": ({"download": {"retries": 1}, "train": {"save_seconds": 5}}, set()),
+}
+
+
+@pytest.mark.parametrize("keys", SHAPED)
+def test_a_key_of_the_config_shapes_the_jobs_that_compute_with_it_and_no_other(keys):
+    changed, expected = SHAPED[keys]
+    # a snapshot has the whole config; the measurement of a criterion is planned in
+    # tests/workflow/test_planning.py
+    jobs = JOBS.keys() - {"take_snapshot", "measure_exit_quality"}
+    shaped = {job for job in jobs if config_of(job) != config_of(job, **changed)}
+    assert shaped == expected & JOBS.keys()  # a study may have been removed
 
 
 def test_an_edit_of_any_function_that_a_job_reaches_changes_its_fingerprint():

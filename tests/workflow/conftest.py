@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import forked_python
 from tests.workflow.forked import snakemake
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,9 @@ class Project:
         )
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-        return snakemake(self.options(*arguments), self.root, environment() | variables)
+        """Snakemake; the scripts of its jobs are forked from a process with their libraries."""
+        python = str(forked_python.folder() / "python")
+        return snakemake(self.options(*arguments), self.root, environment() | variables, python)
 
     def succeed(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
         done = self.run(*arguments, **variables)

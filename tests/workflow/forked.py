@@ -17,12 +17,14 @@ FORKED.set_forkserver_preload(["snakemake.cli"])
 
 
 def snakemake(
-    arguments: Sequence[str], folder: Path, variables: dict[str, str]
+    arguments: Sequence[str], folder: Path, variables: dict[str, str], python: str = sys.executable
 ) -> subprocess.CompletedProcess:
-    """`snakemake` with `arguments`, in `folder` and under these environment variables."""
+    """`snakemake` with `arguments`, in `folder` and under these environment variables; jobs call
+    this `python`.
+    """
     with tempfile.TemporaryDirectory() as outputs:
         files = [Path(outputs, name) for name in ("stdout", "stderr")]
-        process = FORKED.Process(target=_main, args=(arguments, folder, variables, files))
+        process = FORKED.Process(target=_main, args=(arguments, folder, variables, python, files))
         process.start()
         process.join()
         return subprocess.CompletedProcess(
@@ -31,7 +33,11 @@ def snakemake(
 
 
 def _main(
-    arguments: Sequence[str], folder: Path, variables: dict[str, str], files: list[Path]
+    arguments: Sequence[str],
+    folder: Path,
+    variables: dict[str, str],
+    python: str,
+    files: list[Path],
 ) -> None:
     from snakemake.cli import main
 
@@ -41,4 +47,5 @@ def _main(
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
+    sys.executable = python
     main(arguments)

@@ -21,14 +21,6 @@ PLANNED = {
         "runs={a: {model: {widht: 32}}}",
     ): "run a (runs.a): config key model: unknown key widht",
     (
-        "--config",
-        "model={groups: []}",
-    ): "run tiny: found no looped groups (model.groups: []), expected at least",
-    (
-        "--config",
-        "data={source: txt, path: /nowhere}",
-    ): "config key data.path: found nothing at /nowhere, expected *.txt",
-    (
         "snapshot",
         "--config",
         "preset=ouro-1.4b",

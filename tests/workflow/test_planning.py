@@ -95,13 +95,9 @@ def edited(project, path, old, new):
 
 
 # File -> what is replaced, the new text, and the jobs that are planned. A statement at the end
-# could change a result.
-STATEMENT = ("", "EDITED = True")
+# could change a result. tests/unit/test_reruns.py has the modules of each job.
 EDITS = {
-    "src/twoscale/figures/fig2.py": (STATEMENT, {"plot_fig2": 1}),
-    "src/twoscale/figures/style.py": (STATEMENT, FIGURES),
-    "src/twoscale/model/transformer.py": (STATEMENT, FROM_TRAINING_ON),
-    "src/twoscale/exits/criteria.py": (STATEMENT, EXITS),
+    "src/twoscale/model/transformer.py": (("", "EDITED = True"), FROM_TRAINING_ON),
     "src/twoscale/dynamics/measures.py": (
         ("", '@loop_measure("new", unit="1")\ndef new(step): return step.step_norm'),
         {"extract_trajectories": 3, "aggregate_metrics": 1, "judge_claims": 1}
@@ -123,10 +119,7 @@ def test_an_edit_of_a_file_repeats_what_it_can_change(shared, path):
 
 CONFIGS = {
     "model": ({"model": {"sandwich": "branch"}}, FROM_TRAINING_ON),
-    "figure": ({"figures": {"fig1_tokens": 5}}, {"plot_fig1": 1}),
-    "exits": ({"exits": {"latency_repeats": 1}}, EXITS),
     "threshold": ({"exits": {"criteria": {"kl": {"thresholds": [1.0e-2]}}}}, ONE_CRITERION),
-    "criterion": ({"exits": {"criteria": {"cosine": {"thresholds": [1.0e-2]}}}}, ONE_CRITERION),
     "fewer criteria": (
         {"exits": {"criteria": {"kl": None}}},
         {rule: count for rule, count in EXITS.items() if rule != "measure_exit_quality"},
@@ -152,9 +145,7 @@ def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line
     shared, config, found
 ):
     shared.configure(**config)
-    said = shared.python(
-        "-m", "snakemake", "-n", "results/tiny/checkpoints/iteration_000000.safetensors"
-    ).stderr
+    said = shared.run("-n", "results/tiny/checkpoints/iteration_000000.safetensors").stderr
     sentence = f"run tiny: replaces results of another config in results/tiny: {found}"
     assert said.strip().splitlines()[-1].startswith(sentence)
 
@@ -162,7 +153,7 @@ def test_a_plan_to_train_over_weights_of_another_config_says_so_in_its_last_line
 def test_a_plan_names_the_key_that_repeats_a_job_and_no_other(shared):
     """Snakemake shows the whole texts of both configs."""
     shared.configure(trajectories={"tokens": 192})
-    said = shared.python("-m", "snakemake", "-n", "results/fig3.pdf").stderr.strip().splitlines()
+    said = shared.run("-n", "results/fig3.pdf").stderr.strip().splitlines()
     changed = [line for line in said if line.startswith("rule extract_trajectories: ")]
     assert [line.partition(",")[0] for line in changed] == [
         "rule extract_trajectories: trajectories.tokens was 128 and is 192 now"
