@@ -1,11 +1,9 @@
-"""Compare a finished run with a release (docs/release.md); the exit status is 1 if numbers left
-their tolerance.
+"""Compare a finished run with a release (docs/release.md); exit status 1 outside the tolerances.
 
 python scripts/check_release.py docs/demo-release         # results/demo against its release
 python scripts/check_release.py https://host/folder --results elsewhere/results
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -23,13 +21,12 @@ def main(arguments) -> None:
     check.check_text(release, folder / "data/tokens.json")
     config = release.runs({})[run]
     checkpoint = folder / f"checkpoints/iteration_{config.train.iterations:06d}.safetensors"
-    theirs, identity = training_identity(config), read_header(checkpoint).identity
-    if keys := [
-        name for name, *_ in differences({name: identity.get(name) for name in theirs}, theirs)
-    ]:
-        raise InputError(
-            f"{checkpoint}: found other values of {', '.join(keys)}, expected those of the release."
-        )
+    theirs = training_identity(config)
+    ours = read_header(checkpoint).identity
+    keys = [name for name, *_ in differences({key: ours.get(key) for key in theirs}, theirs)]
+    if keys:
+        found = f"other values of {', '.join(keys)}"
+        raise InputError(f"{checkpoint}: found {found}, expected those of the release.")
     found, released = check.tables_of_run(folder), check.tables_of_release(release)
     changes = check.differences(release.manifest, check.segments(folder))
     result = check.check(found, released, same_arithmetic=not changes)
@@ -38,9 +35,7 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command.plain_parser(__doc__)
     options.add_argument("release", help="folder or address of the release")
     options.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs")
     command.run(main, options)

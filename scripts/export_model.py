@@ -1,6 +1,7 @@
 """Rule export_model: a trained model as a folder that the transformers library loads."""
 
 import json
+from itertools import chain
 
 import yaml
 
@@ -18,25 +19,22 @@ def main(arguments) -> None:
     read_metadata(arguments.metadata, TokenMetadata)  # refuses a broken file
     files = dict(zip(tables.CLAIM_TABLES, arguments.evidence, strict=False))  # none without claims
     evidence = Evidence.read(files, max_loops=config.max_loops, seed=config.seed) if files else None
+    environments = map(machine.recorded_environments, arguments.segments)
     readme = card(
         config,
         arguments.checkpoints,
         json.loads(arguments.metadata.read_text(encoding="utf-8")),
         tables.read("training", arguments.training),
-        [
-            entry
-            for segment in arguments.segments
-            for entry in machine.recorded_environments(segment)
-        ],
+        list(chain.from_iterable(environments)),
         yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8")),
         arguments.claims and tables.read("claims", arguments.claims),
         evidence,
     )
-    texts = {"README.md": readme, "LICENSE": (PROJECT / "LICENSE").read_text(encoding="utf-8")}
+    licence = (PROJECT / "LICENSE").read_text(encoding="utf-8")
+    texts = {"README.md": readme, "LICENSE": licence}
     tokenizer = load_tokenizer(config.tokenizer.name, arguments.tokenizer)
-    write_export(
-        arguments.export, arguments.checkpoints, tokenizer, arguments.tokenizer, config, texts
-    )
+    weights = arguments.checkpoints
+    write_export(arguments.export, weights, tokenizer, arguments.tokenizer, config, texts)
 
 
 if __name__ == "__main__":

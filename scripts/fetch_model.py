@@ -2,7 +2,6 @@
 network; resumes.
 """
 
-from twoscale.config import ConfigSlice
 from twoscale.data.hub import fetch_model
 from twoscale.jobs import command
 
@@ -15,11 +14,5 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__, files=("description", "tokenizer", "manifest"))
-    parser.add_argument(
-        "--download",
-        type=ConfigSlice.from_json,
-        required=True,
-        help="section download of the config, as JSON",
-    )
+    parser = command.parser(__doc__, files=("description", "tokenizer", "manifest"), download=True)
     command.run(main, parser)

@@ -1,6 +1,4 @@
-"""make gpu-pack, and what its script does on a machine with a GPU: run, status, collect. See
-docs/gpu.md.
-"""
+"""make gpu-pack, and its script on a machine with a GPU: run, status, collect (docs/gpu.md)."""
 
 import argparse
 import sys
@@ -26,37 +24,26 @@ def main() -> None:
         "work": lambda o: session.work(session.Session(o.folder)),
     }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", nargs="+", choices=actions, help="work is called by run")
-    parser.add_argument("--folder", type=Path, default=Path("gpu-pack"), help="folder of the pack")
-    parser.add_argument("--preset", default="ten-minutes", help="make: preset, and the run's name")
-    parser.add_argument(
-        "--configfile", type=Path, nargs="+", default=[], help="make: further config files"
-    )
-    parser.add_argument(
-        "--python", default="3.12", help="make: version of Python on the other machine"
-    )
-    parser.add_argument(
-        "--minutes", type=command.positive, default=12.5, help="run: total, with the figures"
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
-    parser.add_argument(
-        "--wait", action="store_true", help="run: return when everything is done (batch jobs)"
-    )
-    parser.add_argument(
-        "--to", type=Path, help="collect: folder of the archive, by default that of the pack"
-    )
-    command.run(
-        lambda options: print(*(actions[name](options) for name in options.action), sep="\n"),
-        parser,
-    )
+    add = parser.add_argument
+    add("action", nargs="+", choices=actions, help="work is called by run")
+    add("--folder", type=Path, default=Path("gpu-pack"), help="folder of the pack")
+    add("--preset", default="ten-minutes", help="make: preset, and the run's name")
+    add("--configfile", type=Path, nargs="+", default=[], help="make: further config files")
+    add("--python", default="3.12", help="make: version of Python on the other machine")
+    add("--minutes", type=command.positive, default=12.5, help="run: total, with the figures")
+    add("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
+    add("--wait", action="store_true", help="run: return when everything is done (batch jobs)")
+    add("--to", type=Path, help="collect: folder of the archive, by default that of the pack")
+
+    def run(options: argparse.Namespace) -> None:
+        print(*(actions[name](options) for name in options.action), sep="\n")
+
+    command.run(run, parser)
 
 
 if __name__ == "__main__":
-    if missing := [
-        module for module in (*NEEDED.split(), "setuptools") if find_spec(module) is None
-    ]:
-        sys.exit(
-            f"error: Python packages: found no {', '.join(missing)}, expected them; see"
-            f" docs/gpu.md."
-        )
+    missing = [name for name in (*NEEDED.split(), "setuptools") if find_spec(name) is None]
+    if missing:
+        found = f"found no {', '.join(missing)}"
+        sys.exit(f"error: Python packages: {found}, expected them; see docs/gpu.md.")
     main()

@@ -26,18 +26,10 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.plain_parser(__doc__)
     parser.add_argument("--preset", help="preset in workflow/presets/, also the name of the run")
     parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="your config files")
-    parser.add_argument(
-        "--config",
-        nargs="+",
-        default=[],
-        dest="entries",
-        metavar="KEY=VALUE",
-        help="further config keys",
-    )
+    entries = {"nargs": "+", "default": [], "dest": "entries", "metavar": "KEY=VALUE"}
+    parser.add_argument("--config", **entries, help="further config keys")
     parser.add_argument("--tflops", type=command.positive, help="sustained tera-FLOP/s of training")
     command.run(main, parser)

@@ -1,6 +1,7 @@
 """Rule train_segment: train from one checkpoint to the next."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,9 +21,8 @@ def main(arguments) -> None:
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))
     identity = identity | {"data": read_metadata(arguments.metadata, TokenMetadata).digest}
     version = arguments.result_cache.version if arguments.result_cache else ""
-    train_segment(
-        config, data, Segment(arguments.until, identity, run=arguments.run, version=version), paths
-    )
+    segment = Segment(arguments.until, identity, run=arguments.run, version=version)
+    train_segment(config, data, segment, paths)
 
 
 if __name__ == "__main__":
@@ -32,12 +32,9 @@ if __name__ == "__main__":
         lists=("start",),
         config=json.loads,
     )
-    parser.add_argument(
-        "--runtime", type=json.loads, required=True, help="runtime keys of `train`, as JSON"
-    )
-    parser.add_argument("--run", required=True, help="name of the run in messages")
-    parser.add_argument("--until", type=int, required=True, help="iteration to stop at")
-    parser.add_argument(
-        "--partial", type=Path, required=True, help="file for the state of an unfinished segment"
-    )
+    add = partial(parser.add_argument, required=True)
+    add("--runtime", type=json.loads, help="runtime keys of `train`, as JSON")
+    add("--run", help="name of the run in messages")
+    add("--until", type=int, help="iteration to stop at")
+    add("--partial", type=Path, help="file for the state of an unfinished segment")
     command.run(main, parser)

@@ -157,10 +157,18 @@ def _add_random(commands) -> None:
 
 
 def _random(arguments: argparse.Namespace) -> None:
-    from twoscale.replay import random_exits
+    import json
+
+    from twoscale.base import replacing
+    from twoscale.replay.random_exits import random_exits
 
     chosen = (arguments.criterion, arguments.threshold, arguments.seed)
-    random_exits.write(random_exits.random_exits(arguments.exits, *chosen), arguments.out)
+    text = json.dumps(random_exits(arguments.exits, *chosen))
+    if arguments.out is None:
+        print(text)
+        return
+    with replacing(arguments.out) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 # --- recorded models -----------------------------------------------------------------------------

@@ -280,6 +280,13 @@ CORE: dict[str, dict[str, Column]] = {
         ),
         agreement=("float64", "share of tokens whose prediction is that at the trained loop count"),
     ),
+    # Written by another program or by `twoscale exits check`: one row per (operating point, token).
+    "gate_exits": table(
+        "criterion threshold sequence position depth",
+        criterion=("string", "name of the gate"),
+        threshold=("float64", "threshold of the gate; any number if the gate has none"),
+        depth=("int32", "evaluations after which the gate lets the token leave, 1 … K"),
+    ),
     # Exits of a recorded run, on frozen trajectories: one row per (criterion, threshold, sequence).
     "recorded_exits": table(
         "iteration criterion threshold sequence document tokens ce evaluations"

@@ -16,6 +16,7 @@ from twoscale.replay.check import NOT_SHOWN, SHOWN, check
 from twoscale.replay.random_exits import random_exits
 from twoscale.replay.recording import Recording, read_exits, read_recording
 from twoscale.replay.rules import exit_depths, options, options_of_exits, with_contraction
+from twoscale.replay.run_tables import read_run
 
 DEPTHS, TOKENS = 8, 20
 
@@ -259,6 +260,55 @@ def test_the_command_needs_neither_torch_nor_snakemake(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_exits_of_a_pair_are_dealt_too(tmp_path):
+    recording = planted(documents=40)
+    path = tmp_path / "table.parquet"
+    table(recording, loss=recording.cost, **recording.signals).to_parquet(path)
+    options = ("--both", "entropy", "coin", "--out", tmp_path)
+    done = twoscale("exits", "check", path, *options)
+    assert done.returncode == 0, done.stderr
+    dealt = tmp_path / "depths.json"
+    exits = tmp_path / "exits.parquet"
+    done = twoscale("exits", "random", exits, "--criterion", "entropy and coin", "--out", dealt)
+    assert done.returncode == 0, done.stderr
+    chosen = pd.read_parquet(exits).query("criterion == 'entropy and coin'")["depth"]
+    depths = [
+        depth for of_sequence in json.loads(dealt.read_text()).values() for depth in of_sequence
+    ]
+    assert sorted(depths) == sorted(chosen)
+
+
+def test_the_folder_of_a_run_has_the_means_of_its_tables():
+    """Loss, evaluations and random exits of every operating point of the released demo."""
+    folder = ROOT / "docs" / "demo-release" / "demo"
+    quality, loops, matched = (
+        pd.read_parquet(folder / "tables" / f"exit_{name}.parquet")
+        for name in ("quality", "loops", "cost_matched")
+    )
+    run = read_run(folder)
+    count = run.tokens.sum()
+    at = ["criterion", "threshold"]
+    full = quality[(quality["criterion"] == "fixed") & (quality["threshold"] == run.depths)]
+    mean_at_full = np.average(full["ce"], weights=full["tokens"])
+    assert len(run.points) == len(quality[quality["criterion"] != "fixed"].groupby(at))
+    for point, sums in run.points.items():
+        own = quality.set_index(at).loc[[point]]
+        ce = np.average(own["ce"], weights=own["tokens"])
+        assert sums.excess.sum() / count == pytest.approx(ce - mean_at_full, abs=1e-9)
+        # sequences have equally many tokens
+        spent = loops.set_index(at).loc[[point]]["evaluations"].mean()
+        assert sums.evaluations.sum() / count == pytest.approx(spent)
+        random = matched.set_index([*at, "reference"]).loc[[(*point, "random")]]["ce"].mean()
+        assert sums.random.sum() / count == pytest.approx(random - mean_at_full, abs=1e-9)
+    first, second = run.halves(0)
+    assert sorted([*first.documents, *second.documents]) == sorted(run.documents)
+    result = check(run, lambda first: run.options(), 0.01)
+    assert result.fixed in run.fixed
+    assert result.sentence().startswith(
+        f"Lower the fixed count from 30 to {result.fixed:g}; no rule"
+    )
+
+
 # --- wrong input ---------------------------------------------------------------------------------
 
 WRONG = {
@@ -324,7 +374,7 @@ def test_exits_have_to_name_every_token_once(tmp_path):
         (exits[1:], "found 79 exits for gate at threshold 0.5"),
         (exits.assign(depth=9), "found depth 9, expected 1 … 8"),
         (exits.assign(criterion="fixed"), "found the criterion fixed"),
-        (exits.drop(columns="position"), "found no column position"),
+        (exits.drop(columns="position"), "expected those of the table 'gate_exits'"),
     ):
         wrong.to_parquet(path)
         with pytest.raises(InputError, match=sentence):

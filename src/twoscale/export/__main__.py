@@ -36,9 +36,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command.plain_parser(__doc__)
     options.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="folder that snakemake export wrote"
     )

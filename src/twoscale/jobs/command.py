@@ -29,19 +29,17 @@ def parser(
     optional: Sequence[str] = (),
     job_files: Sequence[str] | None = None,
     config: Callable[[str], Any] = ConfigSlice.from_json,
+    download: bool = False,
 ) -> argparse.ArgumentParser:
     """A parser with the script's docstring as help, and the options of the workflow's shell lines.
 
     A rule passes every named input and output as ``--NAME PATH ...``: `arguments.NAME` is a `Path`
     for one of `files`, a list of `Path` for one of `lists`, and a `Path` or None for one of
-    `optional`. `config` parses ``--config``. With `job_files`, the first argument is the dotted
-    path of a function, and `files` returns the files with these names that the rule passes.
+    `optional`. `config` parses ``--config``. With `download`, ``--download`` has that section of
+    the config. With `job_files`, the first argument is the dotted path of a function, and `files`
+    returns the files with these names that the rule passes.
     """
-    options = argparse.ArgumentParser(
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = plain_parser(doc)
     options.add_argument(
         "--job",
         metavar="FILE",
@@ -53,6 +51,13 @@ def parser(
         type=result_cache.Job.from_json,
         help="where the result is cached for reruns, as JSON",
     )
+    if download:
+        options.add_argument(
+            "--download",
+            type=ConfigSlice.from_json,
+            required=True,
+            help="section download of the config, as JSON",
+        )
     if job_files is not None:
         options.add_argument("function", help="dotted path of the function of the job")
         group = options.add_argument_group("files of the job")
@@ -65,6 +70,15 @@ def parser(
     for name in optional:
         options.add_argument(_option(name), type=Path)
     return options
+
+
+def plain_parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the script's docstring as help, for commands that no rule calls."""
+    return argparse.ArgumentParser(
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def _option(name: str) -> str:

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from twoscale import tables
 from twoscale.base import InputError, did_you_mean
 
 # Columns that are no signals. `document` is optional: without it each sequence is a document.
@@ -401,48 +402,46 @@ def _floats(path: Path, name: str, values: np.ndarray) -> np.ndarray:
 Exits = dict[tuple[str, float], np.ndarray]  # (criterion, threshold) -> depths int64 (M,)
 
 
-def read_exits(path: Path, recording: Recording) -> Exits:
-    """The depths at which another program lets the tokens leave.
+def read_exit_rows(path: Path) -> pd.DataFrame:
+    """The table "gate_exits" of another program: a row per criterion, threshold and token.
 
-    A parquet table with the columns `criterion`, `threshold`, `sequence`, `position`, `depth`.
-    Raises InputError unless each criterion and threshold has one exit of each token.
+    Raises InputError for other columns, no rows, and numbers that are not what they should be.
     """
-    names = ("criterion", "threshold", "sequence", "position", "depth")
-    frame: dict[str, Any] = {}
-    found = pq.read_schema(path).names
-    for name in names:
-        if name not in found:
-            expected = f"the columns {', '.join(names)}{did_you_mean(name, found)}"
-            raise InputError(f"{path}: found no column {name}, expected {expected}.")
-    table = pq.read_table(path, columns=["criterion"])
-    frame["criterion"] = table["criterion"].cast(pa.string()).to_numpy(zero_copy_only=False)
-    frame["threshold"] = _numbers(path, "threshold").astype(np.float64)
-    if not np.isfinite(frame["threshold"]).all():
+    frame = tables.read("gate_exits", path)
+    if frame.empty:
+        raise InputError(f"{path}: found no rows, expected one for each token and threshold.")
+    if not np.isfinite(_floats(path, "threshold", frame["threshold"].to_numpy())).all():
         expected = "a finite number for each exit"
         raise InputError(f"{path}: found a threshold that is not finite, expected {expected}.")
-    for name in names[2:]:
-        frame[name] = _whole(path, name, _numbers(path, name))
-    if not len(table):
-        raise InputError(f"{path}: found no rows, expected one for each token and threshold.")
-    outside = (frame["depth"] < 1) | (frame["depth"] > recording.depths)
-    if outside.any():
+    for name in ("sequence", "position", "depth"):
+        numbers = _floats(path, name, frame[name].to_numpy())
+        frame[name] = _whole(path, name, numbers)
+    return frame
+
+
+def read_exits(path: Path, recording: Recording) -> Exits:
+    """The depths at which another program lets the tokens leave, see `read_exit_rows`.
+
+    Raises InputError unless each criterion and threshold has one exit of each token.
+    """
+    frame = read_exit_rows(path)
+    depths = frame["depth"].to_numpy()
+    outside = depths[(depths < 1) | (depths > recording.depths)]
+    if len(outside):
         expected = f"1 … {recording.depths}"
-        raise InputError(f"{path}: found depth {frame['depth'][outside][0]}, expected {expected}.")
-    if "fixed" in frame["criterion"]:
+        raise InputError(f"{path}: found depth {outside[0]}, expected {expected}.")
+    if (frame["criterion"] == "fixed").any():
         expected = "another name than that of fixed loops"
         raise InputError(f"{path}: found the criterion fixed, expected {expected}.")
     exits: Exits = {}
-    points = list(dict.fromkeys(zip(frame["criterion"], frame["threshold"], strict=True)))
-    for criterion, threshold in points:
-        is_of = (frame["criterion"] == criterion) & (frame["threshold"] == threshold)
-        sequence, position = frame["sequence"][is_of], frame["position"][is_of]
-        order = np.lexsort((position, sequence))
-        matches = np.array_equal(sequence[order], recording.sequences)
-        if not matches or not np.array_equal(position[order], recording.positions):
+    for (criterion, threshold), rows in frame.groupby(["criterion", "threshold"], sort=False):
+        rows = rows.sort_values(["sequence", "position"])
+        matches = np.array_equal(rows["sequence"], recording.sequences)
+        if not matches or not np.array_equal(rows["position"], recording.positions):
             raise InputError(
-                f"{path}: found {is_of.sum()} exits for {criterion} at threshold {threshold:g},"
+                f"{path}: found {len(rows)} exits for {criterion} at threshold {threshold:g},"
                 f" expected one of each of the {len(recording.sequences)} tokens of"
                 f" {recording.path}."
             )
-        exits[criterion, float(threshold)] = frame["depth"][is_of][order]
+        exits[criterion, float(threshold)] = rows["depth"].to_numpy()
     return exits

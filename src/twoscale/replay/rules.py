@@ -53,7 +53,7 @@ class Option:
     Attributes:
         rule: Name of the rule.
         condition: When a token leaves, such as "entropy < 0.31".
-        threshold: The threshold; NaN for a pair.
+        threshold: The threshold, of a pair that of its first signal.
         sums: What it costs on the documents of a part of the data.
         depths: The depths (m,) at which the tokens of a recording leave; None where only sums
             over documents are known.
@@ -149,7 +149,7 @@ def _option(conditions: list[tuple[str, str, float]]) -> Option:
     names = [name for name, _, _ in conditions]
     patience = max(PATIENCE.get(name, 1) for name in names)
     texts = [f"{name} {direction} {value:.3g}" for name, direction, value in conditions]
-    threshold = conditions[0][2] if len(conditions) == 1 else float("nan")
+    _, _, threshold = conditions[0]
 
     def depths(part: Recording) -> np.ndarray:
         holds = np.ones(part.cost.shape, dtype=bool)

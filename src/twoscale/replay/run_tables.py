@@ -116,8 +116,8 @@ def read_run(folder: Path) -> RunTables:
         evaluations, excess = summed(rows, "evaluations", "ce")
         points[criterion, threshold] = Sums(evaluations, excess, random)
         of_fixed = of_point[of_point["reference"] == "fixed"]
-        spent, of_fixed_excess = summed(of_fixed, "evaluations", "ce")
-        mean = float(spent.sum() / of_fixed["tokens"].sum())
+        taken, of_fixed_excess = summed(of_fixed, "evaluations", "ce")
+        mean = float(taken.sum() / of_fixed["tokens"].sum())
         fixed[round(mean, 2)] = of_fixed_excess
     for threshold, rows in quality[is_fixed].groupby("threshold"):
         (fixed[float(threshold)],) = summed(rows, "ce")

@@ -37,10 +37,12 @@ from urllib.request import urlopen
 from pydantic import BaseModel, Field
 
 from twoscale import config as configs
+from twoscale import tables
 from twoscale.base import InputError, first_line, replacing, sha256
 from twoscale.claims.scale import Scales
 from twoscale.config import PROJECT, Config, DownloadConfig
 from twoscale.config.types import FILE_NAME, JsonCount, parse_json
+from twoscale.figures.catalogue import figures, snapshot_figures
 from twoscale.jobs import machine
 from twoscale.jobs.table_job import TableJob, job_files
 
@@ -190,6 +192,33 @@ def write_snapshot(
     manifest = json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False)
     with replacing(folder / MANIFEST) as temporary:
         temporary.write_text(f"{manifest}\n", "utf-8")
+
+
+def keep_snapshot(snapshot: Path, folder: Path) -> None:
+    """Write a release from a snapshot: figures of the paper and of training, tables of claims.
+
+    It takes the place of an earlier release in `folder`. Raises InputError for a snapshot of a
+    checkout with changes, and for a folder that is no release.
+    """
+    manifest = snapshot / MANIFEST
+    if not manifest.is_file():
+        raise InputError(
+            f"{manifest}: no such file, expected the manifest of `snakemake snapshot`."
+        )
+    facts = json.loads(manifest.read_text(encoding="utf-8"))
+    if facts["modified"] is not False:
+        found = f"modified: {json.dumps(facts['modified'])}"
+        raise InputError(f"{manifest}: found {found}, expected false; commit first.")
+    if folder.exists() and not (folder / MANIFEST).is_file():
+        expected = "an earlier release or none"
+        raise InputError(f"{folder}: found a folder without {MANIFEST}, expected {expected}.")
+    shutil.rmtree(folder, ignore_errors=True)
+    drawn = snapshot_figures(figures())
+    files = {f"tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
+    files |= {file for figure in drawn for file in figure.inputs.values()}
+    names = {f"{figure.name}.svg" for figure in drawn}
+    names |= {f"{facts['run']}/{file}" for file in files}
+    write_snapshot(folder, [snapshot / name for name in names], snapshot, facts)
 
 
 def checkout(project: Path) -> dict[str, Any]:

@@ -50,8 +50,14 @@ def with_input(losses):
     return np.concatenate([np.full_like(losses.cost[:1], np.inf), losses.cost])
 
 
+COLUMNS = {
+    "depth_losses": ["document", "sequence", "position", "depth", "loss"],
+    "gate_exits": list(tables.columns("gate_exits")),
+}
+
+
 def write(table, frame, path):
-    frame[list(tables.columns(table))].to_parquet(path, index=False)
+    frame[COLUMNS[table]].to_parquet(path, index=False)
     return path
 
 

@@ -50,23 +50,6 @@ TABLES: dict[str, dict[str, Column]] = {
         gain_low=("float64", "lower end of the 95 % interval"),
         gain_high=("float64", "upper end of the interval"),
     ),
-    # Written by another program, for `twoscale exits check`. One row per (token,
-    # depth).
-    "depth_losses": columns(
-        "document sequence position depth loss",
-        document=("int32", "number of the document of the sequence; whole documents are resampled"),
-        sequence=("int32", "number of the sequence"),
-        depth=("int32", "evaluations of the loop, 1 … K"),
-        loss=("float64", "loss of the next token in nats if this token leaves at this depth"),
-    ),
-    # Written by the same program: one row per (operating point, token).
-    "gate_exits": columns(
-        "criterion threshold sequence position depth",
-        criterion=("string", "name of the gate"),
-        threshold=("float64", "threshold of the gate; any number if the gate has none"),
-        sequence=("int32", "number of the sequence"),
-        depth=("int32", "evaluations after which the gate lets the token leave, 1 … K"),
-    ),
 }
 
 FIGURES = (
