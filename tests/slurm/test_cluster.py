@@ -77,7 +77,7 @@ def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm
             "gpu": gpu,
         }
 
-    training = f"{project().params.training_memory(of(), 1)}M"
+    training = f"{project().resources.training_mb(of(), 1)}M"
     groups = [
         asked.pop(comment) for comment in list(asked) if comment.startswith("rule_analyses_tiny_")
     ]

@@ -42,9 +42,9 @@ def test_the_selected_run_comes_first_then_further_runs_then_studies():
 
 def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
     several = runs(runs={"seeded": {"seed": 2}, "longer": {"data": {"train_characters": 50000}}})
-    assert several.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
-    assert "results/longer/data/text/shard_001.parquet" in several.downloads
-    assert len(several.downloads) == len(set(several.downloads)) == 4
+    assert several.data.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
+    assert "results/longer/data/text/shard_001.parquet" in several.data.downloads
+    assert len(several.data.downloads) == len(set(several.data.downloads)) == 4
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
 def test_the_file_of_a_tokenizer_follows_its_name(name, file, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     mine = runs(tokenizer={"name": name})
-    assert mine.tokenizer_file(of()) == file
-    assert ("resources/gpt2.tiktoken" in mine.downloads) == (name == "gpt2")
+    assert mine.data.tokenizer_file(of()) == file
+    assert ("resources/gpt2.tiktoken" in mine.data.downloads) == (name == "gpt2")
 
 
 def text_of(each, run):
-    return each.text_file("shard_000.parquet")(of(run))
+    return each.data.text_file("shard_000.parquet")(of(run))
 
 
 def test_runs_share_the_text_of_a_hub_where_the_keys_that_shape_it_are_equal(monkeypatch, tmp_path):
@@ -81,7 +81,7 @@ def test_runs_share_the_text_of_a_hub_where_the_keys_that_shape_it_are_equal(mon
     assert text_of(several, "near") == text
     assert Path(text_of(several, "more")).parents[1] == Path(text).parents[1]
     assert text_of(several, "more") != text
-    assert len(several.datasets) == 2
+    assert len(several.data.datasets) == 2
     local = runs(data={"source": "python_docs"})
     assert text_of(local, "tiny") == "results/tiny/data/text/shard_000.parquet"
 
@@ -94,8 +94,11 @@ def test_downloads_of_earlier_versions_are_read_where_they_are(kept, monkeypatch
     Path("results/models/somebody--model--012345678901").mkdir(parents=True)
     mine = runs(data={"source": "fineweb"}, tokenizer={"name": "gpt2"})
     assert text_of(mine, "tiny") == "results/tiny/data/text/shard_000.parquet"
-    assert mine.tokenizer_file(of()) == "results/gpt2.tiktoken"
-    assert runs(**PUBLISHED).model_folder("tiny") == "results/models/somebody--model--012345678901"
+    assert mine.data.tokenizer_file(of()) == "results/gpt2.tiktoken"
+    assert (
+        runs(**PUBLISHED).data.model_folder("tiny")
+        == "results/models/somebody--model--012345678901"
+    )
 
 
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
@@ -190,9 +193,9 @@ def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
         == mine.checkpoint_file(of(iteration="000000"))
         == f"{folder}/config.json"
     )
-    assert mine.model_files(of()) == [f"{folder}/model.safetensors"]
-    assert mine.tokenizer_file(of()) == f"{folder}/tokenizer.json"
-    assert f"{folder}/tokenizer_config.json" in mine.tokenizer_settings(of())
+    assert mine.data.model_files(of()) == [f"{folder}/model.safetensors"]
+    assert mine.data.tokenizer_file(of()) == f"{folder}/tokenizer.json"
+    assert f"{folder}/tokenizer_config.json" in mine.data.tokenizer_settings(of())
     assert mine.study("variants") == []
     for pattern in (mine.trained_pattern, mine.last_segments):
         assert not re.fullmatch(pattern, "tiny")
@@ -207,16 +210,16 @@ def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
 def test_runs_of_one_repository_share_its_download(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     two = runs(run="a", runs={"b": {"seed": 2}}, **PUBLISHED)
-    (name,) = two.repositories
+    (name,) = two.data.repositories
     assert name == "somebody--model--012345678901"
     assert (
         two.last_checkpoint(of("a"))
         == two.last_checkpoint(of("b"))
         == f"resources/models/{name}/config.json"
     )
-    assert two.model_files(of("b")) == [f"resources/models/{name}/published.json"]
-    assert two.downloads.count(f"resources/models/{name}/published.json") == 1
-    assert two.repositories[name]["revision"] == REPOSITORY["revision"]
+    assert two.data.model_files(of("b")) == [f"resources/models/{name}/published.json"]
+    assert two.data.downloads.count(f"resources/models/{name}/published.json") == 1
+    assert two.data.repositories[name]["revision"] == REPOSITORY["revision"]
 
 
 @pytest.mark.parametrize(
@@ -554,6 +557,6 @@ def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
         == 0
     )
     hub_model = runs(**PUBLISHED)
-    (model,) = hub_model.repositories
+    (model,) = hub_model.data.repositories
     fetch = snakefile.PlannedJob("fetch_model", SimpleNamespace(model=model), False)
     assert snakefile.disk_bytes(hub_model, [fetch]) > 0

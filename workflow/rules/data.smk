@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 from twoscale.base import canonical_json
 from twoscale.config import plain, text_quota, text_source
-from twoscale.workflow.params import trains
+from twoscale.workflow.data_files import trains
 
 
 # Of models and tokenizer files; earlier versions kept them in results/, where they stay.
@@ -25,7 +25,7 @@ wildcard_constraints:
 rule text:
     """Target: everything that needs the network: downloads and text"""
     input:
-        runs.downloads,
+        runs.data.downloads,
 
 
 # The files of the weights, which only the manifest lists, are no outputs: Snakemake would delete those that a job has
@@ -39,14 +39,14 @@ rule fetch_model:
     log:
         "{place}/logs/fetch_model_{model}.log",
     wildcard_constraints:
-        model=alternatives(runs.repositories),
+        model=alternatives(runs.data.repositories),
     localrule: True
     conda:
         "../../envs/analysis.yaml"
     params:
         **runs.params.script(
             "fetch_model",
-            config=lambda wildcards: canonical_json(runs.repositories[wildcards.model]),
+            config=lambda wildcards: canonical_json(runs.data.repositories[wildcards.model]),
             # how a model is downloaded does not change it
             download=runs.params.config_json("download"),
         ),
@@ -74,10 +74,10 @@ rule prepare_text:
     input:
         # counts text while it is collected; without it characters are counted
         tokenizer=lambda wildcards: (
-            runs.tokenizer_file(wildcards) if runs.of(wildcards)[1].tokenizer.name == "gpt2" else []
+            runs.data.tokenizer_file(wildcards) if runs.of(wildcards)[1].tokenizer.name == "gpt2" else []
         ),
     output:
-        text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.text_shards),
+        text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.data.text_shards),
     log:
         "results/{run}/logs/prepare_text.log",
     benchmark:
@@ -112,21 +112,21 @@ rule prepare_text:
 # Texts of one data set share the folder of their parts, so that their jobs take turns.
 use rule prepare_text as download_text with:
     output:
-        text=expand("resources/text/{{dataset}}/{shard}.parquet", shard=runs.text_shards),
+        text=expand("resources/text/{{dataset}}/{shard}.parquet", shard=runs.data.text_shards),
     log:
         "resources/text/{dataset}/download_text.log",
     benchmark:
         "resources/text/{dataset}/download_text.tsv"
     wildcard_constraints:
-        dataset=alternatives(runs.datasets),
+        dataset=alternatives(runs.data.datasets),
     localrule: True
-    threads: 4 if len(runs.datasets) < 2 else max(4, workflow.cores or 1)
+    threads: 4 if len(runs.data.datasets) < 2 else max(4, workflow.cores or 1)
 
 
 rule train_tokenizer:
     """Job: train a byte-pair tokenizer on the training text"""
     input:
-        text=lambda wildcards: [runs.text_file(f"{shard}.parquet")(wildcards) for shard in runs.text_shards],
+        text=lambda wildcards: [runs.data.text_file(f"{shard}.parquet")(wildcards) for shard in runs.data.text_shards],
     output:
         tokenizer="results/{run}/data/tokenizer.json",
     log:
@@ -147,9 +147,9 @@ rule train_tokenizer:
 rule tokenize_text:
     """Job: tokens of one shard of text"""
     input:
-        runs.tokenizer_settings,
-        text=runs.text_file("{shard}.parquet"),
-        tokenizer=runs.tokenizer_file,
+        runs.data.tokenizer_settings,
+        text=runs.data.text_file("{shard}.parquet"),
+        tokenizer=runs.data.tokenizer_file,
     output:
         train=temp("results/{run}/data/tokens/{shard}.train.bin"),
         val=temp("results/{run}/data/tokens/{shard}.val.bin"),
@@ -178,9 +178,9 @@ rule tokenize_text:
 rule join_tokens:
     """Job: join the tokens of all shards; drop held-out documents that quote the training text"""
     input:
-        trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.text_shards),
-        vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.text_shards),
-        metadata_files=expand("results/{{run}}/data/tokens/{shard}.json", shard=runs.text_shards),
+        trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.data.text_shards),
+        vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.data.text_shards),
+        metadata_files=expand("results/{{run}}/data/tokens/{shard}.json", shard=runs.data.text_shards),
     output:
         train="results/{run}/data/train.bin",
         val="results/{run}/data/val.bin",

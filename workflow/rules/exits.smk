@@ -13,9 +13,9 @@ use rule torch_job as measure_exit_quality with:
     """Job: quality and loops of one exit criterion at every threshold, and of random exits of the same cost"""
     input:
         checkpoint=runs.last_checkpoint,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         quality=QUALITY,
         loops="results/{run}/exits/{grid}/{criterion}.loops.parquet",
@@ -60,9 +60,9 @@ use rule torch_job as benchmark_exits with:
     """Job: time per token of all exit criteria, and the cost of their checks"""
     input:
         checkpoint=runs.last_checkpoint,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
         criteria=runs.each_criterion(QUALITY, users_of="exit"),  # which may fail
     output:
         latency="results/{run}/tables/exit_latency.parquet",

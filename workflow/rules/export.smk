@@ -14,8 +14,8 @@ rule export_model:
         # InputError for a model that cannot be exported; otherwise all checkpoints of the run, the last one last
         checkpoints=lambda wildcards: check_exported(runs.selected, runs.config.model)
         or runs.at_checkpoints(CHECKPOINT)(wildcards),
-        metadata=runs.data_file("tokens.json"),
-        tokenizer=runs.tokenizer_file,
+        metadata=runs.data.data_file("tokens.json"),
+        tokenizer=runs.data.tokenizer_file,
         training=TABLE.format("training"),
         segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
         claims=[TABLE.format("claims")] if runs.figures.claims else [],

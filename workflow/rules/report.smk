@@ -70,7 +70,7 @@ use rule table_job as take_snapshot with:
     input:
         results=runs.figures.snapshot_files,
         training=TABLE.format("training"),
-        tokens=runs.data_file("tokens.json"),
+        tokens=runs.data.data_file("tokens.json"),
         segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
     output:
         snapshot=directory("results/snapshot"),

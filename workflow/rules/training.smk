@@ -12,7 +12,7 @@ from twoscale.config import runtime
 rule init_model:
     """Job: the untrained model, the checkpoint at iteration 0"""
     input:
-        metadata=runs.data_file("tokens.json"),
+        metadata=runs.data.data_file("tokens.json"),
     output:
         checkpoint="results/{run}/checkpoints/iteration_000000.safetensors",
     log:
@@ -35,9 +35,9 @@ rule init_model:
 rule train_segment:
     """Job: train from one checkpoint to the next"""
     input:
-        **runs.held_out,
+        **runs.data.held_out,
         start=runs.segment_start,
-        train=runs.data_file("train.bin"),
+        train=runs.data.data_file("train.bin"),
     output:
         checkpoint=CHECKPOINT,
         optimizer=temp("results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors"),

@@ -5,9 +5,9 @@ use rule torch_job as extract_trajectories with:
     """Job: measures of every loop step of held-out tokens, at one checkpoint"""
     input:
         checkpoint=runs.checkpoint_file,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         trajectories="results/{run}/trajectories/iteration_{iteration}.parquet",
         paths="results/{run}/paths/iteration_{iteration}.parquet",
@@ -54,10 +54,10 @@ use rule torch_job as extract_states with:
     """Job: states of held-out tokens after every loop step, at the last checkpoint"""
     input:
         checkpoint=runs.last_checkpoint,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
-        tokenizer=runs.tokenizer_file,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
+        tokenizer=runs.data.tokenizer_file,
     output:
         states="results/{run}/states.safetensors",
     log:

@@ -20,7 +20,8 @@ from twoscale.figures.catalogue import (
     report_values,
     snapshot_figures,
 )
-from twoscale.workflow.params import module_of, trains, untracked
+from twoscale.workflow.data_files import trains
+from twoscale.workflow.params import module_of, untracked
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
@@ -276,7 +277,7 @@ class Figures:
 
         None for a published model: its training text is not here.
         """
-        tokens = Path("results", self.runs.data_run(self.runs.selected), "data", "tokens.json")
+        tokens = Path("results", self.runs.data.data_run(self.runs.selected), "data", "tokens.json")
         if not trains(self.runs.config) or not tokens.is_file():
             return None
         return json.loads(tokens.read_text())["parts"]["val.bin"].get("near_duplicates")

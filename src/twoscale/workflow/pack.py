@@ -23,7 +23,8 @@ import yaml
 from twoscale.base import InputError, replacing, sha256
 from twoscale.config import PROJECT
 from twoscale.report import release
-from twoscale.workflow.params import SOURCE_DIGEST, trains
+from twoscale.workflow.data_files import trains
+from twoscale.workflow.params import SOURCE_DIGEST
 from twoscale.workflow.runs import Runs
 
 CONFIG, MANIFEST, FILES, WHEELS = "config.yaml", "pack.json", "files", "wheels"
@@ -88,8 +89,8 @@ def _training_files(runs: Runs) -> list[str]:
     has a file.
     """
     run = SimpleNamespace(run=runs.selected)
-    tokenizer = runs.tokenizer_file(run)
-    tokens = [runs.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
+    tokenizer = runs.data.tokenizer_file(run)
+    tokens = [runs.data.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
     return tokens + ([tokenizer] if tokenizer else [])
 
 
@@ -97,7 +98,7 @@ def record_of_text(runs: Runs) -> list[str]:
     """The file by which the other machine knows the local text that the tokens are of, if the run
     has one.
     """
-    record = runs.data_file(SOURCE_DIGEST)(SimpleNamespace(run=runs.selected))
+    record = runs.data.data_file(SOURCE_DIGEST)(SimpleNamespace(run=runs.selected))
     return [record] if Path(record).is_file() else []
 
 

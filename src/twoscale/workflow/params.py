@@ -381,8 +381,3 @@ def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
 def module_of(function: str) -> str:
     """The module of the function with this dotted path."""
     return function.rpartition(".")[0]
-
-
-def trains(config: Config) -> bool:
-    """Whether the weights of a run are trained here."""
-    return config.model.source == "trained"

@@ -23,9 +23,10 @@ from twoscale import tables
 from twoscale.base import InputError, one_line
 from twoscale.jobs.machine import check_cuda, check_disk, clear_launch_variables
 from twoscale.model.flops import BYTES, parameters
+from twoscale.workflow.data_files import repository_name
 from twoscale.workflow.figures import in_results
 from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
-from twoscale.workflow.runs import Runs, repository_name
+from twoscale.workflow.runs import Runs
 
 # the sentence of our error, a line in Snakemake's report on the function that raised it
 _REFUSED = re.compile(r"^\s*InputError: (.+)$", re.MULTILINE)

@@ -8,9 +8,9 @@ use rule torch_job as benchmark_pareto with:
     """Job: time per token of the exit criteria of the grid `pareto`"""
     input:
         checkpoint=runs.last_checkpoint,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
         criteria=runs.each_criterion(QUALITY, users_of="pareto"),
     output:
         latency="results/{run}/tables/pareto_latency.parquet",
@@ -34,9 +34,9 @@ use rule torch_job as measure_exit_regret with:
     """Job: exits of the criteria and of an oracle on frozen trajectories"""
     input:
         checkpoint=runs.last_checkpoint,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
         criteria=runs.each_criterion(QUALITY, users_of="pareto"),
     output:
         exit_regret="results/{run}/tables/pareto_regret.parquet",

@@ -8,9 +8,9 @@ use rule torch_job as measure_lens with:
     """Job: predictions from the state after every loop step, at the last checkpoint"""
     input:
         checkpoint=runs.last_checkpoint,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         lens="results/{run}/tables/lens.parquet",
     log:
@@ -36,9 +36,9 @@ use rule torch_job as measure_scaling with:
     """Job: quality at fixed loop counts, at one checkpoint"""
     input:
         checkpoint=runs.checkpoint_file,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         quality="results/{run}/scaling/iteration_{iteration}.parquet",
     log:
@@ -79,9 +79,9 @@ use rule torch_job as measure_depth with:
     """Job: quality and geometry at multiples of the trained loops, at the last checkpoint"""
     input:
         checkpoint=runs.last_checkpoint,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         quality="results/{run}/depth_card/quality.parquet",
         states="results/{run}/depth_card/states.parquet",
@@ -112,7 +112,7 @@ use rule table_job as compare_depths with:
         states="results/{run}/depth_card/states.parquet",
         unlooped=depth.unlooped_quality(runs),
         unlooped_text=depth.unlooped_text(runs),
-        text=runs.data_file("tokens.json"),
+        text=runs.data.data_file("tokens.json"),
     output:
         depth_card="results/{run}/tables/depth_card.parquet",
         depth_findings="results/{run}/tables/depth_findings.parquet",

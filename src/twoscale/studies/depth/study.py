@@ -176,7 +176,7 @@ def unlooped_text(runs: "Runs") -> Callable:
 
     def files(wildcards: Any) -> list[str]:
         name = unlooped_run(runs, runs.of(wildcards)[1])
-        return [] if name is None else [f"results/{runs.data_run(name)}/data/tokens.json"]
+        return [] if name is None else [f"results/{runs.data.data_run(name)}/data/tokens.json"]
 
     return files
 

@@ -19,9 +19,9 @@ use rule torch_job as measure_path_independence with:
     """Job: repeated loops from different initial noise, at one checkpoint"""
     input:
         checkpoint=runs.checkpoint_file,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         independence="results/{run}/path_independence/iteration_{iteration}.parquet",
     log:

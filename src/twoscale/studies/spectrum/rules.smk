@@ -7,9 +7,9 @@ use rule torch_job as measure_spectrum with:
     """Job: trajectories to their fixed points, and eigenvalues there, at one checkpoint"""
     input:
         checkpoint=runs.checkpoint_file,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         spectrum="results/{run}/spectrum/iteration_{iteration}.parquet",
     log:

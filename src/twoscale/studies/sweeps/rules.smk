@@ -44,9 +44,9 @@ use rule torch_job as measure_baseline with:
     """Job: quality of a compared model, at one checkpoint"""
     input:
         checkpoint=runs.checkpoint_file,
-        val=runs.data_file("val.bin"),
-        metadata=runs.data_file("tokens.json"),
-        model=runs.model_files,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
     output:
         quality="results/{run}/baselines/iteration_{iteration}.parquet",
     log:
