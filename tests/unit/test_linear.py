@@ -76,8 +76,15 @@ def test_operands_may_be_views(views):
         torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
 
 
+def drawn(layer: Linear) -> Linear:
+    """The layer with weights; it has no initial values of its own."""
+    with torch.no_grad():
+        layer.weight.copy_(tensor(*layer.weight.shape))
+    return layer
+
+
 def test_only_the_gradients_asked_for_are_computed():
-    x, layer = tensor(*BATCH, IN), Linear(IN, OUT)
+    x, layer = tensor(*BATCH, IN), drawn(Linear(IN, OUT))
     layer.weight.requires_grad_(False)
     layer(x).sum().backward()
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand_as(x))
@@ -86,7 +93,7 @@ def test_only_the_gradients_asked_for_are_computed():
 
 @pytest.mark.parametrize("rows", [1, 3, 17])
 def test_a_layer_prepared_for_few_rows_gives_the_product_of_torch_for_any_number_of_rows(rows):
-    module = Linear(IN, OUT)
+    module = drawn(Linear(IN, OUT))
     prepared = copy.copy(module)
     prepared.prepare()
     for shape in ([rows], [rows, 2]):  # also of the heads of a user's layer
@@ -111,7 +118,7 @@ def loop_gradient(layer: Linear, inputs: list[float]) -> float:
 
 def test_gradients_of_a_looped_layer_with_a_lowered_weight_are_summed_in_float32():
     layer, inputs = (
-        Linear(1, 1),
+        drawn(Linear(1, 1)),
         256 * [2.0**-9] + [1.0],
     )  # the last one comes first in the backward pass
     with lowered_weights([layer], torch.bfloat16):
@@ -120,7 +127,7 @@ def test_gradients_of_a_looped_layer_with_a_lowered_weight_are_summed_in_float32
 
 
 def test_lowered_weights_are_those_of_now_and_are_gone_after_an_error():
-    layer = Adapter(4)
+    layer = drawn(Adapter(4))
     for _ in range(2):
         with suppress(KeyError), lowered_weights([torch.nn.Sequential(layer)], torch.bfloat16):
             assert torch.equal(layer.used_weight(), layer.weight.bfloat16())
