@@ -35,7 +35,7 @@ from twoscale.workflow.runs import RESULTS, Runs
 TRIAL = 90.0  # for each row of the trial, at most
 START = 20.0  # from the trial to iteration 1
 CHECKPOINT = 6.0  # between two segments
-_ANALYSES = 150.0  # for everything after training
+_ANALYSES = 210.0  # for everything after training
 _PROFILE = 60.0  # of the profile, at most
 _LEAST_CHECK = 45.0  # of time left for the check
 _RESERVE = 0.95  # of the time of training for iterations; the rest is for held-out losses and saves
