@@ -1,5 +1,5 @@
 # make             environment, then every figure of the run that config.yaml selects
-# make check       environment, then figures and verdicts of the demo from its released tables, compared with README
+# make check       environment, then figures and verdicts of the demo from its released tables, compared with docs/results.md
 # make report      that run as one web page, report.html
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md

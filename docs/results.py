@@ -1,5 +1,4 @@
-"""Write docs/results.md and the verdicts in README from the runs with a folder of released tables
-in docs/.
+"""Write docs/results.md from the runs with a folder of released tables in docs/.
 
     python -m docs.results
     python -m docs.results results     # compare them with a folder of `snakemake --config release=docs/demo-release`
@@ -28,9 +27,10 @@ from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import PROJECT, Config, text_label
 from twoscale.report.pages import printed_scope, printed_value
 from twoscale.report.release import MANIFEST, Manifest, Release
-from twoscale.report.render import number, render, table
+from twoscale.report.render import number, render
 
-SEEDS = "seeds"  # folder in docs/
+PAGE = "results.md"  # in docs/, as its template and all that follows
+SEEDS = "seeds"
 RELEASES = {
     "demo": "demo-release",
     "FineWeb": "fineweb",
@@ -219,12 +219,19 @@ def results(docs: Path) -> str:
     found = list(columns(docs))
     links = [f"[{name}]({RELEASES[name]}/)" for name in releases(docs)]
     return render(
-        "results.md.j2",
+        f"{PAGE}.j2",
         names=[marked(run.name, run.scales.mark) for run in found],
         verdicts=[
-            (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found))
-            for c in CLAIMS
+            (
+                f"[{claim.number}](#claim-{claim.number})",
+                claim.title,
+                _counted(models(found, claim.number)),
+                *(run.verdict(claim.number) for run in found),
+            )
+            for claim in CLAIMS
         ],
+        models={claim.number: _counted(models(found, claim.number)) for claim in CLAIMS},
+        summary=_summary(found),
         meaning=MEANING,
         glance=list(_glance(found)),
         tokens=text(found[0].scales.paper.tokens),
@@ -266,47 +273,41 @@ def _numbers(claim: int, found: list[Column]) -> list[tuple[str, ...]]:
     return [*rows, ("**verdict**", "", "", *(f"**{run.verdict(claim)}**" for run in found))]
 
 
-# around the table of verdicts in README
-BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdicts -->"
+def models(found: list[Column], claim: int) -> dict[str, int]:
+    """The verdicts on a claim, each with the number of models that have it.
 
-
-def with_verdicts(readme: str, docs: Path) -> str:
-    """The text of README with the table of verdicts, a row per run, between its two comments."""
-    shown = table(
-        ("run", *(f"{mark} {word}" for word, mark in MARKS.items() if mark)),
-        map(_by_verdict, columns(docs)),
-    )
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{shown}\n\n{end}{after}"
-
-
-def _by_verdict(run: Column) -> list[str]:
-    """The name of a run, and the numbers of the claims with each verdict; open are times on which
-    its seeds differ.
+    Each seed of a run is a model; the released run is one of its seeds.
     """
-    said = {claim.number: run.verdict(claim.number).partition(" (")[0] for claim in CLAIMS}
-    found = {
-        number: OPEN if ", " in words else words.partition(":")[0] for number, words in said.items()
-    }
-    return [
-        run.name,
-        *(
-            ", ".join(str(n) for n, verdict in found.items() if verdict == word)
-            for word in MARKS
-            if word
-        ),
-    ]
+    verdicts = []
+    for run, after in zip(found, [*found[1:], None], strict=True):
+        if not run.each.empty:
+            rows = run.each[(run.each["claim"] == claim) & (run.each["scope"] == ALL)]
+            verdicts += rows["verdict"].tolist()
+        elif after is None or after.each.empty:
+            verdicts.append(run.verdict(claim).partition(" (")[0])
+    return {verdict: verdicts.count(verdict) for verdict in MARKS if verdict in verdicts}
 
 
-def pages(docs: Path) -> dict[str, str]:
-    """Name of each page -> its text as it follows from the tables in `docs`."""
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    return {"README.md": with_verdicts(readme, docs), "docs/results.md": results(docs)}
+def _summary(found: list[Column]) -> str:
+    """How many claims hold in all models, and how many in none."""
+    verdicts = [models(found, claim.number) for claim in CLAIMS]
+    alike = [next(iter(counts)) for counts in verdicts if len(counts) == 1]
+    hold, fail = alike.count(HOLDS), alike.count(FAILS)
+    others = len(CLAIMS) - hold - fail
+    return (
+        f"Of {len(CLAIMS)} claims, {hold} hold in all {sum(verdicts[0].values())} models, {fail} in "
+        f"none, and {others} differ between them or cannot be judged"
+    )
+
+
+def _counted(verdicts: Mapping[str, int]) -> str:
+    """The counts of `models` as words: "holds in 5 of 5"."""
+    count = sum(verdicts.values())
+    return ", ".join(f"{verdict} in {n} of {count}" for verdict, n in verdicts.items())
 
 
 def check(folder: Path) -> bool:
-    """Whether claims of the demo that `folder` has from its released tables give the pages of this
+    """Whether claims of the demo that `folder` has from its released tables give the page of this
     checkout.
     """
     docs = PROJECT / "docs"
@@ -317,24 +318,21 @@ def check(folder: Path) -> bool:
             folder / "released/demo/tables/claims.parquet",
             Path(copy, RELEASES["demo"], "demo/tables"),
         )
-        judged, found = next(columns(Path(copy))), pages(Path(copy))
+        judged, found = next(columns(Path(copy))), results(Path(copy))
     for claim in CLAIMS:
         print(f"{claim.number:>2}  {judged.verdict(claim.number):<66}{claim.title}")
-    agree = {
-        page: (PROJECT / page).read_text(encoding="utf-8") == text for page, text in found.items()
-    }
-    for page, same in agree.items():
-        print(f"{page}: its verdicts and numbers {'agree' if same else 'differ'}")
-    return all(agree.values())
+    agree = (docs / PAGE).read_text(encoding="utf-8") == found
+    print(f"docs/{PAGE}: its verdicts and numbers {'agree' if agree else 'differ'}")
+    return agree
 
 
 def main() -> None:
     if arguments := sys.argv[1:]:
         sys.exit(0 if check(Path(*arguments)) else 1)
-    for page, content in pages(PROJECT / "docs").items():
-        with replacing(PROJECT / page) as temporary:
-            temporary.write_text(content, encoding="utf-8")
-        print(page)
+    docs = PROJECT / "docs"
+    with replacing(docs / PAGE) as temporary:
+        temporary.write_text(results(docs), encoding="utf-8")
+    print(f"docs/{PAGE}")
 
 
 if __name__ == "__main__":

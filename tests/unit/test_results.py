@@ -12,7 +12,7 @@ from docs import results as pages
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS
+from twoscale.claims.evidence import FAILS, HOLDS, OPEN
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.report.render import number
 
@@ -131,15 +131,12 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     assert "| seeds | 1 | 1 | 2 |" in page
 
 
-def test_the_table_of_readme_is_that_of_the_page():
-    readme = (config.PROJECT / "README.md").read_text(encoding="utf-8")
-    assert pages.with_verdicts(readme, DOCS) == readme, "run make generated"
-    holds = cells(readme.split(pages.BEGIN)[1].splitlines()[4])[1].split(", ")
-    assert holds == [
-        row[0].split("]")[0][1:]
-        for row in map(cells, PAGE.split("## Verdicts")[1].splitlines()[4:19])
-        if row[2].startswith(HOLDS)
-    ]
+def test_each_seed_counts_as_one_model_and_the_released_run_is_one_of_them():
+    rows = [cells(line) for line in PAGE.split("## Verdicts")[1].splitlines()[4:19]]
+    counted = {row[0].split("]")[0][1:]: row[2] for row in rows}
+    assert counted["1"] == f"{HOLDS} in 5 of 5"  # three seeds, FineWeb, GPU
+    assert counted["7"] == f"{HOLDS} in 2 of 5, {OPEN} in 3 of 5"
+    assert counted["10"] == f"{FAILS} in 1 of 5, {OPEN} in 4 of 5"
 
 
 def test_claims_that_are_judged_again_are_compared_with_the_first_page(tmp_path, capsys):
@@ -152,4 +149,4 @@ def test_claims_that_are_judged_again_are_compared_with_the_first_page(tmp_path,
     frame.loc[(frame["claim"] == 1) & (frame["scope"] == claims.ALL), "verdict"] = FAILS
     tables.write("claims", frame, table)
     assert not pages.check(tmp_path)
-    assert "README.md: its verdicts and numbers differ" in capsys.readouterr().out
+    assert "docs/results.md: its verdicts and numbers differ" in capsys.readouterr().out
