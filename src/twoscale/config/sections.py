@@ -291,7 +291,7 @@ class PathTypesConfig(Section):
 class FiguresConfig(Section):
     """Content of the figures."""
 
-    fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.")
+    fig1_tokens: Count = key(3, "Tokens in Fig. 1, the first three in colour.")
     dlr_reference_state: Literal["first_state", "projected", "final", "initial"] = key(
         "first_state",
         'State that Fig. 2 uses as "x^0 of the next group" in the drift-to-loop ratio: after the'

@@ -1,4 +1,4 @@
-"""Figure 1, overall trajectory with inset zoom.
+"""Figure 1, overall trajectory and enlarged loops.
 
 The states of a sequence in the plane of their two main directions.
 """
@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from twoscale.base import InputError
 from twoscale.figures import style
@@ -24,23 +23,20 @@ from twoscale.figures.style import Look
 # Colour maps of the groups, in turn; light to dark over the loop steps.
 _COLOUR_MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds")
 _LIGHTEST = 0.45  # of a colour map, for the first loop step
-# The panel in units of its width and height: trajectories at the left; at the right, from the top,
-# the inset, the colour bars and the legend.
-_ASPECT = 1.85
-_DATA_SHARE = 0.6
-_RIGHT, _TOP = 0.99, 0.94
-_BARS_BOTTOM, _BAR_HEIGHT, _BARS_WIDTH = 0.22, 0.034, 0.27
-_INSET_GAP, _INSET_HEIGHT = 0.11, 0.52
-_LEAST_ZOOM = 1.5  # magnification from which on the inset is marked in the panel
-_SMALL = 6.5  # font size inside the right part
+_ENLARGED = 3  # tokens in colour, whose loops are enlarged
+_OVERVIEW = 2.7  # width of the panel with whole paths, in widths of one with a loop
+_BAR = 0.07  # height of a colour bar, in heights of a panel with a loop
+_LEAST_HALF = 1e-9  # half the side of such a panel, where all states are equal
+_SMALL = 6.5  # font size inside panels
 
-# The token in colour is drawn over the pale ones.
+# Tokens in colour are drawn over the pale ones.
 _FRONT, _BEHIND = 2, 1
 _UNLOOPED: Look = {"color": "0.5", "linewidth": 1.2, "zorder": _FRONT}
 _HANDOFF: Look = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (4, 1.5)), "zorder": _FRONT}
 _MARK: Look = {"markeredgecolor": "black", "zorder": _FRONT + 1}
 _EMBEDDING: Look = _MARK | {"marker": "s", "markersize": 4, "color": "white"}
 _EXIT: Look = _MARK | {"marker": "o", "markersize": 4.5, "markeredgewidth": 0.5}
+_FIRST: Look = _MARK | {"marker": "o", "markersize": 3, "markeredgewidth": 0.5}
 _PALE: Look = {"color": "0.86", "linewidth": 0.6, "zorder": _BEHIND}
 _PALE_SHARE = 0.3  # of a group's colour in the pale one, the rest is white
 _LEADER: Look = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0}
@@ -54,7 +50,7 @@ _PLACES = [
         "ha": {-1: "right", 0: "center", 1: "left"}[x],
         "va": {-1: "top", 0: "center", 1: "bottom"}[y],
     }
-    for distance, x, y in itertools.product((6, 10, 14), (1, 0, -1), (1, 0, -1))
+    for distance, x, y in itertools.product((6, 10, 14, 20, 28), (1, 0, -1), (1, 0, -1))
     if x or y
 ]
 
@@ -128,42 +124,60 @@ def split(groups: Sequence[str], follows: Sequence[bool]) -> list[Segment]:
 def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext) -> Figure:
     """Paths of `tokens` tokens, spread over the sequence, in the principal plane of all its states.
 
-    One polyline per token: a whole word near the middle of the sequence in colour, the others pale.
-    It is grey through unlooped layers and hand-offs, coloured light to dark over the steps of each
-    group's loop. The inset enlarges its last loop. The initial states x^0 of the groups are not
-    shown. Raises InputError for a model without looped groups.
+    At the left whole paths, one polyline per token: three whole words in colour, the others pale.
+    Lines are grey through unlooped layers and hand-offs, coloured light to dark over the steps of
+    each group's loop. At the right, each loop of each coloured token, enlarged, without its first,
+    large steps. The initial states x^0 of the groups are not shown. Raises InputError for a model
+    without looped groups.
     """
     paths = paths_of(state_paths)
     if not paths.loops:
         raise InputError(
             "config key model.groups: found no looped group, expected at least one for Figure 1."
         )
-    length = len(paths.tokens)
-    number = min(tokens, length)
-    # in the middle of equal parts
-    others = [(2 * i + 1) * length // (2 * number) for i in range(number)]
-    middle = others.pop(number // 2)
-    front = nearest_word(paths.tokens, middle, taken=others)
+    coloured = _words(paths.tokens, min(tokens, _ENLARGED))
+    pale = [place for place in _spread(len(paths.tokens), tokens) if place not in coloured]
+    pale = pale[: max(0, tokens - len(coloured))]
 
-    figure = style.new_figure(style.DOUBLE, 4.1, context)
-    axes = figure.subplots()
-    for position in others:
-        _draw_pale(axes, paths, position)
-    _draw_token(axes, paths, front)
-    visible = np.concatenate([segment.path for segment in paths.segments])
-    _set_limits(axes, paths.plane[visible][:, [front, *others]].reshape(-1, 2))
-    first, second = 100 * paths.shares
-    axes.set_xlabel(f"PC 1 ({first:.0f} % of variance)", x=_DATA_SHARE / 2)
-    axes.set_ylabel(f"PC 2 ({second:.0f} % of variance)")
-    _draw_inset(axes, paths, front)
-    _draw_key(axes, paths.loops)
-    _draw_legend(axes, paths, len(others))
-    if paths.stages[0] == "embedding":
-        start = paths.plane[0, front]
-        axes.plot(*start, **_EMBEDDING)
-        word = printable(paths.tokens[front])
-        _write_beside(axes, f"token “{word}”", start, parse_math=False)
+    figure = style.new_figure(style.DOUBLE, 0.8 + 0.97 * len(coloured), context)
+    rows, columns = len(coloured), len(paths.loops)
+    grid = figure.add_gridspec(
+        rows + 1,
+        columns + 1,
+        width_ratios=[_OVERVIEW, *[1] * columns],
+        height_ratios=[*[1] * rows, _BAR],
+    )
+    overview = figure.add_subplot(grid[:, 0])
+    _draw_overview(overview, paths, coloured, pale)
+    _draw_legend(figure, paths, len(pale))
+    loops = {}
+    for row, position in enumerate(coloured):
+        for column, loop in enumerate(paths.loops):
+            axes = figure.add_subplot(grid[row, column + 1])
+            _draw_loop(axes, paths, loop, position)
+            loops[row, column] = axes
+        loops[row, 0].set_ylabel(f"“{printable(paths.tokens[position])}”", parse_math=False)
+    for column, loop in enumerate(paths.loops):
+        loops[0, column].set_title(f"group {style.group_name(str(loop.group))}")
+        _draw_key(figure.add_subplot(grid[rows, column + 1]), loop)
+    figure.draw_without_rendering()  # panels get their sizes
+    for axes in loops.values():
+        _write_magnification(axes, overview)
     return figure
+
+
+def _spread(length: int, number: int) -> list[int]:
+    """The middles of `number` equal parts of a sequence."""
+    number = min(number, length)
+    return [(2 * part + 1) * length // (2 * number) for part in range(number)]
+
+
+def _words(tokens: Sequence[str], number: int) -> list[int]:
+    """Positions of `number` whole words, spread over the sequence."""
+    words: list[int] = []
+    for place in _spread(len(tokens), number):
+        words.append(nearest_word(tokens, place, taken=words))
+    return words
 
 
 def nearest_word(tokens: Sequence[str], position: int, taken: Sequence[int] = ()) -> int:
@@ -195,24 +209,81 @@ def printable(token: str) -> str:
     return "".join(_SIGNS.get(sign, sign if sign.isprintable() else unknown) for sign in word)
 
 
+def _draw_overview(axes: Axes, paths: Paths, coloured: Sequence[int], pale: Sequence[int]) -> None:
+    """Draw whole paths, from the embedding to the last layer."""
+    for position in pale:
+        _draw_pale(axes, paths, position)
+    for position in coloured:
+        _draw_token(axes, paths, position)
+    visible = np.concatenate([segment.path for segment in paths.segments])
+    shown = paths.plane[visible][:, coloured].reshape(-1, 2)
+    axes.dataLim.update_from_data_xy(shown, ignore=True)  # pale paths may leave the panel
+    axes.set_aspect("equal", adjustable="datalim")
+    first, second = 100 * paths.shares
+    axes.set_xlabel(f"PC 1 ({first:.0f} % of variance)")
+    axes.set_ylabel(f"PC 2 ({second:.0f} % of variance)")
+    if paths.stages[0] == "embedding":
+        for position in coloured:
+            start = paths.plane[0, position]
+            axes.plot(*start, **_EMBEDDING)
+            word = printable(paths.tokens[position])
+            _write_beside(axes, f"“{word}”", start, parse_math=False)
+
+
+def _draw_loop(axes: Axes, paths: Paths, loop: Segment, position: int) -> None:
+    """Enlarge one token's path where a loop settles, without its first, large steps."""
+    last = len(loop.path)
+    first = max(1, last // 10)
+    path = paths.plane[:, position]
+    states = path[loop.path]  # states[k - 1] is x^k
+    low = states[first - 1 :].min(axis=0)
+    high = states[first - 1 :].max(axis=0)
+    x, y = (low + high) / 2
+    half = max(0.66 * (high - low).max(), _LEAST_HALF)  # of the side, with a margin
+    axes.set(xlim=(x - half, x + half), ylim=(y - half, y + half), xticks=[], yticks=[])
+    axes.set_box_aspect(1)
+    axes.spines[:].set_visible(True)
+    _draw_steps(axes, loop, path)
+    for ends in paths.hand_offs:
+        if ends[0] == loop.path[-1]:
+            axes.plot(*path[ends].T, **_HANDOFF)
+    axes.plot(*states[first - 1], color=loop.colours[first - 1], **_FIRST)
+
+
+def _write_magnification(axes: Axes, overview: Axes) -> None:
+    """Write in a panel how much larger it is than the overview."""
+    scales = [panel.bbox.width / np.ptp(panel.get_xlim()) for panel in (axes, overview)]
+    rounded = float(f"{scales[0] / scales[1]:.2g}")  # two digits, printed without an exponent
+    text = f"{style.grouped(rounded).removesuffix('.0')} ×"
+    place: Look = {"xy": (0.97, 0.03), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
+    note = axes.annotate(text, **place, fontsize=_SMALL, path_effects=style.HALO)
+    note.set_zorder(_FRONT + 2)
+    note.set_in_layout(False)
+
+
 def _draw_token(axes: Axes, paths: Paths, position: int) -> None:
     """Draw one token's path in colour."""
     path = paths.plane[:, position]
     for segment in paths.segments:
-        states = path[segment.path]
         if segment.group is None:
-            axes.plot(*states.T, **_UNLOOPED)
-            continue
-        # each step has the colour of the state that it reaches
-        steps = np.stack([states[:-1], states[1:]], axis=1)  # (K - 1, 2 ends, 2)
-        looks: Look = {"linewidths": 1.5, "capstyle": "round", "zorder": _FRONT}
-        lines = LineCollection(steps, colors=segment.colours[1:], **looks)  # type: ignore[arg-type]
-        axes.add_collection(lines, autolim=False)
-        x, y = states.T
-        axes.scatter(x, y, c=segment.colours, s=4, linewidths=0, zorder=_FRONT)
-        axes.plot(*states[-1], color=segment.colours[-1], **_EXIT)
+            axes.plot(*path[segment.path].T, **_UNLOOPED)
+        else:
+            _draw_steps(axes, segment, path)
     for ends in paths.hand_offs:
         axes.plot(*path[ends].T, **_HANDOFF)
+
+
+def _draw_steps(axes: Axes, loop: Segment, path: np.ndarray) -> None:
+    """Draw the steps of a loop on the path of a token, which has shape (P, 2)."""
+    states = path[loop.path]
+    # each step has the colour of the state that it reaches
+    steps = np.stack([states[:-1], states[1:]], axis=1)  # (K - 1, 2 ends, 2)
+    looks: Look = {"linewidths": 1.5, "capstyle": "round", "zorder": _FRONT}
+    lines = LineCollection(steps, colors=loop.colours[1:], **looks)  # type: ignore[arg-type]
+    axes.add_collection(lines, autolim=False)
+    x, y = states.T
+    axes.scatter(x, y, c=loop.colours, s=4, linewidths=0, zorder=_FRONT)
+    axes.plot(*states[-1], color=loop.colours[-1], **_EXIT)
 
 
 def _draw_pale(axes: Axes, paths: Paths, position: int) -> None:
@@ -258,83 +329,24 @@ def _write_beside(axes: Axes, text: str, point: np.ndarray, **looks: Any) -> Non
     axes.annotate("", **beside, xytext=note.get_position(), arrowprops=_LEADER)
 
 
-def _set_limits(axes: Axes, points: np.ndarray) -> None:
-    """Set limits of equal scale that keep `points` (N, 2) in the left _DATA_SHARE of the panel."""
-    low = points.min(axis=0)
-    high = points.max(axis=0)
-    width, height = np.maximum(high - low, 1e-9) * 1.12  # with a margin
-    full = max(width / _DATA_SHARE, height * _ASPECT)  # width of the panel in units of the data
-    x, y = (low + high) / 2
-    left = x - 0.5 * full * _DATA_SHARE
-    right = x + 0.5 * full * _DATA_SHARE
-    axes.set_xlim(left, left + full)
-    axes.set_ylim(y - full / _ASPECT / 2, y + full / _ASPECT / 2)
-    axes.set_aspect("equal")
-    # the axis ends where the trajectories end
-    axes.spines["bottom"].set_bounds(left, right)
-    ticks = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(left, right)
-    axes.set_xticks(ticks[(ticks >= left) & (ticks <= right)])
-
-
-def _draw_inset(axes: Axes, paths: Paths, position: int) -> None:
-    """Enlarge one token's path where the last loop settles, without its first, large steps."""
-    loop = paths.loops[-1]
+def _draw_key(axes: Axes, loop: Segment) -> None:
+    """The colours of a group over its loop steps."""
     last = len(loop.path)
-    first = max(1, last // 10)
-    bottom = _BARS_BOTTOM + _BAR_HEIGHT * len(paths.loops) + _INSET_GAP  # above the colour bars
-    height = min(_INSET_HEIGHT, _TOP - bottom)
-    width = height / _ASPECT
-    inset = axes.inset_axes((_RIGHT - width, bottom, width, height))
-
-    states = paths.plane[loop.path, position]  # states[k - 1] is x^k
-    low = states[first - 1 :].min(axis=0)
-    high = states[first - 1 :].max(axis=0)
-    x, y = (low + high) / 2
-    half = max(0.66 * (high - low).max(), 1e-9)  # of the side, with a margin
-    inset.set(xlim=(x - half, x + half), ylim=(y - half, y + half), aspect="equal")
-    inset.tick_params(labelsize=style.LEAST_FONT)
-    inset.locator_params(nbins=4)
-    inset.spines[:].set_visible(True)
-    _draw_token(inset, paths, position)
-    for k in (first, last):
-        _write_beside(inset, f"$k$ = {k}", states[k - 1], fontsize=_SMALL)
-
-    word = printable(paths.tokens[position]).replace("$", r"\$")
-    title = f"“{word}”, group {style.group_name(str(loop.group))} from $k$ = {first}"
-    magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
-    if magnification >= _LEAST_ZOOM:  # otherwise the loop fills the panel, and its frame would too
-        rounded = float(f"{magnification:.2g}")  # two digits, printed without an exponent
-        title = f"{title}, enlarged {style.grouped(rounded).removesuffix('.0')} ×"
-        indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
-        # lines to the left corners (lower, upper): those to the right may cross the legend
-        shown = (True, True, False, False)
-        for line, visible in zip(indicator.connectors, shown, strict=True):  # type: ignore[arg-type]
-            line.set_visible(visible)
-    inset.set_title(title, fontsize=_SMALL, pad=3)
-    inset.set_xlabel("PC 1", fontsize=_SMALL, labelpad=1)
-    inset.set_ylabel("PC 2", fontsize=_SMALL, labelpad=1)
+    box = (0.5, last + 0.5, 0, 1)  # left, right, bottom, top
+    axes.imshow(loop.colours[None], extent=box, aspect="auto", interpolation="nearest")
+    axes.set(xlabel="loop step $k$", yticks=[])
+    axes.set_xticks(sorted({1, last // 3, 2 * last // 3, last} - {0}))
+    axes.tick_params(length=0, labelsize=_SMALL)
+    axes.xaxis.label.set_size(_SMALL)  # type: ignore[attr-defined]
+    axes.spines[:].set_visible(False)
 
 
-def _draw_key(axes: Axes, loops: Sequence[Segment]) -> None:
-    """One colour bar per group over the loop steps."""
-    number = len(loops)
-    last = max(len(loop.path) for loop in loops)  # of the longest loop
-    key = axes.inset_axes((_RIGHT - _BARS_WIDTH, _BARS_BOTTOM, _BARS_WIDTH, _BAR_HEIGHT * number))
-    for row, loop in enumerate(loops):
-        box = (0.5, len(loop.path) + 0.5, row + 0.4, row - 0.4)  # left, right, bottom, top
-        key.imshow(loop.colours[None], extent=box, aspect="auto", interpolation="nearest")
-    key.set(xlim=(0.5, last + 0.5), ylim=(number - 0.5, -0.5), xlabel="loop step $k$")
-    names = [f"group {style.group_name(str(loop.group))}" for loop in loops]
-    key.set_yticks(range(number), names)
-    key.set_xticks(sorted({1, last // 3, 2 * last // 3, last} - {0}))
-    key.tick_params(length=0, labelsize=_SMALL)
-    key.xaxis.label.set_size(_SMALL)  # type: ignore[attr-defined]
-    key.spines[:].set_visible(False)
-
-
-def _draw_legend(axes: Axes, paths: Paths, others: int) -> None:
+def _draw_legend(figure: Figure, paths: Paths, others: int) -> None:
     """The lines and markers that occur."""
-    entries = {"last state of a loop": Line2D([], [], linestyle="none", color="0.3", **_EXIT)}
+    entries = {
+        "first enlarged state": Line2D([], [], linestyle="none", color="0.8", **_FIRST),
+        "last state of a loop": Line2D([], [], linestyle="none", color="0.3", **_EXIT),
+    }
     if paths.hand_offs:
         entries = {"hand-off": Line2D([], [], **_HANDOFF)} | entries
     if "layer" in paths.stages:
@@ -343,4 +355,5 @@ def _draw_legend(axes: Axes, paths: Paths, others: int) -> None:
         entries = {"embedding": Line2D([], [], linestyle="none", **_EMBEDDING)} | entries
     if others:
         entries[f"{others} other token{'s' * (others != 1)}"] = Line2D([], [], **_PALE)
-    axes.legend(entries.values(), entries.keys(), loc="lower right", ncols=2, fontsize=_SMALL)
+    place: Look = {"loc": "outside lower left", "ncols": 3, "fontsize": _SMALL}
+    figure.legend(entries.values(), entries.keys(), **place)
