@@ -282,8 +282,11 @@ def with_bounds(
 ) -> dict[str, pd.Series]:
     """The mean over tokens of the column `name` at each point of `keys`, with bounds.
 
+    `rows` has one row per point and sequence, with its `document` and its number of `tokens`.
+
     The bounds, with _low and _high in their names, are over documents. They are computed for the
-    mean of the column `varied`, and moved to the mean of the other one.
+    mean of the column `varied`, and moved to the mean of `name`. The two columns are the same, or
+    differ where a paired change varies less than the value itself.
     """
 
     def over_documents(rows: pd.DataFrame) -> tuple[float, float]:

@@ -146,7 +146,7 @@ def _write(path: Path, text: str) -> None:
 def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
     """The file `path` of a tokenizer that was trained here; others from the ranks of their merges.
 
-    A rank is the id of the merged token.
+    Others, gpt2 and bytes, do not read `path`. A rank is the id of the merged token.
     """
     if tokenizer.name == "bpe":
         assert path is not None

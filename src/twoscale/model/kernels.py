@@ -33,10 +33,10 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
-    """softmax(q k / sqrt(D)) v, where G divides H.
+    """softmax(q kᵀ / sqrt(D)) v, where G divides H.
 
-    q (B, H, N, D) and k, v (B, G, T, D) -> (B, H, N, D). mask: which keys a query sees,
-    broadcastable to (B, H, N, T).
+    q (B, H, N, D) and k, v (B, G, T, D) -> (B, H, N, D). mask: true where a query sees a key,
+    broadcastable to (B, H, N, T). is_causal, for N = T: a query sees the keys up to its own.
     """
     grouped = q.shape[1] != k.shape[1]
     if grouped and q.is_cuda and (mask is not None or q.dtype not in _HALF):
@@ -52,7 +52,7 @@ def attention(
 
 
 def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """softmax(q k / sqrt(D) + bias) v of one query for each of N texts.
+    """softmax(q kᵀ / sqrt(D) + bias) v of one query for each of N texts.
 
     Two batched products, which on the CPU take half the time of PyTorch's fused kernel under a
     mask. q (N, H, D) and k, v (N, G, T, D) -> (N, H, D). bias: (N * G, 1, T), 0 where a query sees

@@ -156,13 +156,14 @@ def open_run(
 ) -> TrainedRun:
     """Open a model with its tokenizer: a checkpoint of a run, or a published model.
 
-    No config is needed: a checkpoint contains the config of the model. The tokenizer is checked
-    against the training text.
+    No config is needed: a checkpoint contains the config of the model. The tokenizer of
+    a run is checked against its training text.
 
     Args:
         folder: Folder of the run, such as "results/demo", or of a published model with its
             config.json.
-        iteration: Training iteration of the checkpoint; None: the last one.
+        iteration: Training iteration of the checkpoint; None: the last one. Not for a
+            published model, which has one.
         device: "cpu" or "cuda".
         dtype: Type of the weights and states.
         context_length: Context of a published model in tokens, at most as published; for a run it

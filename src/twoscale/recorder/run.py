@@ -78,7 +78,10 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str) -> Iterator[Path]:
-    """Draw the figures whose tables have rows."""
+    """Draw the figures whose tables have rows.
+
+    `text` is the name of the text, `reading` that of the steps of Fig. 3 and 5.
+    """
     config = Config.model_validate({"figures": {"reading": reading}})
     loops = frames["loop_metrics"].groupby("group")["k"].max()
     most, fewest = int(loops.max()), int(loops.min())

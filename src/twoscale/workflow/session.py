@@ -201,6 +201,8 @@ def _stage(
 def _training_worker(session: Session, lock: int) -> Iterator[None]:
     """A block in which the worker runs; before, unless an earlier start has done so, the trial
     chooses the schedule.
+
+    The process of the trial goes on as the worker, unless it hangs or ends.
     """
     session.address.unlink(missing_ok=True)
     if "choice" in session.state:
@@ -211,7 +213,7 @@ def _training_worker(session: Session, lock: int) -> Iterator[None]:
         if has_hung:
             process.kill()  # a compiler that hangs may not answer to less
             process.wait()
-        rows = [row for row in trial_rows(session) if row]
+        rows = [row for row in trial_rows(session) if row]  # without the None at its end
         best, sentence = choose(rows, session.runs.config, has_hung)
         keys = {key: best[key] for key in ("batch_size", "micro_batches", "compile")}
         seconds = session.left() - _ANALYSES

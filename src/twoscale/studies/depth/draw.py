@@ -54,7 +54,7 @@ def draw_scaling(
     styles = style.checkpoint_palette(scaling["iteration"], context)
     figure = style.new_figure(style.DOUBLE, 2.7, context)
     panels = figure.subplots(1, len(SCALING_PANELS))
-    trained = {}
+    mean_entry = {}  # of the legend
     where = "of the last group" if mean_loops is None else "in every group"
     for place, (column, (title, label)) in enumerate(SCALING_PANELS.items()):
         axes = panels[place]
@@ -64,13 +64,13 @@ def draw_scaling(
             look = {"color": styles[iteration]["color"], "alpha": 0.12, "linewidth": 0}
             axes.fill_between(rows["loops"], low, high, **look)
         if mean_loops is not None:
-            trained = style.mark_trained(axes, mean_loops, context)
+            mean_entry = style.mark_trained(axes, mean_loops, context)
         style.scale_loops(axes, scaling["loops"])
         axes.set_xlabel(f"loops {where} (log scale)")
-        style.name_panel(axes, place + 1, title, label.format(context.loops))
+        style.name_panel(axes, place + 1, title, label.format(scaling["loops"].max()))
     _scale_perplexity(panels[0], scaling)
     panels[1].axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-    style.checkpoint_legend(figure, styles, context, trained)
+    style.checkpoint_legend(figure, styles, context, mean_entry)
     return figure
 
 
