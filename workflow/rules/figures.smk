@@ -4,7 +4,6 @@
 from twoscale.config import text_label
 
 
-
 use rule table_job as plot_fig1 with:
     """Figure: trajectories of tokens in the plane of their principal components"""
     input:

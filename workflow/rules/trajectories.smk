@@ -4,7 +4,6 @@ from twoscale.config import plain
 from twoscale.workflow.params import criterion_files
 
 
-
 use rule torch_job as extract_trajectories with:
     """Job: measures of every loop step of held-out tokens, at one checkpoint"""
     input:

@@ -94,7 +94,7 @@ def measure_sequence(
         of_group = key | {"group": labels[group]}
         for k, columns in enumerate(of_steps):
             of_tokens = {name: values[0] for name, values in columns.items()}
-            rows = token_rows(of_tokens, targets[0], word)
+            rows = token_rows(range(len(targets[0])), of_tokens, targets[0], word)
             found["loop_tokens"] += [of_group | {"k": k} | row for row in rows]
         exited = _exits(passing, group, states, criteria, exits)
         found["loop_exits"] += [of_group | row for row in exited]
@@ -102,22 +102,26 @@ def measure_sequence(
 
 
 def token_rows(
-    columns: Mapping[str, Tensor], targets: Tensor, word: Callable[[int], str]
+    positions: Sequence[int],
+    columns: Mapping[str, Tensor],
+    targets: Tensor,
+    word: Callable[[int], str],
 ) -> Iterator[Row]:
-    """Columns of the table "loop_tokens" for each of T tokens.
+    """Columns of the table "loop_tokens" for the N tokens at these positions.
 
-    `columns` has "ce", "entropy" and "predicted", and `targets` the ids to predict, (T,) each.
+    `columns` has "ce", "entropy" and "predicted", and `targets` the ids to predict, (N,) each.
     """
-    predicted, wanted = columns["predicted"].tolist(), targets.tolist()
-    losses, entropies = columns["ce"].tolist(), columns["entropy"].tolist()
-    for position, target in enumerate(wanted):
+    values = (columns[name].tolist() for name in ("predicted", "ce", "entropy"))
+    for position, target, predicted, ce, entropy in zip(
+        positions, targets.tolist(), *values, strict=True
+    ):
         yield {
             "position": position,
-            "predicted": word(predicted[position]),
+            "predicted": word(predicted),
             "target": word(target),
-            "is_right": predicted[position] == target,
-            "ce": losses[position],
-            "entropy": entropies[position],
+            "is_right": predicted == target,
+            "ce": ce,
+            "entropy": entropy,
         }
 
 

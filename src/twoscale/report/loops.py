@@ -5,7 +5,7 @@ cell of a table: nothing is computed here but the order and the digits.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,7 @@ def loops_page(
     places: Sequence[tuple[int, int]] = (),
     unit: str = "token",
     what: str = "what would be predicted next if the loop ended here",
+    mark: str = "",
 ) -> str:
     """The page as HTML.
 
@@ -71,6 +72,7 @@ def loops_page(
         places: Row and column of each token in a grid, from 1, for what is no text.
         unit: Word for a token.
         what: The prediction of a state in words.
+        mark: A prediction that is marked wherever it is made.
 
     Raises:
         InputError: for tables without a looped group.
@@ -90,6 +92,7 @@ def loops_page(
         "path": _path(found.state_paths, length),
         "places": [*places][:length],
         "unit": unit,
+        "mark": mark,
     }
     text_of_data = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return render(
@@ -97,7 +100,7 @@ def loops_page(
         run=run,
         text=text,
         iteration=int(found.state_paths["iteration"].iloc[0]),
-        tokens=length,
+        tokens=length - (data["targets"].count(None) if places else 0),
         unit=unit,
         what=what,
         shares=[round(100 * found.state_paths[f"{name}_share"].iloc[0]) for name in PLANE],
@@ -150,13 +153,16 @@ def _rounded(values: np.ndarray, digits: int) -> Values:
 
 
 def _exits(rows: pd.DataFrame, length: int) -> list[dict[str, Any]]:
-    """Criterion, threshold and loop steps of each token, 0 for one that does not leave."""
-    rows = rows.assign(loops=rows["loops"].where(rows["left"], 0))
+    """Criterion, threshold and loop steps of each token: 0 if it does not leave, null if it has no
+    target.
+    """
+    # all in one row of a matrix
+    rows = rows.assign(loops=rows["loops"].where(rows["left"], 0), k=0)
     return [
         {
             "criterion": criterion,
             "threshold": threshold,
-            "loops": [int(loops or 0) for loops in _matrix(one.assign(k=0), "loops", (1, length))[0]],
+            "loops": _matrix(one, "loops", (1, length))[0],
         }
         for (criterion, threshold), one in rows.groupby(["criterion", "threshold"], sort=False)
     ]
@@ -178,4 +184,3 @@ def _path(rows: pd.DataFrame, length: int) -> list[dict[str, Any]]:
         }
         for site, x, y in zip(described, first, second, strict=True)
     ]
-
