@@ -177,7 +177,7 @@ function look() {
   return {where: $("where").textContent, name: $("name").textContent, shown,
     predicted: document.querySelector("[aria-current] .next").textContent,
     left: [...document.querySelectorAll("#options label span:last-child")].map((node) => node.textContent),
-    exits: {...S.exits}, spoken: document.querySelector("[aria-current]").getAttribute("aria-label"),
+    exits: {...S.exits}, all: document.querySelector("main").textContent, spoken: document.querySelector("[aria-current]").getAttribute("aria-label"),
     contrast: Math.min(...text.map(contrast)), overflow: document.documentElement.scrollWidth - innerWidth,
     unnamed: document.querySelectorAll("button:not([aria-label]):not(:has(*)), svg:not([aria-label])").length,
     playing: $("play").getAttribute("aria-label") === "Pause"};
@@ -248,7 +248,12 @@ def test_a_browser_shows_the_numbers_of_the_tables_and_its_keys_work(
     ]
     assert said["one loop"]["where"] == f"group 3, loop step 0 of {LOOPS}"
     assert (said["playing"]["playing"], said["paused"]["playing"]) == (True, False)
+    legends = {name: said[name]["all"] for name in ("step_norm", "cosine", "entropy", "ce")}
+    assert "-11" in legends["cosine"]  # from -1 to 1
+    assert re.search(r"\d, logarithmic", legends["step_norm"])
+    assert re.search(r"\d nats", legends["entropy"])
     for shown in said.values():
+        assert not re.search("undefined|NaN|null|Infinity", shown["all"])
         assert shown["contrast"] >= 4.5
         assert shown["overflow"] <= 0
         assert shown["unnamed"] == 0
