@@ -203,18 +203,19 @@ def _add_draw(commands) -> None:
         "draw",
         _draw,
         "figures, tables and claims of a recorded model",
-        "twoscale draw results/mine --reading direction",
+        "twoscale draw results/mine --reading direction --html",
     )
     add = parser.add_argument
     add("folder", type=Path, help="folder that a Recorder wrote; its name is that of the run")
     add("--text", help="name of the text, for the footer of the figures")
     add("--reading", choices=["state", "direction"], help="steps of Fig. 3 and 5")
+    add("--html", action="store_true", help="also loops.html, to look at each loop step of tokens")
 
 
 def _draw(arguments: argparse.Namespace) -> None:
     from twoscale.recorder.run import draw_run
 
-    print(*draw_run(arguments.folder, **_given(arguments, "text", "reading")), sep="\n")
+    print(*draw_run(arguments.folder, **_given(arguments, "text", "reading", "html")), sep="\n")
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict:

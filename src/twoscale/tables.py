@@ -177,6 +177,23 @@ CORE: dict[str, dict[str, Column]] = {
         pc2=("float64",),
         pc2_share=("float64",),
     ),
+    # What each token of the same sequence would predict from x^k, one row per (group, loop step,
+    # token).
+    "loop_tokens": table(
+        "run iteration sequence group k position",
+        predicted=("string", "likeliest next token if all tokens leave the group with x^k"),
+        target=("string", "the token to predict"),
+        is_right=("bool", "whether the prediction is the target"),
+        ce=("float64", "loss of the target in nats"),
+        entropy=("float64", "entropy of the prediction in nats"),
+    ),
+    # When its tokens leave, on frozen trajectories: one row per (group, criterion, threshold,
+    # token).
+    "loop_exits": table(
+        "run iteration sequence group criterion threshold position",
+        loops=("int32", "loop steps after which the token leaves, all of them if it does not"),
+        left=("bool", "whether the criterion lets it leave"),
+    ),
     "loop_metrics": table("run iteration group k measure", **STATISTICS),
     "drift": table("run iteration boundary reference_state measure", **STATISTICS),
     # One row per (checkpoint, group, loop step, held-out sequence, measure).
@@ -432,15 +449,16 @@ def write(table: str, frame: pd.DataFrame, path: str | Path) -> None:
         append(dict(frame.items()))
 
 
-def read(table: str, path: str | Path) -> pd.DataFrame:
-    """Read `path`.
+def read(table: str, path: str | Path, **rows: int) -> pd.DataFrame:
+    """Read `path`, or only the `rows` whose columns have these values.
 
     Raises InputError unless it has the columns of `table`, and as `check_finite` does.
     """
     import pandas as pd
 
+    filters = [(name, "==", value) for name, value in rows.items()] or None
     with open_file(table, path), _reading(path):
-        frame = pd.read_parquet(path)
+        frame = pd.read_parquet(path, filters=filters)
     check_finite(table, frame, path)
     return frame
 

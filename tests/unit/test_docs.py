@@ -84,6 +84,8 @@ def test_the_map_names_the_tables_that_figures_and_the_export_read():
         if f"{figure.name}.pdf" in named
     }
     read["{run}/export/"] = {*re.findall(r'TABLE\.format\("(\w+)"\)', export)}
+    rule = (PROJECT / "workflow/rules/figures.smk").read_text(encoding="utf-8")
+    read["loops.html"] = {"trajectories", *re.findall(r'TABLE\.format\("(\w+)"\)', rule)}
     assert named == read | {"claims.md": set()}
 
 
@@ -112,7 +114,7 @@ def test_the_map_leads_in_two_steps_from_a_figure_to_its_rules_and_from_a_rule_t
                 )
                 assert found, f"{path} has no rule {name}"
                 rules[name] = found[0]
-    assert len(rules) == 9
+    assert len(rules) == 10
     called = {*re.findall(r'"(twoscale\.[\w.]+\.\w+)"', "".join(rules.values()))}
     assert called - functions == {"twoscale.dynamics.aggregate.join_exit_quality"}  # joins files
 

@@ -258,7 +258,7 @@ def test_a_failure_leaves_the_old_files(tmp_path):
     ):
         pass
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert len(before) == 7
+    assert len(before) == 8
 
 
 @pytest.mark.parametrize(

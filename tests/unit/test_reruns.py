@@ -42,6 +42,8 @@ ALLOWED = {
     "extract_trajectories": f"{MODEL} dynamics.measures dynamics.states dynamics.trajectories"
     f" dynamics.vectors",
     "extract_states": f"{MODEL} data.tokenizer dynamics.state_paths dynamics.states",
+    "measure_loop_tokens": f"{MODEL} {DEPTH.replace('dynamics.measures ', '')} data.tokenizer"
+    " exits.loop_tokens",
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",
     "benchmark_pareto": f"{MODEL} {EXITS}",
@@ -109,7 +111,8 @@ def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_numb
 
 
 def test_a_figure_is_drawn_again_after_an_edit_of_its_own_module_or_of_what_all_figures_share():
-    plots = {job for job in JOBS if job.startswith("plot_")}
+    # the page of the loops is no figure
+    plots = {job for job in JOBS if job.startswith("plot_")} - {"plot_loops"}
     drawn = {job for job in JOBS if KNOWN["figures.fig2"] in fingerprint.covered(roots(job))}
     shared = {job for job in JOBS if KNOWN["figures.style"] in fingerprint.covered(roots(job))}
     assert drawn == {"plot_fig2"}
@@ -123,7 +126,7 @@ SHAPED = {
     "latency": ({"exits": {"latency_repeats": 1}}, {"benchmark_exits"}),
     "criterion": (
         {"exits": {"criteria": {"cosine": {"thresholds": [1.0e-2]}}}},
-        {"benchmark_exits", "benchmark_pareto", "measure_exit_regret"},
+        {"benchmark_exits", "benchmark_pareto", "measure_exit_regret", "measure_loop_tokens"},
     ),
     "files and messages": ({"download": {"retries": 1}, "train": {"save_seconds": 5}}, set()),
 }

@@ -458,7 +458,8 @@ def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     names = [Path(file).stem for file in mine.figures.of_target("all")]
     assert names == [f"fig{n}" for n in range(1, 6) if f"fig{n}" not in missing]
     if groups:
-        assert mine.figures.results(of()) == [*mine.figures.of_target("all"), "results/claims.md"]
+        pages = ["results/claims.md", "results/loops.html"]
+        assert mine.figures.results(of()) == [*mine.figures.of_target("all"), *pages]
     else:
         with pytest.raises(InputError, match=r"^run \S+: found no looped groups"):
             mine.figures.results(of())

@@ -11,7 +11,9 @@ CALLS = [
     ("--profile", "profiles/slurm"),
     pytest.param(("--workflow-profile", "profiles/slurm"), marks=pytest.mark.runs),
 ]
-WITH_TORCH = "extract_trajectories extract_states measure_exit_quality benchmark_exits".split()
+WITH_TORCH = (
+    "extract_trajectories extract_states measure_loop_tokens measure_exit_quality benchmark_exits"
+).split()
 
 
 def resources(text: str) -> dict[str, dict[str, str]]:

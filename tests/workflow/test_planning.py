@@ -19,12 +19,14 @@ EXITS = {
     "judge_claims": 1,
     "plot_fig4": 1,
 }
-ONE_CRITERION = EXITS | {"measure_exit_quality": 1}
+LOOPS = {"measure_loop_tokens": 1, "plot_loops": 1}
+ONE_CRITERION = EXITS | {"measure_exit_quality": 1} | LOOPS
 FROM_TRAINING_ON = {
     **{"init_model": 1, "train_segment": 1, "train_segment_last": 1},
     **{"extract_trajectories": 3, "extract_states": 1, "project_states": 1, "aggregate_metrics": 1},
     **EXITS,
     **FIGURES,
+    **LOOPS,
 }
 PRESETS = "src/twoscale/studies/*/presets.yaml"
 SOURCES = (
@@ -100,7 +102,7 @@ EDITS = {
     "src/twoscale/model/transformer.py": (("", "EDITED = True"), FROM_TRAINING_ON),
     "src/twoscale/dynamics/measures.py": (
         ("", '@loop_measure("new", unit="1")\ndef new(step): return step.step_norm'),
-        {"extract_trajectories": 3, "aggregate_metrics": 1, "judge_claims": 1}
+        {"extract_trajectories": 3, "aggregate_metrics": 1, "judge_claims": 1, "plot_loops": 1}
         | {f"plot_fig{number}": 1 for number in (2, 3, 5)},
     ),
     "src/twoscale/tables.py": (
@@ -122,7 +124,7 @@ CONFIGS = {
     "threshold": ({"exits": {"criteria": {"kl": {"thresholds": [1.0e-2]}}}}, ONE_CRITERION),
     "fewer criteria": (
         {"exits": {"criteria": {"kl": None}}},
-        {rule: count for rule, count in EXITS.items() if rule != "measure_exit_quality"},
+        {rule: count for rule, count in EXITS.items() if rule != "measure_exit_quality"} | LOOPS,
     ),
 }
 
@@ -182,12 +184,12 @@ def test_more_iterations_only_add_segments(editable):
         for name in ("extract_states", "project_states", "aggregate_metrics")
     }
     added = {"train_segment": 1, "train_segment_last": 1, "extract_trajectories": 2}
-    assert editable.plan() == added | measured | EXITS | FIGURES
+    assert editable.plan() == added | measured | EXITS | FIGURES | LOOPS
     last, kept = (f"results/tiny/checkpoints/iteration_0000{end}.safetensors" for end in (40, 20))
     before = (editable.root / kept).read_bytes()
     editable.succeed(last)
     assert (editable.root / kept).read_bytes() == before
-    assert editable.plan() == {"extract_trajectories": 2} | measured | EXITS | FIGURES
+    assert editable.plan() == {"extract_trajectories": 2} | measured | EXITS | FIGURES | LOOPS
 
 
 @pytest.mark.runs

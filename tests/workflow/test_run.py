@@ -56,18 +56,19 @@ def test_the_csv_of_training_has_the_numbers_of_its_tables(finished):
 @pytest.mark.runs
 def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again(editable):
     """Copies of its files take the place of another run's, which keeps its own, and come back."""
-    results, copies = editable.root / "results", {"show_figure": 5, "show_page": 1}
+    results, copies = editable.root / "results", {"show_figure": 5, "show_page": 2}
     mine = (results / "fig1.pdf").read_bytes()
     assert b"run tiny" in (results / "fig1.svg").read_bytes()
     shutil.copytree(results / "tiny", results / "other")  # times of files stay: a finished run
-    for name in ("fig1.pdf", "fig1.svg", "claims.md"):
+    for name in ("fig1.pdf", "fig1.svg", "claims.md", "loops.html"):
         (results / "other/figures" / name).write_bytes(b"of the other run")
     editable.configure(run="other")
     assert editable.plan(hidden={"all"}) == copies
     editable.succeed()
-    assert {(results / name).read_bytes() for name in ("fig1.pdf", "fig1.svg", "claims.md")} == {
-        b"of the other run"
-    }
+    assert {
+        (results / name).read_bytes()
+        for name in ("fig1.pdf", "fig1.svg", "claims.md", "loops.html")
+    } == {b"of the other run"}
     assert (results / "tiny/figures/fig1.pdf").read_bytes() == mine
     editable.configure()
     assert editable.plan(hidden={"all"}) == copies
@@ -99,7 +100,8 @@ def test_every_rule_says_what_it_makes_and_every_figure_has_a_module_and_a_capti
     assert {line.split()[0] for line in lines if " (Target: " in line} == TARGETS - COPIES
     rules = {line.split()[0] for line in lines}
     assert {rule for rule in rules if rule.startswith("plot_")} == {
-        f"plot_{figure.name}" for figure in figures()
+        "plot_loops",
+        *(f"plot_{figure.name}" for figure in figures()),
     }
     assert {
         *release.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]

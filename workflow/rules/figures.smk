@@ -1,6 +1,8 @@
 # All figures. The catalogue, src/twoscale/figures/catalogue.py, has their tables, values and titles; scripts/draw.py
 # calls the function `draw` of src/twoscale/figures/<name>.py, or `draw_<name>` in the module `draw` of a study.
 
+from twoscale.config import text_label
+
 
 use rule table_job as plot_fig1 with:
     """Figure: trajectories of tokens in the plane of their principal components"""
@@ -75,6 +77,26 @@ use rule table_job as plot_fig5 with:
         **runs.figures.params("fig5"),
 
 
+# A page to look at, not a figure of the catalogue: results/loops.html.
+use rule table_job as plot_loops with:
+    """Figure: the page on which each loop step of the tokens of a text can be looked at"""
+    input:
+        trajectories=runs.figures.loops_trajectories,
+        state_paths=TABLE.format("state_paths"),
+        loop_tokens=TABLE.format("loop_tokens"),
+        loop_exits=TABLE.format("loop_exits"),
+    output:
+        page=SHOWN.format("loops.html"),
+    log:
+        "results/logs/plot_loops.log",
+    localrule: True
+    params:
+        **runs.params.call(
+            "twoscale.report.loops.write_loops",
+            config=runs.params.config_json("run", text=lambda config: text_label(config.data)),
+        ),
+
+
 # The figures of studies: plot_<name> for each row of FIGURES in src/twoscale/studies/<study>/study.py.
 for figure in runs.figures:
     if figure.study_folder:
@@ -127,7 +149,7 @@ rule show_page:
     log:
         "results/logs/show_{page}.log",
     wildcard_constraints:
-        page=r"[\w-]+\.md",
+        page=r"[\w-]+\.(md|html)",
     localrule: True
     conda:
         "../../envs/analysis.yaml"

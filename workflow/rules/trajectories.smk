@@ -1,4 +1,7 @@
-# Trajectories of held-out tokens through the loops, and their measures: Fig. 1, 2, 3 and 5.
+# Trajectories of held-out tokens through the loops, and their measures: Fig. 1, 2, 3 and 5, and loops.html.
+
+from twoscale.config import plain
+from twoscale.workflow.params import criterion_files
 
 
 use rule torch_job as extract_trajectories with:
@@ -90,3 +93,38 @@ use rule table_job as project_states with:
     localrule: True
     params:
         **runs.params.call("twoscale.dynamics.state_paths.project_states", tables=("state_paths",)),
+
+
+use rule torch_job as measure_loop_tokens with:
+    """Job: predictions and exits of the first tokens of the same sequence at every loop step, at the last checkpoint"""
+    input:
+        checkpoint=runs.last_checkpoint,
+        val=runs.data.data_file("val.bin"),
+        metadata=runs.data.data_file("tokens.json"),
+        model=runs.data.model_files,
+        tokenizer=runs.data.tokenizer_file,
+    output:
+        loop_tokens="results/{run}/tables/loop_tokens.parquet",
+        loop_exits="results/{run}/tables/loop_exits.parquet",
+    log:
+        "results/{run}/logs/measure_loop_tokens.log",
+    benchmark:
+        "results/{run}/benchmarks/measure_loop_tokens.tsv"
+    group:
+        runs.resources.last_group
+    resources:
+        **runs.resources.torch_job("trajectories", minutes=30),
+    params:
+        **runs.params.measure(
+            "twoscale.exits.loop_tokens.run",
+            tables=("loop_tokens", "loop_exits"),
+            config=runs.params.config_json(
+                *("run", "seed", "device", "model", "trajectories", "trajectory_sequences"),
+                tokenizer=lambda config: config.tokenizer.name,
+                tokens=lambda config: config.figures.loop_tokens,
+                criteria=lambda config: plain(config.exits)["criteria"],
+                criterion_files=lambda config: criterion_files(config.exits.criteria),
+                readout=lambda config: config.exits.readout,
+                max_loops=lambda config: config.exits.max_loops,
+            ),
+        ),

@@ -292,6 +292,9 @@ class FiguresConfig(Section):
     """Content of the figures."""
 
     fig1_tokens: Count = key(3, "Tokens in Fig. 1, the first three in colour.")
+    loop_tokens: Count = key(
+        60, "Tokens in results/loops.html, the first of trajectories.states_sequence."
+    )
     dlr_reference_state: Literal["first_state", "projected", "final", "initial"] = key(
         "first_state",
         'State that Fig. 2 uses as "x^0 of the next group" in the drift-to-loop ratio: after the'

@@ -25,6 +25,8 @@ PARTS = {
     "scaling_quality": "scaling/iteration_??????.parquet",
     "depth_quality": "depth/iteration_??????.parquet",
     "recorded_exits": "exits/iteration_??????.parquet",
+    "loop_tokens": "loops/iteration_??????.tokens.parquet",  # of a recording
+    "loop_exits": "loops/iteration_??????.exits.parquet",  # of a recording
     "recorded_spectrum": "spectrum/iteration_??????.parquet",
 }
 

@@ -41,10 +41,15 @@ from twoscale.dynamics.trajectories import (
     recorded_references,
     writing,
 )
+from twoscale.exits import loop_tokens
 
 Key = Mapping[str, Any]  # key columns of a row
 Row = dict[str, Any]
-OPTIONAL_TABLES = ("scaling_quality", "depth_quality", "recorded_exits")  # of some recordings
+# of some recordings
+OPTIONAL_TABLES = (
+    *("scaling_quality", "depth_quality", "recorded_exits"),
+    *loop_tokens.TABLES,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ class RecordedBatch:
     # "ce" and "entropy" in nats and "predicted" (B, T or T - 1) after the loop steps 1 … K of the
     # last group, if known
     decoded: Sequence[Mapping[str, Tensor]] = ()
-    # (criterion, threshold) -> "ce" and "evaluations" of each target, if known
+    # (criterion, threshold) -> "ce" and "evaluations" of each target and whether it has "left", if
+    # known
     exits: Mapping[tuple[str, float], Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
@@ -105,9 +111,10 @@ class StateTables:
 
     The files appear when the block ends without an exception: `trajectories/`, `paths/` and
     `drift/iteration_*.parquet`; `scaling/` and `depth/iteration_*.parquet` if predictions are
-    given, and `exits/` if exits are; `recorded/iteration_*.json`, what was recorded; and
-    `states.safetensors` with the states of the first sequence for Fig. 1, if all groups have the
-    same number of channels. For the attributes see `Recorder`; `facts` is the description of the
+    given, and `exits/` if exits are; `recorded/iteration_*.json`, what was recorded; and of the
+    first sequence `loops/iteration_*.parquet` with its predictions and exits, and
+    `states.safetensors` with its states for Fig. 1, if all groups have the same number of channels.
+    For the attributes see `Recorder`; `facts` is the description of the
     recording. Raises InputError for an earlier recording.
     """
 
@@ -192,6 +199,9 @@ class StateTables:
             self._text.update(batch.tokens.long().numpy().tobytes())
         if not self._sequences:
             self._first = self._first_sequence(batch)
+            key = {**keys[0], "run": Path(self.folder).name}
+            self._rows["loop_tokens"] = list(_token_rows(batch, key, self.word))
+            self._rows["loop_exits"] = list(_token_exits(batch, key))
         self._sequences = numbers.stop
 
     def _check_loops(self, batch: RecordedBatch) -> None:
@@ -264,6 +274,46 @@ def _exit_rows(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
     for (criterion, threshold), columns in batch.exits.items():
         for row in _means(columns, batch.predicted, keys):
             yield row | {"criterion": criterion, "threshold": float(threshold)}
+
+
+def _token_rows(batch: RecordedBatch, key: Key, word: Callable[[int], str]) -> Iterator[Row]:
+    """Rows of the table "loop_tokens" of the first sequence: each loop step of the last group."""
+    if not batch.decoded:
+        return
+    *_, label = batch.states
+    is_counted, positions = _targets_of_first(batch)
+    targets = batch.targets
+    if targets is None:
+        assert batch.tokens is not None
+        targets = batch.tokens[:, 1:]
+    for k, decoded in enumerate(batch.decoded, start=1):
+        columns = {name: decoded[name][0][is_counted] for name in ("predicted", "ce", "entropy")}
+        rows = loop_tokens.token_rows(positions, columns, targets[0][is_counted], word)
+        yield from ({**key, "group": label, "k": k, **row} for row in rows)
+
+
+def _token_exits(batch: RecordedBatch, key: Key) -> Iterator[Row]:
+    """Rows of the table "loop_exits" of the first sequence, without fixed loop counts."""
+    *_, label = batch.states
+    is_counted, positions = _targets_of_first(batch)
+    for (criterion, threshold), columns in batch.exits.items():
+        if criterion != "fixed":
+            point = {**key, "group": label, "criterion": criterion, "threshold": float(threshold)}
+            loops, left = (
+                columns[name][0][is_counted].tolist() for name in ("evaluations", "left")
+            )
+            for position, steps, has_left in zip(positions, loops, left, strict=True):
+                yield point | {"position": position, "loops": steps, "left": has_left}
+
+
+def _targets_of_first(batch: RecordedBatch) -> tuple[Tensor, list[int]]:
+    """Which targets of the first sequence count, and the positions of their N tokens.
+
+    bool (T,), or (T - 1,) for next tokens, of which N are true.
+    """
+    is_counted = batch.predicted[0]
+    positions = batch.kept[0].cumsum(-1)[: len(is_counted)] - 1  # count the tokens measured
+    return is_counted, positions[is_counted].tolist()
 
 
 def _means(columns: Mapping[str, Tensor], predicted: Tensor, keys: Sequence[Key]) -> Iterator[Row]:

@@ -449,7 +449,8 @@ def _make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriter
 def _exits(
     exits: Mapping[tuple[str, float], FrozenExits], losses: Tensor, shape: tuple[int, ...]
 ) -> dict[tuple[str, float], dict[str, Tensor]]:
-    """(criterion, threshold) -> loss and evaluations of each target; `fixed` at each loop count.
+    """(criterion, threshold) -> loss and evaluations of each target, and whether it has left;
+    `fixed` at each loop count.
 
     `exits` are those of B T tokens of this `shape`, after the last loop step; `losses` the nats
     (K + 1, B, T or T - 1) of each target after k loop steps.
@@ -457,15 +458,21 @@ def _exits(
     counts = {}
     for k in range(1, len(losses)):
         full = torch.full(shape, k)
-        counts["fixed", float(k)] = full, full
+        counts["fixed", float(k)] = full, full, full > 0
     for point, found in exits.items():
-        loop_steps = found.loop_steps.cpu().view(shape)
-        counts[point] = loop_steps, found.evaluations.cpu().view(shape)
+        loop_steps, evaluations, left = (
+            values.cpu().view(shape) for values in (found.loop_steps, found.evaluations, found.left)
+        )
+        counts[point] = loop_steps, evaluations, left
     length = losses.shape[-1]
     values = {}
-    for point, (loop_steps, evaluations) in counts.items():
+    for point, (loop_steps, evaluations, left) in counts.items():
         ce = losses.gather(0, loop_steps[None, :, :length])[0]
-        values[point] = {"ce": ce, "evaluations": evaluations[:, :length]}
+        values[point] = {
+            "ce": ce,
+            "evaluations": evaluations[:, :length],
+            "left": left[:, :length],
+        }
     return values
 
 

@@ -27,6 +27,7 @@ from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.table_job import TableJob
 from twoscale.report.claims import claims_markdown
+from twoscale.report.loops import LoopTables, loops_page
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 SEED = 0  # of the bootstraps
@@ -34,13 +35,16 @@ TEXT = "recorded sequences"  # name of a text without one
 TOLERANCE = 0.01  # nats per token above the lowest loss that belong to the plateau
 
 
-def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> list[Path]:
+def draw_run(
+    folder: str | Path, text: str = TEXT, reading: str = "state", html: bool = False
+) -> list[Path]:
     """Aggregate the tables of a recorded run, draw its figures and judge the claims about geometry.
 
     The name of the folder, such as results/mine, is the name of the run. `text` is the name of the
     text, `reading` that of the steps of Fig. 3 and 5: "state" or "direction". Returns the files of
-    the figures and of the claims. Fig. 1 needs states.safetensors, Fig. 2 two groups that run one
-    after the other, scaling a recorder with `decode`.
+    the figures and of the claims, and with `html` of loops.html. Fig. 1 and loops.html need
+    states.safetensors, Fig. 2 two groups that run one after the other, scaling a recorder with
+    `decode`.
     """
     folder = Path(folder)
     if not table_files(folder, "trajectories"):
@@ -49,7 +53,34 @@ def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> li
             " recorder."
         )
     frames = _aggregate(folder)
-    return [*_draw(folder, text, frames, reading), _judge(folder, text, frames)]
+    page = [_write_text(folder / "loops.html", _loops_page(folder, text, frames))] if html else []
+    return [*page, *_draw(folder, text, frames, reading), _judge(folder, text, frames)]
+
+
+def _loops_page(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> str:
+    """The page of the first recorded sequence."""
+    if "state_paths" not in frames:
+        raise InputError(
+            f"{folder}: found no states.safetensors, expected groups with the same number of"
+            " channels for loops.html."
+        )
+    iteration = int(frames["state_paths"]["iteration"].iloc[0])
+    found = read_loop_tables(folder, frames["state_paths"], iteration)
+    return loops_page(found, folder.name, text, Config().figures.loop_tokens)
+
+
+def read_loop_tables(folder: Path, state_paths: pd.DataFrame, iteration: int) -> LoopTables:
+    """The tables of the first recorded sequence; empty ones of predictions without `decode`."""
+    files = {table: table_path(folder, table, iteration) for table in ("loop_tokens", "loop_exits")}
+    predictions = {
+        table: tables.read(table, path)
+        if path.exists()
+        else pd.DataFrame(columns=list(tables.columns(table)))
+        for table, path in files.items()
+    }
+    trajectories = table_path(folder, "trajectories", iteration)
+    rows = tables.read("trajectories", trajectories, sequence=0)
+    return LoopTables(rows, state_paths, **predictions)
 
 
 def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:

@@ -82,7 +82,22 @@ class Figures:
                 "figures of the paper; the checkpoints of this run and the baselines can still be"
                 " requested by name."
             )
-        return self.of_target("all") + list(map(in_results, self.claims))
+        page = [] if self.runs.release else ["results/loops.html"]
+        return self.of_target("all") + list(map(in_results, self.claims)) + page
+
+    def loops_trajectories(self, wildcards: Any) -> str:
+        """The trajectories at the last checkpoint of the selected run.
+
+        Raises InputError for a release, which has none, and for a model without loops.
+        """
+        selected = self.runs.selected
+        found = "has no looped groups (model.groups: [])"
+        if self.runs.release is not None:
+            found = f"is from the release {self.runs.release.source}, which has no trajectories"
+        if self.runs.release is not None or not self.runs.config.model.groups:
+            raise InputError(f"results/loops.html: run {selected} {found}.")
+        iteration = self.runs.iterations(selected)[-1]
+        return f"results/{selected}/trajectories/iteration_{iteration:06d}.parquet"
 
     # --- inputs and params of a figure ------------------------------------------------------------
 
