@@ -13,6 +13,8 @@ from tests.small import ROOT
 from twoscale.base import InputError, markdown
 from twoscale.cli import main
 from twoscale.replay.check import NOT_SHOWN, SHOWN, check
+from twoscale.replay.gains import reliability
+from twoscale.replay.oracle import split_half
 from twoscale.replay.random_exits import random_exits
 from twoscale.replay.recording import Recording, read_exits, read_recording
 from twoscale.replay.rules import exit_depths, options, options_of_exits, with_contraction
@@ -158,6 +160,43 @@ def test_exits_of_another_program_are_rules_with_their_own_thresholds():
     result = check(recording, lambda first: options_of_exits(exits), 0.01)
     assert [found.option.condition for found in result.found] == ["gate at 0.5"]
     assert result.found[0].verdict == SHOWN
+
+
+# --- the oracle ----------------------------------------------------------------------------------
+
+
+def reliability_of(losses, tolerance):
+    """Of losses (K, documents, TOKENS) at depths 1 … K."""
+    halves = split_half(np.concatenate([losses[:1], losses]), tolerance)
+    rows = pd.DataFrame({name: values.mean(axis=-1) for name, values in halves.items()})
+    documents = range(losses.shape[1])
+    rows = rows.assign(group="loop", sequence=documents, document=documents, tokens=TOKENS)
+    return reliability(rows)
+
+
+@pytest.mark.parametrize(
+    ("worth", "beyond", "expected"),
+    [
+        pytest.param(1 / DEPTHS, 0, 1, id="flat after the needed depth"),
+        pytest.param(1 / DEPTHS, 1 / DEPTHS, 1, id="rising after the needed depth"),
+        pytest.param(0, 0, 0, id="no depth is needed"),
+    ],
+)
+def test_the_oracle_is_as_reliable_as_the_planted_depths(worth, beyond, expected):
+    """Losses fall to the needed depth and are flat or rise after it; noise is below the tolerance,
+    or, where no depth is needed, all that there is.
+    """
+    generator = np.random.default_rng(0)
+    need = generator.integers(1, DEPTHS + 1, (200, TOKENS))
+    lacking = need - np.arange(1, DEPTHS + 1)[:, None, None]
+    noise = generator.normal(0, 0.002 if worth else 0.5, lacking.shape)
+    losses = worth * np.maximum(lacking, 0) + beyond * np.maximum(-lacking, 0) + noise
+    same, other = reliability_of(losses, tolerance=0.01)
+    assert same.value == pytest.approx(expected, abs=0.15)
+    assert same.low <= same.value <= same.high
+    assert other.value == pytest.approx(0, abs=0.05)
+    if not beyond:  # the depth of the lowest loss follows the noise
+        assert reliability_of(losses, tolerance=0)[0].value < 0.5
 
 
 # --- files ---------------------------------------------------------------------------------------

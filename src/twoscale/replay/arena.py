@@ -21,6 +21,7 @@ from twoscale.base import replacing
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
+from twoscale.replay import TOLERANCE
 from twoscale.replay.gains import (
     BETTER,
     COST_MATCHED,
@@ -42,22 +43,26 @@ _GROUP = "loop"  # the one looped group of a recording
 # --- exits of another program ---------------------------------------------------------------------
 
 
-def write_arena(recording: Recording, exits: Exits, name: str, folder: Path) -> str:
+def write_arena(
+    recording: Recording, exits: Exits, name: str, folder: Path, tolerance: float = TOLERANCE
+) -> str:
     """Write arena.md, arena.pdf and arena.parquet to a folder; returns the summary.
 
-    `name` is that of the exits.
+    `name` is that of the exits, `tolerance` that of `oracle.split_half`.
     """
     arena = compare(recording, exits).assign(run=name)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
     cost = _with_input(recording)
-    halves = reliability(_means(recording, **split_half(cost)).assign(group=_GROUP))
+    depths = _means(recording, **split_half(cost, tolerance))
+    halves = reliability(depths.assign(group=_GROUP))
     values = {
         "run": name,
         "text": recording.path.name,
         "tokens": len(recording.documents),
         "loops": recording.depths,
         "draws": "all",
+        "tolerance": tolerance,
     }
     with replacing(folder / "arena.md") as temporary:
         temporary.write_text(page(arena, halves, values), encoding="utf-8")

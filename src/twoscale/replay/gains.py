@@ -187,9 +187,9 @@ def oracle_gain(
 
 
 def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]:
-    """Correlation of a token's best odd with its best even depth, and with that of other tokens.
+    """Correlation of the odd and the even depth that a token needs, and with other tokens' even one.
 
-    They are means over groups. The first is the split-half reliability of the oracle's choices: 0
+    `replay.oracle.split_half` gives the depths. They are means over groups. The first is the split-half reliability of the oracle's choices: 0
     if they follow noise.
     """
     names = ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"]

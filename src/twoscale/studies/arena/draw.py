@@ -12,6 +12,7 @@ from twoscale.claims.bootstrap import OPERATING_POINT, summarise_latency, summar
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
+from twoscale.replay import TOLERANCE
 from twoscale.replay.arena import draw_arena as draw_arena
 from twoscale.replay.arena import page, scale_axes
 from twoscale.replay.gains import reliability, summarise
@@ -36,7 +37,8 @@ def run(job: TableJob) -> None:
     job.write("arena", arena)
     halves = reliability(job.read("exit_reliability"), config.seed)
     names = ("run", "text", "draws", "loops", "groups", "tokens", "oracle_tokens")
-    job.write_text("page", page(arena, halves, {name: getattr(config, name) for name in names}))
+    values = {name: getattr(config, name) for name in names}
+    job.write_text("page", page(arena, halves, values | {"tolerance": TOLERANCE}))
 
 
 # --- figure: Pareto -------------------------------------------------------------------------------

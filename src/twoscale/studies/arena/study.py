@@ -25,8 +25,8 @@ TABLES: dict[str, dict[str, Column]] = {
     # the split-half reliability of a token's best depth follows.
     "exit_reliability": columns(
         "run group sequence document tokens",
-        odd=("float64", "odd loop step with the lowest loss"),
-        even=("float64", "even loop step with the lowest loss"),
+        odd=("float64", "first odd loop step within 0.01 nats of the lowest loss of these"),
+        even=("float64", "first even loop step within 0.01 nats of the lowest loss of these"),
         odd_odd=("float64", "square of odd"),
         even_even=("float64", "square of even"),
         odd_even=("float64", "odd x even of the same token"),
