@@ -41,11 +41,10 @@ from twoscale.replay.arena import write_arena
 from twoscale.replay.check import check
 from twoscale.replay.page import text
 from twoscale.replay.page import write as write_check
-from twoscale.replay.recording import Recording
+from twoscale.replay.recording import FEWEST_DOCUMENTS, Recording
 from twoscale.replay.rules import options_of_exits
 
 Point = tuple[str, float]  # a criterion and its threshold
-FEWEST_DOCUMENTS = 4  # of a threshold that is chosen on half of them
 TOLERANCE = 0.01  # nats above full depth, of what to exit by
 NODES, EDGES = 16, 24
 ABSENT, PRESENT = 2, 3  # tokens of edges; those of nodes are 1 for the two ends, else 0

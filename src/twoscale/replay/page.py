@@ -79,6 +79,7 @@ def page(result: Check) -> str:
         "unit": unit(data.is_loss),
         "fixed": f"{result.fixed:g}",
         "none_within": result.none_within,
+        "is_replayed": isinstance(data, Recording),
     }
     rows = [_cells(found, data.depths) for found in result.found]
     fixed_rows = [(f"{k:g}", number(excess)) for k, excess in result.fixed_excess.items()]
@@ -158,10 +159,10 @@ def _exits(recording: Recording, result: Check) -> pa.Table:
 
 
 @style.look()
-def draw(result: Check) -> Figure:
+def draw(result: Check, context: style.FigureContext | None = None) -> Figure:
     """Excess over full depth against loop steps: each rule with its random exits, fixed counts."""
     data = result.data
-    context = style.FigureContext(data.path.stem, data.path.name, data.depths)
+    context = context or style.FigureContext(data.path.stem, data.path.name, data.depths)
     figure = style.new_figure(style.SINGLE * 1.4, 2.9, context)
     axes = figure.subplots()
     counts, excess = zip(*result.fixed_excess.items(), strict=True)

@@ -1,5 +1,5 @@
 """Exit criteria against random exits, fixed loops and an oracle: results/arena.pdf and .md,
-results/pareto.pdf.
+results/exit_check.pdf, results/pareto.pdf.
 """
 
 from twoscale.figures.catalogue import Figure, exit_max_loops, inputs_from
@@ -61,6 +61,16 @@ FIGURES = (
         loops=exit_max_loops,
         title="Pareto: quality against latency",
         claims=(10,),
+    ),
+    Figure(
+        "exit_check",
+        inputs_from(
+            exit_quality="pareto_quality",
+            exit_loops="pareto_loops",
+            exit_cost_matched="pareto_cost_matched",
+        ),
+        loops=exit_max_loops,
+        title="Should I exit early?",
     ),
     Figure(
         "arena",
