@@ -184,6 +184,7 @@ def draw(result: Check, context: style.FigureContext | None = None) -> Figure:
         axes.annotate(result.best.option.rule, place, (5, 4), textcoords="offset points")
     axes.margins(y=0.12)
     axes.set_yscale("symlog", linthresh=max(result.tolerance, 1e-4))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("loop steps per token (mean)")
     axes.set_ylabel(f"excess over full depth\n({unit(data.is_loss)})")
     figure.legend(loc="outside upper center", ncols=2)
