@@ -127,6 +127,7 @@ def as_dict(result: Check) -> dict[str, Any]:
         "recommended": None if best is None else best.option.condition,
         "tolerance": result.tolerance,
         "unit": unit(result.data.is_loss),
+        "reported_documents": result.documents,
         "depths": result.data.depths,
         "smallest_fixed_count": result.fixed,
         "fixed_excess": result.fixed_excess,
