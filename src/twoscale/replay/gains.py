@@ -315,7 +315,10 @@ def summary(arena: pd.DataFrame) -> str:
 
 
 def ranking(arena: pd.DataFrame) -> str:
-    """The criteria at equal cost, a quarter and a half of full depth, from the lowest loss."""
+    """The criteria at equal cost, a quarter and a half of full depth, from the lowest loss.
+
+    Between two thresholds the loss is that of tokens which take either of them at random.
+    """
     fixed = arena[arena["reference"] == "fixed"].sort_values("evaluations", kind="stable")
     sentences = []
     for cost in np.multiply(SHARES, _depth(arena)):
@@ -325,8 +328,6 @@ def ranking(arena: pd.DataFrame) -> str:
             if taken[0] <= cost <= taken[-1]:
                 losses[criterion.replace("_", " ")] = np.interp(cost, taken, rows["ce"])
         if losses:
-            taken, of_fixed = fixed["evaluations"], fixed["ce"] + fixed["gain"]
-            losses["fixed loops"] = np.interp(cost, taken, of_fixed)
             ranked = sorted(losses.items(), key=lambda item: item[1])
             named = ", ".join(f"{name} {loss:.4g}" for name, loss in ranked)
             sentences.append(f"At {cost:.3g} evaluations, the losses in nats are: {named}.")
