@@ -22,6 +22,7 @@ PANELS = {  # table -> title of its panel
     "recur3": "recur3, FineWeb",
     "core1recur4": "core1recur4, FineWeb",
 }
+TRAINED = {"imdb": 12, "recur3": 3, "core1recur4": 4}  # loop steps
 COLOURS = {
     "step_norm": style.BLUE,
     "step_norm_relative": style.PURPLE,
@@ -30,6 +31,8 @@ COLOURS = {
     "entropy": style.BLACK,
     "acceleration": style.GREEN,
 }
+
+TRAINED_LOOK = {"color": style.GREY, "linestyle": ":", "linewidth": 0.8, "zorder": -1}
 
 if __name__ == "__main__":
     with style.look():
@@ -42,6 +45,8 @@ if __name__ == "__main__":
             arena = pd.read_parquet(HERE / f"{name}.parquet")
             draw_gains(axes, arena, "random", COLOURS)
             style.name_panel(axes, place, title)
+            if name in TRAINED:
+                axes.axvline(TRAINED[name], **TRAINED_LOOK)
             axes.text(
                 0.97,
                 0.04,

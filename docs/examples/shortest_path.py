@@ -30,6 +30,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -41,11 +43,10 @@ from twoscale.replay.arena import write_arena
 from twoscale.replay.check import check
 from twoscale.replay.page import text
 from twoscale.replay.page import write as write_check
-from twoscale.replay.recording import Recording
+from twoscale.replay.recording import FEWEST_DOCUMENTS, Exits, Recording
 from twoscale.replay.rules import options_of_exits
 
 Point = tuple[str, float]  # a criterion and its threshold
-FEWEST_DOCUMENTS = 4  # of a threshold that is chosen on half of them
 TOLERANCE = 0.01  # nats above full depth, of what to exit by
 NODES, EDGES = 16, 24
 ABSENT, PRESENT = 2, 3  # tokens of edges; those of nodes are 1 for the two ends, else 0
@@ -255,18 +256,49 @@ def compare_exits(
 def write_exits(losses: Tensor, exits: Mapping[Point, Tensor], run: str, folder: Path) -> None:
     """The arena, and what to exit by: losses (K + 1, N, E) of E tokens in each of N documents.
 
-    `exits` (N, E) are evaluations, K at most.
+    `exits` (N, E) are evaluations, K at most. Losses and exits are also written as files that
+    `twoscale exits check` reads.
     """
     document, position = np.indices(losses.shape[1:]).reshape(2, -1)
     cost = losses[1:].flatten(1).numpy()  # no token leaves before the first evaluation
     recording = Recording(folder, document, document, position, cost)
     depths = {point: of_tokens.flatten().numpy() for point, of_tokens in exits.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_recording(recording, depths, folder)
     print(write_arena(recording, depths, run, folder))
     if len(recording.tokens) < FEWEST_DOCUMENTS:
         return
     result = check(recording, lambda first: options_of_exits(depths), TOLERANCE)
     write_check(result, folder)
     print(text(result))
+
+
+def write_recording(recording: Recording, exits: Exits, folder: Path) -> None:
+    """Write losses.parquet and depths.parquet, a row per token and loop step or threshold."""
+    keys = {"sequence": recording.sequences, "position": recording.positions}
+
+    def repeated(times: int) -> dict[str, np.ndarray]:
+        return {name: np.tile(of_tokens, times) for name, of_tokens in keys.items()}
+
+    loops, count = recording.cost.shape
+    losses = pa.table(
+        {
+            **repeated(loops),
+            "depth": np.repeat(np.arange(1, loops + 1), count),
+            "loss": recording.cost.reshape(-1),
+        }
+    )
+    names, thresholds = zip(*exits, strict=True)
+    depths = pa.table(
+        {
+            "criterion": np.repeat(names, count),
+            "threshold": np.repeat(np.array(thresholds, dtype=np.float64), count),
+            **repeated(len(exits)),
+            "depth": np.concatenate(list(exits.values())),
+        }
+    )
+    pq.write_table(losses, folder / "losses.parquet")
+    pq.write_table(depths, folder / "depths.parquet")
 
 
 @torch.no_grad()

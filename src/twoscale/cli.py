@@ -15,6 +15,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from twoscale.replay import TOLERANCE
+
 
 def main() -> None:
     parser = _parser()
@@ -86,7 +88,7 @@ def _add_check(commands) -> None:
     )
     add("exits", type=Path, nargs="?", help="exits that your program chose, in place of signals")
     tolerance = "allowed loss above full depth: nats, or a share of changed predictions"
-    add("--tolerance", type=float, default=0.01, help=f"{tolerance} (default: 0.01)")
+    add("--tolerance", type=float, default=TOLERANCE, help=f"{tolerance} (default: %(default)s)")
     add("--both", nargs=2, action="append", default=[], metavar="SIGNAL", help="a pair, by 'and'")
     add("--out", type=Path, help="folder for page, figure, JSON and exits")
     add("--json", action="store_true", help="print the result as JSON")
@@ -116,7 +118,8 @@ def _check(arguments: argparse.Namespace) -> None:
         exits = read_exits(arguments.exits, recording)
         result = check(recording, lambda first: rules.options_of_exits(exits), *chosen)
         if arguments.out is not None:
-            write_arena(recording, exits, arguments.exits.stem, arguments.out)
+            named = (arguments.exits.stem, arguments.out, arguments.tolerance)
+            write_arena(recording, exits, *named)
     else:
         recording = replace(recording, signals=rules.with_contraction(recording.signals))
         if not recording.signals:

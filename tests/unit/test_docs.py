@@ -18,6 +18,7 @@ GENERATED = {
         "results.md",
         "seeds.md",
         "tables.md",
+        "which-exit.md",
     ),
     "zoo.md",
 }

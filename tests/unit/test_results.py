@@ -9,6 +9,7 @@ import shutil
 import pandas as pd
 import pytest
 from docs import results as pages
+from docs import which_exit
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
@@ -38,6 +39,11 @@ def cells(line):
 
 def test_the_page_is_that_of_the_tables():
     assert pages.results(DOCS) == PAGE, "run make generated"
+
+
+def test_which_exit_is_that_of_the_kept_tables():
+    for name, text in which_exit.pages().items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, "run make generated"
 
 
 def test_a_number_of_the_page_follows_its_table(docs):

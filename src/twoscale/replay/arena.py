@@ -21,13 +21,17 @@ from twoscale.base import replacing
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
+from twoscale.replay import TOLERANCE
 from twoscale.replay.gains import (
     BETTER,
     COST_MATCHED,
     ORACLE,
+    RELEVANT,
+    UNKNOWN,
     WORSE,
     judged,
     least_by_documents,
+    ranking,
     reliability,
     summarise,
     summary,
@@ -42,22 +46,26 @@ _GROUP = "loop"  # the one looped group of a recording
 # --- exits of another program ---------------------------------------------------------------------
 
 
-def write_arena(recording: Recording, exits: Exits, name: str, folder: Path) -> str:
+def write_arena(
+    recording: Recording, exits: Exits, name: str, folder: Path, tolerance: float = TOLERANCE
+) -> str:
     """Write arena.md, arena.pdf and arena.parquet to a folder; returns the summary.
 
-    `name` is that of the exits.
+    `name` is that of the exits, `tolerance` that of `oracle.split_half`.
     """
     arena = compare(recording, exits).assign(run=name)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
     cost = _with_input(recording)
-    halves = reliability(_means(recording, **split_half(cost)).assign(group=_GROUP))
+    depths = _means(recording, **split_half(cost, tolerance))
+    halves = reliability(depths.assign(group=_GROUP))
     values = {
         "run": name,
         "text": recording.path.name,
         "tokens": len(recording.documents),
         "loops": recording.depths,
         "draws": "all",
+        "tolerance": tolerance,
     }
     with replacing(folder / "arena.md") as temporary:
         temporary.write_text(page(arena, halves, values), encoding="utf-8")
@@ -152,6 +160,9 @@ def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping
         "replay/arena.md.j2",
         **values,
         summary=summary(arena),
+        ranking=ranking(arena),
+        relevant=RELEVANT,
+        unknown=UNKNOWN,
         documents=gains["documents"].max() if len(gains) else 0,
         references=COST_MATCHED,
         primary=list(shown[shown["primary"]].itertuples()),
@@ -167,7 +178,7 @@ def page(arena: pd.DataFrame, halves: tuple[Estimate, Estimate], values: Mapping
 SURE: style.Look = {"marker": "o", "markersize": 4, "linestyle": ""}
 UNSURE: style.Look = SURE | {"markerfacecolor": "white", "markersize": 2.5, "markeredgewidth": 0.7}
 TOO_SMALL: style.Look = {"color": "0.93", "linewidth": 0, "zorder": -2}
-ROOM: style.Look = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 0.8}
+ROOM: style.Look = {"color": style.BLACK, "marker": "_", "markersize": 3.5, "linestyle": ""}
 
 
 @style.look()
@@ -176,8 +187,8 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
     One line per exit criterion with a point per threshold, filled where a difference from 0 is
     shown. The criteria of the paper and of the user are in colour, the others grey. Gains in the
-    grey area are too small for these documents to show. The dashed line is the gain of the oracle
-    over fixed loops, mean over groups, at each count.
+    grey area are too small for these documents to show. A dash is the gain of the oracle over the
+    same exits, at the evaluations of a point.
 
     Raises InputError for a table without criteria.
     """
@@ -198,7 +209,7 @@ def draw_arena(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     others = list(colours.values()).count(style.OTHERS)
     if others:
         lines[f"{others} other criteria"] = Line2D([], [], color=style.OTHERS)
-    looks = {"difference shown": SURE, "not shown": UNSURE, "the oracle, over fixed loops": ROOM}
+    looks = {"difference shown": SURE, "not shown": UNSURE, "the oracle, over the same exits": ROOM}
     for name, look in looks.items():
         lines[name] = Line2D([], [], **{"color": style.GREY, **look})
     lines["too small to be shown"] = Patch(**TOO_SMALL)
@@ -228,10 +239,7 @@ def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping
     by_bin = gains.groupby(np.digitize(gains["evaluations"], bins))
     least = by_bin[["evaluations", "least"]].median()
     axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)
-    # a regret of fixed loops is what the oracle gains over them
-    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")]
-    fixed = fixed.sort_values("threshold")
-    axes.plot(fixed["threshold"], -fixed["gain"], **ROOM)
+    axes.plot(gains["evaluations"], gains["room"], **ROOM)
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=-1)
     scale_axes(axes)
 

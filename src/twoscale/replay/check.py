@@ -11,6 +11,7 @@ tolerance where an upper bound of the difference of two halves is, not where the
 mean + t · sqrt(2) · standard error, with the 95 % quantile of Student's t.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,7 @@ class Check:
     def sentence(self) -> str:
         """What to do, in one or two sentences."""
         depths = self.data.depths
+        count = math.ceil(self.fixed)  # the mean over tokens may be between two counts
         best = self.best
         if best is not None:
             share = 1 - best.evaluations / depths
@@ -112,13 +114,13 @@ class Check:
                 f"Exit on {best.option.condition}: {share:.0%} fewer loop steps than {depths} at"
                 f" {self._said(best.excess.value)}; random exits of the same cost lose"
                 f" {self._said(best.random)}, and the smallest fixed count within the tolerance is"
-                f" {self.fixed:g}."
+                f" {count}."
             )
         seen = [found.least for found in self.found if np.isfinite(found.least) and found.least > 0]
         would = f" ({self._said(float(np.median(seen)))} would have been seen)" if seen else ""
         rest = f"no rule is shown to save more than that on this text{would}"
-        if self.fixed < depths:
-            return f"Lower the fixed count from {depths} to {self.fixed:g}; {rest}."
+        if count < depths:
+            return f"Lower the fixed count from {depths} to {count}; {rest}."
         return (
             f"Run all {depths} loop steps: no smaller fixed count stays within"
             f" {self._said(self.tolerance)}, and {rest}."

@@ -187,10 +187,10 @@ def oracle_gain(
 
 
 def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]:
-    """Correlation of a token's best odd with its best even depth, and with that of other tokens.
+    """Correlation of the odd with the even depth that a token needs, and with that of other tokens.
 
-    They are means over groups. The first is the split-half reliability of the oracle's choices: 0
-    if they follow noise.
+    Both are means over groups; `replay.oracle.split_half` gives the depths. The first is the
+    split-half reliability of the oracle's choices: 0 if they follow noise.
     """
     names = ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"]
     units = document_sums(table, names, group=list(table["group"].unique()))  # (D, G, 7)
@@ -237,9 +237,7 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     """
     is_regret = arena["reference"] == ORACLE
     gains, regrets = arena[~is_regret].reset_index(drop=True), arena[is_regret]
-    depth = regrets.loc[regrets["criterion"] == "fixed", "threshold"].max()
-    if np.isnan(depth):
-        depth = gains["evaluations"].max()
+    depth = _depth(arena)
     of_primary = gains["criterion"].str.removeprefix("direction_").isin(PRIMARY)
     family = gains[of_primary] if of_primary.any() else gains
     chosen = set()
@@ -251,6 +249,12 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
     families = [with_verdicts(rows) for _, rows in gains.groupby("primary")]
     return pd.concat(families or [with_verdicts(gains)]).sort_index()
+
+
+def _depth(arena: pd.DataFrame) -> float:
+    """Full depth: the largest fixed count, or the most evaluations where no oracle was measured."""
+    fixed = arena.loc[arena["criterion"] == "fixed", "threshold"].max()
+    return arena["evaluations"].max() if np.isnan(fixed) else fixed
 
 
 def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -308,6 +312,26 @@ def summary(arena: pd.DataFrame) -> str:
             of_reference = rows[rows["reference"] == reference]
             sentences.append(f"{start}: {_by_verdict(of_reference, not is_exploratory)}.")
     return " ".join(sentences) or "No criterion was compared."
+
+
+def ranking(arena: pd.DataFrame) -> str:
+    """The criteria at equal cost, a quarter and a half of full depth, from the lowest loss.
+
+    Between two thresholds the loss is that of tokens which take either of them at random.
+    """
+    fixed = arena[arena["reference"] == "fixed"].sort_values("evaluations", kind="stable")
+    sentences = []
+    for cost in np.multiply(SHARES, _depth(arena)):
+        losses = {}
+        for criterion, rows in fixed.groupby("criterion", sort=False):
+            taken = rows["evaluations"].to_numpy()
+            if taken[0] <= cost <= taken[-1]:
+                losses[criterion.replace("_", " ")] = np.interp(cost, taken, rows["ce"])
+        if losses:
+            ranked = sorted(losses.items(), key=lambda item: item[1])
+            named = ", ".join(f"{name} {loss:.4g}" for name, loss in ranked)
+            sentences.append(f"At {cost:.3g} evaluations, the losses in nats are: {named}.")
+    return " ".join(sentences)
 
 
 def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:

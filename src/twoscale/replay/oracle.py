@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from twoscale.replay import TOLERANCE
+
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
 PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
 
@@ -27,15 +29,17 @@ def cheapest_exits(losses: np.ndarray, price: float) -> np.ndarray:
     return (losses + of_states).argmin(axis=0)
 
 
-def split_half(losses: np.ndarray) -> dict[str, np.ndarray]:
+def split_half(losses: np.ndarray, tolerance: float = TOLERANCE) -> dict[str, np.ndarray]:
     """What `replay.gains.reliability` averages, for losses (L, …) of x^0, x^1, ….
 
-    The best depth of each token among odd and among even loop steps, their squares, their product,
-    and the product with the best even depth of another token, (…) each. If the halves correlate
-    only by chance, an oracle gains from noise.
+    The depth that each token needs, among odd and among even loop steps: the first one whose loss
+    is within the tolerance, in nats, of the lowest. Where the loss is flat from some depth on, the
+    depth of the lowest loss itself would be drawn by noise. Then their squares, their product, and
+    the product with the even depth of another token, (…) each. If the halves correlate only by
+    chance, an oracle gains from noise.
     """
-    odd = 2.0 * losses[1::2].argmin(axis=0) + 1
-    even = 2.0 * losses[2::2].argmin(axis=0) + 2
+    odd = 2.0 * _first_within(losses[1::2], tolerance) + 1
+    even = 2.0 * _first_within(losses[2::2], tolerance) + 2
     other = np.roll(even.reshape(-1), even.size // 2).reshape(even.shape)
     return {
         "odd": odd,
@@ -45,3 +49,8 @@ def split_half(losses: np.ndarray) -> dict[str, np.ndarray]:
         "odd_even": odd * even,
         "odd_other": odd * other,
     }
+
+
+def _first_within(losses: np.ndarray, tolerance: float) -> np.ndarray:
+    """Place of the first loss within the tolerance of the lowest one, (…) for losses (L, …)."""
+    return (losses <= losses.min(axis=0) + tolerance).argmax(axis=0)

@@ -79,6 +79,7 @@ def page(result: Check) -> str:
         "unit": unit(data.is_loss),
         "fixed": f"{result.fixed:g}",
         "none_within": result.none_within,
+        "is_replayed": isinstance(data, Recording),
     }
     rows = [_cells(found, data.depths) for found in result.found]
     fixed_rows = [(f"{k:g}", number(excess)) for k, excess in result.fixed_excess.items()]
@@ -126,6 +127,7 @@ def as_dict(result: Check) -> dict[str, Any]:
         "recommended": None if best is None else best.option.condition,
         "tolerance": result.tolerance,
         "unit": unit(result.data.is_loss),
+        "reported_documents": result.documents,
         "depths": result.data.depths,
         "smallest_fixed_count": result.fixed,
         "fixed_excess": result.fixed_excess,
@@ -158,10 +160,10 @@ def _exits(recording: Recording, result: Check) -> pa.Table:
 
 
 @style.look()
-def draw(result: Check) -> Figure:
+def draw(result: Check, context: style.FigureContext | None = None) -> Figure:
     """Excess over full depth against loop steps: each rule with its random exits, fixed counts."""
     data = result.data
-    context = style.FigureContext(data.path.stem, data.path.name, data.depths)
+    context = context or style.FigureContext(data.path.stem, data.path.name, data.depths)
     figure = style.new_figure(style.SINGLE * 1.4, 2.9, context)
     axes = figure.subplots()
     counts, excess = zip(*result.fixed_excess.items(), strict=True)
@@ -183,6 +185,7 @@ def draw(result: Check) -> Figure:
         axes.annotate(result.best.option.rule, place, (5, 4), textcoords="offset points")
     axes.margins(y=0.12)
     axes.set_yscale("symlog", linthresh=max(result.tolerance, 1e-4))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("loop steps per token (mean)")
     axes.set_ylabel(f"excess over full depth\n({unit(data.is_loss)})")
     figure.legend(loc="outside upper center", ncols=2)

@@ -39,6 +39,7 @@ HOOK_SIGNALS = {
 }
 # Where a trajectory of decoding names no prompts, so many passes in a row count as a document.
 HOOK_PASSES = 64
+FEWEST_DOCUMENTS = 4  # two for each half
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,10 @@ class Recording:
 def first_half(path: Path, documents: np.ndarray, seed: int) -> np.ndarray:
     """Half of the documents, drawn at random."""
     names = np.unique(documents)
-    if len(names) < 4:
+    if len(names) < FEWEST_DOCUMENTS:
         raise InputError(
-            f"{path}: found {len(names)} documents, expected at least 4: thresholds are chosen on"
-            " half of the documents and tried on the others."
+            f"{path}: found {len(names)} documents, expected at least {FEWEST_DOCUMENTS}:"
+            " thresholds are chosen on half of the documents and tried on the others."
         )
     return np.random.default_rng(seed).permutation(names)[: len(names) // 2]
 

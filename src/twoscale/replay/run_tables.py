@@ -87,14 +87,19 @@ def read_run(folder: Path) -> RunTables:
     else:
         expected = "exit_quality, exit_loops and exit_cost_matched in its folder tables"
         raise InputError(f"{folder}: found no tables of exits, expected {expected}.")
-    quality, loops, matched = (
-        tables.read(f"exit_{name}", path) for name, path in zip(TABLES, paths, strict=True)
-    )
+    found = zip(TABLES, paths, strict=True)
+    return of_tables(folder, *(tables.read(f"exit_{name}", path) for name, path in found))
+
+
+def of_tables(
+    path: Path, quality: pd.DataFrame, loops: pd.DataFrame, matched: pd.DataFrame
+) -> RunTables:
+    """The tables "exit_quality", "exit_loops" and "exit_cost_matched" of the run in a folder."""
     spent = loops.groupby([*_POINT, "sequence"])["evaluations"].mean()  # over groups
     quality = quality.join(spent, on=[*_POINT, "sequence"])
     is_fixed = quality["criterion"] == "fixed"
     if not is_fixed.any():
-        raise InputError(f"{paths[0]}: found no rows of fixed loops, expected those of full depth.")
+        raise InputError(f"{path}: found no rows of fixed loops, expected those of full depth.")
     depths = quality.loc[is_fixed, "threshold"].max()
     full = quality[is_fixed & (quality["threshold"] == depths)].set_index("sequence")["ce"]
 
@@ -124,7 +129,7 @@ def read_run(folder: Path) -> RunTables:
     at_full = quality[is_fixed & (quality["threshold"] == depths)]
     tokens = at_full.groupby("document")["tokens"].sum()
     return RunTables(
-        folder,
+        path,
         tokens.index.to_numpy(),
         tokens.to_numpy(np.float64),
         points,

@@ -96,3 +96,12 @@ def arena():
     ]
     cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
     return arena_page.draw_arena(gains.summarise(*cost_matched, *regret_tables()), **RUN)
+
+
+def exit_check():
+    """The criterion is within the tolerance of full depth at its first threshold only."""
+    quality, loops, cost_matched = matched_tables(gain=0.05, noise=0.01)
+    at_full = quality[quality["threshold"] == THRESHOLDS[0]]
+    at_full = at_full.assign(criterion="fixed", threshold=9.0)
+    both = pd.concat([quality, at_full], ignore_index=True)
+    return drawing.draw_exit_check(both, loops, cost_matched, **RUN)

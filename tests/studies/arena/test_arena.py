@@ -2,6 +2,8 @@
 figure.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,9 +24,10 @@ from twoscale.figures import style
 from twoscale.replay import arena as arena_page
 from twoscale.replay import gains as measured_gains
 from twoscale.replay.oracle import split_half
+from twoscale.replay.recording import Recording
 
 PAGE = {"run": "trial", "text": "books", "draws": 2, "tokens": 1200, "loops": 8, "groups": "4, 5-6"}
-PAGE |= {"oracle_tokens": 600}
+PAGE |= {"oracle_tokens": 600, "tolerance": 0.01}
 HALVES = Estimate(0.9, 0.8, 0.95), Estimate(0.0, -0.1, 0.1)
 
 
@@ -221,7 +224,8 @@ def test_the_summary_has_each_criterion_at_its_verdict():
 def test_page_and_figure_say_whether_a_criterion_beats_its_controls(gain, noise, verdict):
     table = compared(gain=gain, noise=noise).assign(run="trial")
     assert set(measured_gains.judged(table)["verdict"]) == {verdict}
-    assert arena_page.page(table, HALVES, PAGE).count(f"| {verdict} |") == 6
+    shown = verdict + " (least gain above 0.02)" * (verdict == "cannot be judged")
+    assert arena_page.page(table, HALVES, PAGE).count(f"| {shown} |") == 6
     lines = [
         line
         for line in arena_page.draw_arena(table, **RUN).axes[0].get_lines()
@@ -231,6 +235,37 @@ def test_page_and_figure_say_whether_a_criterion_beats_its_controls(gain, noise,
         len(line.get_xdata()) for line in lines if line.get_markerfacecolor() == style.ORANGE
     )
     assert filled == (len(THRESHOLDS) if verdict != "cannot be judged" else 0)
+
+
+def test_the_ranking_has_losses_at_equal_cost_between_thresholds():
+    """Thresholds at 2, 5 and 8 evaluations lose 3.41, 3.11 and 3.01 nats, cosine 0.2 more; full
+    depth is 8.
+    """
+    worse = compared()
+    worse = worse.assign(criterion="cosine", ce=worse["ce"] + 0.2)
+    table = pd.concat([worse, compared(), FULL_DEPTH])
+    assert measured_gains.ranking(table) == (
+        "At 2 evaluations, the losses in nats are: kl 3.41, cosine 3.61."
+        " At 4 evaluations, the losses in nats are: kl 3.21, cosine 3.41."
+    )
+
+
+def test_the_figure_has_the_gain_of_the_oracle_over_the_same_exits():
+    """Tokens need 1 or 3 evaluations, and fixed loops of 2 help nobody: only the hull shows what an
+    oracle gains between whole counts.
+    """
+    cost = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 0.0]]).repeat(20, axis=1)  # (depth, token)
+    document = np.arange(40) % 20
+    recording = Recording(Path("planted"), document, np.arange(40), document, cost)
+    depths = np.array([1, 2, 3, 3] * 10)  # 2.25 in the mean
+    table = arena_page.compare(recording, {("gate", 0.5): depths}).assign(run="trial")
+    context = style.FigureContext("trial", "books", 3)
+    for axes, lost in zip(
+        arena_page.draw_arena(table, context=context).axes, (0.25, 0.375), strict=True
+    ):
+        (line,) = [line for line in axes.get_lines() if line.get_marker() == "_"]
+        assert line.get_xdata() == pytest.approx([2.25])
+        assert line.get_ydata() == pytest.approx([lost], abs=1e-3)
 
 
 def test_a_verdict_counts_every_gain_of_its_family():

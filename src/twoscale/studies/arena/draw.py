@@ -1,7 +1,10 @@
 """The arena of a run: its table and page, and its figures.
 
-Gains and regrets are those of `twoscale.replay`.
+Gains, regrets and what to exit by are those of `twoscale.replay`, as `twoscale exits check` has
+them.
 """
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,10 +15,17 @@ from twoscale.claims.bootstrap import OPERATING_POINT, summarise_latency, summar
 from twoscale.claims.exits import criterion_name
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
+from twoscale.replay import TOLERANCE
 from twoscale.replay.arena import draw_arena as draw_arena
 from twoscale.replay.arena import page, scale_axes
+from twoscale.replay.check import Check, check
 from twoscale.replay.gains import reliability, summarise
 from twoscale.replay.gains import summary as summary
+from twoscale.replay.page import draw as draw_check
+from twoscale.replay.page import page as check_page
+from twoscale.replay.recording import FEWEST_DOCUMENTS
+from twoscale.replay.run_tables import of_tables
+from twoscale.report.render import blocks
 
 
 @job_files(
@@ -25,18 +35,53 @@ from twoscale.replay.gains import summary as summary
 def run(job: TableJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config
-    arena = summarise(
-        job.read("exit_quality"),
-        job.read("exit_loops"),
-        job.read("exit_cost_matched"),
-        job.read("exit_regret"),
-        job.read("oracle_frontier"),
-        seed=config.seed,
-    )
+    exits = (job.read("exit_quality"), job.read("exit_loops"), job.read("exit_cost_matched"))
+    oracle = (job.read("exit_regret"), job.read("oracle_frontier"))
+    arena = summarise(*exits, *oracle, seed=config.seed)
     job.write("arena", arena)
     halves = reliability(job.read("exit_reliability"), config.seed)
     names = ("run", "text", "draws", "loops", "groups", "tokens", "oracle_tokens")
-    job.write_text("page", page(arena, halves, {name: getattr(config, name) for name in names}))
+    values = {name: getattr(config, name) for name in names}
+    compared = page(arena, halves, values | {"tolerance": TOLERANCE})
+    decided = _decided(config.run, *exits)
+    job.write_text("page", blocks(TOO_FEW if decided is None else check_page(decided), compared))
+
+
+# --- what to exit by ------------------------------------------------------------------------------
+
+TOO_FEW = f"Fewer than {FEWEST_DOCUMENTS} documents do not show by what to exit."
+
+
+def _decided(
+    name: str, quality: pd.DataFrame, loops: pd.DataFrame, cost_matched: pd.DataFrame
+) -> Check | None:
+    """What to exit by in a run; None for fewer than `FEWEST_DOCUMENTS`."""
+    run = of_tables(Path(name), quality, loops, cost_matched)
+    if len(run.documents) < FEWEST_DOCUMENTS:
+        return None
+    return check(run, lambda first: run.options(), TOLERANCE)
+
+
+@style.look()
+def draw_exit_check(
+    exit_quality: pd.DataFrame,
+    exit_loops: pd.DataFrame,
+    exit_cost_matched: pd.DataFrame,
+    *,
+    context: style.FigureContext,
+) -> Figure:
+    """The figure of `twoscale exits check` for a run: excess over full depth against loop steps.
+
+    Raises InputError for a table without rows.
+    """
+    style.check_rows("exit_quality", exit_quality)
+    style.check_rows("exit_cost_matched", exit_cost_matched)
+    decided = _decided(context.run, exit_quality, exit_loops, exit_cost_matched)
+    if decided is not None:
+        return draw_check(decided, context)
+    figure = style.new_figure(style.SINGLE, 0.8, context)
+    figure.text(0.5, 0.5, TOO_FEW, ha="center")
+    return figure
 
 
 # --- figure: Pareto -------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """Exit criteria against random exits, fixed loops and an oracle: results/arena.pdf and .md,
-results/pareto.pdf.
+results/exit_check.pdf, results/pareto.pdf.
 """
 
 from twoscale.figures.catalogue import Figure, exit_max_loops, inputs_from
@@ -25,8 +25,8 @@ TABLES: dict[str, dict[str, Column]] = {
     # the split-half reliability of a token's best depth follows.
     "exit_reliability": columns(
         "run group sequence document tokens",
-        odd=("float64", "odd loop step with the lowest loss"),
-        even=("float64", "even loop step with the lowest loss"),
+        odd=("float64", "first odd loop step within 0.01 nats of the lowest loss of these"),
+        even=("float64", "first even loop step within 0.01 nats of the lowest loss of these"),
         odd_odd=("float64", "square of odd"),
         even_even=("float64", "square of even"),
         odd_even=("float64", "odd x even of the same token"),
@@ -61,6 +61,16 @@ FIGURES = (
         loops=exit_max_loops,
         title="Pareto: quality against latency",
         claims=(10,),
+    ),
+    Figure(
+        "exit_check",
+        inputs_from(
+            exit_quality="pareto_quality",
+            exit_loops="pareto_loops",
+            exit_cost_matched="pareto_cost_matched",
+        ),
+        loops=exit_max_loops,
+        title="Should I exit early?",
     ),
     Figure(
         "arena",
