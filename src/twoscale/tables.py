@@ -291,6 +291,11 @@ CORE: dict[str, dict[str, Column]] = {
     "recorded_exits": table(
         "iteration criterion threshold sequence document tokens ce evaluations"
     ),
+    # The tokens of each sequence by the depth at which they leave: one row per depth with tokens.
+    "recorded_depths": table(
+        "iteration criterion threshold sequence document depth tokens",
+        depth=("int32", "evaluations after which the tokens leave, 1 … K"),
+    ),
     # The same as means over sequences, with 95 % intervals over documents.
     "recorded_gains": table(
         "iteration criterion threshold evaluations ce ce_low ce_high",

@@ -117,6 +117,8 @@ class Check:
         seen = [found.least for found in self.found if np.isfinite(found.least) and found.least > 0]
         would = f" ({self._said(float(np.median(seen)))} would have been seen)" if seen else ""
         rest = f"no rule is shown to save more than that on this text{would}"
+        if not self.found and not self.none_within:
+            rest = "no exit rule was tried"
         if self.fixed < depths:
             return f"Lower the fixed count from {depths} to {self.fixed:g}; {rest}."
         return (

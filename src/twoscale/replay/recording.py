@@ -21,6 +21,7 @@ from twoscale.base import InputError, did_you_mean
 # Columns that are no signals. `document` is optional: without it each sequence is a document.
 KEYS = ("document", "sequence", "position", "depth")
 LOSS, TOP1 = "loss", "top1"
+FEWEST_DOCUMENTS = 4  # of a check: two in each half
 
 # vLLM-Hook (IBM, pull request 30, benchmarks/recurrent_depth/trajectory_io.py): its columns, and
 # the names they have here. Its `iteration` counts from 0 (analyze_signals.py).
@@ -133,10 +134,10 @@ class Recording:
 def first_half(path: Path, documents: np.ndarray, seed: int) -> np.ndarray:
     """Half of the documents, drawn at random."""
     names = np.unique(documents)
-    if len(names) < 4:
+    if len(names) < FEWEST_DOCUMENTS:
         raise InputError(
-            f"{path}: found {len(names)} documents, expected at least 4: thresholds are chosen on"
-            " half of the documents and tried on the others."
+            f"{path}: found {len(names)} documents, expected at least {FEWEST_DOCUMENTS}:"
+            " thresholds are chosen on half of the documents and tried on the others."
         )
     return np.random.default_rng(seed).permutation(names)[: len(names) // 2]
 
