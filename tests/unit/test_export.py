@@ -221,7 +221,7 @@ def test_a_card_has_depth_and_exits_as_the_check_and_the_claims_find_them():
     assert f"**{markdown(result.sentence())}**" in text
     found = metrics(text)
     assert found["held-out loss in nats per token"] == 3.25
-    at_full = "smallest fixed count within 0.01 nats per token of full depth"
+    at_full = "smallest fixed count within 0.01 nats of full depth"
     assert found[at_full] == result.fixed
     regimes = regime.table(evidence.loops)
     last = regimes[regimes["iteration"] == regimes["iteration"].max()].set_index("group")
@@ -238,7 +238,7 @@ def test_a_card_has_depth_and_exits_as_the_check_and_the_claims_find_them():
     )
     text = card(evidence=evidence, cost_matched=matched, depth_findings=depth)
     assert metrics(text)["useful loops"] == 6
-    assert "| useful loops | 6 [3 … 6]; trained with 12, lowest loss at 9 |" in text
+    assert "| useful loops | 6 (3 … 6); trained with 12, lowest loss at 9 |" in text
     assert "## Depth and exits" not in card(evidence=evidence)
 
 

@@ -3,7 +3,9 @@ with known answers, and what cannot be judged.
 """
 
 import sys
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -18,7 +20,7 @@ from twoscale.recorder.recorder import Recorder
 from twoscale.recorder.run import hub_card
 from twoscale.replay import hub
 from twoscale.replay.check import check
-from twoscale.replay.run_tables import read_recorded, read_run
+from twoscale.replay.run_tables import RunTables, read_recorded, read_run
 
 DOCUMENTS, LENGTH, LOOPS, NEEDED = 40, 13, 8, 4
 
@@ -117,21 +119,22 @@ def test_the_card_of_a_recording_is_read_by_the_hub(resting):
     assert {(each.dataset_type, each.dataset_name) for each in results} == {
         ("counts-held-out", "Counts, held out")
     }
-    assert "| useful loops | 4 [4 … 4]; trained with 8, lowest loss at 4 |" in text
+    assert "| useful loops | 4 (4 … 4); trained with 8, lowest loss at 4 |" in text
     assert f"**{markdown(result.sentence())}**" in text
 
 
 def test_the_loop_gain_is_in_the_card_where_it_was_measured():
     row = {"group": "", "quantity": "loop_gain", "value": 0.25, "low": 0.2, "high": 0.3}
-    (fact,) = hub.of_depth(pd.DataFrame([row | {"statement": ""}]))
-    assert (fact.metric, fact.value, fact.shown) == ("loop_gain", 0.25, "0.25 [0.2 … 0.3]")
+    run = RunTables(Path("none"), np.empty(0), np.empty(0), {}, {}, 1)
+    gain, _ = hub.measured(pd.DataFrame([row | {"statement": ""}]), run, "float32")[1]
+    assert (gain.metric, gain.value, gain.shown) == ("loop_gain", 0.25, "0.25 (0.2 … 0.3)")
 
 
 def test_without_recorded_exits_the_card_has_the_fixed_count(tmp_path):
     record(tmp_path / "mine")
     text = hub_card(tmp_path / "mine")
     assert "no exit rule was tried" in text
-    assert "| best exit rule | none was tried |" in text
+    assert "| best exit rule | none is shown to save more than that |" in text
 
 
 def test_too_few_documents_leave_the_exits_out_and_the_card_says_so(tmp_path):
@@ -139,7 +142,7 @@ def test_too_few_documents_leave_the_exits_out_and_the_card_says_so(tmp_path):
     with Recorder(model, {"core": "step"}, tmp_path, iteration=5, decode=model.decode):
         model(torch.arange(9).reshape(3, 3) % 5, torch.ones(3, 3).double())
     text = hub_card(tmp_path)
-    assert "Exits cannot be judged on 3 of at least 4 documents." in text
+    assert "Exits cannot be judged: found 3, expected at least 4 documents." in text
     metrics = {result.metric_type for result in ModelCard(text).data.eval_results}
     assert metrics == {"useful_loops", "regime", "unsettled_share", "precision"}
 
@@ -159,7 +162,7 @@ def test_a_folder_without_what_the_card_needs_is_one_sentence(tmp_path, monkeypa
     for name, sentence in (
         ("none", "none: found no depth/iteration_*.parquet, expected a recording with decode."),
         ("few", "few: found 2 loop steps in a recording with trained_loops = 3, expected at"),
-        ("old", "depths.parquet: found no such table, expected a recording of this version"),
+        ("old", "iteration_000009.depths.parquet: cannot be read as a parquet table"),
     ):
         monkeypatch.setattr(sys, "argv", ["twoscale", "card", str(tmp_path / name), "--hub"])
         with pytest.raises(SystemExit) as stopped:

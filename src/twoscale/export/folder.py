@@ -231,8 +231,14 @@ def card(
         facts.append(hub.Fact("loss", name, value, number(loss)))
     depth = ""
     if evidence is not None and cost_matched is not None:
-        exits, measured = _depth(config, evidence, cost_matched, depth_findings)
-        depth = hub.section(f"{text}, held out", exits, measured)
+        if depth_findings is None:
+            loops = evidence.loops
+            last = loops[loops["iteration"] == loops["iteration"].max()]
+            depth_findings = pd.DataFrame(loop_counts.regimes(last))
+        exits = (evidence.quality, evidence.exit_loops, cost_matched)
+        run = of_tables(Path(config.run), *exits)
+        sentence, measured = hub.measured(depth_findings, run, "float32", EQUAL_QUALITY)
+        depth = hub.section(f"{text}, held out", sentence, measured)
         facts += measured
     if facts:
         source = config.data.source
@@ -276,23 +282,6 @@ def card(
         meaning=MEANING,
         works=[citation, *citation["references"]],
     )
-
-
-def _depth(
-    config: ConfigSlice,
-    evidence: Evidence,
-    cost_matched: pd.DataFrame,
-    depth_findings: pd.DataFrame | None,
-) -> tuple[hub.Exits, list[hub.Fact]]:
-    """What the card says of depth and exits, at the last checkpoint."""
-    if depth_findings is None:
-        loops = evidence.loops
-        last = loops[loops["iteration"] == loops["iteration"].max()]
-        depth_findings = pd.DataFrame(loop_counts.regimes(last))
-    tables = (evidence.quality, evidence.exit_loops, cost_matched)
-    run = of_tables(Path(config.run), *tables)
-    exits = hub.of_exits(run, lambda first: run.options(), EQUAL_QUALITY)
-    return exits, [*hub.of_depth(depth_findings), *exits.facts, hub.precision("float32")]
 
 
 def exit_rows(evidence: Evidence) -> list[tuple[str, str, str, str]]:

@@ -7,16 +7,14 @@ drawn of them, and `claims.md`.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError, replacing, study_parts
 from twoscale.claims import loop_counts, regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.bootstrap import OPERATING_POINT, with_bounds
 from twoscale.claims.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
 from twoscale.dynamics import aggregate, state_paths
@@ -26,6 +24,7 @@ from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.table_job import TableJob
 from twoscale.replay import hub
+from twoscale.replay.check import Found, measure
 from twoscale.replay.run_tables import read_recorded
 from twoscale.report.claims import claims_markdown
 
@@ -191,23 +190,15 @@ def hub_card(
     folder = Path(folder)
     quality, _, facts, findings = _depth(folder, unlooped, iteration, tolerance)
     run = read_recorded(folder, int(quality["iteration"].iloc[0]))
-    exits = hub.of_exits(run, lambda first: run.options(), tolerance)
-    rows = [*hub.of_depth(findings), *exits.facts, hub.precision(facts["precision"])]
-    return hub.readme(folder.name, text, exits, rows)
-
-
-class _Depth(NamedTuple):
-    """The tables "depth_quality", "loop_sequences" and "depth_findings", and the description."""
-
-    quality: pd.DataFrame
-    states: pd.DataFrame
-    facts: dict[str, Any]
-    findings: pd.DataFrame
+    return hub.readme(
+        folder.name, text, *hub.measured(findings, run, facts["precision"], tolerance)
+    )
 
 
 def _depth(
     folder: Path, unlooped: str | Path | None, iteration: int | None, tolerance: float
-) -> _Depth:
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any], pd.DataFrame]:
+    """The tables "depth_quality" and "loop_sequences", the description, and "depth_findings"."""
     iteration = last_recorded(folder) if iteration is None else iteration
     quality, facts = _quality(folder, iteration), read_facts(folder, iteration)
     trained = facts["trained_loops"]
@@ -222,7 +213,7 @@ def _depth(
     tables.check_finite("loop_sequences", states, trajectories)
     twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
     findings = loop_counts.findings(quality, states, trained, tolerance, twin, SEED)
-    return _Depth(quality, states, facts, findings)
+    return quality, states, facts, findings
 
 
 def _identity(facts: dict[str, Any], text: str, iteration: int) -> dict[str, object]:
@@ -254,36 +245,11 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
     return quality[quality["loops"] == other["trained_loops"]]
 
 
-def _gains(folder: Path, iteration: int) -> list[Any]:
-    """The table "recorded_gains", whose rows it returns for the page; empty without exits.
-
-    The gain of a criterion is the loss of fixed loops at its mean evaluations minus its own, on the
-    same documents. At a mean between two whole counts, fixed loops are these two for shares of the
-    tokens.
-    """
-    path = table_path(folder, "recorded_exits", iteration)
-    if not path.exists():
-        return []
-    rows = tables.read("recorded_exits", path)
-    is_fixed = rows["criterion"] == "fixed"
-    fixed = rows[is_fixed].pivot(index="sequence", columns="threshold", values="ce")
-    most = int(fixed.columns.max())
-    parts = []
-    for _, own in rows[~is_fixed].groupby(OPERATING_POINT, sort=False):
-        mean = np.average(own["evaluations"], weights=own["tokens"])
-        low = int(np.clip(np.floor(mean), 1, most))
-        high = min(low + 1, most)
-        at_mean = fixed[low] + (mean - low) * (fixed[high] - fixed[low])
-        parts.append(own.assign(gain=own["sequence"].map(at_mean) - own["ce"]))
-    of_all = pd.concat(parts)
-    columns: dict[str, pd.Series] = {}
-    for name in ("evaluations", "ce", "gain"):
-        columns |= with_bounds(of_all, OPERATING_POINT, name, name, SEED)
-    gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)
-    gains = gains[list(tables.columns("recorded_gains"))]
-    tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
-    names = {"gain": "value", "gain_low": "low", "gain_high": "high"}  # of an estimate
-    return list(gains.rename(columns=names).itertuples())
+def _gains(folder: Path, iteration: int) -> list[Found]:
+    """Each recorded criterion at each threshold against random exits, for the page."""
+    run = read_recorded(folder, iteration)
+    options = [option for of_rule in run.options() for option in of_rule]
+    return measure(run, options, run.depths, SEED)
 
 
 def _spectrum(folder: Path, iteration: int) -> list[Any]:

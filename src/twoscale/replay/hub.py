@@ -14,10 +14,9 @@ import yaml
 
 from twoscale import __version__
 from twoscale.base import markdown
-from twoscale.claims.loop_counts import NO_GROUP
-from twoscale.replay import page
-from twoscale.replay.check import Check, Data, Offer, check
+from twoscale.replay.check import Check, check
 from twoscale.replay.recording import FEWEST_DOCUMENTS
+from twoscale.replay.run_tables import RunTables
 from twoscale.report.render import estimated, interval, render
 
 TOLERANCE = 0.01  # nats per token
@@ -29,94 +28,80 @@ class Fact(NamedTuple):
     metric: str  # its type in the metadata
     name: str
     value: float | str
-    shown: str  # Markdown
+    shown: str  # in the section
 
 
-class Exits(NamedTuple):
-    """The result of a check: a sentence, and its rows."""
+def measured(
+    findings: pd.DataFrame, run: RunTables, dtype: str, tolerance: float = TOLERANCE
+) -> tuple[str, list[Fact]]:
+    """What is known of a model: the sentence of `twoscale exits check`, and the facts.
 
-    sentence: str
-    facts: list[Fact]
-    depths: int  # of full depth
-
-
-def of_depth(findings: pd.DataFrame) -> Iterator[Fact]:
-    """Useful loops, loop gain, regime and sequences that do not settle.
-
-    `findings` is the table "depth_findings", or its rows with a group alone.
+    Args:
+        findings: The table "depth_findings", or its rows with a group alone.
+        run: Losses of fixed counts and of exits. On fewer than four documents, which `check`
+            refuses, exits are left out, and the sentence says so.
+        dtype: Precision of the weights that were measured.
+        tolerance: Loss above full depth, in nats per token.
     """
-    known = findings[findings["group"] == NO_GROUP].set_index("quantity")["value"]
+    facts = [*_depth(findings), Fact("precision", "precision of the weights", dtype, dtype)]
+    documents = len(run.tokens)
+    if documents < FEWEST_DOCUMENTS:
+        needed = f"at least {FEWEST_DOCUMENTS} documents"
+        return f"Exits cannot be judged: found {documents}, expected {needed}.", facts
+    result = check(run, lambda first: run.options(), tolerance)
+    return result.sentence(), [*facts, *_exits(result)]
+
+
+def _depth(findings: pd.DataFrame) -> Iterator[Fact]:
+    """Useful loops, loop gain, regime and sequences that do not settle."""
+    known = findings.set_index("quantity")["value"]
     for row in findings.itertuples():
-        if pd.isna(row.value) and row.quantity != "regime":  # not measured
-            continue
-        value = f"{estimated(row)} [{interval(row)}]".removesuffix(" []")
+        ends = f" ({interval(row)})" if row.low == row.low else ""
         match row.quantity:
             case "plateau_first":
                 trained, best = known["trained_loops"], known["best_loops"]
-                shown = f"{value}; trained with {trained:g}, lowest loss at {best:g}"
-                yield Fact("useful_loops", "useful loops", int(row.value), shown)
-            case "loop_gain":
+                shown = f"{row.value:g}{ends}; trained with {trained:g}, lowest loss at {best:g}"
+                yield Fact("useful_loops", "useful loops", row.value, shown)
+            case "loop_gain" if row.value == row.value:  # it was measured
                 name = "loss without loops above that at the trained loops (nats)"
-                yield Fact("loop_gain", name, round(row.value, 4), value)
+                yield Fact("loop_gain", name, round(row.value, 4), f"{estimated(row)}{ends}")
             case "regime":
-                regime, _, _ = row.statement.partition(":")
-                name = f"regime of group {row.group}"
-                yield Fact("regime", name, regime, _cell(row.statement))
-            case "unsettled_share":
+                name, _, _ = row.statement.partition(":")
+                yield Fact("regime", f"regime of group {row.group}", name, row.statement)
+            case "unsettled_share" if row.value == row.value:
                 name = f"share of sequences that do not settle in group {row.group}"
                 yield Fact("unsettled_share", name, round(row.value, 4), f"{row.value:.0%}")
 
 
-def precision(dtype: str) -> Fact:
-    """The data type of the weights that were measured."""
-    return Fact("precision", "precision of the weights", dtype, dtype)
-
-
-def of_exits(data: Data, offer: Offer, tolerance: float = TOLERANCE) -> Exits:
-    """Smallest fixed count and best exit rule, as `twoscale exits check` finds them."""
-    documents = len(data.tokens)
-    if documents < FEWEST_DOCUMENTS:
-        sentence = f"Exits cannot be judged on {documents} of at least {FEWEST_DOCUMENTS} documents"
-        return Exits(f"{sentence}.", [], data.depths)
-    result = check(data, offer, tolerance)
-    return Exits(result.sentence(), list(_facts(result)), data.depths)
-
-
-def _facts(result: Check) -> Iterator[Fact]:
+def _exits(result: Check) -> Iterator[Fact]:
+    """Smallest fixed count and best exit rule."""
     depths, best = result.data.depths, result.best
-    unit = page.unit(result.data.is_loss)
-    name = f"smallest fixed count within {result.tolerance:g} {unit} of full depth"
-    fixed = int(result.fixed) if float(result.fixed).is_integer() else result.fixed
-    yield Fact("smallest_fixed_count", name, fixed, f"{fixed:g} of {depths}")
+    name = f"smallest fixed count within {result.tolerance:g} nats of full depth"
+    yield Fact("smallest_fixed_count", name, result.fixed, f"{result.fixed:g} of {depths}")
     name = "best exit rule"
     if best is None:
-        is_tried = result.found or result.none_within
-        none = "none is shown to save more than that" if is_tried else "none was tried"
-        yield Fact("best_exit_rule", name, "none", none)
+        yield Fact("best_exit_rule", name, "none", "none is shown to save more than that")
         return
-    condition = best.option.condition
-    cost = f"{best.evaluations:.2f} loop steps, {1 - best.evaluations / depths:.0%} fewer"
-    yield Fact("best_exit_rule", name, condition, f"{_cell(condition)}: {cost}")
-    name = f"saving over random exits of the same cost ({unit})"
-    gain = f"{estimated(best.gain)} [{interval(best.gain)}]"
-    yield Fact("saving_over_random_exits", name, round(best.gain.value, 4), gain)
+    rule = best.option.condition
+    shown = f"{rule}: {best.evaluations:.2f} loop steps, {1 - best.evaluations / depths:.0%} fewer"
+    yield Fact("best_exit_rule", name, rule, shown)
+    gain = best.gain
+    name = "saving over random exits of the same cost (nats per token)"
+    shown = f"{estimated(gain)} ({interval(gain)})"
+    yield Fact("saving_over_random_exits", name, round(gain.value, 4), shown)
 
 
-def _cell(text: str) -> str:
-    """Text as Markdown shows it in a table, which escapes bars itself."""
-    return markdown(text).replace(r"\|", "|")
-
-
-def section(text: str, exits: Exits, facts: Iterable[Fact]) -> str:
+def section(text: str, sentence: str, facts: Iterable[Fact]) -> str:
     """The section of README.md; `text` is the name of the text that was measured."""
-    rows = [(_cell(fact.name), fact.shown) for fact in facts]
-    values = {"sentence": exits.sentence, "depths": exits.depths, "version": __version__}
-    return render("replay/hub.md.j2", text=text, rows=rows, **values)
+    rows = []
+    for fact in facts:
+        cells = markdown(fact.name), markdown(fact.shown)
+        rows.append([cell.replace(r"\|", "|") for cell in cells])  # the table escapes bars itself
+    known = {"text": text, "sentence": sentence, "version": __version__}
+    return render("replay/hub.md.j2", **known, rows=rows)
 
 
-def model_index(
-    model: str, dataset: str, text: str, facts: Iterable[Fact]
-) -> dict[str, list[dict[str, Any]]]:
+def model_index(model: str, dataset: str, text: str, facts: Iterable[Fact]) -> dict[str, Any]:
     """The metadata `model-index`.
 
     Args:
@@ -126,16 +111,13 @@ def model_index(
         facts: The metrics.
     """
     metrics = [{"type": fact.metric, "name": fact.name, "value": fact.value} for fact in facts]
-    result = {
-        "task": {"type": "text-generation"},
-        "dataset": {"type": dataset, "name": text},
-        "metrics": metrics,
-    }
+    task, data = {"type": "text-generation"}, {"type": dataset, "name": text}
+    result = {"task": task, "dataset": data, "metrics": metrics}
     return {"model-index": [{"name": model, "results": [result]}]}
 
 
-def readme(model: str, text: str, exits: Exits, facts: list[Fact]) -> str:
+def readme(model: str, text: str, sentence: str, facts: list[Fact]) -> str:
     """The metadata and the section as a file, or as parts of another README.md."""
     dataset = re.sub(r"\W+", "-", text.lower()).strip("-") or "text"
     front = yaml.safe_dump(model_index(model, dataset, text, facts), sort_keys=False)
-    return f"---\n{front}---\n\n{section(text, exits, facts)}"
+    return f"---\n{front}---\n\n{section(text, sentence, facts)}"

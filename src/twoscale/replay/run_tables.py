@@ -190,10 +190,7 @@ def _recorded_points(
     if not path.exists():
         return {}
     exits = tables.read("recorded_exits", path)
-    by_depth = table_path(folder, "recorded_depths", iteration)
-    if not by_depth.exists():
-        raise mismatch(by_depth, "no such table", "a recording of this version with exits")
-    left = tables.read("recorded_depths", by_depth)
+    left = tables.read("recorded_depths", table_path(folder, "recorded_depths", iteration))
     tokens = dict(list(left.groupby(_POINT)))
     points = {}
     for point, rows in exits[exits["criterion"] != "fixed"].groupby(_POINT, sort=False):
