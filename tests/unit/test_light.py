@@ -55,6 +55,7 @@ def test_recorded_models_are_drawn_and_runs_compared_without_torch(tmp_path):
     record(tmp_path / "mine", exits={"step_norm": [2.0]})
     assert "fig1.pdf" in twoscale("draw", tmp_path / "mine")
     assert "depth-card.md" in twoscale("card", tmp_path / "mine")
+    assert twoscale("card", tmp_path / "mine", "--hub").startswith("---\nmodel-index:\n")
     overnight = ROOT / "docs" / "fineweb" / "overnight"
     rows = twoscale("compare", DEMO, overnight, "claims").splitlines()
     assert {row.partition(",")[0] for row in rows} == {"run", "demo", "overnight"}
