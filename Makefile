@@ -50,8 +50,8 @@ USED = snakemake.cli, torch._dynamo, safetensors.torch, tokenizers, pyarrow.parq
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	$(PYTHON) -m venv $(VENV)
-	{ command -v uv && uv pip install --quiet --python $(BIN)/python -r requirements.txt -e .; } > /dev/null 2>&1 || \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
+	{ command -v uv && uv pip install --quiet --python $(BIN)/python -r requirements.txt -e '.[workflow]'; } > /dev/null 2>&1 || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e '.[workflow]'
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $(USED)"
 	touch $@
 

@@ -90,9 +90,11 @@ def wanted() -> list[str]:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = (PROJECT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     requirements = [line for line in lines if not line.startswith("#")]
-    requirements += project["dependencies"] + project["optional-dependencies"]["workflow"]
+    requirements += project["dependencies"]
+    for extra in ("torch", "workflow"):
+        requirements += project["optional-dependencies"][extra]
     names = {NAME.match(requirement)[0] for requirement in requirements}  # type: ignore[index]
-    return sorted(names - TOOLS - {"torch"})
+    return sorted(names - TOOLS - {"torch", "twoscale"})
 
 
 def described(versions: dict[str, str]) -> str:

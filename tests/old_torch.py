@@ -85,7 +85,8 @@ def oldest_torch() -> str:
     project = tomllib.loads(
         (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     )["project"]
-    (requirement,) = (need for need in project["dependencies"] if need.startswith("torch>="))
+    extra = project["optional-dependencies"]["torch"]
+    (requirement,) = (need for need in extra if need.startswith("torch>="))
     return requirement.replace(">=", "==") + ".*"
 
 

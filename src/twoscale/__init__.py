@@ -10,8 +10,8 @@ The public names, each with a docstring for `help`, as in `help(twoscale.open_ru
     Recorder        records the loops of any PyTorch module
     compare         a table of two runs as one DataFrame
 
-They are imported on first use: `import twoscale` and `read_table` need no torch. docs/tour.ipynb
-uses all six.
+They are imported on first use. `read_table`, `compare` and the command `twoscale` need no torch;
+the others need pip install 'twoscale[torch]'. docs/tour.ipynb uses all six.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -35,17 +35,20 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        match name:
-            case "compare" | "read_table":
-                from twoscale.dynamics import run_tables as home
-            case "evaluate" | "make_criterion":
-                from twoscale.exits import evaluation as home
-            case "open_run":
-                from twoscale.model import trained_run as home
-            case "Recorder":
-                from twoscale.recorder import recorder as home
-            case _:
-                raise AttributeError(f"module 'twoscale' has no attribute {name!r}")
+        if name not in __all__:
+            raise AttributeError(f"module 'twoscale' has no attribute {name!r}")
+        from twoscale.base import needing
+
+        with needing("torch"):
+            match name:
+                case "compare" | "read_table":
+                    from twoscale.dynamics import run_tables as home
+                case "evaluate" | "make_criterion":
+                    from twoscale.exits import evaluation as home
+                case "open_run":
+                    from twoscale.model import trained_run as home
+                case "Recorder":
+                    from twoscale.recorder import recorder as home
         return getattr(home, name)
 
     def __dir__() -> list[str]:

@@ -65,6 +65,24 @@ class InputError(Exception):
         super().__init__(one_line(message))
 
 
+class MissingLibraryError(InputError, ImportError):
+    """A library that an extra of the package installs is not there."""
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Name the extra to install where the import of another library fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("twoscale"):
+            raise
+        raise MissingLibraryError(
+            f"{error.name} is not installed, but part of the extra {extra}: pip install"
+            f" 'twoscale[{extra}]', or '.[{extra}]' in a checkout."
+        ) from error
+
+
 def mismatch(where: object, found: object, expected: object) -> InputError:
     """The error of a file or key, `where`, in the form of most sentences."""
     return InputError(f"{where}: found {found}, expected {expected}.")

@@ -190,13 +190,17 @@ def _add_card(commands) -> None:
     add("--text", help="name of the text")
     add("--unlooped", type=Path, help="recording of a model without loops, on the same sequences")
     add("--iteration", type=int, help="training iteration of the weights (default: the last one)")
-    add("--tolerance", type=float, help="tolerance of the plateau, in nats per token")
+    add("--tolerance", type=float, help="tolerance of plateau and exits, in nats per token")
+    add("--hub", action="store_true", help="print a section and metadata for a README.md instead")
 
 
 def _card(arguments: argparse.Namespace) -> None:
-    from twoscale.recorder.run import write_card
+    from twoscale.recorder.run import hub_card, write_card
 
     given = _given(arguments, "text", "unlooped", "iteration", "tolerance")
+    if arguments.hub:
+        print(hub_card(arguments.folder, **given), end="")
+        return
     print(*write_card(arguments.folder, **given), sep="\n")
 
 

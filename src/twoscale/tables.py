@@ -308,14 +308,10 @@ CORE: dict[str, dict[str, Column]] = {
     "recorded_exits": table(
         "iteration criterion threshold sequence document tokens ce evaluations"
     ),
-    # The same as means over sequences, with 95 % intervals over documents.
-    "recorded_gains": table(
-        "iteration criterion threshold evaluations ce ce_low ce_high",
-        ce_low=("float64", "lower end of the 95 % interval of ce"),
-        ce_high=("float64", "upper end of the 95 % interval of ce"),
-        gain=("float64", "ce of fixed loops at the same number of evaluations, minus ce"),
-        gain_low=("float64", "lower end of the 95 % interval of gain"),
-        gain_high=("float64", "upper end of the 95 % interval of gain"),
+    # The tokens of each sequence by the depth at which they leave: one row per depth with tokens.
+    "recorded_depths": table(
+        "iteration criterion threshold sequence document depth tokens",
+        depth=("int32", "evaluations after which the tokens leave, 1 … K"),
     ),
     # Spectrum of a recorded run: one row per (group, reading, sequence).
     "recorded_spectrum": table(

@@ -2,9 +2,12 @@
 `snakedeploy`.
 """
 
+import json
+import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import twoscale
+from tests.unit.test_replay import planted, table
 from tests.workflow.conftest import Project, environment, fresh, publish  # noqa: F401 - a fixture
 from twoscale.config import PROJECT
 
@@ -67,8 +71,11 @@ def test_a_users_script_has_types_and_a_wrong_name_or_argument_is_found(tmp_path
     assert codes == ["attr-defined]", "arg-type]", "call-arg]"]
 
 
-def test_the_built_package_has_the_version_says_that_it_has_types_and_is_imported_alone(tmp_path):
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The package, built from a copy of the sources."""
     pytest.importorskip("setuptools", reason="needs setuptools, which builds the package")
+    tmp_path = tmp_path_factory.mktemp("built")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, tmp_path)
     shutil.copytree(
@@ -84,10 +91,14 @@ def test_the_built_package_has_the_version_says_that_it_has_types_and_is_importe
         [sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    wheel = tmp_path / "dist" / done.stdout.strip().rpartition("wheel: ")[2]
+    return tmp_path / "dist" / done.stdout.strip().rpartition("wheel: ")[2]
+
+
+def test_the_built_package_has_the_version_says_that_it_has_types_and_is_imported_alone(wheel):
     assert wheel.name.startswith(f"twoscale-{twoscale.__version__}-")
+    assert wheel.stat().st_size < 1e6
     assert "twoscale/py.typed" in zipfile.ZipFile(wheel).namelist()
-    assert (tmp_path / "dist" / f"twoscale-{twoscale.__version__}.tar.gz").is_file()
+    assert (wheel.parent / f"twoscale-{twoscale.__version__}.tar.gz").is_file()
     # isolated, without site-packages: no other package is there
     bare = (
         f"import sys; sys.path.insert(0, {str(wheel)!r}); import twoscale;"
@@ -97,6 +108,38 @@ def test_the_built_package_has_the_version_says_that_it_has_types_and_is_importe
         [sys.executable, "-I", "-S", "-c", bare], capture_output=True, text=True, check=False
     )
     assert (alone.returncode, alone.stdout.strip()) == (0, twoscale.__version__), alone.stderr
+
+
+def test_a_plain_installation_is_small_and_checks_exits(wheel, tmp_path):
+    """An environment with what pip installs without extras, at the pinned versions."""
+    venv.create(tmp_path / "light", with_pip=True)
+    folder = tmp_path / "light" / "bin"
+    pins = PROJECT / "requirements.txt"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command: object) -> subprocess.CompletedProcess:
+        """In a folder without the sources."""
+        options = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True}
+        return subprocess.run([str(part) for part in command], check=False, **options)
+
+    pip = (folder / "python", "-m", "pip", "--disable-pip-version-check")
+    done = run(*pip, "install", "-c", pins, wheel)
+    if done.returncode:
+        pytest.skip(f"packages cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    names = {package["name"] for package in json.loads(run(*pip, "list", "--format=json").stdout)}
+    assert "twoscale" in names
+    assert names & {"torch", "snakemake", "datasets", "tokenizers", "huggingface_hub"} == set()
+    recording = planted(documents=40)
+    path = tmp_path / "table.parquet"
+    table(recording, loss=recording.cost, **recording.signals).to_parquet(path)
+    done = run(folder / "twoscale", "exits", "check", path, "--out", tmp_path / "out")
+    assert done.stdout.startswith("Exit on entropy < "), done.stderr
+    assert (tmp_path / "out" / "check.svg").is_file()
+    assert "exits check TABLE" in run(folder / "twoscale", "overview").stdout
+    code = "import twoscale; print(twoscale.__file__); twoscale.Recorder"
+    done = run(folder / "python", "-c", code)
+    assert str(tmp_path / "light") in done.stdout
+    assert "pip install 'twoscale[torch]'" in done.stderr
 
 
 @pytest.mark.skipif(HADOLINT is None, reason="needs hadolint: make test-tools SUITE=packaging")

@@ -1,13 +1,15 @@
 """Exit criteria on streams of states whose answer is known."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 
 from tests import reference_engine
-from tests.small import LATER_IF_LARGER
+from tests.small import LATER_IF_LARGER, ROOT
+from twoscale.base import InputError
 from twoscale.config.definitions import THRESHOLD_TYPES
 from twoscale.exits.contract import FrozenExits, exit_steps
 from twoscale.exits.criteria import CRITERIA, make_criterion
@@ -313,6 +315,25 @@ def test_exit_steps_are_those_of_each_token_alone_and_say_which_tokens_never_lea
     assert list(zip(frozen.loop_steps.tolist(), steps.tolist(), strict=True)) == kept
     assert torch.equal(frozen.evaluations, steps)
     assert torch.equal(frozen.left, left)
+
+
+def test_the_example_of_the_documentation_runs(capsys):
+    page = (ROOT / "docs" / "exits.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "docs/exits.md", "exec"), {})
+    assert re.match(r"\d+ of 32 tokens leave; loop steps: ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("states", "found"),
+    [
+        (torch.zeros(1, 3, 2), r"1 states, the first of shape \(3, 2\)"),
+        (torch.zeros(4, 2, 3, 5), r"4 states, the first of shape \(2, 3, 5\)"),
+    ],
+)
+def test_states_of_another_shape_are_refused_in_one_sentence(states, found):
+    with pytest.raises(InputError, match=f"^exit_steps: found {found}, expected x"):
+        exit_steps(states, make_criterion("step_norm", 0.1), lambda x: x)
 
 
 def test_config_and_criteria_know_the_same_names():

@@ -18,13 +18,16 @@ from tests.exported import SEED
 from tests.small import ROOT, train_config
 from twoscale import config as configs
 from twoscale import tables
-from twoscale.base import InputError
+from twoscale.base import InputError, markdown
+from twoscale.claims import regime
 from twoscale.claims.evidence import Evidence
 from twoscale.config import ConfigSlice, plain
 from twoscale.data import tokenizer as tokenizers
 from twoscale.export import code_files, folder
 from twoscale.export.__main__ import replace_code
 from twoscale.export.folder import write_export
+from twoscale.replay.check import check
+from twoscale.replay.run_tables import read_run
 
 pytestmark = pytest.mark.runs
 TEXTS = (
@@ -201,6 +204,42 @@ def test_a_card_has_the_exits_at_equal_loss_of_the_claims():
     one_prompt = evidence.latency[evidence.latency["repeat"] == 0]
     assert "at equal loss" not in card(evidence=demo_evidence(latency=one_prompt))
     assert "at equal loss" not in card()
+
+
+def metrics(text) -> dict:
+    """Name -> value of the metrics of a card, as the hub reads them."""
+    return {found.metric_name: found.metric_value for found in ModelCard(text).data.eval_results}
+
+
+def test_a_card_has_depth_and_exits_as_the_check_and_the_claims_find_them():
+    demo = ROOT / "docs" / "demo-release" / "demo"
+    run = read_run(demo)
+    result = check(run, lambda first: run.options(), 0.01)
+    evidence = demo_evidence()
+    matched = tables.read("exit_cost_matched", demo / "tables" / "exit_cost_matched.parquet")
+    text = card(evidence=evidence, cost_matched=matched)
+    assert f"**{markdown(result.sentence())}**" in text
+    found = metrics(text)
+    assert found["held-out loss in nats per token"] == 3.25
+    at_full = "smallest fixed count within 0.01 nats of full depth"
+    assert found[at_full] == result.fixed
+    regimes = regime.table(evidence.loops)
+    last = regimes[regimes["iteration"] == regimes["iteration"].max()].set_index("group")
+    for group, row in last.iterrows():
+        assert found[f"regime of group {group}"] == row["regime"]
+        share = found[f"share of sequences that do not settle in group {group}"]
+        assert share == pytest.approx(row["unsettled"], abs=1e-4)
+    assert "useful loops" not in found
+    depth = rows(
+        "group quantity value low high statement",
+        ("", "trained_loops", 12, np.nan, np.nan, ""),
+        ("", "best_loops", 9, 6, 12, ""),
+        ("", "plateau_first", 6, 3, 6, ""),
+    )
+    text = card(evidence=evidence, cost_matched=matched, depth_findings=depth)
+    assert metrics(text)["useful loops"] == 6
+    assert "| useful loops | 6 (3 … 6); trained with 12, lowest loss at 9 |" in text
+    assert "## Depth and exits" not in card(evidence=evidence)
 
 
 def test_the_metadata_of_a_card_have_the_held_out_loss_as_the_hub_reads_it():

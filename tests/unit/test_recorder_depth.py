@@ -23,6 +23,7 @@ from twoscale.recorder.recorded import table_path
 from twoscale.recorder.recorder import Output, Recorder
 from twoscale.recorder.run import draw_run, write_card
 from twoscale.recorder.spectrum import record_spectrum
+from twoscale.replay.run_tables import read_recorded
 
 SIZE, TRAINED = 4, 3
 
@@ -369,16 +370,18 @@ def test_exits_have_the_loss_of_the_loop_step_at_which_the_criterion_says_so(tmp
     first = next(k for k, value in enumerate(kl, start=1) if value < 1e-2)
     assert set(rows[rows["criterion"] == "kl"]["evaluations"]) == {first}
     write_card(tmp_path)
-    gains = tables.read("recorded_gains", tmp_path / "tables" / "recorded_gains.parquet").set_index(
-        "criterion"
-    )
-    assert gains.loc["argmax_stability", "gain"] == pytest.approx(
-        0
-    )  # as fixed loops: all tokens leave at once
-    assert gains.loc["Twice", "gain"] == pytest.approx(
-        losses[6] - losses[5]
-    )  # pays for a step that it discards
-    assert "| Twice | 0.3 | 6.00 |" in (tmp_path / "depth-card.md").read_text()
+    run = read_recorded(tmp_path)
+    gains = {
+        name: (sums.random - sums.excess).sum() / run.tokens.sum()
+        for (name, _), sums in run.points.items()
+    }
+    # as random exits: all tokens leave at once
+    assert gains["argmax_stability"] == pytest.approx(0)
+    # pays for a step that it discards
+    assert gains["Twice"] == pytest.approx(losses[6] - losses[5])
+    excess, gain = losses[5] - losses[10], losses[6] - losses[5]
+    row = f"| Twice | 0.3 | 6.00 | {excess:.3g} | {excess + gain:.3g} | {gain:.3g} |"
+    assert row in (tmp_path / "depth-card.md").read_text()
 
 
 def test_the_card_of_a_model_whose_loss_rises_beyond_its_loops_says_so(tmp_path):

@@ -322,23 +322,6 @@ def test_the_command_writes_a_page_a_figure_json_and_exits(tmp_path):
     assert {name: len(of) for name, of in dealt.items()} == {str(n): TOKENS for n in range(40)}
 
 
-def test_the_command_needs_neither_torch_nor_snakemake(tmp_path):
-    recording = planted(documents=8)
-    path = tmp_path / "table.parquet"
-    table(recording, loss=recording.cost, **recording.signals).to_parquet(path)
-    heavy = ("torch", "snakemake", "safetensors", "tokenizers", "datasets", "tiktoken")
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({heavy}))\n"  # importing them fails
-        "from twoscale.cli import main\n"
-        f"sys.argv = ['twoscale', 'exits', 'check', {str(path)!r}, '--out', {str(tmp_path)!r}]\n"
-        "main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_exits_of_a_pair_are_dealt_too(tmp_path):
     recording = planted(documents=40)
     path = tmp_path / "table.parquet"

@@ -77,7 +77,13 @@ def test_an_export_has_every_checkpoint_code_tokenizer_and_a_card_of_the_run(rel
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "## The claims of the paper on this model" in card
     assert "| `iteration_000020` | 2,560 |" in card
+    assert "## Depth and exits" in card
+    assert "| useful loops |" not in card
     assert released.plan("export") == {}
+    released.succeed("results/depth-card.md")
+    assert released.plan("export") == {"export_model": 1}  # the card has its findings, too
+    released.succeed("export")
+    assert "| useful loops |" in (folder / "README.md").read_text(encoding="utf-8")
     # a module of the exported code: a comment does not change what is computed, but the file
     released.edit("src/twoscale/model/kernels.py", "# the norm reads x once", "# it reads x once")
     assert released.plan("export") == {"export_model": 1}

@@ -111,9 +111,7 @@ def findings(
         InputError: `unlooped` was measured on other sequences.
     """
     rows = [*_depths(quality, trained, tolerance, seed), _gain(quality, trained, unlooped, seed)]
-    for group, own in states.groupby("group", sort=False):
-        rows += [row | {"group": group} for row in _regime(own)]
-    return pd.DataFrame(rows).assign(iteration=quality["iteration"].iloc[0])
+    return pd.DataFrame([*rows, *regimes(states)]).assign(iteration=quality["iteration"].iloc[0])
 
 
 def _finding(
@@ -201,8 +199,19 @@ def _ratio(sums: np.ndarray, tokens: np.ndarray, seed: int) -> tuple[float, floa
     return sums.sum() / tokens.sum(), *bounds
 
 
+def regimes(states: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The regime of each group, and the numbers that it follows from.
+
+    `states` are the table "depth_states" or "loop_sequences" of one checkpoint; rows are those of
+    `findings`.
+    """
+    for group, own in states.groupby("group", sort=False):
+        for row in _regime(own):
+            yield row | {"group": group}
+
+
 def _regime(states: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The regime of one group, and the numbers that it follows from."""
+    """The regime of one group, without its label."""
     found = regime.of_sequences(states)
     yield _finding("regime", found.sentence)
     for name in ("step_exponent", "norm_exponent", "direction_exponent"):

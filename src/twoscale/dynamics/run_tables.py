@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -27,6 +28,7 @@ PARTS = {
     "recorded_exits": "exits/iteration_??????.parquet",
     "loop_tokens": "loops/iteration_??????.tokens.parquet",  # of a recording
     "loop_exits": "loops/iteration_??????.exits.parquet",  # of a recording
+    "recorded_depths": "exits/iteration_??????.depths.parquet",
     "recorded_spectrum": "spectrum/iteration_??????.parquet",
 }
 
@@ -39,6 +41,21 @@ def table_path(folder: str | PathLike[str], table: str, iteration: int) -> Path:
 def facts_path(folder: str | PathLike[str], iteration: int) -> Path:
     """The file with the description of a recording."""
     return Path(folder) / "recorded" / f"iteration_{iteration:06d}.json"
+
+
+def read_facts(folder: Path, iteration: int) -> dict[str, Any]:
+    """The description of a recording."""
+    return json.loads(facts_path(folder, iteration).read_text(encoding="utf-8"))
+
+
+def last_recorded(folder: Path) -> int:
+    """The last iteration that was recorded with `decode`. Raises InputError if there is none."""
+    files = table_files(folder, "depth_quality")
+    if not files:
+        raise InputError(
+            f"{folder}: found no depth/iteration_*.parquet, expected a recording with decode."
+        )
+    return int(files[-1].stem.removeprefix("iteration_"))
 
 
 def table_files(folder: str | PathLike[str], table: str) -> list[Path]:

@@ -22,7 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from twoscale.base import InputError, first_line
+from twoscale.base import InputError, first_line, mismatch
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, State, place_in, raise_failure
 from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
 
@@ -247,12 +247,15 @@ def exit_steps(
         this step. left: bool (N,), whether the criterion fires at all.
 
     Raises:
-        InputError: for a criterion that breaks its contract.
+        InputError: for states of another shape, and a criterion that breaks its contract.
 
     Example:
         >>> steps, left = exit_steps(states, make_criterion("step_norm", 0.1), model.readout)
         >>> steps[left].double().mean()
     """
+    if len(states) < 2 or {state.dim() for state in states} != {2}:
+        found = f"{len(states)} states, the first of shape {tuple(states[0].shape)}"
+        raise mismatch("exit_steps", found, "x^0, x^1, … of shape (N, C) each")
     exits = FrozenExits(criterion, states[0], readout)
     for x_new in states[1:]:
         exits.update(x_new)

@@ -24,6 +24,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Engine
 
 from twoscale.base import link, markdown, replacing
+from twoscale.claims import loop_counts
 from twoscale.claims.evidence import Evidence, InconclusiveError, marked
 from twoscale.claims.exits import EQUAL_QUALITY, criterion_name, equal_quality_points
 from twoscale.claims.scale import MEANING
@@ -34,6 +35,8 @@ from twoscale.export import check_exported, code_files
 from twoscale.jobs.machine import FIRST, Environment
 from twoscale.model.checkpoints import CHECKPOINT, Header, load_weights
 from twoscale.model.flops import parameters
+from twoscale.replay import hub
+from twoscale.replay.run_tables import of_tables
 from twoscale.report.render import number, render
 
 WEIGHTS, CONFIG, _GENERATION = "model.safetensors", "config.json", "generation_config.json"
@@ -191,13 +194,18 @@ def card(
     citation: Mapping[str, Any],
     claims: "pd.DataFrame | None" = None,
     evidence: Evidence | None = None,
+    cost_matched: "pd.DataFrame | None" = None,
+    depth_findings: "pd.DataFrame | None" = None,
 ) -> str:
     """The model card: the model, its training text, its exits, and the verdicts on the claims.
 
     `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the
     tables "training" and "claims"; a model without loops has neither claims nor `evidence` for
-    them. The bits of training depend on the `environments` of all segments, besides config (with
-    `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`) and code.
+    them. `cost_matched` and `depth_findings` are the tables "exit_cost_matched" and
+    "depth_findings"; without the former there is no section on depth and exits, without the latter
+    the section has no useful loops. The bits of training depend on the `environments` of all
+    segments, besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and
+    `max_loops`) and code.
     """
     at = log.set_index("iteration")
     iterations = []  # sub-folder, tokens seen, held-out loss
@@ -216,8 +224,26 @@ def card(
     }
     if config.data.source == "fineweb":
         front["datasets"] = [config.data.repository]
+    text = text_label(config.data)
+    facts = []
     if not math.isnan(loss):  # of the last checkpoint
-        front["model-index"] = _model_index(config, loss)
+        name, value = "held-out loss in nats per token", round(float(loss), 4)
+        facts.append(hub.Fact("loss", name, value, number(loss)))
+    depth = ""
+    if evidence is not None and cost_matched is not None:
+        if depth_findings is None:
+            loops = evidence.loops
+            last = loops[loops["iteration"] == loops["iteration"].max()]
+            depth_findings = pd.DataFrame(loop_counts.regimes(last))
+        exits = (evidence.quality, evidence.exit_loops, cost_matched)
+        run = of_tables(Path(config.run), *exits)
+        sentence, measured = hub.measured(depth_findings, run, "float32", EQUAL_QUALITY)
+        depth = hub.section(f"{text}, held out", sentence, measured)
+        facts += measured
+    if facts:
+        source = config.data.source
+        dataset = config.data.repository if source == "fineweb" else source
+        front |= hub.model_index(config.run, dataset, f"{text}, held out", facts)
 
     paper = _section(ModelConfig())
     keys = []  # key, value, value in the paper's model where it differs
@@ -243,7 +269,7 @@ def card(
         model=config.model,
         parameters=f"{parameters(config.model):,}",
         keys=keys,
-        text=markdown(text_label(config.data)),
+        text=markdown(text),
         parts=tokens["parts"],
         tokens=tokens,
         trained=log.iloc[-1],
@@ -251,29 +277,11 @@ def card(
         iterations=iterations,
         equal_quality=EQUAL_QUALITY,
         exits=[] if evidence is None else exit_rows(evidence),
+        depth=depth,
         claims=verdicts,
         meaning=MEANING,
         works=[citation, *citation["references"]],
     )
-
-
-def _model_index(config: ConfigSlice, loss: float) -> list[dict[str, Any]]:
-    """The metadata `model-index` of the hub: the held-out loss of the last checkpoint."""
-    source = config.data.source
-    metric = {
-        "type": "loss",
-        "name": "held-out loss in nats per token",
-        "value": round(float(loss), 4),
-    }
-    result = {
-        "task": {"type": "text-generation"},
-        "dataset": {
-            "type": config.data.repository if source == "fineweb" else source,
-            "name": f"{text_label(config.data)}, held out",
-        },
-        "metrics": [metric],
-    }
-    return [{"name": config.run, "results": [result]}]
 
 
 def exit_rows(evidence: Evidence) -> list[tuple[str, str, str, str]]:

@@ -11,6 +11,8 @@ else:
     def __getattr__(name: str) -> Any:  # on first use: what draws recorded states imports no torch
         if name not in __all__:
             raise AttributeError(f"module 'twoscale.recorder' has no attribute {name!r}")
-        from twoscale.recorder import recorder
+        from twoscale.base import needing
 
+        with needing("torch"):
+            from twoscale.recorder import recorder
         return getattr(recorder, name)

@@ -47,7 +47,7 @@ Key = Mapping[str, Any]  # key columns of a row
 Row = dict[str, Any]
 # of some recordings
 OPTIONAL_TABLES = (
-    *("scaling_quality", "depth_quality", "recorded_exits"),
+    *("scaling_quality", "depth_quality", "recorded_exits", "recorded_depths"),
     *loop_tokens.TABLES,
 )
 
@@ -194,6 +194,7 @@ class StateTables:
         self._rows["scaling_quality"] += _scaling_rows(batch, keys)
         self._rows["depth_quality"] += _depth_rows(batch, keys, self.trained_loops)
         self._rows["recorded_exits"] += _exit_rows(batch, keys)
+        self._rows["recorded_depths"] += _exit_depths(batch, keys)
         self._tokens += int(kept.sum())
         if batch.tokens is not None:
             self._text.update(batch.tokens.long().numpy().tobytes())
@@ -274,6 +275,17 @@ def _exit_rows(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
     for (criterion, threshold), columns in batch.exits.items():
         for row in _means(columns, batch.predicted, keys):
             yield row | {"criterion": criterion, "threshold": float(threshold)}
+
+
+def _exit_depths(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
+    """Rows of the table "recorded_depths"."""
+    for (criterion, threshold), columns in batch.exits.items():
+        point = {"criterion": criterion, "threshold": float(threshold)}
+        for place, key in enumerate(keys):
+            depths = columns["evaluations"][place][batch.predicted[place]]
+            for depth, tokens in enumerate(depths.bincount().tolist()):
+                if tokens:
+                    yield {**key, **point, "depth": depth, "tokens": tokens}
 
 
 def _token_rows(batch: RecordedBatch, key: Key, word: Callable[[int], str]) -> Iterator[Row]:

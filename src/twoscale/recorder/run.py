@@ -5,34 +5,34 @@ A folder results/mine with `trajectories/`, `paths/` and `drift/iteration_*.parq
 drawn of them, and `claims.md`.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError, replacing, study_parts
 from twoscale.claims import loop_counts, regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.bootstrap import OPERATING_POINT, with_bounds
 from twoscale.claims.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
 from twoscale.dynamics import aggregate, state_paths
-from twoscale.dynamics.run_tables import facts_path, table_files, table_path
+from twoscale.dynamics.run_tables import last_recorded, read_facts, table_files, table_path
 from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.table_job import TableJob
+from twoscale.replay import hub
+from twoscale.replay.check import Found, measure
+from twoscale.replay.run_tables import read_recorded
 from twoscale.report.claims import claims_markdown
 from twoscale.report.loops import LoopTables, loops_page
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
-TOLERANCE = 0.01  # nats per token above the lowest loss that belong to the plateau
+TOLERANCE = hub.TOLERANCE  # above the lowest loss that belongs to the plateau
 
 
 def draw_run(
@@ -186,21 +186,9 @@ def write_card(
             "study depth: not found in twoscale/studies, but required for a depth card."
         )
     folder = Path(folder)
-    iteration = _last_iteration(folder) if iteration is None else iteration
-    quality, facts = _quality(folder, iteration), _facts(folder, iteration)
-    trained = facts["trained_loops"]
-    if trained not in quality["loops"].to_numpy():
-        most = quality["loops"].max()
-        raise InputError(
-            f"{folder}: found {most} loop steps in a recording with trained_loops = {trained},"
-            f" expected at least {trained}."
-        )
-    trajectories = table_path(folder, "trajectories", iteration)
-    states = aggregate.summarise("loop_sequences", [trajectories], folder.name)
-    tables.check_finite("loop_sequences", states, trajectories)
-    twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
-    card = loop_counts.summarise_card(quality, states, trained, SEED)
-    findings = loop_counts.findings(quality, states, trained, tolerance, twin, SEED)
+    quality, states, facts, findings = _depth(folder, unlooped, iteration, tolerance)
+    iteration = int(quality["iteration"].iloc[0])
+    card = loop_counts.summarise_card(quality, states, facts["trained_loops"], SEED)
     picture = folder / "depth_card.svg"
     page = depth.card_page(  # before the first file is written
         card,
@@ -221,17 +209,45 @@ def write_card(
     return [_write_text(folder / "depth-card.md", page), picture, *written]
 
 
-def _last_iteration(folder: Path) -> int:
-    files = table_files(folder, "depth_quality")
-    if not files:
+def hub_card(
+    folder: str | Path,
+    text: str = TEXT,
+    unlooped: str | Path | None = None,
+    iteration: int | None = None,
+    tolerance: float = TOLERANCE,
+) -> str:
+    """A section for README.md and metadata for the Hugging Face hub (`twoscale.replay.hub`).
+
+    Full depth are the trained loops. The arguments and errors are those of `write_card`; the
+    tolerance also applies to exits.
+    """
+    folder = Path(folder)
+    quality, _, facts, findings = _depth(folder, unlooped, iteration, tolerance)
+    run = read_recorded(folder, int(quality["iteration"].iloc[0]))
+    return hub.readme(
+        folder.name, text, *hub.measured(findings, run, facts["precision"], tolerance)
+    )
+
+
+def _depth(
+    folder: Path, unlooped: str | Path | None, iteration: int | None, tolerance: float
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any], pd.DataFrame]:
+    """The tables "depth_quality" and "loop_sequences", the description, and "depth_findings"."""
+    iteration = last_recorded(folder) if iteration is None else iteration
+    quality, facts = _quality(folder, iteration), read_facts(folder, iteration)
+    trained = facts["trained_loops"]
+    if trained not in quality["loops"].to_numpy():
+        most = quality["loops"].max()
         raise InputError(
-            f"{folder}: found no depth/iteration_*.parquet, expected a recording with decode."
+            f"{folder}: found {most} loop steps in a recording with trained_loops = {trained},"
+            f" expected at least {trained}."
         )
-    return int(files[-1].stem.removeprefix("iteration_"))
-
-
-def _facts(folder: Path, iteration: int) -> dict[str, Any]:
-    return json.loads(facts_path(folder, iteration).read_text(encoding="utf-8"))
+    trajectories = table_path(folder, "trajectories", iteration)
+    states = aggregate.summarise("loop_sequences", [trajectories], folder.name)
+    tables.check_finite("loop_sequences", states, trajectories)
+    twin = None if unlooped is None else _unlooped(Path(unlooped), facts)
+    findings = loop_counts.findings(quality, states, trained, tolerance, twin, SEED)
+    return quality, states, facts, findings
 
 
 def _identity(facts: dict[str, Any], text: str, iteration: int) -> dict[str, object]:
@@ -253,8 +269,8 @@ def _quality(folder: Path, iteration: int) -> pd.DataFrame:
 
 def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
     """Rows of "depth_quality" of a model without loops, at its trained loops."""
-    iteration = _last_iteration(folder)
-    other = _facts(folder, iteration)
+    iteration = last_recorded(folder)
+    other = read_facts(folder, iteration)
     if other["text_sha256"] != facts["text_sha256"]:
         raise InputError(
             f"{folder}: found other recorded tokens, expected those of the looped model."
@@ -263,36 +279,11 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
     return quality[quality["loops"] == other["trained_loops"]]
 
 
-def _gains(folder: Path, iteration: int) -> list[Any]:
-    """The table "recorded_gains", whose rows it returns for the page; empty without exits.
-
-    The gain of a criterion is the loss of fixed loops at its mean evaluations minus its own, on the
-    same documents. At a mean between two whole counts, fixed loops are these two for shares of the
-    tokens.
-    """
-    path = table_path(folder, "recorded_exits", iteration)
-    if not path.exists():
-        return []
-    rows = tables.read("recorded_exits", path)
-    is_fixed = rows["criterion"] == "fixed"
-    fixed = rows[is_fixed].pivot(index="sequence", columns="threshold", values="ce")
-    most = int(fixed.columns.max())
-    parts = []
-    for _, own in rows[~is_fixed].groupby(OPERATING_POINT, sort=False):
-        mean = np.average(own["evaluations"], weights=own["tokens"])
-        low = int(np.clip(np.floor(mean), 1, most))
-        high = min(low + 1, most)
-        at_mean = fixed[low] + (mean - low) * (fixed[high] - fixed[low])
-        parts.append(own.assign(gain=own["sequence"].map(at_mean) - own["ce"]))
-    of_all = pd.concat(parts)
-    columns: dict[str, pd.Series] = {}
-    for name in ("evaluations", "ce", "gain"):
-        columns |= with_bounds(of_all, OPERATING_POINT, name, name, SEED)
-    gains = pd.DataFrame(columns).reset_index().assign(iteration=iteration)
-    gains = gains[list(tables.columns("recorded_gains"))]
-    tables.write("recorded_gains", gains, folder / "tables" / "recorded_gains.parquet")
-    names = {"gain": "value", "gain_low": "low", "gain_high": "high"}  # of an estimate
-    return list(gains.rename(columns=names).itertuples())
+def _gains(folder: Path, iteration: int) -> list[Found]:
+    """Each recorded criterion at each threshold against random exits, for the page."""
+    run = read_recorded(folder, iteration)
+    options = [option for of_rule in run.options() for option in of_rule]
+    return measure(run, options, run.depths, SEED)
 
 
 def _spectrum(folder: Path, iteration: int) -> list[Any]:

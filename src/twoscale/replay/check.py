@@ -119,6 +119,8 @@ class Check:
         seen = [found.least for found in self.found if np.isfinite(found.least) and found.least > 0]
         would = f" ({self._said(float(np.median(seen)))} would have been seen)" if seen else ""
         rest = f"no rule is shown to save more than that on this text{would}"
+        if not self.found and not self.none_within:
+            rest = "no exit rule was tried"
         if count < depths:
             return f"Lower the fixed count from {depths} to {count}; {rest}."
         return (
@@ -151,7 +153,7 @@ def check(data: Data, offer: Offer, tolerance: float, seed: int = 0) -> Check:
             none_within.append(options[0].rule)
         else:
             chosen.append(option)
-    found = _measured(second, chosen, fixed, seed)
+    found = measure(second, chosen, fixed, seed)
     found.sort(key=lambda rule: rule.evaluations)
     total = second.tokens.sum()
     excess = {k: float(sums.sum() / total) for k, sums in second.fixed.items()}
@@ -187,8 +189,11 @@ def _is_within(excess: np.ndarray, tokens: np.ndarray, tolerance: float) -> bool
     return bool(mean + t_quantile(CONFIDENCE, number - 1) * np.sqrt(2) * error <= tolerance)
 
 
-def _measured(part: Part, chosen: list[Option], fixed: float, seed: int) -> list[Found]:
-    """The options on the second half, judged together (Holm)."""
+def measure(part: Part, chosen: list[Option], fixed: float, seed: int) -> list[Found]:
+    """Options on some documents, such as the second half, judged together (Holm).
+
+    `fixed` is the fixed count of which evaluations are saved.
+    """
     tokens = part.tokens
 
     def means(sums: np.ndarray) -> np.ndarray:

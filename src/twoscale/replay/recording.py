@@ -21,6 +21,7 @@ from twoscale.base import InputError, did_you_mean
 # Columns that are no signals. `document` is optional: without it each sequence is a document.
 KEYS = ("document", "sequence", "position", "depth")
 LOSS, TOP1 = "loss", "top1"
+FEWEST_DOCUMENTS = 4  # of a check: two in each half
 
 # vLLM-Hook (IBM, pull request 30, benchmarks/recurrent_depth/trajectory_io.py): its columns, and
 # the names they have here. Its `iteration` counts from 0 (analyze_signals.py).

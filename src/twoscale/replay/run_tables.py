@@ -1,7 +1,8 @@
-"""The exits of a run of the workflow, for the same check: sums over documents from its tables.
+"""The exits of a run, for the same check: sums over documents from its tables.
 
-There the model itself ran under every criterion and threshold, and under random exits of the same
-cost, so later tokens read what earlier exits left behind.
+In the workflow the model itself ran under every criterion and threshold, and under random exits of
+the same cost, so later tokens read what earlier exits left behind. A recorded model ran all loop
+steps.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.base import InputError
+from twoscale.base import InputError, mismatch
+from twoscale.dynamics.run_tables import last_recorded, read_facts, table_path
 from twoscale.replay.recording import Sums, first_half
 from twoscale.replay.rules import Option
 
@@ -76,10 +78,12 @@ def _option(criterion: str, threshold: float) -> Option:
 
 
 def read_run(folder: Path) -> RunTables:
-    """Read the tables of exits of a run, on its densest grid of thresholds.
+    """Read the tables of exits of a run, on its densest grid of thresholds, or of a recording.
 
     Raises InputError where there are none, or where full depth was not measured.
     """
+    if (folder / "recorded").is_dir():
+        return read_recorded(folder)
     for grid in GRIDS:
         paths = [folder / "tables" / f"{grid}_{name}.parquet" for name in TABLES]
         if all(path.is_file() for path in paths):
@@ -87,14 +91,19 @@ def read_run(folder: Path) -> RunTables:
     else:
         expected = "exit_quality, exit_loops and exit_cost_matched in its folder tables"
         raise InputError(f"{folder}: found no tables of exits, expected {expected}.")
-    found = zip(TABLES, paths, strict=True)
-    return of_tables(folder, *(tables.read(f"exit_{name}", path) for name, path in found))
+    quality, loops, matched = (
+        tables.read(f"exit_{name}", path) for name, path in zip(TABLES, paths, strict=True)
+    )
+    return of_tables(folder, quality, loops, matched)
 
 
 def of_tables(
     path: Path, quality: pd.DataFrame, loops: pd.DataFrame, matched: pd.DataFrame
 ) -> RunTables:
-    """The tables "exit_quality", "exit_loops" and "exit_cost_matched" of the run in a folder."""
+    """The exits in the tables "exit_quality", "exit_loops" and "exit_cost_matched" of a run.
+
+    Raises InputError with `path` where full depth was not measured.
+    """
     spent = loops.groupby([*_POINT, "sequence"])["evaluations"].mean()  # over groups
     quality = quality.join(spent, on=[*_POINT, "sequence"])
     is_fixed = quality["criterion"] == "fixed"
@@ -102,13 +111,6 @@ def of_tables(
         raise InputError(f"{path}: found no rows of fixed loops, expected those of full depth.")
     depths = quality.loc[is_fixed, "threshold"].max()
     full = quality[is_fixed & (quality["threshold"] == depths)].set_index("sequence")["ce"]
-
-    def summed(rows: pd.DataFrame, *columns: str) -> list[np.ndarray]:
-        """Sums over the tokens of each document (D,), of the loss above full depth."""
-        weighted = rows.assign(ce=rows["ce"] - rows["sequence"].map(full))
-        sums = weighted[list(columns)].mul(rows["tokens"], axis="index")
-        return list(sums.groupby(rows["document"]).sum().to_numpy().T)
-
     own = dict(list(quality[~is_fixed].groupby(_POINT, sort=False)))
     keys = [*_POINT, "reference", "sequence"]
     matched = matched.groupby(keys, sort=False).mean(numeric_only=True).reset_index()  # over draws
@@ -117,15 +119,15 @@ def of_tables(
     for (criterion, threshold), rows in own.items():
         is_of = (matched["criterion"] == criterion) & (matched["threshold"] == threshold)
         of_point = matched[is_of]
-        (random,) = summed(of_point[of_point["reference"] == "random"], "ce")
-        evaluations, excess = summed(rows, "evaluations", "ce")
+        (random,) = _sums(of_point[of_point["reference"] == "random"], full, "ce")
+        evaluations, excess = _sums(rows, full, "evaluations", "ce")
         points[criterion, threshold] = Sums(evaluations, excess, random)
         of_fixed = of_point[of_point["reference"] == "fixed"]
-        taken, of_fixed_excess = summed(of_fixed, "evaluations", "ce")
+        taken, of_fixed_excess = _sums(of_fixed, full, "evaluations", "ce")
         mean = float(taken.sum() / of_fixed["tokens"].sum())
         fixed[round(mean, 2)] = of_fixed_excess
     for threshold, rows in quality[is_fixed].groupby("threshold"):
-        (fixed[float(threshold)],) = summed(rows, "ce")
+        (fixed[float(threshold)],) = _sums(rows, full, "ce")
     at_full = quality[is_fixed & (quality["threshold"] == depths)]
     tokens = at_full.groupby("document")["tokens"].sum()
     return RunTables(
@@ -136,3 +138,64 @@ def of_tables(
         dict(sorted(fixed.items())),
         int(depths),
     )
+
+
+def _sums(rows: pd.DataFrame, full: pd.Series, *columns: str) -> list[np.ndarray]:
+    """Sums of columns over the tokens of each document (D,); of `ce` above that at full depth.
+
+    `full` is the loss at full depth by sequence.
+    """
+    weighted = rows.assign(ce=rows["ce"] - rows["sequence"].map(full))
+    sums = weighted[list(columns)].mul(rows["tokens"], axis="index")
+    return list(sums.groupby(rows["document"]).sum().to_numpy().T)
+
+
+def read_recorded(folder: Path, iteration: int | None = None) -> RunTables:
+    """Read the exits of a recorded model on frozen trajectories; full depth is its trained loops.
+
+    Random exits are the mean over all ways to give the depths of a criterion to other tokens. A
+    recording without exits has fixed counts only.
+
+    Args:
+        folder: Folder of a recording with `decode`.
+        iteration: Training iteration of the weights; by default the last one recorded.
+
+    Raises:
+        InputError: There is no such recording, it has fewer loop steps than were trained, or
+            an earlier version recorded its exits.
+    """
+    iteration = last_recorded(folder) if iteration is None else iteration
+    trained = read_facts(folder, iteration)["trained_loops"]
+    path = table_path(folder, "scaling_quality", iteration)
+    quality = tables.read("scaling_quality", path)
+    at_full = quality[quality["loops"] == trained]
+    if at_full.empty:
+        most = quality["loops"].max()
+        raise mismatch(path, f"{most} loop steps", f"at least the {trained} trained ones")
+    full = at_full.set_index("sequence")["ce"]
+    fixed = {}
+    for loops, rows in quality.groupby("loops"):
+        (fixed[float(loops)],) = _sums(rows, full, "ce")
+    tokens = at_full.groupby("document")["tokens"].sum()
+    points = _recorded_points(folder, iteration, full, np.stack(list(fixed.values())))
+    counts = tokens.to_numpy(np.float64)
+    return RunTables(folder, tokens.index.to_numpy(), counts, points, fixed, trained)
+
+
+def _recorded_points(
+    folder: Path, iteration: int, full: pd.Series, fixed: np.ndarray
+) -> dict[tuple[str, float], Sums]:
+    """What each recorded criterion costs at each threshold; `fixed` is the excess (K, D)."""
+    path = table_path(folder, "recorded_exits", iteration)
+    if not path.exists():
+        return {}
+    exits = tables.read("recorded_exits", path)
+    left = tables.read("recorded_depths", table_path(folder, "recorded_depths", iteration))
+    tokens = dict(list(left.groupby(_POINT)))
+    points = {}
+    for point, rows in exits[exits["criterion"] != "fixed"].groupby(_POINT, sort=False):
+        evaluations, excess = _sums(rows, full, "evaluations", "ce")
+        at = tokens[point]
+        leaving = np.bincount(at["depth"] - 1, at["tokens"], minlength=len(fixed))  # (K,)
+        points[point] = Sums(evaluations, excess, leaving / leaving.sum() @ fixed)
+    return points

@@ -210,6 +210,10 @@ class Figures:
     def pictures(self, wildcards: Any) -> list[str]:
         return [self.drawn(f"{figure.name}.svg") for figure in self.reported]
 
+    def reported_inputs(self, table: str) -> list[str]:
+        """The files of a table that figures of the report read."""
+        return [file for figure in self.reported for file in self.inputs(figure).get(table, [])]
+
     @property
     def sentence_modules(self) -> list[str]:
         """The modules of the functions `sentence`, which the job of the overview imports by
