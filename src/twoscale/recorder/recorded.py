@@ -68,8 +68,8 @@ class RecordedBatch:
     # "ce" and "entropy" in nats and "predicted" (B, T or T - 1) after the loop steps 1 … K of the
     # last group, if known
     decoded: Sequence[Mapping[str, Tensor]] = ()
-    # (criterion, threshold) -> "ce" and "evaluations" of each target and whether it has "left", if
-    # known
+    # (criterion, threshold) -> "ce" and "evaluations" of each target, and optionally whether it has
+    # "left", if known
     exits: Mapping[tuple[str, float], Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
@@ -114,8 +114,8 @@ class StateTables:
     given, and `exits/` if exits are; `recorded/iteration_*.json`, what was recorded; and of the
     first sequence `loops/iteration_*.parquet` with its predictions and exits, and
     `states.safetensors` with its states for Fig. 1, if all groups have the same number of channels.
-    For the attributes see `Recorder`; `facts` is the description of the
-    recording. Raises InputError for an earlier recording.
+    For the attributes see `Recorder`; `facts` is the description of the recording. Raises
+    InputError for an earlier recording.
     """
 
     folder: str | Path
@@ -290,14 +290,13 @@ def _exit_depths(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
 
 def _token_rows(batch: RecordedBatch, key: Key, word: Callable[[int], str]) -> Iterator[Row]:
     """Rows of the table "loop_tokens" of the first sequence: each loop step of the last group."""
-    if not batch.decoded:
-        return
     *_, label = batch.states
     is_counted, positions = _targets_of_first(batch)
     targets = batch.targets
-    if targets is None:
-        assert batch.tokens is not None
+    if targets is None and batch.tokens is not None:
         targets = batch.tokens[:, 1:]
+    if targets is None:  # what the states predict is not known
+        return
     for k, decoded in enumerate(batch.decoded, start=1):
         columns = {name: decoded[name][0][is_counted] for name in ("predicted", "ce", "entropy")}
         rows = loop_tokens.token_rows(positions, columns, targets[0][is_counted], word)
@@ -305,16 +304,21 @@ def _token_rows(batch: RecordedBatch, key: Key, word: Callable[[int], str]) -> I
 
 
 def _token_exits(batch: RecordedBatch, key: Key) -> Iterator[Row]:
-    """Rows of the table "loop_exits" of the first sequence, without fixed loop counts."""
-    *_, label = batch.states
+    """Rows of the table "loop_exits" of the first sequence, without fixed loop counts.
+
+    Where only evaluations are known, a token has left if it did not take all loop steps.
+    """
+    *_, (label, states) = batch.states.items()
+    most = len(states) - 1
     is_counted, positions = _targets_of_first(batch)
     for (criterion, threshold), columns in batch.exits.items():
         if criterion != "fixed":
             point = {**key, "group": label, "criterion": criterion, "threshold": float(threshold)}
-            loops, left = (
-                columns[name][0][is_counted].tolist() for name in ("evaluations", "left")
-            )
-            for position, steps, has_left in zip(positions, loops, left, strict=True):
+            loops = columns["evaluations"][0][is_counted].long()
+            left = columns["left"][0][is_counted] if "left" in columns else loops < most
+            for position, steps, has_left in zip(
+                positions, loops.tolist(), left.tolist(), strict=True
+            ):
                 yield point | {"position": position, "loops": steps, "left": has_left}
 
 
