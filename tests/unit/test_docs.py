@@ -20,6 +20,7 @@ GENERATED = {
         "tables.md",
         "which-exit.md",
     ),
+    "which-exit.md",
     "zoo.md",
 }
 PAGE_WORDS, ALL_WORDS = 2500, 26_000
