@@ -117,7 +117,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.exits is not None:
         exits = read_exits(arguments.exits, recording)
         result = check(recording, lambda first: rules.options_of_exits(exits), *chosen)
-        if arguments.out is not None:
+        if arguments.out is not None and recording.is_loss:  # the arena compares nats
             named = (arguments.exits.stem, arguments.out, arguments.tolerance)
             write_arena(recording, exits, *named)
     else:

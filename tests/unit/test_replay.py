@@ -322,6 +322,21 @@ def test_the_command_writes_a_page_a_figure_json_and_exits(tmp_path):
     assert {name: len(of) for name, of in dealt.items()} == {str(n): TOKENS for n in range(40)}
 
 
+def test_exits_without_losses_are_not_compared_in_nats(tmp_path):
+    recording = planted(documents=12)
+    path = tmp_path / "table.parquet"
+    top1 = (recording.signals["entropy"] > 1).astype(int)  # changes until the depth needed is near
+    table(recording, top1=top1, **recording.signals).to_parquet(path)
+    written = twoscale("exits", "check", path, "--out", tmp_path / "first")
+    assert written.returncode == 0, written.stderr
+    exits, folder = tmp_path / "first" / "exits.parquet", tmp_path / "second"
+    done = twoscale("exits", "check", path, exits, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert "changed" in done.stdout
+    assert (folder / "check.md").exists()
+    assert not [*folder.glob("arena.*")]
+
+
 def test_the_exits_of_a_pair_are_dealt_too(tmp_path):
     recording = planted(documents=40)
     path = tmp_path / "table.parquet"

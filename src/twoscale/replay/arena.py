@@ -36,7 +36,7 @@ from twoscale.replay.gains import (
     summarise,
     summary,
 )
-from twoscale.replay.oracle import PRICES, cheapest_exits, exit_costs, split_half
+from twoscale.replay.oracle import PRICES, cheapest_exits, split_half
 from twoscale.replay.recording import Exits, Recording
 from twoscale.report.render import render
 
@@ -75,16 +75,19 @@ def write_arena(
 
 
 def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
-    """The table "arena" without its column `run`: against cost-matched exits and the oracle."""
+    """The table "arena" without its column `run`: against cost-matched exits and the oracle.
+
+    `exits` has the depth of each token (M,), which is also its number of evaluations.
+    """
     fixed: Exits = {}
     for k in range(1, recording.depths + 1):
         fixed["fixed", float(k)] = np.full(len(recording.documents), k)
-    quality, loops, cost_matched = [], [], []
+    quality, evaluations, cost_matched = [], [], []
     for (criterion, threshold), depths in exits.items():
         point = {"criterion": criterion, "threshold": threshold}
         own = _at(recording, depths).assign(**point)
         quality.append(own.drop(columns="evaluations"))
-        loops.append(own.drop(columns="ce").assign(group=_GROUP))
+        evaluations.append(own.drop(columns="ce").assign(group=_GROUP))
         for reference, plan in {"random": depths, "fixed": _equal(depths)}.items():
             spent = np.full(len(plan), plan.mean())
             matched = _means(recording, ce=mean_over_draws(recording.cost, plan), evaluations=spent)
@@ -93,14 +96,14 @@ def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
         _at(recording, depths).assign(criterion=criterion, threshold=threshold, group=_GROUP)
         for (criterion, threshold), depths in (exits | fixed).items()
     ]
-    cost = _with_input(recording)
+    losses = _with_input(recording)  # its index is the depth
     frontier = []
     for price in PRICES:
-        depths = exit_costs(len(cost))[cheapest_exits(cost, price)]
+        depths = cheapest_exits(losses, price)
         frontier.append(_at(recording, depths).assign(group=_GROUP, price=price))
     return summarise(
         pd.concat(quality),
-        pd.concat(loops),
+        pd.concat(evaluations),
         pd.concat(cost_matched),
         pd.concat(regret),
         pd.concat(frontier),
