@@ -289,14 +289,14 @@ def models(found: list[Column], claim: int) -> dict[str, int]:
 
 
 def _summary(found: list[Column]) -> str:
-    """How many claims hold in all models, and how many in none."""
+    """How many claims hold in all models, and how many fail in all."""
     verdicts = [models(found, claim.number) for claim in CLAIMS]
     alike = [next(iter(counts)) for counts in verdicts if len(counts) == 1]
     hold, fail = alike.count(HOLDS), alike.count(FAILS)
     others = len(CLAIMS) - hold - fail
     return (
-        f"Of {len(CLAIMS)} claims, {hold} hold in all {sum(verdicts[0].values())} models, {fail} in "
-        f"none, and {others} differ between them or cannot be judged"
+        f"Of {len(CLAIMS)} claims, {hold} hold in all {sum(verdicts[0].values())} models, {fail} fail"
+        f" in all, and {others} vary or cannot be judged"
     )
 
 
