@@ -98,8 +98,9 @@ def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm
             for criterion in ("fixed", "step_norm", "kl", "acceleration")
         },
     }
-    # one job a checkpoint, the last one with two analyses side by side
-    one, two = need(1, "4000M", "01:00:00"), need(2, "8000M", "01:00:00")
+    # one job a checkpoint, the last one with two analyses side by side and the loops page's tokens
+    # after them
+    one, two = need(1, "4000M", "01:00:00"), need(2, "8000M", "01:30:00")
     assert sorted(groups, key=lambda group: group["cpus"]) == [one, one, two]
 
 
