@@ -26,9 +26,21 @@ def of_extras() -> list[str]:
     return sorted({need.name.replace("-", "_") for need in needs} - {"twoscale"})
 
 
+BLOCK = """
+import sys
+
+class Missing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
 def without_extras(code: str, *arguments: object) -> subprocess.CompletedProcess:
     """Run Python code where these packages cannot be imported."""
-    block = f"import sys; sys.modules.update(dict.fromkeys({of_extras()}))\n"
+    block = BLOCK.format(names=of_extras())
     command = [sys.executable, "-c", block + code, *map(str, arguments)]
     return subprocess.run(
         command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=300
