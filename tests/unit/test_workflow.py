@@ -463,6 +463,16 @@ def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     else:
         with pytest.raises(InputError, match=r"^run \S+: found no looped groups"):
             mine.figures.results(of())
+        with pytest.raises(InputError, match=r"^results/loops\.html: run \S+ has no looped groups"):
+            mine.figures.loops_trajectories(of())
+
+
+def test_the_loops_page_is_none_of_a_release_because_that_has_no_trajectories():
+    mine = runs(release=str(ROOT / "docs" / "demo-release"))
+    assert "results/loops.html" not in mine.figures.results(of())
+    sentence = r"^results/loops\.html: run demo is from the release \S+, which has no trajectories"
+    with pytest.raises(InputError, match=sentence):
+        mine.figures.loops_trajectories(of())
 
 
 def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(

@@ -91,10 +91,12 @@ class Figures:
         Raises InputError for a release, which has none, and for a model without loops.
         """
         selected = self.runs.selected
-        found = "has no looped groups (model.groups: [])"
+        found = ""
         if self.runs.release is not None:
             found = f"is from the release {self.runs.release.source}, which has no trajectories"
-        if self.runs.release is not None or not self.runs.config.model.groups:
+        elif not self.runs.config.model.groups:
+            found = "has no looped groups (model.groups: [])"
+        if found:
             raise InputError(f"results/loops.html: run {selected} {found}.")
         iteration = self.runs.iterations(selected)[-1]
         return f"results/{selected}/trajectories/iteration_{iteration:06d}.parquet"

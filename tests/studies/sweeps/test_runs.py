@@ -96,6 +96,11 @@ def test_wrong_values_are_refused(user, words):
         config.studies({"preset": "tiny"} | user)
 
 
+@pytest.mark.parametrize("one", [{"shares": [0.5], "random": False}, {"shares": []}])
+def test_one_kind_of_adapter_initialisation_suffices(one):
+    config.studies({"preset": "tiny", "adapter_init": one})
+
+
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
     config = {"seeds": [5], "adapter_init": {"shares": [0.25]}}
     expected = [
