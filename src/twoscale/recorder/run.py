@@ -23,7 +23,7 @@ from twoscale.figures import style
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
 from twoscale.jobs.table_job import TableJob
-from twoscale.replay import hub
+from twoscale.replay import TOLERANCE, hub
 from twoscale.replay.check import Found, measure
 from twoscale.replay.run_tables import read_recorded
 from twoscale.report.claims import claims_markdown
@@ -32,7 +32,6 @@ from twoscale.report.loops import LoopTables, loops_page
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
-TOLERANCE = hub.TOLERANCE  # above the lowest loss that belongs to the plateau
 
 
 def draw_run(

@@ -14,12 +14,11 @@ import yaml
 
 from twoscale import __version__
 from twoscale.base import markdown
+from twoscale.replay import TOLERANCE
 from twoscale.replay.check import Check, check
 from twoscale.replay.recording import FEWEST_DOCUMENTS
 from twoscale.replay.run_tables import RunTables
 from twoscale.report.render import estimated, interval, render
-
-TOLERANCE = 0.01  # nats per token
 
 
 class Fact(NamedTuple):
