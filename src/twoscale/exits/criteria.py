@@ -193,11 +193,14 @@ class MinPKL(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         p = readout(x_new).softmax(-1)  # (N, V)
+        vocab_size = p.shape[-1]
         small = p < self.MIN_P * p.amax(-1, keepdim=True)
-        q = p.masked_fill(small, 1 / p.shape[-1])
-        log_q = (q / q.sum(-1, keepdim=True)).log()
-        # log q^{k-1}, uniform at first
-        previous = state["log_q"] if state else torch.full_like(log_q, -math.log(log_q.shape[-1]))
+        q = p.masked_fill(small, 1 / vocab_size)
+        q = q / q.sum(-1, keepdim=True)
+        log_q = q.log()
+        # log q^{k-1}; q^0 is uniform
+        uniform = torch.full_like(log_q, -math.log(vocab_size))
+        previous = state.get("log_q", uniform)
         return self.below(kl_divergence(previous, log_q)), {"log_q": log_q}
 
 

@@ -52,9 +52,13 @@ def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndar
     The last entry counts the tokens. `by` names keys with their values in order; `rows` have every
     combination in every document.
     """
-    sums = rows[columns].mul(rows["tokens"], axis="index").assign(tokens=rows["tokens"])
+    # columns are means over the tokens of a row
+    sums = rows[columns].mul(rows["tokens"], axis="index")
+    sums = sums.assign(tokens=rows["tokens"])
+    # categories give the groups the order of `by`
     keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
-    total = sums.groupby([rows["document"], *keys], observed=True).sum().to_numpy(np.float64)
+    by_document = sums.groupby([rows["document"], *keys], observed=True)
+    total = by_document.sum().to_numpy(np.float64)
     shape = [len(values) for values in by.values()]
     return total.reshape(-1, *shape, len(columns) + 1)
 
@@ -236,16 +240,21 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     Where `least` exceeds `RELEVANT` or `room`, a gain that is not shown says nothing.
     """
     is_regret = arena["reference"] == ORACLE
-    gains, regrets = arena[~is_regret].reset_index(drop=True), arena[is_regret]
+    gains = arena[~is_regret].reset_index(drop=True)
+    regrets = arena.loc[is_regret, [*OPERATING_POINT, "gain"]]
     depth = _depth(arena)
+
+    # primary: of each criterion the thresholds nearest to the shares of full depth
     of_primary = gains["criterion"].str.removeprefix("direction_").isin(PRIMARY)
-    family = gains[of_primary] if of_primary.any() else gains
+    candidates = gains[of_primary] if of_primary.any() else gains
     chosen = set()
-    for _, rows in family.groupby(["criterion", "reference"]):
+    for _, rows in candidates.groupby(["criterion", "reference"]):
         for share in SHARES:
-            chosen.add((rows["evaluations"] - share * depth).abs().idxmin())
-    of_oracle = regrets[[*OPERATING_POINT, "gain"]]
-    regret = gains[OPERATING_POINT].merge(of_oracle, how="left", on=OPERATING_POINT)["gain"]
+            distance = (rows["evaluations"] - share * depth).abs()
+            chosen.add(distance.idxmin())
+
+    # the oracle's gain over the same exits: the criterion's over them, minus its over the oracle
+    regret = gains[OPERATING_POINT].merge(regrets, how="left", on=OPERATING_POINT)["gain"]
     gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
     families = [with_verdicts(rows) for _, rows in gains.groupby("primary")]
     return pd.concat(families or [with_verdicts(gains)]).sort_index()
@@ -265,11 +274,12 @@ def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     low = rows["gain_low"].to_numpy(np.float64)
     high = rows["gain_high"].to_numpy(np.float64)
     # the standard error, from the end of the interval on the side of 0, which decides
-    error = np.where(gain > 0, gain - low, high - gain) / _quantiles(0.975, freedom)
+    half_width = np.where(gain > 0, gain - low, high - gain)
+    error = half_width / _quantiles(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = np.where(gain == 0, 0, np.abs(gain) / error)  # Student's t
-    pairs = zip(statistic, freedom, strict=True)
-    p_values = np.array([2 * bootstrap.t_tail(t, degrees) for t, degrees in pairs])
+    tails = [bootstrap.t_tail(t, degrees) for t, degrees in zip(statistic, freedom, strict=True)]
+    p_values = 2 * np.array(tails)  # two-sided
     is_shown = bootstrap.holm(np.nan_to_num(p_values, nan=1.0))
     # what would have been seen: the smallest gain that is shown with probability POWER
     least = error * _least_errors(len(rows), freedom)
@@ -342,10 +352,13 @@ def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:
         most = of_criterion.loc[of_criterion["verdict"] == BETTER, "gain"].max()
         if not np.isnan(most):
             named += f" (by up to {number(most)} nats per token)"
-        found[_verdict_of(set(of_criterion["verdict"]))].append(named)
+        verdict = _verdict_of(set(of_criterion["verdict"]))
+        found[verdict].append(named)
+
+    named_verdicts = VERDICTS if is_primary else (BETTER, BOTH, WORSE)
     listed = []
     for verdict, names in found.items():
-        if names and (is_primary or verdict in (BETTER, BOTH, WORSE)):
+        if names and verdict in named_verdicts:
             at = f" at {rows['documents'].max()} documents" if verdict == UNKNOWN else ""
             listed.append(f"{verdict}{at}: {', '.join(names)}")
     return "; ".join(listed) or f"no difference is shown in {len(rows)} gains"

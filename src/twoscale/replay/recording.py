@@ -175,13 +175,17 @@ def _read_table(path: Path, names: list[str]) -> Recording:
             meant = did_you_mean(key, names)
             expected = f"a column {key}, one row for each token and depth{meant}"
             raise InputError(f"{path}: found no column {key}, expected {expected}.")
-    columns = {name: _numbers(path, name) for name in (*KEYS, LOSS, TOP1) if name in names}
+    known = (*KEYS, LOSS, TOP1)
+    columns = {name: _numbers(path, name) for name in known if name in names}
     keys = {name: _whole(path, name, columns.pop(name)) for name in KEYS if name in columns}
-    keys.setdefault("document", keys["sequence"])
+    keys.setdefault("document", keys["sequence"])  # without it each sequence is a document
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
-    further = [name for name in names if name not in (*KEYS, LOSS, TOP1) and _is_number(path, name)]
-    signals = {name: grid.spread(_numbers(path, name)) for name in further}
+    # every further column of numbers is a signal that a rule may exit by
+    signals = {}
+    for name in names:
+        if name not in known and _is_number(path, name):
+            signals[name] = grid.spread(_numbers(path, name))
     return grid.recording(path, columns.get(LOSS), columns.get(TOP1), signals)
 
 
@@ -303,12 +307,14 @@ class _Grid:
 
     def _check_finite(self, path: Path, values: np.ndarray, what: str) -> None:
         wrong = np.argwhere(~np.isfinite(values))
-        if len(wrong):
-            depth, token = wrong[0]
-            where = f"sequence {self.keys['sequence'][token]}, position"
-            where += f" {self.keys['position'][token]}, depth {depth + 1}"
-            found = f"the {what} {values[depth, token]} for {where}"
-            raise InputError(f"{path}: found {found}, expected a finite number.")
+        if not len(wrong):
+            return
+        depth, token = wrong[0]
+        sequence = self.keys["sequence"][token]
+        position = self.keys["position"][token]
+        where = f"sequence {sequence}, position {position}, depth {depth + 1}"
+        found = f"the {what} {values[depth, token]} for {where}"
+        raise InputError(f"{path}: found {found}, expected a finite number.")
 
 
 def _unchanged(predicted: np.ndarray) -> np.ndarray:
@@ -321,11 +327,16 @@ def _unchanged(predicted: np.ndarray) -> np.ndarray:
 
 def _order(*keys: np.ndarray) -> np.ndarray | slice:
     """The order of rows by these keys, the first one first; a slice if they are ordered already."""
-    ordered = np.ones(max(0, len(keys[0]) - 1), dtype=bool)
+    neighbours = max(0, len(keys[0]) - 1)
+    # from the last key to the first: a pair of rows is in order if its key rises, or if the key is
+    # equal and the later keys are in order
+    ordered = np.ones(neighbours, dtype=bool)
     for key in reversed(keys):
         difference = np.diff(key)
         ordered = (difference > 0) | ((difference == 0) & ordered)
-    return slice(None) if ordered.all() else np.lexsort(keys[::-1])
+    if ordered.all():
+        return slice(None)
+    return np.lexsort(keys[::-1])
 
 
 def _numbers(path: Path, name: str) -> np.ndarray:

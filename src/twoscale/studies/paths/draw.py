@@ -113,9 +113,11 @@ def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> N
     of_checkpoint = converging.groupby([path_types["group"], path_types["iteration"]]).sum()
     for axes, group in zip(panels, groups, strict=True):
         shares = of_checkpoint[group]
-        least = "at least " if len(shares) > 1 else ""
-        share = shares.min()
-        tokens = "all" if share > 1 - 1e-9 else f"{least}{min(100 * share, 99.9):.3g} %"
+        least = shares.min()
+        percent = min(100 * least, 99.9)  # 99.99 is not rounded to 100
+        tokens = f"at least {percent:.3g} %" if len(shares) > 1 else f"{percent:.3g} %"
+        if least > 1 - 1e-9:
+            tokens = "all"
         axes.set_title(f"{axes.get_title()}, {tokens} converge")
 
 

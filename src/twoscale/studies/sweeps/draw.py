@@ -176,14 +176,17 @@ def _draw_starts(axes: Axes, rows: pd.DataFrame, styles: _Styles) -> None:
         for _, line in means.groupby(means["share"].isna()):
             axes.plot(line["place"], line["value"], **look, marker="o")
     # only the last checkpoint, drawn last, has intervals and single seeds
-    color, seeds = look["color"], of_checkpoint.query("seed != @_ALL")
+    color = look["color"]
+    seeds = of_checkpoint.query("seed != @_ALL")
     axes.vlines(means["place"], means["low"], means["high"], color=color, linewidth=0.8)
     if seeds["seed"].nunique() > 1:
         axes.plot(seeds["place"] + _SEED_GAP, seeds["value"], "_", color=color, markersize=4)
     if rows["value"].isna().all():
         axes.text(0.5, 0.3, _BELOW, ha="center", transform=axes.transAxes, color=style.GREY)
     # random weights are at the end of the axis of shares
-    ticks = _TICKS | ({_RANDOM: "random"} if rows["share"].isna().any() else {})
+    ticks = dict(_TICKS)
+    if rows["share"].isna().any():
+        ticks[_RANDOM] = "random"
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.set_xlim(-0.12, _RANDOM + 0.25)
 
@@ -349,15 +352,20 @@ def compare_baselines(
         quality = tables.read("scaling_quality", path)
         frames.append(quality.assign(model=model["model"], seed=model["seed"]))
     rows = pd.concat(frames, ignore_index=True)
+    # paired: each sequence under each seed against the looped model on the same sequence
     keys = ["seed", "sequence"]
     looped = rows.query("model == @LOOPED").set_index(keys)["ce"].rename("looped")
     rows["difference"] = rows["ce"] - rows.join(looped, on=keys)["looped"]
+    # a further "seed": the mean over seeds of every sequence
     by_sequence = rows.groupby(["model", "sequence", "document", "tokens"], sort=False)
-    means = by_sequence[["ce", "difference"]].mean().reset_index().assign(seed=_EVERY)
+    means = by_sequence[["ce", "difference"]].mean().reset_index()
+    means = means.assign(seed=_EVERY)
     summary = _summary(pd.concat([rows, means], ignore_index=True), seed)
-    first = pd.DataFrame(models).groupby("model", sort=False).first()
-    sizes = first[["layers", "parameters", "flops", "iteration"]]
-    return summary.join(sizes, on="model").assign(run=run)[list(tables.columns("baselines"))]
+    # sizes do not depend on the seed
+    by_model = pd.DataFrame(models).groupby("model", sort=False)
+    sizes = by_model.first()[["layers", "parameters", "flops", "iteration"]]
+    table = summary.join(sizes, on="model").assign(run=run)
+    return table[list(tables.columns("baselines"))]
 
 
 def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
