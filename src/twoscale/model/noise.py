@@ -121,4 +121,6 @@ def draw_on_device(out: Tensor, keys: Sequence[tuple], std: float) -> None:
     for row, key in zip(out, keys, strict=True):
         generator = torch.Generator(out.device).manual_seed(integer_key(*key))
         row.uniform_(-edge, edge, generator=generator)
+    # sqrt(2) erfinv(u) is standard normal for u uniform in (-1, 1); the clamp removes what rounding
+    # adds at the bounds
     out.erfinv_().mul_(math.sqrt(2) * std).clamp_(-3 * std, 3 * std)

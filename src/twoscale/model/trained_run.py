@@ -93,6 +93,7 @@ class TrainedRun:
             loops = self.model.config.typical_loops
         counts = [loops] * len(labels) if isinstance(loops, int) else loops
         is_list = isinstance(counts, Sequence) and len(counts) == len(labels)
+        # `type`, because True is an instance of int
         if not is_list or any(type(count) is not int or count < 1 for count in counts):
             each = f"one for each of the {len(labels)} groups {', '.join(labels)}"
             raise InputError(
@@ -138,7 +139,7 @@ class TrainedRun:
                 name = self.model.config.group_labels[trace.stage.index]
             else:
                 name = f"layer {trace.stage.layer}"
-            states[name] = torch.stack(trace.states)
+            states[name] = torch.stack(trace.states)  # (K + 1, B, T, C)
         return states
 
     def noise(self, sequence: int | Sequence[int] = 0) -> EvaluationNoise:

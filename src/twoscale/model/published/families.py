@@ -227,11 +227,11 @@ def _describe_ouro(options: Options, shapes: Shapes) -> Description:
         "groups": [list(range(1, layers + 1))],
         "mean_loops": mean,
         "norms": "sandwich",
-        "sandwich": "branch",
+        "sandwich": "branch",  # x + n(f(n x))
         "norm_epsilon": options.positive("rms_norm_eps", 1e-6),
-        "state_init": "input",
+        "state_init": "input",  # x^0 is the embedding
         "injection": "none",
-        "loop_norm": True,
+        "loop_norm": True,  # the final norm ends every loop step
         "exit_gate": True,
         "rotary_pairs": "halves",
         **_rotation(options, 10_000.0),
@@ -261,13 +261,14 @@ _OURO_NAMES = Names(
         "norm2.weight": "input_layernorm_2.weight",
         "norm3.weight": "post_attention_layernorm.weight",
         "norm4.weight": "post_attention_layernorm_2.weight",
+        # rows of ours in this order
         "qkv.weight": [
             "self_attn.q_proj.weight",
             "self_attn.k_proj.weight",
             "self_attn.v_proj.weight",
         ],
         "attention_out.weight": "self_attn.o_proj.weight",
-        "mlp_in.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+        "mlp_in.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],  # gate, value
         "mlp_out.weight": "mlp.down_proj.weight",
     },
     lambda model, number: f"model.layers.{number - 1}",
@@ -326,7 +327,7 @@ def _describe_raven(options: Options, shapes: Shapes) -> Description:
         # says
         variant = {
             "norms": "sandwich",
-            "sandwich": "post_residual",
+            "sandwich": "post_residual",  # n(x + f(n x))
             "exit_norm": "final_norm",
             "rotary_pairs": "interleaved",
             "rotary_base": options.positive("rope_base", 50_000.0),
@@ -477,8 +478,9 @@ def _describe_parcae(options: Options, shapes: Shapes) -> Description:
         injection = "projection"
     rope = options.within("rope_settings")
     rope.require({"use_rope": 1, "rope_condense_ratio": 1})
+    # the base is in rope_settings, or at the top level
     rope = rope if rope.get("rope_base") is not None else options
-    channels = options.get("rope_dims", 0) or None
+    channels = options.get("rope_dims", 0) or None  # 0: all
     options.require({"outer_rope_dims": channels, "recurrent_rope_dims": channels})
     model = _SHARED | {
         **_parcae_sizes(options, shapes, of),
@@ -556,6 +558,7 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: _Layout) -> dict[str, An
         start = f"{of.prefix}{part}.0"
         keys = shapes.get(f"{start}.attn.c_k.weight", (head_dim,))
         inner = shapes.get(f"{start}.mlp.proj.weight", (1,))
+        # keys have G D rows; the output matrix of the MLP has as many columns as its hidden size
         return max(1, keys[0] // head_dim), inner[-1]
 
     prelude, core, coda = (layers(part) for part in ("prelude", "core_block", "coda"))
@@ -563,6 +566,7 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: _Layout) -> dict[str, An
     outside = "prelude" if prelude else "coda"
     kv_heads, width = layer_sizes(outside if prelude or coda else "core_block")
     looped_kv_heads, looped_width = layer_sizes("core_block")
+    # gate and value are the rows of one matrix
     is_gated = shapes[f"{of.prefix}core_block.0.mlp.fc.weight"][0] == 2 * looped_width
     # their code has tables without gates and gates without tables, and uses neither
     value_embeddings = []
@@ -630,7 +634,7 @@ _LADDER_NAMES = Names(
         "norm3.weight": [],
         "qkv.weight": ["attn.c_q.weight", "attn.c_k.weight", "attn.c_v.weight"],
         "attention_out.weight": "attn.c_proj.weight",
-        "mlp_in.weight": ["mlp.c_gate.weight", "mlp.c_fc.weight"],
+        "mlp_in.weight": ["mlp.c_gate.weight", "mlp.c_fc.weight"],  # gate, value
         "mlp_out.weight": "mlp.c_proj.weight",
     },
     lambda model, number: f"transformer.h.{number - 1}",
@@ -690,6 +694,7 @@ def _adapt_ladder(options: Options, name: str, rows: Any) -> None:
     if name == "transformer.wte.weight":
         rows *= (rows.square().mean(-1, keepdim=True) + _FLOAT32_EPSILON).rsqrt()
     elif name.endswith("c_proj.weight"):
+        # c_proj ends the branches of attention and of the MLP
         rows *= options.positive("residual_branch_multiplier", 1.0)
     elif name.endswith(("c_q.weight", "c_k.weight")):
         halves = rows.unflatten(0, (options.count("n_head"), 2, -1))
