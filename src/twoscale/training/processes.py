@@ -168,7 +168,7 @@ def shard_model(model: LoopedModel, device: str) -> None:
         is_group = hasattr(block, _GROUP_METHOD)
         divided = fully_shard(block, mesh=mesh, reshard_after_forward=not is_group)
         if is_group:
-            divided.set_reshard_after_backward(False)
+            divided.set_reshard_after_backward(False)  # `reshard` frees it
             register_fsdp_forward_method(block, _GROUP_METHOD)
     # embedding, head and final norm stay gathered as well, because `loss` needs them after
     # `hidden_states`

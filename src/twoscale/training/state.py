@@ -155,6 +155,7 @@ def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> 
     partial = load_partial(paths.partial, first, segment.until, identity, config)
     if partial is not None:
         return restore(config, *partial)
+    # popped, because training changes its tensors in place
     kept = _kept.pop((checkpoints.digest(start), canonical_json(segment.identity)), None)
     if kept is not None:  # with its optimizer and compiled layers
         return replace(kept, log=[], environments=[])
@@ -187,6 +188,7 @@ def load_partial(
     except InputError as error:
         print(f"restarting the segment: {error}", file=sys.stderr)
         return None
+    # the log of the segment needs a row for each of its iterations
     has_log = len(header.extra["log"]) == header.iteration - first
     return (weights, moments, header) if first < header.iteration < until and has_log else None
 
@@ -246,6 +248,7 @@ def restore(
         compile_blocks(model, sharded)
     if sharded:
         shard_model(model, config.device)
+    # only now: `fully_shard` has replaced the parameters
     optimizer = make_optimizer(model, config.train)
     for name, parameter in model.named_parameters():
         if not moments or not parameter.requires_grad:
@@ -332,6 +335,7 @@ def save_partial(
     """Write all of an unfinished segment to one file. All processes call this, and the main one
     writes.
     """
+    # before the others return: a divided model is gathered by all processes together
     weights, moments = tensors_of(state)
     if not is_main:
         return

@@ -70,6 +70,7 @@ def _measure(run: Config, batch_size: int, micro_batches: int, compiled: bool) -
     changed = run.model_copy(update={"train": run.train.model_copy(update=keys)})
     on_cuda = run.compute.device == "cuda"
     if on_cuda:
+        # the peak memory of this setting alone
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     try:
@@ -78,6 +79,7 @@ def _measure(run: Config, batch_size: int, micro_batches: int, compiled: bool) -
         return row | {"failed": "out of memory"}
     except Exception as error:  # whatever a compiler raises must not end the session
         return row | {"failed": first_line(error)}
+    # iterations draw different loop counts, so their speed in FLOPs is converted at the mean count
     tokens_per_s = flops_per_s / mean_flops_per_token(run.model, run.train).total
     row |= {"tokens_per_s": tokens_per_s, "tflops": flops_per_s / 1e12, "startup_s": startup}
     if on_cuda:
@@ -105,6 +107,7 @@ def _speed(run: Config) -> tuple[float, float]:
     sums = log[["seconds", "flops"]]
     first, counted = sums[:_WARM_UP].sum(), sums[_WARM_UP:].sum()
     rate = counted["flops"] / counted["seconds"]
+    # seconds of the first iterations beyond what their FLOPs take at the later rate
     return rate, first["seconds"] - first["flops"] / rate
 
 
@@ -113,7 +116,7 @@ def start(settings: Any) -> tuple[Trainer, TrainingState]:
     right size.
     """
     model, train = settings.model, settings.train
-    count = 4 * train.batch_size * model.context_length + 1
+    count = 4 * train.batch_size * model.context_length + 1  # with the last target
     tokens = rng.stream(settings.seed, "trial").integers(0, model.vocab_size, size=count)
     none = torch.empty(0, model.context_length, dtype=torch.int64)
     data = TrainingData(tokens.astype("<u2"), HeldOut(none, none, (), ()))
