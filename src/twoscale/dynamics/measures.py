@@ -275,6 +275,7 @@ def effective_dimension(distances: Tensor) -> Tensor:
     of_rows = squared.mean(-1, keepdim=True)
     of_columns = squared.mean(-2, keepdim=True)
     of_all = squared.mean((-2, -1), keepdim=True)
+    # G_ij = (mean_j d_ij^2 + mean_i d_ij^2 - d_ij^2 - mean_ij d_ij^2) / 2
     gram = (of_rows + of_columns - squared) / 2
     gram -= of_all / 2
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)  # sum λ
@@ -293,6 +294,7 @@ def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
     k = torch.arange(step_norms.shape[-1], dtype=step_norms.dtype, device=step_norms.device)
     mean = (weight * k).sum(-1, keepdim=True) / count
     offset = (k - mean) * weight  # from the mean of the fitted k; 0 for steps that are left out
+    # a step of norm 0 would make the sum NaN through 0 times -inf
     logarithm = step_norms.log().where(above_floor, 0)
     # least squares: sum (k - mean) log ||update^k|| / sum (k - mean)^2
     slope = (offset * logarithm).sum(-1) / offset.square().sum(-1)

@@ -129,6 +129,7 @@ def save_states(
     sites, states = [], []
     for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
         sites += _describe(stage, model.config.group_labels)
+        # the only sequence of the batch: (T, C)
         states += [state[0].float().cpu() for state in stage.states]
     header = {
         "iteration": checkpoint.iteration,

@@ -79,6 +79,7 @@ def measure_batch(
             if is_group(stage):
                 assert stage.stage is not None
                 group = stage.stage.index
+                # Eq. 2 needs a group before this one
                 references = _reference_states(model, stage) if group else {}
                 yield GroupStates(labels[group], stage.states, references)
 
@@ -182,7 +183,7 @@ class _AroundCore:
             if is_alone and is_group(stage):
                 self.core = stage
             elif self.core is not None:
-                self.coda = [*self.coda[:1], stage.output]
+                self.coda = [*self.coda[:1], stage.output]  # the first and the latest
             yield stage
 
     def rows(self, keys: Columns) -> Iterator[tuple[str, Columns]]:
