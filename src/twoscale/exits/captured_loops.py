@@ -238,6 +238,7 @@ class CapturedLoops:
         loop = Loop(self, group, criterion)
         size = self._size
         whole = self._stops(self._max_loops)
+        # a graph begins where the last whole graph before it ends
         parts = {stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*whole, *stops)}
 
         def warm_up() -> None:
@@ -323,6 +324,7 @@ class Loop:
             if criterion is not None:
                 readout = loops.readout(criterion, self._group)
                 self._decisions = Decisions(criterion, loops.x0, readout)
+        # a part runs more than once, to warm up and to be captured; its earlier states are dropped
         del self._states[start + 1 :]
         flags, results = [], []
         for k in range(start, stop):

@@ -122,6 +122,7 @@ class Decisions:
         if self._weighted:
             self._check("weight", weight, x_new.dtype)
             total, left = self._weighted["sum"], self._weighted["left"]
+            # (N, 1)
             weight = weight[:, None].clamp(min=0).minimum(left)  # the weights sum to 1 at most
             self._weighted = {
                 "sum": total + weight * x_new,
@@ -190,6 +191,7 @@ def first_exit(
     for k, x_new, should_exit in steps:
         streak = streak + 1 if should_exit else 0
         if streak == criterion.patience:
+            # Algorithm 1 breaks before it takes x_new: k + 1 evaluations, of which k are kept
             if criterion.keeps == "previous":
                 return TokenExit(x, loop_steps=k, evaluations=k + 1)
             return TokenExit(x_new, loop_steps=k + 1, evaluations=k + 1)
@@ -220,12 +222,14 @@ class FrozenExits:
     def update(self, x_new: Tensor) -> None:
         """Take the states (N, C) after one more loop step."""
         self._streak = (self._streak + 1) * self._decisions.update(x_new)
+        # before `left` changes, because the step at which a token leaves is evaluated
         self.evaluations += ~self.left
         self.left |= self._streak == self._criterion.patience
 
     @property
     def loop_steps(self) -> Tensor:
         """Index (N,) of the state that each token keeps: x^0, x^1, …."""
+        # a token that never leaves keeps its last state under every criterion
         discarded = self.left & (self._criterion.keeps == "previous")
         return self.evaluations - discarded.long()
 
@@ -326,6 +330,7 @@ def _fault(criterion: type[ExitCriterion]) -> str | None:
             return f"lacks the method {method}, expected {method}{arguments}"
         signature = inspect.signature(found)
         try:
+            # as many arguments as the engine passes
             signature.bind(*arguments.split(","))
         except TypeError:
             return f"has {method}{signature}, expected {method}{arguments}"

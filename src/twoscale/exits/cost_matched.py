@@ -64,7 +64,7 @@ def random_exits(evaluations: np.ndarray, sequences: tuple[int, ...], key: tuple
     _, number, length = evaluations.shape
     drawn = np.empty_like(evaluations)
     for group, values in enumerate(evaluations):
-        strata = np.sort(values, axis=None).reshape(length, number)
+        strata = np.sort(values, axis=None).reshape(length, number)  # (T, N)
         dealt = rng.stream(*key, group, "strata").permuted(strata, axis=1).T  # (N, T)
         for row, sequence in enumerate(sequences):
             drawn[group, row] = rng.stream(*key, group, sequence).permutation(dealt[row])
@@ -79,6 +79,7 @@ def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
     of_tokens = evaluations.reshape(len(evaluations), -1)  # (G, N T)
     tokens = of_tokens.shape[1]
     least, more = np.divmod(of_tokens.sum(axis=1, keepdims=True), tokens)
+    # the first `more` tokens take one evaluation more
     return (least + (np.arange(tokens) < more)).reshape(evaluations.shape)
 
 

@@ -172,6 +172,7 @@ class KL(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         # log p^{k-1} and log p^k (N, V)
+        # only the first update reads out two states
         previous = readout(state["x0"]).log_softmax(-1) if "x0" in state else state["log_p"]
         log_p = readout(x_new).log_softmax(-1)
         return self.below(kl_divergence(log_p, previous)), {"log_p": log_p}
@@ -237,7 +238,7 @@ class ArgmaxStability(ExitCriterion):
 
     def start(self, x0: Tensor) -> State:
         count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
-        return {"token": count - 1, "repeats": count}
+        return {"token": count - 1, "repeats": count}  # -1 is no token's id
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         token = readout(x_new).argmax(-1)

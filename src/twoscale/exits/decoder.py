@@ -175,6 +175,7 @@ class Decoder:
             of_token, exits = self._feed_one(token, warm=False)
             logits.append(of_token)
             counts.append([(one.loop_steps, one.evaluations) for one in exits])
+        # named, because `counts` has empty rows for a model without groups
         shape = len(tokens), len(self.model.config.groups), 2
         both = torch.tensor(counts, dtype=torch.int64).reshape(shape).permute(2, 1, 0)  # (2, G, N)
         return torch.stack(logits), LoopCounts(*both[:, :, None])
@@ -195,6 +196,7 @@ class Decoder:
 
         def group(index: int, entered: Tensor) -> Tensor:
             if warm and self.position:
+                # the last state of the token before, (1, C)
                 x = self._exit_states[index][self.position - 1, None]
             else:
                 x = model.init_state(index, entered, self._noise_rows)  # x^0 (1, C)
@@ -389,6 +391,7 @@ def with_row_kernels(model: LoopedModel, method: str, by_columns: bool = False) 
     faster = [module for module in linear if module.in_features <= 2 * module.out_features]
     if by_columns and sum(module.weight.nbytes for module in faster) <= MAX_COPIED_BYTES:
         for module in faster:
+            # (O, I) as before, with the O numbers of a column next to each other
             columns = module.weight.detach().t().contiguous().t()
             module.weight = nn.Parameter(columns, requires_grad=False)
     if like.dtype in (torch.float32, torch.float64):

@@ -75,7 +75,9 @@ class Sampling:
         if self.top_p is not None:
             probabilities = scaled.softmax(0)
             before = probabilities.cumsum(0) - probabilities  # of all likelier tokens
+            # the token with which the sum reaches p is kept, since the sum before it is smaller
             scaled = scaled[before < self.top_p]
+        # one for each token id, so that top_k and top_p do not change the noise of a token
         uniforms = torch.from_numpy(stream(self.seed, "generation", position).random(len(logits)))
         gumbel = -(-uniforms.log()).log()  # (V,)
         kept = ids[: len(scaled)]

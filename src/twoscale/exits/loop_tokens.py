@@ -146,6 +146,7 @@ def _exits(
         read = make_readout(model, of_group, readout, group)
         if is_last and is_sequential(of_group, readout):
             read = read_on
+        # the whole context is at hand, so all T tokens are decided at once
         steps, left = exit_steps(rows, of_group, read)
         point = {"criterion": name, "threshold": float(threshold)}
         for position, (loops, has_left) in enumerate(

@@ -40,7 +40,7 @@ class Pass:
     def states(self, group: int, entered: Tensor, loops: int) -> Iterator[Tensor]:
         """x^0 … x^loops of a group that (B, T, C) enters, one after another."""
         injected = self.model.project_input(group, entered)
-        state = self.model.init_state(group, entered, self.noise)
+        state = self.model.init_state(group, entered, self.noise)  # x^0
         yield state
         for k in range(loops):
             noisy = self.model.add_noise(group, k, state, self.noise)

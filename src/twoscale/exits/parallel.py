@@ -79,7 +79,8 @@ class RowLayout:
         before = counts.cumsum(0) - counts  # rows in the texts before (B,)
         numbers = torch.arange(len(rows), device=rows.device)
         self._rank = numbers - before[self.text]  # of a row among those of its text (M,)
-        most = int(counts.max())
+        most = int(counts.max())  # waits for the device
+        # the padding of a text points to row 0; `attention` gathers no result of it
         self._source = rows.new_zeros(batch, most)  # (B, A) -> row
         self._source[self.text, self._rank] = numbers
         last_seen = rows.new_zeros(batch, most)  # (B, A)
@@ -113,10 +114,12 @@ class ParallelKV:
         shape = self.tokens.shape
         if len(active) == self.tokens.numel():
             return AttendAt(active % shape[1], self._attend_all, self.tokens.flatten())
+        # without all rows the mask is no longer that of causal attention
         positions = torch.arange(shape[1], device=active.device).expand(shape)
         layout = RowLayout(active, positions, shape[1], self.tokens)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            # in place: the rows of tokens that have exited keep their last evaluation
             keys = self.keys[layer].index_copy_(0, active, k).unflatten(0, shape)
             values = self.values[layer].index_copy_(0, active, v).unflatten(0, shape)
             return layout.attention(q, keys.transpose(1, 2), values.transpose(1, 2))
@@ -185,6 +188,7 @@ class ParallelEngine:
                 left = rows[exits]
                 kept = x if keeps_previous else decisions.result(x_new)
                 states[left] = kept[exits]
+                # the step that triggers an exit is a cost, whether its state is kept or not
                 evaluations.index_fill_(0, left, k + 1)
                 loop_steps.index_fill_(0, left, k if keeps_previous else k + 1)
                 store.freeze(left, k + 1)
@@ -195,7 +199,7 @@ class ParallelEngine:
             x = x_new
             if not len(rows):
                 break
-        states[rows] = decisions.result(x)
+        states[rows] = decisions.result(x)  # tokens without an exit
         found = (states, loop_steps, evaluations)
         return GroupExit(*(values.unflatten(0, entered.shape[:2]) for values in found))
 
@@ -283,6 +287,7 @@ class KVCache:
         self.stored = {}
         for n in range(1, config.num_layers + 1):
             shape = texts, length, config.kv_heads_of(n), config.head_dim
+            # allocated as (slots, 2, B, T, G, D), seen with T and G exchanged
             self.stored[n] = like.new_zeros(slots if n in looped else 1, 2, *shape).transpose(3, 4)
         self._positions = torch.arange(length, device=like.device)
 
@@ -338,7 +343,7 @@ class KVCache:
         Later tokens then find it at every loop step beyond the exit. The tokens are at positions
         `at` of texts `text`, both (M,) or both numbers.
         """
-        if evaluations >= self.slots:
+        if evaluations >= self.slots:  # the token has written every slot
             return
         for number in layers:
             stored = self.stored[number]
@@ -364,6 +369,7 @@ class CachedKV:
         self._active: Tensor | None = None  # the rows that looped last
 
     def attend(self, k: int, active: Tensor) -> Attend:
+        # the engine passes the same tensor until a token exits
         if active is not self._active:
             self._active = active
             self._layout = RowLayout(active, self._positions, self._end, self._tokens)
@@ -410,6 +416,7 @@ def attend_token(
         both = stored[layer]
         both[:, :, :, position] = torch.stack((k, v)).unsqueeze(3)  # (2, 1, G, 1, D)
         keys, values = both.unbind()
+        # fewer heads of keys than of queries
         if q.shape != k.shape:
             return row_attention(q, keys, values, bias[0])
         return attention(q.unsqueeze(2), keys, values, bias).squeeze(2)
