@@ -89,6 +89,7 @@ def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
         quality.append(own.drop(columns="evaluations"))
         evaluations.append(own.drop(columns="ce").assign(group=_GROUP))
         for reference, plan in {"random": depths, "fixed": _equal(depths)}.items():
+            # over all draws, every token takes the mean
             spent = np.full(len(plan), plan.mean())
             matched = _means(recording, ce=mean_over_draws(recording.cost, plan), evaluations=spent)
             cost_matched.append(matched.assign(**point, reference=reference))

@@ -58,6 +58,7 @@ def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndar
     # categories give the groups the order of `by`
     keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
     by_document = sums.groupby([rows["document"], *keys], observed=True)
+    # the document is the first key, so documents are the first axis
     total = by_document.sum().to_numpy(np.float64)
     shape = [len(values) for values in by.values()]
     return total.reshape(-1, *shape, len(columns) + 1)
@@ -70,6 +71,7 @@ def estimates(
 
     `units` (documents, ...) are the sums of each document, `tokens` (documents,) its tokens.
     """
+    # all documents as the one sample
     values = statistic(units.sum(axis=0)[None])[0]  # (P,)
     if len(units) < 2:
         return [Estimate(value) for value in values]
@@ -124,6 +126,7 @@ def _gains(
             columns = ["evaluations", "ce", "evaluations_reference", "ce_reference"]
             units = document_sums(joined, columns, threshold=thresholds)  # (D, thresholds, 5)
             tokens = units[:, 0, 4]
+            # `columns` and, last, the tokens, which are the same at every threshold
             gains = estimates(_mean_gain, units, tokens, seed)
             for place, (threshold, gain) in enumerate(zip(thresholds, gains, strict=True)):
                 evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()
@@ -146,6 +149,7 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
 
     def gain_of(sums: np.ndarray) -> np.ndarray:
         """`oracle_gain`, mean over groups, from sums (R, G, 3 + 2 L) -> (R, 1)."""
+        # evaluations, nats, tokens, and then evaluations and nats at each price in turn
         means = sums / sums[..., 2:3]  # over tokens
         gains = oracle_gain(
             evaluations=means[..., 0],
@@ -158,7 +162,7 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
 
     for (criterion, threshold), rows in regret.groupby(OPERATING_POINT, sort=False):
         spent = document_sums(rows, columns, group=groups)  # (D, G, 3)
-        units = np.concatenate([spent, bought], axis=-1)
+        units = np.concatenate([spent, bought], axis=-1)  # (D, G, 3 + 2 L)
         tokens = units[:, 0, 2]
         of_groups = units[..., :2].sum(axis=0) / units[..., 2:3].sum(axis=0)  # (G, 2)
         evaluations, ce = of_groups.mean(axis=0)
@@ -186,6 +190,7 @@ def oracle_gain(
         cost, quality: Mean evaluations and nats of the oracle at each price (..., L).
         prices: Nats per evaluation (L,).
     """
+    # the Lagrangian bound: exits of mean cost c lose at least quality(p) + p (cost(p) - c) at any p
     bounds = quality + prices * (cost - evaluations[..., None])  # of the nats, at each price
     return (bounds - ce[..., None]).max(axis=-1)
 
@@ -283,6 +288,7 @@ def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     is_shown = bootstrap.holm(np.nan_to_num(p_values, nan=1.0))
     # what would have been seen: the smallest gain that is shown with probability POWER
     least = error * _least_errors(len(rows), freedom)
+    # `fmin` takes RELEVANT where the room is not known
     is_blind = least > np.fmin(rows["room"].to_numpy(np.float64), RELEVANT)
     verdict = np.where(is_blind | np.isnan(low), UNKNOWN, NO_DIFFERENCE)
     verdict = np.where(is_shown & (gain > 0), BETTER, verdict)
@@ -297,6 +303,8 @@ def _quantiles(probability: float, freedom: np.ndarray) -> np.ndarray:
 
 def _least_errors(family: int, freedom: np.ndarray) -> np.ndarray:
     """The smallest gain shown with probability `POWER`, in standard errors, first of a family."""
+    # Holm's first step tests at 5 % over the size of the family, two-sided; the second quantile is
+    # the distance from there that gives the power
     return _quantiles(1 - 0.025 / max(1, family), freedom) + _quantiles(POWER, freedom)
 
 

@@ -101,6 +101,7 @@ class Recording:
 
     def sums(self, depths: np.ndarray) -> Sums:
         """Where the tokens leave at these depths (M,)."""
+        # dealt at random, every depth comes to each token with its share of the tokens
         shares = np.bincount(depths - 1, minlength=self.depths) / len(depths)
         return Sums(
             evaluations=np.bincount(self.codes, depths),
@@ -212,6 +213,7 @@ def _read_hook(path: Path, names: list[str]) -> Recording:
         "position": slot,
         "depth": depth,
     }
+    # a document is a pair of prompt and slot, as one number
     keys = {name: values[decoded] for name, values in keys.items()}
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
@@ -246,10 +248,10 @@ class _Grid:
         if depths < 2:
             expected = "at least 2 depths to choose from"
             raise InputError(f"{path}: found {depths} depth, expected {expected}.")
-        is_new = np.r_[True, np.diff(ordered["sequence"]) != 0]
+        is_new = np.r_[True, np.diff(ordered["sequence"]) != 0]  # whether a token begins
         is_new[1:] |= np.diff(ordered["position"]) != 0
         starts = np.flatnonzero(is_new)
-        counts = np.diff(np.r_[starts, len(is_new)])
+        counts = np.diff(np.r_[starts, len(is_new)])  # rows of each token
         # the depth that each row should have
         due = np.arange(len(is_new)) - np.repeat(starts, counts) + 1
         wrong = np.flatnonzero((ordered["depth"] != due) | np.repeat(counts != depths, counts))
@@ -287,9 +289,11 @@ class _Grid:
             expected = f"a column {LOSS} in nats, or {TOP1}, the predicted token"
             raise InputError(f"{path}: found neither losses nor predictions, expected {expected}.")
         if top1 is not None:
+            # float32 is exact for ids below 2**24
             predicted = self.spread(top1)
             signals = signals | {"argmax_stability": _unchanged(predicted)}
         if loss is not None:
+            # in the precision of the file, because small differences of losses are summed
             cost = np.ascontiguousarray(loss[self.order].reshape(-1, self.depths).T)
             self._check_finite(path, cost, "loss")
         else:
@@ -336,7 +340,7 @@ def _order(*keys: np.ndarray) -> np.ndarray | slice:
         ordered = (difference > 0) | ((difference == 0) & ordered)
     if ordered.all():
         return slice(None)
-    return np.lexsort(keys[::-1])
+    return np.lexsort(keys[::-1])  # which sorts by its last key first
 
 
 def _numbers(path: Path, name: str) -> np.ndarray:
@@ -390,7 +394,7 @@ def _read_arrays(path: Path) -> Recording:
         )
     documents = _whole(path, "documents", _floats(path, "documents", documents))
     missing = np.isnan(losses).sum(-1)  # (sequences, positions)
-    wrong = np.argwhere((missing % shape[-1] > 0) | np.isinf(losses).any(-1))
+    wrong = np.argwhere((missing % shape[-1] > 0) | np.isinf(losses).any(-1))  # some, but not all
     if len(wrong):
         where = f"sequence {wrong[0][0]}, position {wrong[0][1]}"
         expected = "one finite loss at each depth, or NaN at all of them"
