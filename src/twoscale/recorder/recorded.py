@@ -98,7 +98,7 @@ class RecordedBatch:
         """
         size = None  # C of the group before
         for label, states in self.states.items():
-            states = [state[self.kept] for state in states]
+            states = [state[self.kept] for state in states]  # (N, C)
             is_next = label in self.follows and states[0].shape[-1] == size
             references = recorded_references(states) if is_next else {}
             yield GroupStates(label, states, references)
@@ -154,6 +154,7 @@ class StateTables:
             write_states(Path(self.folder) / "states.safetensors", *self._first)
         for table, rows in self._rows.items():
             path = table_path(self.folder, table, self.iteration)
+            # an earlier recording may have had this table
             path.unlink(missing_ok=True)
             if rows:
                 tables.write(table, pd.DataFrame(rows)[list(tables.columns(table))], path)

@@ -87,6 +87,7 @@ class Input:
         if self.pick is None:
             return _first_tensor((args, kwargs), self.module)
         named = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        # by name, and by position where it was passed so
         given: dict[Any, Tensor] = {**named, **kwargs, **dict(enumerate(args))}
         if self.pick not in given:
             known = list(map(str, given))
@@ -134,6 +135,7 @@ class _Pass:
         states = {label: [self.initial[label]] for label in groups}
         for label, state in self.steps:
             states[label].append(state)
+        # of x^1, which is a state for certain; x^0 may be another tensor
         leading = states[groups[0]][1].shape[:-1]  # (B, T)
         for label, of_group in states.items():
             expected = (*leading, of_group[1].shape[-1])
@@ -230,6 +232,7 @@ class Recorder:
             raise InputError("recorder: found no looped group, expected at least one module.")
         for name, least in (("iteration", 0), ("trained_loops", 1)):
             value = getattr(self, name)
+            # integers of NumPy are `Integral` too
             if value is not None and not (isinstance(value, Integral) and int(value) >= least):
                 raise InputError(
                     f"recorder: found {name} = {value!r}, expected a whole number, at least"
@@ -262,6 +265,7 @@ class Recorder:
                 replace=self.replace,
             )
             self._tables = stack.enter_context(recorded)
+            # only now: if the lines above fail, the stack removes the hooks that are there
             self._hooks = stack.pop_all()
         return self
 
@@ -349,6 +353,7 @@ class Recorder:
         }
         decoded = [read(states[0])]  # criteria that keep the state before a step may keep x^0
         for state in states[1:]:
+            # before the criteria, which then find these logits and do not decode again
             decoded.append(read(state))
             for of_point in exits.values():
                 of_point.update(state.flatten(0, 1))
@@ -467,6 +472,7 @@ def _exits(
     length = losses.shape[-1]
     values = {}
     for point, (loop_steps, evaluations, left) in counts.items():
+        # the loss after the loop step whose state is kept
         ce = losses.gather(0, loop_steps[None, :, :length])[0]
         values[point] = {
             "ce": ce,

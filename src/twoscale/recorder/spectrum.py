@@ -105,6 +105,7 @@ def measure_spectrum(
                     f"group {label}: found no forward derivative of a loop step"
                     f" ({first_line(error)}), expected a model whose operations have one."
                 ) from error
+            # the check needs some real vector
             unit = vector.real / vector.real.norm(dim=-1, keepdim=True)
             gaps = _gaps(product(unit), _read(step, reading, step.difference)(unit))
             if (gaps > MOST_DIFFERENCE).any():
@@ -184,8 +185,10 @@ class RecordedStep:
         def put(_: Any, args: Any, found: Any) -> Any:
             nonlocal calls, reached
             calls += 1
+            # what this call returns is the argument of the map
             if calls == self.place + 1:
                 return with_state(found, self.output.pick, state)
+            # and what the next one returns is its value
             if calls == self.place + 2:
                 reached = self.output.find(found)
                 raise _Reached
@@ -202,6 +205,7 @@ class RecordedStep:
     def difference(self, vectors: Tensor) -> Tensor:
         """J v by central differences, (B, T C) -> (B, T C)."""
         size = STEP * self.state.flatten(1).norm(dim=-1, keepdim=True)  # (B, 1)
+        # (f(x + h v) - f(x - h v)) / 2 h
         change = (size * vectors).view_as(self.state)
         difference = self(self.state + change) - self(self.state - change)
         return difference.flatten(1) / (2 * size)
@@ -240,6 +244,7 @@ def with_state(found: Any, pick: Any, state: Tensor) -> Any:
         return state
     if isinstance(found, Mapping):
         key = _first_with_state(found.items()) if pick is None else pick
+        # output classes of transformers are mappings that are made from keywords
         changed = {**found, key: with_state(found[key], None, state)}
         return changed if type(found) is dict else type(found)(**changed)
     index = _first_with_state(enumerate(found)) if pick is None else pick
