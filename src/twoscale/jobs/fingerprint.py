@@ -103,6 +103,7 @@ def normalised(path: Path) -> str:
     (`twoscale.report.render`).
     """
     code = _read(path)
+    # sorted, because the order of imports changes no result
     names = sorted(
         f"{name} {_sha256(''.join(_read(file).text for file in files))}"
         for name, files in code.imports

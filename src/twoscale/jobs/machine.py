@@ -51,7 +51,7 @@ def cuda_devices() -> int:
     except OSError:  # no driver
         return 0
     count = ctypes.c_int()
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))  # 0 is success
     return 0 if failed else count.value
 
 
@@ -223,7 +223,7 @@ def launch() -> Launch:
     """The launch of this process; one process unless torchrun started it."""
     if _STARTED_BY_TORCHRUN not in os.environ:
         return Launch()
-    numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))
+    numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))  # the last: nodes
     return Launch(*(int(os.environ.get(name, default)) for name, default in numbers))
 
 
@@ -308,6 +308,7 @@ def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
     gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
     tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1", *gpus]
     srun = ["srun", *tasks, f"--cpus-per-task={share.cpus}", "--kill-on-bad-exit=1", "--input=none"]
+    # srun sets SLURM_NODEID in the processes that it starts, not here
     numbered = ["sh", "-c", f'{NODE_NUMBER}=$SLURM_NODEID exec "$@"', "sh"]
     os.execvp(
         "srun", [*srun, *numbered, *torchrun_line(share, socket.gethostname(), port), *command]
@@ -346,6 +347,7 @@ def _visible_gpus() -> list[str]:
     """Numbers or UUIDs of the GPUs that this process may use."""
     names = os.environ.get(_VISIBLE)
     if names is None:
+        # by a shell, in which a missing nvidia-smi is no exception
         query = ["sh", "-c", "nvidia-smi --query-gpu=uuid --format=csv,noheader"]
         names = subprocess.run(query, capture_output=True, text=True, check=False).stdout
     return names.replace(",", " ").split()
@@ -361,6 +363,7 @@ def _lease(gpus: Sequence[str], count: int) -> list[str]:
         folder.mkdir(mode=0o700, exist_ok=True)
         for gpu in gpus:
             path = folder / gpu.replace("/", "_")
+            # a link at this place, which another user may have made, is not followed
             files[gpu] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW)
     except OSError as error:
         expected = "a folder of this user; set TMPDIR to another one"
@@ -374,6 +377,7 @@ def _lease(gpus: Sequence[str], count: int) -> list[str]:
             free.append(gpu)
     leased = free[:count] if len(free) >= count else []
     for gpu, file in files.items():
+        # files that are not inheritable close at `exec`, and their locks end
         if gpu in leased:
             os.set_inheritable(file, True)  # the lock survives `exec`
         elif not leased:

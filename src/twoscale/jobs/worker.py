@@ -47,6 +47,7 @@ def serve(address: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(address))
         server.listen()
+        # `accept` has to end from time to time, to look for the parent
         server.settimeout(_PARENT_SECONDS)
         while os.getppid() == parent:
             try:
@@ -73,12 +74,15 @@ def _run(command: Sequence[str], outputs: Sequence[int]) -> int:
     except SystemExit as ending:
         if isinstance(ending.code, str):
             print(ending.code, file=sys.stderr)
+        # as the interpreter does: the status is 1 for a text and 0 for None
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except BaseException:
         traceback.print_exc()
         return 1
     finally:
         sys.argv = arguments
+        # before the descriptors are put back, so that all that the script printed goes to its
+        # caller
         sys.stdout.flush()
         sys.stderr.flush()
         for descriptor, kept in zip((1, 2), own, strict=True):
