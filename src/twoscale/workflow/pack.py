@@ -134,6 +134,7 @@ def _download_wheels(folder: Path, python: str) -> None:
     pins = re.findall(
         rf"^(?:{'|'.join(_NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE
     )
+    # pip takes no range: all versions up to the newest glibc
     names = [
         *(f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)),
         "manylinux2014",

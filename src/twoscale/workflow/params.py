@@ -218,6 +218,7 @@ class Params:
         code = self.torch_code(name, *map(module_of, function))
 
         def result_cache(wildcards: Any, input: Any, output: Any) -> dict[str, Any]:
+            # all that the result depends on besides inputs and environment
             version = json_digest([code(wildcards), config(wildcards), columns])
             device = self.runs.of(wildcards)[1].compute.device
             job = _cached_job(wildcards.run, input, output, later(wildcards))
@@ -317,6 +318,7 @@ def _write_once(path: Path, text: str) -> None:
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    # other processes and nodes may write the same file at this time
     temporary = path.with_suffix(f".{os.uname().nodename}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
@@ -331,6 +333,7 @@ def _file_options(wildcards: Any, input: Any, output: Any) -> str:
     words = []
     for name, files in [*input.items(), *output.items()]:
         if files:
+            # Snakemake gives a single file as a string
             paths = [files] if isinstance(files, str) else files
             words += [f"--{name.replace('_', '-')}", *paths]
     return shlex.join(words)

@@ -39,6 +39,7 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
     training_rate = tflops or training_rate
     flops, tokens = analyses(run)
     hours = flops / (3600e12 * analysis_rate)
+    # one token at a time, the memory's bandwidth is the limit: all weights are read for one row
     hours += tokens * _decoded_bytes(run) / (3600e9 * bandwidth)
     lines = [("parameters", f"{parameters(run.model) / 1e6:,.4g} M")]
     if run.model.source == "published":
@@ -136,6 +137,7 @@ def analyses(run: config.Config) -> tuple[float, int]:
         if needs_readout and exits.readout != "head":
             sequential += number
     total = sum(points.values())
+    # at each point but those of `fixed`: all draws of random exits, and the fixed ones once
     matched = (total - points.get("fixed", 0)) * (exits.random_draws + 1)
     passes = run.quality_sequences * (total - sequential + matched)
     flops = passes * _forward_flops(run.model, exits.max_loops)
@@ -157,7 +159,7 @@ def _decoded_bytes(run: config.Config) -> float:
     the head.
     """
     model = run.model
-    weights = model.hidden_size * model.padded_vocab_size
+    weights = model.hidden_size * model.padded_vocab_size  # head
     for number in range(1, model.num_layers + 1):
         applied = run.exits.max_loops if model.is_looped(number) else 1
         weights += applied * layer_matrices(model, number)

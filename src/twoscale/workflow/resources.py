@@ -40,7 +40,7 @@ class Resources:
             config = self.runs.of(wildcards)[1]
             weights = parameters(config.model)
             if config.model.source == "published":
-                loaded = weights * BYTES[getattr(config, section).dtype] // 10**6
+                loaded = weights * BYTES[getattr(config, section).dtype] // 10**6  # MB
                 return (_ANALYSIS_MB + loaded) * attempt
             return (_ANALYSIS_MB // 2 if weights < _SMALL else _ANALYSIS_MB) * attempt
 

@@ -256,6 +256,7 @@ def outlasts_its_time(session: Session, process: subprocess.Popen) -> bool:
 
 def trial_rows(session: Session) -> list[dict[str, Any] | None]:
     """The rows of the trial so far; the last one is None once it has ended."""
+    # without the last part: empty after a whole line, and otherwise a line that is being written
     lines = (
         session.trial.read_text(encoding="utf-8").split("\n")[:-1] if session.trial.exists() else []
     )
@@ -344,7 +345,7 @@ def status(session: Session) -> str:
     if (lock := session.lock()) is None:
         where = f"stage {stage} is running"
     else:
-        os.close(lock)
+        os.close(lock)  # it was free
         is_finished = state.get("latency", {}).get("status") == 0
         where = "finished" if is_finished else f"stopped in stage {stage}; `run` continues it"
     minute = (time.time() - state["started"]) / 60
@@ -384,6 +385,7 @@ def collect(session: Session, folder: Path) -> str:
     with replacing(target) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(session.pack / pack.MANIFEST, pack.MANIFEST)
         for path in files:
+            # the size before compression, so the archive stays below the limit
             if new.stat().st_size + path.stat().st_size <= MOST_BYTES:
                 archive.write(path, path.relative_to(results))
             else:
