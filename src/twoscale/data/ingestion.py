@@ -190,6 +190,7 @@ class Parts:
         self.commit = saved.commit
         for part in saved.parts:
             path = folder / part.name
+            # parts are consecutive, so those after a gap cannot be used
             if not path.is_file() or sha256(path) != part.sha256:
                 break
             self.parts.append(part)
@@ -273,6 +274,7 @@ def _collect(
 def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, list[Document]]]:
     """Documents in groups of at least `part_characters`; the last of a file may be smaller."""
     for file, documents in files:
+        # closes the source file, also where the quota is full before its end
         with closing(documents):  # type: ignore[type-var]
             group: list[Document] = []
             characters = 0

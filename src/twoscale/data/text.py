@@ -275,7 +275,7 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
                 begin = end
             pending = pending[begin:]
     if pending:
-        yield pending, limit != size
+        yield pending, limit != size  # whole if it was never cut
 
 
 def _end_of_piece(text: str, begin: int, size: int) -> int:
@@ -304,6 +304,7 @@ def split_key(source: str, name: str, text: str) -> str:
 def is_held_out(key: str, fraction: float) -> bool:
     """Whether the documents with a `split_key` are held out: true for `fraction` of all keys."""
     digest = hashlib.sha256(key.encode()).digest()
+    # the first 64 bits of a digest are uniform
     return int.from_bytes(digest[:8]) < fraction * 2**64
 
 

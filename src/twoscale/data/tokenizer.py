@@ -121,6 +121,7 @@ class PublishedTokenizer:
             return b""
         if self.is_byte_level and CHARACTER_TO_BYTE.keys() >= set(piece):
             return _bytes_of(piece)
+        # SentencePiece's form of a single byte, such as <0x0A>
         if len(piece) == 6 and piece.startswith("<0x"):
             return bytes.fromhex(piece[3:5])
         return piece.replace(SPACE, " ").encode()
@@ -208,6 +209,7 @@ def _load_published(path: Path) -> PublishedTokenizer:
     except Exception as error:  # the library raises nothing more specific
         found = first_line(error)
         raise InputError(f"{path}: cannot be read ({found}), expected a tokenizer.json.") from error
+    # special tokens that a text spells out are encoded as ordinary text
     engine.encode_special_tokens = True
     engine.no_truncation()
     engine.no_padding()
@@ -215,7 +217,7 @@ def _load_published(path: Path) -> PublishedTokenizer:
     plain = engine.encode("a", add_special_tokens=False).ids
     whole = engine.encode("a", add_special_tokens=True).ids
     starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
-    prefix = whole[: starts[-1]] if starts else ()
+    prefix = whole[: starts[-1]] if starts else ()  # before the last "a"
     return PublishedTokenizer(engine, tuple(prefix), _end_of_text(engine, path.parent))
 
 

@@ -239,9 +239,10 @@ class HeldOutNgrams:
         positions = np.flatnonzero(self.bitmap[self._prefix(hashes)])  # a prefilter
         wanted = hashes[positions]
         index = np.searchsorted(self.hashes, wanted)
+        # larger than all: any index will do, because the hashes are compared next
         index[index == len(self.hashes)] = 0
         equal = self.hashes[index] == wanted
-        index, rows = np.unique(index[equal], return_index=True)
+        index, rows = np.unique(index[equal], return_index=True)  # each n-gram once
         positions = positions[equal][rows]
         # token by token, (found, n) each
         theirs = self._windows(ids)[positions]
@@ -275,6 +276,7 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
         single = _ID_HASHES[ids & 0xFFFF] ^ high
     hashes = single
     length = 1
+    # n bit by bit: each bit doubles the length, and a 1 adds one id
     for bit in f"{n:b}"[1:]:
         hashes = _joined(hashes, hashes, length, length)
         length *= 2
@@ -288,6 +290,7 @@ def _joined(
     first: np.ndarray, second: np.ndarray, first_length: int, second_length: int
 ) -> np.ndarray:
     """Hashes of n-grams of both lengths together, from those of the parts at every position."""
+    # h(ab) = h(a) B^|b| + h(b); uint64 computes modulo 2**64
     hashes = first[:-second_length] * np.uint64(pow(_BASE, second_length, 2**64))
     hashes += second[first_length:]
     return hashes
