@@ -98,6 +98,7 @@ class FrozenGroup:
             attend=FrozenAttention(attend.positions, attend.tokens),
             noise=lambda group, k, like: noise(group, k, like[0]).expand_as(like),
         )
+        # stream 0 leaves with x^K as in the run; its result is known
         return streams.after(self.group, torch.cat([self.states[-1:], exits]))[1:]
 
     def losses(self, targets: Tensor) -> Tensor:

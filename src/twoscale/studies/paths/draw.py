@@ -116,6 +116,7 @@ def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> N
         least = shares.min()
         percent = min(100 * least, 99.9)  # 99.99 is not rounded to 100
         tokens = f"at least {percent:.3g} %" if len(shares) > 1 else f"{percent:.3g} %"
+        # up to the rounding of a sum of shares
         if least > 1 - 1e-9:
             tokens = "all"
         axes.set_title(f"{axes.get_title()}, {tokens} converge")
@@ -207,7 +208,7 @@ def _draw_measure(
     for group, look in looks.items():
         rows = of_measure[of_measure["group"] == group].set_index("iteration").reindex(iterations)
         if (of_measure["measure"] == "agreement").all():
-            axes.plot(places, 1 - rows["mean"], **look)
+            axes.plot(places, 1 - rows["mean"], **look)  # changed, not equal
             continue
         axes.set_yscale("log")
         low, median, high = (rows[name].clip(lower=floor) for name in ("q05", "q50", "q95"))

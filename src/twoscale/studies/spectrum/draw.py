@@ -80,6 +80,7 @@ def _agreement(tokens: pd.DataFrame, prediction: str, quantity: str, seed: int) 
         return {"tokens": 0}
     values = values.assign(leading=predicted(tokens, "leading", quantity)).astype(np.float64)
     found = compare(values.join(tokens["document"]), seed)
+    # where both eigenvalues are the same, neither prediction is nearer
     differing = values[values["predicted"] != values["leading"]]
     gap = (differing["predicted"] - differing["measured"]).abs()
     gap_of_leading = (differing["leading"] - differing["measured"]).abs()

@@ -180,6 +180,7 @@ def diagonal_blocks(
     def step(x: Tensor, its_input: Tensor, attend: Attend) -> Tensor:
         return model.recur(group, k, x, its_input, attend)
 
+    # one pass over whole sequences, for the keys and values that are then held
     model.recur(group, k, states, injected, AttendAt(causal.positions, record, tokens))
     for b, (of_sequence, its_input) in enumerate(zip(states, injected, strict=True)):
         held = {layer: (keys[b], values[b]) for layer, (keys, values) in found.items()}
@@ -208,7 +209,8 @@ def attend_held(
         earlier = torch.einsum("nhd,thd->nht", q, repeated(held_k))
         earlier = earlier.masked_fill(is_hidden, -torch.inf)
         # the score with the token itself, the only one that the state acts on by its key, (N, H, 1)
-        own = (q * repeated(k)).sum(-1, keepdim=True)
+        own = (q * repeated(k)).sum(-1, keepdim=True)  # q k^T
+        # over sqrt(D), as in causal attention
         scores = torch.cat([earlier, own], dim=-1) * q.shape[-1] ** -0.5
         weights = scores.softmax(-1)  # (N, H, T + 1)
         of_earlier = torch.einsum("nht,thd->nhd", weights[..., :-1], repeated(held_v))
