@@ -423,6 +423,7 @@ def writing(
             if set(batch) != set(schema.names):
                 expected = f"{sorted(schema.names)} expected"
                 raise ValueError(f"table {table}: columns {sorted(batch)} given, {expected}")
+            # `from_pandas` makes NaN a null
             arrays = [
                 pa.array(batch[field.name], type=field.type, from_pandas=True) for field in schema
             ]

@@ -263,6 +263,7 @@ def exit_steps(
     exits = FrozenExits(criterion, states[0], readout)
     for x_new in states[1:]:
         exits.update(x_new)
+        # later states change nothing
         if exits.left.all():
             break
     return exits.evaluations, exits.left

@@ -222,6 +222,7 @@ class EntropyDiff(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         p = readout(x_new).softmax(-1)  # (N, V)
+        # the small number keeps 0 log 0 from being NaN
         entropy = -torch.linalg.vecdot(p, (p + self.EPSILON).log())
         return self.below((entropy - state["entropy"]).abs()), {"entropy": entropy}
 
@@ -386,4 +387,5 @@ def place_in(file: str, error: BaseException) -> str:
     lines = [
         frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()
     ]
+    # the last frame is the innermost one
     return f"exit criterion file {file}" + (f", line {lines[-1]}" if lines else "")

@@ -115,6 +115,8 @@ class Decoder:
             self.criterion = criterion
             self._loops.prepare(criterion)
         if self._loops.masks:
+            # masked positions are read too, and a weight of 0 times a value that is not finite is
+            # NaN
             self.cache.clear()
         if sequence is not None and sequence not in self.noise.sequences:
             self.noise = EvaluationNoise.of(self.model.config, self.noise.seed, [sequence])
@@ -158,6 +160,7 @@ class Decoder:
         positions = self._positions[None, self.position : end]
         hidden, exits = read_parallel(engine, self.cache, batch, positions, end, self._noise_rows)
         for states, one in zip(self._exit_states, exits, strict=True):
+            # from which the next token starts if it starts warm
             states[self.position : end] = one.states[0]
         self.position = end
         return self.model.readout(hidden), stack_counts(exits, batch)

@@ -70,6 +70,7 @@ class Sampling:
         if self.temperature == 0:
             return int(logits.argmax())
         scaled = logits.double().cpu() / self.temperature
+        # stable and on the host, so that equal logits have one order on all devices
         scaled, ids = scaled.sort(descending=True, stable=True)
         scaled = scaled[: self.top_k]
         if self.top_p is not None:
@@ -79,6 +80,7 @@ class Sampling:
             scaled = scaled[before < self.top_p]
         # one for each token id, so that top_k and top_p do not change the noise of a token
         uniforms = torch.from_numpy(stream(self.seed, "generation", position).random(len(logits)))
+        # if u is uniform, -log(-log u) has Gumbel's distribution
         gumbel = -(-uniforms.log()).log()  # (V,)
         kept = ids[: len(scaled)]
         return int(kept[(scaled + gumbel[kept]).argmax()])

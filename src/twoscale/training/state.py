@@ -358,6 +358,7 @@ def write_segment(
     checkpoints.save(paths.optimizer, moments, Header("optimizer", *counts, identity, {}))
     checkpoints.save(paths.checkpoint, weights, Header("weights", *counts, identity, {}))
     paths.partial.unlink(missing_ok=True)  # only now: the outputs replace it
+    # one state in memory, the latest
     _kept.clear()
     _kept[checkpoints.digest(paths.checkpoint), canonical_json(identity)] = state
 
