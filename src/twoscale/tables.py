@@ -467,6 +467,7 @@ def check_finite(table: str, frame: pd.DataFrame, path: str | Path) -> None:
     known = [name for name in _FINITE if name in frame]
     wrong = frame[known].isin(_NOT_FINITE)
     if {"measure", "nulls"} <= set(frame.columns):
+        # a table of statistics has the norm of states in rows, not in a column
         is_norm = frame["measure"] == "state_norm"
         wrong["mean"] = is_norm & (frame["mean"].isin(_NOT_FINITE) | (frame["nulls"] > 0))
     for name in wrong:

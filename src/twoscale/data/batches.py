@@ -158,6 +158,7 @@ def held_out_sequences(
         )
         raise mismatch("held-out tokens", found, expected)
     bits = max(available - 1, 0).bit_length()
+    # reversed bits order the numbers as 0, 1/2, 1/4, 3/4, … of the shard
     spread = sorted(range(available), key=lambda number: f"{number:0{bits}b}"[::-1])
     sequences = sorted(spread[:count])
     starts = np.array(sequences, dtype=np.int64) * context_length

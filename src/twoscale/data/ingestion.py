@@ -63,6 +63,7 @@ def prepare_text(
     try:
         _collect(parts, files, tally, measure, download.part_characters)
         _check_sides(tally, data)
+        # with a new tally, the quota takes the same documents again
         _write_shards(parts, Tally(quota, data), tally.characters, shards)
     except InputError as error:
         if is_local:
@@ -201,6 +202,8 @@ class Parts:
         path = self.folder / name
         names = [document.name for document in documents]
         texts = [document.text for document in documents]
+        # the part first, then the manifest: after a kill between them no manifest names a missing
+        # part
         with tables.writing("text_part", path) as append:
             append({"document": names, "text": texts, "size": sizes})
         first = self.end_in(file)

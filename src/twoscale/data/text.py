@@ -96,6 +96,7 @@ def _read(
 def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
     """The file, or the files of the source under a folder; each with its name in the folder."""
     if path.is_file():
+        # a single file may have any name but one that ends as the files of another source
         for other, endings in ENDINGS.items():
             if other != source and path.name.lower().endswith(endings):
                 raise mismatch("config key data.source", f"{source} for {path}", other)
@@ -147,6 +148,7 @@ def python_docs() -> Iterator[Document]:
         # skips site-packages, lib-dynload and config-3.x, which are no identifiers
         is_module = all(part.isidentifier() for part in parts)
         if is_module and _SKIPPED_PACKAGES.isdisjoint(parts[:-1]):
+            # __init__.py is the package itself
             modules[".".join(parts).removesuffix(".__init__")] = path
     for module, path in sorted(modules.items()):
         found_here = _docstrings(ast.parse(path.read_bytes()), module)

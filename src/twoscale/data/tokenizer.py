@@ -170,7 +170,7 @@ def load_bpe(path: Path) -> Tokenizer:
     """Load a byte-level BPE that `train_bpe` trained, a file of the `tokenizers` library."""
     try:
         saved = parse_json(path.read_bytes(), dict[str, Any])
-        (end,) = saved["added_tokens"]
+        (end,) = saved["added_tokens"]  # the only one
         # tiktoken merges by rank, `tokenizers` by a list of merges. The two agree if ranks are ids:
         # the bytes first, then the merges in the order of training, then the end of text.
         vocabulary = saved["model"]["vocab"].items()

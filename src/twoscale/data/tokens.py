@@ -111,6 +111,7 @@ def join_tokens(
                 f" data.train_tokens or data.train_characters, or use more text"
             )
             raise mismatch(joined.train.name, f"{of_train['count']} tokens", expected)
+        # a new iterator over the training ids for each search
         kept, dropped = drop_near_duplicates(
             held_out, end_of_text, near_duplicate_tokens, lambda: _token_chunks(training, dtype)
         )
@@ -239,7 +240,7 @@ class HeldOutNgrams:
         positions = np.flatnonzero(self.bitmap[self._prefix(hashes)])  # a prefilter
         wanted = hashes[positions]
         index = np.searchsorted(self.hashes, wanted)
-        # larger than all: any index will do, because the hashes are compared next
+        # larger than all: any index is safe, because the hashes are compared next
         index[index == len(self.hashes)] = 0
         equal = self.hashes[index] == wanted
         index, rows = np.unique(index[equal], return_index=True)  # each n-gram once

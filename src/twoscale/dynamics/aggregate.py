@@ -55,6 +55,7 @@ def joined(table: str, paths: Iterable[str | Path]) -> pd.DataFrame:
     for path, rows in segments:
         iterations = rows["iteration"].to_numpy()
         rows_of_iteration = max(rows["group"].nunique(), 1) if "group" in rows else 1
+        # an iteration has a row for each group in "training_loops"
         expected = 1 + np.arange(before, before + len(iterations)) // rows_of_iteration
         wrong = np.flatnonzero(iterations != expected)
         if wrong.size:

@@ -85,6 +85,7 @@ def measure_batch(
 
     keys = token_keys(checkpoint.iteration, batch)
     yield from measure_groups(keys, groups(), criteria)
+    # last, because its jumps need the whole trace
     yield from around.rows(keys)
 
 

@@ -148,7 +148,7 @@ class CapturedLoops:
         self._biases = torch.cat((like.new_zeros(length), like.new_full((length - 1,), -torch.inf)))
         self._hidden = like.new_zeros(1, config.hidden_size)
         self.x0 = torch.zeros_like(self._hidden)
-        self._injected = torch.zeros_like(self._hidden)
+        self._injected = torch.zeros_like(self._hidden)  # e, (1, C)
         self._noise = like.new_zeros(max_loops, 1, config.hidden_size)  # row k: of loop step k
         # what they write for the host: the decisions after each loop step
         self.flags = torch.zeros(max_loops, dtype=torch.bool, pin_memory=like.is_cuda)
@@ -188,6 +188,7 @@ class CapturedLoops:
     ) -> Iterator[Decided]:
         self._enter(group, entered, x)
         running: deque[tuple[int, Replay, list[Tensor]]] = deque()
+        # in the order of the loop steps; each graph starts from the states of the one before
         for stop, replay in self._program(criterion, group).items():
             running.append((stop, replay, replay.call()))
             if len(running) > self._ahead:

@@ -54,6 +54,7 @@ def make_readout(
         return cast(Gated, model).exit_gate
     if readout == "head":
         return model.readout
+    # `is_sequential` has relied on the attribute, so a call would break causality
     if not criterion.needs_readout:
         return _undeclared
     if group != len(model.config.groups) - 1:
@@ -138,6 +139,7 @@ class Decisions:
     def keep(self, rows: Tensor) -> None:
         """Drop all tokens but `rows`."""
         try:
+            # all per-token state is here, so these rows are all that the criterion needs
             self.state = {name: values[rows] for name, values in self.state.items()}
         except (AttributeError, IndexError, TypeError) as error:
             expected = "a dict of tensors whose first axis has one entry per token"
@@ -298,6 +300,7 @@ def load_criterion(file: str, name: str) -> type[ExitCriterion]:
         raise InputError(
             f"exit criterion file {file}: no such file, expected Python code with the class."
         )
+    # the loader is named, because without it the file would need the ending .py
     spec = importlib.util.spec_from_file_location(
         _USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file)
     )

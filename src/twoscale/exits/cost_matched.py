@@ -118,10 +118,10 @@ def measure_cost_matched(
             parts = torch.from_numpy(drawn).split(batch_size, dim=1)
             for part, batch in zip(parts, text.batches(batch_size), strict=True):
                 logits = evaluate(part, batch)
-                losses.append(cross_entropies(logits, batch.targets).mean(1).cpu())
+                losses.append(cross_entropies(logits, batch.targets).mean(1).cpu())  # (B,)
             known[content] = torch.cat(losses)
         columns = {
-            "evaluations": drawn.mean(axis=(0, 2)).tolist(),
+            "evaluations": drawn.mean(axis=(0, 2)).tolist(),  # over groups and tokens: (N,)
             "ce": known[content].tolist(),
         }
         yield [{"reference": reference, "draw": draw} | row for row in text.rows(**columns)]

@@ -152,12 +152,13 @@ class Decoder:
                 " one slot per loop step for positions computed in parallel; feed the tokens one"
                 " by one."
             )
+        # row kernels are for few rows; from MULTIPLE on, oneDNN may compute the products
         model = self._rows_model if len(tokens) < MULTIPLE else self.model
         engine = ParallelEngine(model, self.criterion, self.max_loops, self.options.readout)
         self._check_room(len(tokens))
         batch = self._as_tensor(tokens)
         end = self.position + len(tokens)
-        positions = self._positions[None, self.position : end]
+        positions = self._positions[None, self.position : end]  # (1, N)
         hidden, exits = read_parallel(engine, self.cache, batch, positions, end, self._noise_rows)
         for states, one in zip(self._exit_states, exits, strict=True):
             # from which the next token starts if it starts warm
@@ -227,6 +228,7 @@ class Decoder:
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """The rows of the positions that are being fed, shaped like `like` (…, N, C)."""
         if (group, k) not in self._noise_arrays:
+            # (1, T, C) -> (T, C)
             self._noise_arrays[group, k] = self.noise.rows(group, k, like.shape[-1], like)[0]
         rows = self._noise_arrays[group, k][self.position :]
         return rows[: like.shape[-2]].view_as(like)
@@ -276,6 +278,7 @@ def evaluate_prescribed(
     of_tokens = evaluations.permute(1, 2, 0).tolist()  # (B, T, G)
     for row, taken, sequence in zip(tokens.tolist(), of_tokens, sequences, strict=True):
         decoder.reset(sequence=sequence)
+        # B T rows (V,), in the order of the texts
         logits += [decoder.feed(*token)[0] for token in zip(row, taken, strict=True)]
     return torch.stack(logits).unflatten(0, tokens.shape)
 

@@ -230,7 +230,7 @@ def measure_scaling(
         for loops in scaling.loops:
             for batch in text.batches(scaling.batch_size):
                 logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
-                losses = cross_entropies(logits, batch.targets).mean(1).tolist()
+                losses = cross_entropies(logits, batch.targets).mean(1).tolist()  # of each sequence
                 perplexities = [math.exp(loss) for loss in losses]
                 for row in batch.rows(ce=losses, ppl=perplexities):
                     yield {"iteration": checkpoint.iteration, "loops": loops, **row}

@@ -272,6 +272,7 @@ def print_text(
         )
     facts = {"stopped": reason, "prompt": f"{len(ids)} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:
+        # without the first token, whose time is that of the prompt
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"
     labels = run.model.config.group_labels
     if labels:

@@ -87,6 +87,7 @@ def measure_sequence(
     found: dict[str, list[Row]] = {table: [] for table in TABLES}
     for group, entered in passing.entering(tokens):
         states = list(passing.states(group, entered, loops))  # x^0 … x^K (1, T, C)
+        # one decoding for each k, as if all tokens left with their x^k
         of_steps = [measure_tokens(model, passing.after(group, each), targets) for each in states]
         losses = torch.stack([columns["ce"] for columns in of_steps])  # (K + 1, 1, T)
         places = loop_places(labels[group], len(states))

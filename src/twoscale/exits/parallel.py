@@ -90,7 +90,7 @@ class RowLayout:
     def attention(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """q (M, H, D) and keys, values (B, G, end, D) -> (M, H, D)."""
         queries = q[self._source].transpose(1, 2)  # (B, H, A, D)
-        out = attention(queries, keys, values, self.mask).transpose(1, 2)
+        out = attention(queries, keys, values, self.mask).transpose(1, 2)  # (B, A, H, D)
         return out[self.text, self._rank]
 
 
@@ -120,7 +120,7 @@ class ParallelKV:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             # in place: the rows of tokens that have exited keep their last evaluation
-            keys = self.keys[layer].index_copy_(0, active, k).unflatten(0, shape)
+            keys = self.keys[layer].index_copy_(0, active, k).unflatten(0, shape)  # (B, T, G, D)
             values = self.values[layer].index_copy_(0, active, v).unflatten(0, shape)
             return layout.attention(q, keys.transpose(1, 2), values.transpose(1, 2))
 
@@ -136,7 +136,7 @@ class ParallelKV:
         """Attention while every token loops: q (B * T, H, D) and k, v (B * T, G, D)."""
         self.keys[layer] = k.contiguous()
         self.values[layer] = v.contiguous()
-        q, k, v = (rows.unflatten(0, self.tokens.shape) for rows in (q, k, v))
+        q, k, v = (rows.unflatten(0, self.tokens.shape) for rows in (q, k, v))  # (B, T, heads, D)
         return causal_attention(q, k, v).flatten(0, 1)
 
 
@@ -201,6 +201,7 @@ class ParallelEngine:
                 break
         states[rows] = decisions.result(x)  # tokens without an exit
         found = (states, loop_steps, evaluations)
+        # (B T, …) -> (B, T, …)
         return GroupExit(*(values.unflatten(0, entered.shape[:2]) for values in found))
 
 
@@ -329,7 +330,7 @@ class KVCache:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.stored[layer][slot]  # (B, G, T, D) each
-            keys[layout.text, :, layout.at] = k
+            keys[layout.text, :, layout.at] = k  # (M, G, D)
             values[layout.text, :, layout.at] = v
             return layout.attention(q, keys[:, :, :end], values[:, :, :end])
 
@@ -376,7 +377,7 @@ class CachedKV:
         return self._cache.attend_rows(k, self._layout)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
-        at = self._positions.flatten()[rows]
+        at = self._positions.flatten()[rows]  # (M,)
         self._cache.fill(self._layers, rows // self._positions.shape[1], at, evaluations)
 
 
@@ -394,6 +395,7 @@ def read_parallel(
     The cache needs a slot for every loop step. `noise` is for these positions.
     """
     groups = engine.model.config.groups
+    # unlooped layers compute all tokens
     rows = torch.arange(tokens.numel(), device=tokens.device)
     attend = cache.attend_rows(0, RowLayout(rows, positions, end, tokens))
 
@@ -418,7 +420,7 @@ def attend_token(
         keys, values = both.unbind()
         # fewer heads of keys than of queries
         if q.shape != k.shape:
-            return row_attention(q, keys, values, bias[0])
+            return row_attention(q, keys, values, bias[0])  # (1, 1, T)
         return attention(q.unsqueeze(2), keys, values, bias).squeeze(2)
 
     return AttendAt(position, attend, token)

@@ -160,7 +160,7 @@ def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
     def characters(token: bytes) -> str:
         return "".join(_BYTE_TO_CHARACTER[byte] for byte in token)
 
-    ranks = tokenizer.encoding._mergeable_ranks
+    ranks = tokenizer.encoding._mergeable_ranks  # bytes -> id
     vocab = {characters(token): rank for token, rank in ranks.items()}
     merged = [(characters(left), characters(right)) for left, right in _merges(ranks)]
     engine = Engine(models.BPE(vocab=vocab, merges=merged))

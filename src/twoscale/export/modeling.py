@@ -138,6 +138,7 @@ class LoopCache:
         if self._padding is None:
             self._padding = _leading_padding(mask, self._texts, end, like.device)
         if end > self._room:
+            # more than is needed now, so that not every token allocates and copies a cache
             room = min(math.ceil(end / _GROWTH) * _GROWTH, config.context_length)
             grown = KVCache(config, self.slots, like, self._texts, room)
             if self._room:

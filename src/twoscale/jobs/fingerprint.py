@@ -162,7 +162,7 @@ class _Code:
                 and isinstance(node.test, ast.Name)
                 and node.test.id == "TYPE_CHECKING"
             ):
-                yield from self._kept(node.orelse)
+                yield from self._kept(node.orelse)  # what runs
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("twoscale"):
                 self._note(node.names, node.module or "")
             elif isinstance(node, ast.Import) and any(

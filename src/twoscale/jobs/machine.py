@@ -303,6 +303,7 @@ def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
             raise InputError(
                 f"{what}: found none, expected {expected}, for training on {share.nodes} nodes."
             )
+    # a free port, which the first launcher binds next
     with socket.create_server(("", 0)) as probe:
         port = probe.getsockname()[1]
     gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
@@ -332,6 +333,7 @@ def run_on_gpus(count: int, command: list[str]) -> None:
     Snakemake counts the GPUs of a machine but does not assign them; SLURM does. A GPU is leased by
     a lock on a file, which the kernel releases however its holder ends.
     """
+    # none where SLURM assigns them; of a single one there is nothing to choose
     gpus = [] if _SLURM_JOB in os.environ else _visible_gpus()
     if 1 < len(gpus) < count:
         expected = f"at least {count}, one per training process"

@@ -25,6 +25,7 @@ def forward(*command: str) -> NoReturn:
     """Run a Python script in the worker, which writes to the standard output and error of this
     process.
     """
+    # messages arrive whole, each with its file descriptors
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(os.environ[ADDRESS])
@@ -55,7 +56,7 @@ def serve(address: Path) -> None:
             except TimeoutError:
                 continue
             with connection:
-                connection.settimeout(None)
+                connection.settimeout(None)  # a job may take hours
                 message, outputs, *_ = socket.recv_fds(connection, MOST_BYTES, 2)
                 connection.send(bytes([_run(json.loads(message), outputs)]))
 

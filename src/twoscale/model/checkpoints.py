@@ -190,6 +190,7 @@ def load(
             f"{path}: belongs to another configuration: {name} is {found} there, expected"
             f" {expected}{advice}."
         )
+    # a damaged file can have a header that is readable
     if header.sha256 is not None:
         with path.open("rb") as file:
             found, _ = _digest(file, header.sha256)

@@ -215,6 +215,7 @@ def lowered_weights(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterato
         layer for module in modules for layer in module.modules() if isinstance(layer, Linear)
     ]
     for layer in layers:
+        # outside of the graph: `_Lowered` gives its gradient to the weight
         layer.lowered = layer.weight.detach().to(dtype)
     try:
         yield

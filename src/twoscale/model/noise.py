@@ -96,6 +96,7 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
         samples = range(first_sample, first_sample + len(like))
+        # samples are counted in the whole batch, so its split into parts changes no noise
         keys = [(seed, "training", iteration, sample, group, k) for sample in samples]
         out = torch.empty_like(like, requires_grad=False)
         if like.is_cuda:

@@ -72,6 +72,7 @@ class TrainedRun:
                 f"tokens: found ids from {ids.min()} to {ids.max()}, expected ids from 0 to"
                 f" {largest}."
             )
+        # (T,) becomes (1, T)
         return ids.long().view(-1, ids.shape[-1]).to(any_weight(self.model).device)
 
     def context(self, text: Text) -> Tensor:
@@ -189,6 +190,7 @@ def open_run(
     identity = read_header(path).identity
     config = ConfigSlice(identity)
     try:
+        # every key has to be there: a default of this version need not be that of the run
         model_config = check_json(config.model, ModelConfig)
         seed = check_json(config.seed, int)
     except (InputError, AttributeError, ValueError) as error:
@@ -225,6 +227,7 @@ def _checkpoint(folder: Path, iteration: int | None) -> Path:
     """The weights of a run at an iteration, or the last ones."""
     checkpoints = folder / "checkpoints"
     files = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
+    # by iteration; the folder has optimizer states too
     weights = {int(found[1]): path for path in files if (found := CHECKPOINT.fullmatch(path.name))}
     if not weights:
         absolute = folder.absolute()
@@ -263,6 +266,7 @@ def _tokenizer(
     is_gpt2 = metadata.tokenizer == "gpt2"
     file = _gpt2_file(folder) if is_gpt2 else path.with_name("tokenizer.json")
     tokenizer = load_tokenizer(metadata.tokenizer, file)
+    # the text may have been prepared again, otherwise, since the training
     if tokenizer.vocab_size != vocab_size or metadata.digest != identity.get("data"):
         raise InputError(
             f"{checkpoint}: found a model of {vocab_size} token ids and the text"

@@ -223,8 +223,10 @@ class StateTables:
         """States (P, T, C) of the first sequence and their header, for Fig. 1."""
         kept = batch.kept[0]
         sizes = {states[0].shape[-1] for states in batch.states.values()}
+        # Fig. 1 projects all states together
         if len(sizes) > 1 or not kept.any():
             return None
+        # numbers in place of ids that are not known
         tokens = torch.arange(len(kept)) if batch.tokens is None else batch.tokens[0]
         words = [self.word(token) for token in tokens[kept].tolist()]
         sites = []
@@ -264,7 +266,8 @@ def _depth_rows(batch: RecordedBatch, keys: Sequence[Key], trained: int | None) 
     most = len(batch.decoded)
     trained = trained or most
     counts = loop_counts(trained, most=most)
-    decoded = [batch.decoded[count - 1] for count in counts]
+    decoded = [batch.decoded[count - 1] for count in counts]  # the first is after loop step 1
+    # fewer loop steps than in training may have been recorded
     at_trained = batch.decoded[min(trained, most) - 1]
     for loops, columns in zip(counts, compare_predictions(decoded, at_trained), strict=True):
         for row in _means(columns, batch.predicted, keys):

@@ -154,6 +154,7 @@ class _Pass:
                     f" {tuple(leading)}, the shape of the states without channels."
                 )
         # a group follows if its first loop step comes after the last one of the group before it
+        # one label for each loop step
         order = [label for label, _ in self.steps]
         first = {label: order.index(label) for label in groups}
         last = {label: len(order) - 1 - order[::-1].index(label) for label in groups}
@@ -342,11 +343,11 @@ class Recorder:
                 "recorder: found a call without token ids, expected them or `targets` beside"
                 " `decode`."
             )
-        *_, states = batch.states.values()
+        *_, states = batch.states.values()  # of the last group
         read = _Reader(decode, batch, next(self.model.parameters()).device)
         if not self._criteria:
             return replace(batch, decoded=[read(state) for state in states[1:]])
-        start = states[0].flatten(0, 1)
+        start = states[0].flatten(0, 1)  # (B T, C)
         exits = {
             point: FrozenExits(criterion, start, read.rows)
             for point, criterion in self._criteria.items()
@@ -402,6 +403,7 @@ class _Reader:
         logits = self.logits(state)
         first = dict(list(self._kept.items())[:1])
         self._kept = first | {state.data_ptr(): logits.flatten(0, 1).cpu()}
+        # of next tokens, the last position has none to predict
         ahead, vocab = logits[:, : self._targets.shape[1]], logits.shape[-1]
         unknown = self._targets[self._targets >= vocab]
         if unknown.numel():

@@ -97,7 +97,7 @@ def measure_spectrum(
         jacobian = LoopStepMap(step, step.state)
         for reading in READINGS:
             product = _read(step, reading, jacobian.product)
-            start = start_vectors(step.state.flatten(1))
+            start = start_vectors(step.state.flatten(1))  # (B, T C)
             try:
                 value, vector, residual = arnoldi(product, start, *EFFORT)
             except (RuntimeError, NotImplementedError) as error:
@@ -163,12 +163,14 @@ class RecordedStep:
             last.append(found.detach())
 
         module = find_module(model, output.module, f"group {label}")
+        # one whole pass, which counts the loop steps and keeps the last two states
         with output.hook(module, receive):
             call()
         if count < 2:
             raise InputError(
                 f"group {label}: found {count} loop steps in a forward pass, expected at least 2."
             )
+        # x^{K-1} and x^K
         state, after = last
         norms = torch.stack([norm(state), norm(after)])  # (2, B, …)
         sequence, position = np.indices(norms[0].flatten(1).shape)

@@ -135,6 +135,7 @@ def _with_input(recording: Recording) -> np.ndarray:
 
 def _at(recording: Recording, depths: np.ndarray) -> pd.DataFrame:
     """Means of `ce` and `evaluations` of tokens that leave at these depths (M,)."""
+    # (K, M) -> (M,)
     ce = np.take_along_axis(recording.cost, depths[None] - 1, axis=0)[0]
     return _means(recording, ce=ce, evaluations=depths)
 

@@ -76,7 +76,7 @@ def estimates(
     if len(units) < 2:
         return [Estimate(value) for value in values]
     samples = statistic(bootstrap.totals(units, seed))  # (R, P)
-    effective = bootstrap.effective_number(tokens)
+    effective = bootstrap.effective_number(tokens)  # documents of equal length
     found = []
     for value, of_value in zip(values, samples.T, strict=True):
         of_value = np.ascontiguousarray(of_value)
@@ -163,7 +163,7 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
     for (criterion, threshold), rows in regret.groupby(OPERATING_POINT, sort=False):
         spent = document_sums(rows, columns, group=groups)  # (D, G, 3)
         units = np.concatenate([spent, bought], axis=-1)  # (D, G, 3 + 2 L)
-        tokens = units[:, 0, 2]
+        tokens = units[:, 0, 2]  # the same in every group
         of_groups = units[..., :2].sum(axis=0) / units[..., 2:3].sum(axis=0)  # (G, 2)
         evaluations, ce = of_groups.mean(axis=0)
         (gain,) = estimates(gain_of, units, tokens, seed)
@@ -337,12 +337,14 @@ def ranking(arena: pd.DataFrame) -> str:
 
     Between two thresholds the loss is that of tokens which take either of them at random.
     """
+    # rows of all references have the loss of the criterion, so one reference is enough
     fixed = arena[arena["reference"] == "fixed"].sort_values("evaluations", kind="stable")
     sentences = []
     for cost in np.multiply(SHARES, _depth(arena)):
         losses = {}
         for criterion, rows in fixed.groupby("criterion", sort=False):
             taken = rows["evaluations"].to_numpy()
+            # nothing is extrapolated
             if taken[0] <= cost <= taken[-1]:
                 losses[criterion.replace("_", " ")] = np.interp(cost, taken, rows["ce"])
         if losses:

@@ -218,7 +218,7 @@ def _read_hook(path: Path, names: list[str]) -> Recording:
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
     further = [name for name in names if name not in HOOK_KEYS and _is_number(path, name)]
-    found = {HOOK_SIGNALS.get(name, name): name for name in further}
+    found = {HOOK_SIGNALS.get(name, name): name for name in further}  # our name -> theirs
     columns = {
         name: _numbers(path, found.pop(name))[decoded] for name in (LOSS, TOP1) if name in found
     }
@@ -452,6 +452,7 @@ def read_exits(path: Path, recording: Recording) -> Exits:
         raise InputError(f"{path}: found the criterion fixed, expected {expected}.")
     exits: Exits = {}
     for (criterion, threshold), rows in frame.groupby(["criterion", "threshold"], sort=False):
+        # the order of tokens in a recording
         rows = rows.sort_values(["sequence", "position"])
         matches = np.array_equal(rows["sequence"], recording.sequences)
         if not matches or not np.array_equal(rows["position"], recording.positions):

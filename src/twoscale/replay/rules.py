@@ -154,9 +154,9 @@ def _option(conditions: list[tuple[str, str, float]]) -> Option:
     _, _, threshold = conditions[0]
 
     def depths(part: Recording) -> np.ndarray:
-        holds = np.ones(part.cost.shape, dtype=bool)
+        holds = np.ones(part.cost.shape, dtype=bool)  # (K, M)
         for name, direction, value in conditions:
-            values = part.signals[name]
+            values = part.signals[name]  # (K, M)
             holds &= values < value if direction == BELOW else values >= value  # NaN: neither
         return exit_depths(holds, patience)
 

@@ -110,8 +110,9 @@ def of_tables(
     if not is_fixed.any():
         raise InputError(f"{path}: found no rows of fixed loops, expected those of full depth.")
     depths = quality.loc[is_fixed, "threshold"].max()
+    # loss of each sequence at full depth, from which all excess is counted
     full = quality[is_fixed & (quality["threshold"] == depths)].set_index("sequence")["ce"]
-    own = dict(list(quality[~is_fixed].groupby(_POINT, sort=False)))
+    own = dict(list(quality[~is_fixed].groupby(_POINT, sort=False)))  # by operating point
     keys = [*_POINT, "reference", "sequence"]
     matched = matched.groupby(keys, sort=False).mean(numeric_only=True).reset_index()  # over draws
     points = {}

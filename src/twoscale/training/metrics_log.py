@@ -49,8 +49,8 @@ def monitoring(
     header = ",".join([*tables.columns("training"), *_TIME_LEFT, *loops]) + "\n"
     path = folder / METRICS
     _remove_later_lines(path, header, state.iteration)
-    first = state.iteration - len(state.log)
-    shown = len(state.log)
+    first = state.iteration - len(state.log)  # where the segment starts
+    shown = len(state.log)  # by an attempt that was interrupted
     started = printed = time.monotonic()
     count = 0
 

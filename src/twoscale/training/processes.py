@@ -101,7 +101,7 @@ def init_distributed(device: str, processes: int) -> World:
         return World()
     gpu = None
     if device == "cuda":
-        gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # one for each process of a node
         torch.cuda.set_device(gpu)
     store = None
     if machine.STORE in os.environ:  # set where all processes are on one node

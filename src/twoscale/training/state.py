@@ -301,6 +301,7 @@ def note_environment(
     state: TrainingState, previous_log: Path, now: machine.Environment, visible: bool
 ) -> None:
     """Record the environment in which training continues, and report a change."""
+    # of this segment if an attempt was interrupted, otherwise of the one before
     before = state.environments or machine.recorded_environments(previous_log)
     changes = machine.differences(before[-1], now) if before else []
     if changes and visible:

@@ -167,7 +167,7 @@ class Trainer:
         )
         pins = self.device == "cuda"  # page-locked memory, from which copies do not block the host
         self.batches = Prefetched(batches, pins) if self.train.prefetch else batches
-        self._held_out_noise = DrawnNoise()
+        self._held_out_noise = DrawnNoise()  # the same at every measurement
         # row and numbers of the last iteration, if they are not in the log yet
         self._unread: tuple[dict[str, Any], Timer] | None = None
 

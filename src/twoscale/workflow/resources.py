@@ -126,7 +126,7 @@ class Resources:
         if config.compute.device == "cuda":
             needed = TRAINING_MB
         else:
-            libraries = _LIBRARIES_MB * train.processes // train.nodes
+            libraries = _LIBRARIES_MB * train.processes // train.nodes  # of a node
             needed = libraries + training_bytes(config) // 10**6
         if train.shard:
             needed += loading_bytes(config) // 10**6

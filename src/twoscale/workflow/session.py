@@ -154,6 +154,7 @@ def work(session: Session) -> str:
     with _training_worker(session, lock):
         last = session.runs.last_checkpoint(None)
         _stage(session, lock, "training", f"{snakemake} -- {last}", address=session.address)
+    # several jobs share the GPU, and one that fails does not stop the others
     snakemake += f" --resources gpu_slot={_JOBS_ON_GPU} --keep-going --"
     quality = session.runs.table_file("exit_quality")
     _stage(session, lock, "analyses", f"{snakemake} {_FIGURES} {quality}")
@@ -187,6 +188,7 @@ def _stage(
     command = [sys.executable, *arguments.split()]
     began = time.time()
     status = None
+    # beyond the limit `run` kills the process
     with suppress(subprocess.TimeoutExpired):
         status = subprocess.run(
             command, timeout=limit, pass_fds=[lock], env=variables, check=False
@@ -243,8 +245,10 @@ def outlasts_its_time(session: Session, process: subprocess.Popen) -> bool:
     began = time.monotonic()
     while process.poll() is None:
         rows = trial_rows(session)
+        # the trial has ended, and its process serves as the worker
         if rows[-1:] == [None]:
             return False
+        # each row may take the whole time
         if len(rows) > count:
             count = len(rows)
             began = time.monotonic()

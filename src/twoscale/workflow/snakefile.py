@@ -339,7 +339,7 @@ def ending(runs: Runs) -> str:
         return ""
     (page,) = map(in_results, runs.figures.claims)
     table = tables.read("claims", runs.table_file("claims"))
-    whole = table[table["scope"] == ALL]
+    whole = table[table["scope"] == ALL]  # the verdict on each claim
     counts = Counter(whole["verdict"])
     plural = {HOLDS: "hold", FAILS: "do not hold"}
     found = []

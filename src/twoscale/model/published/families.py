@@ -61,6 +61,7 @@ class Names:
         """The published tensors of a parameter of a model."""
         if parameter == "head.weight" or parameter in self.outside:
             return _listed(self.outside.get(parameter, HEAD))
+        # such as unlooped.3.qkv.weight, and groups.0.layers.1.qkv.weight
         match parameter.split(".", 4):
             case ["unlooped", number, *rest]:
                 layer, name = int(number), ".".join(rest)
@@ -167,6 +168,7 @@ def _rotation(options: Options, default_base: float | None) -> dict[str, Any]:
     together = options.within("rope_parameters")
     key = "rope_parameters" if together.values else "rope_scaling"
     if together.values:
+        # a base in both places has to be the same one
         options.require({"rope_theta": together.get("rope_theta", options.get("rope_theta"))})
     scaling = options.within(key)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -205,6 +207,7 @@ def _describe_ouro(options: Options, shapes: Shapes) -> Description:
     layers, size = options.count("num_hidden_layers"), options.count("hidden_size")
     heads = options.count("num_attention_heads")
     mean = options.count("total_ut_steps", default=4)
+    # what their code can vary and our model cannot
     options.require(
         {
             "hidden_act": "silu",
@@ -322,7 +325,7 @@ def _describe_raven(options: Options, shapes: Shapes) -> Description:
         options.require({"num_key_value_heads": heads})
     init = options.within("init_values")
     scale = math.sqrt(size)
-    if "transformer.core_block.0.norm_3.weight" in shapes:
+    if "transformer.core_block.0.norm_3.weight" in shapes:  # Huginn: four norms in a layer
         # Huginn's code takes the scale from the size and draws the first state, whatever the config
         # says
         variant = {
@@ -353,7 +356,7 @@ def _describe_raven(options: Options, shapes: Shapes) -> Description:
         "mlp_size": options.count("intermediate_size"),
         **variant,
         "qk_bias": qk_bias,
-        "qk_norm": variant["norms"] == "post",
+        "qk_norm": variant["norms"] == "post",  # OLMo's
         "norm_epsilon": options.positive("norm_eps", 1e-6),
         "state_init": "input" if starts_from_input else "noise",
         "state_std": init.positive("std", math.sqrt(2 / (5 * size))) * scale,
@@ -465,7 +468,7 @@ def _describe_parcae(options: Options, shapes: Shapes) -> Description:
     _refuse_parcae(options, shapes, of)
     loops = options.count("mean_recurrence")
     cap = options.get("logit_softcap", of.softcap)
-    rows, size = shapes[f"{of.embedding}.weight"]
+    rows, size = shapes[f"{of.embedding}.weight"]  # V, C
     # the scale of the embedding is also the scale of the noise
     strategy = options.choice("init_strategy", "scaled", _PARCAE_STRATEGIES)
     default_scale = math.sqrt(size) if _PARCAE_STRATEGIES[strategy] else 1.0
@@ -564,6 +567,7 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: _Layout) -> dict[str, An
     prelude, core, coda = (layers(part) for part in ("prelude", "core_block", "coda"))
     looped = range(prelude + 1, prelude + core + 1)
     outside = "prelude" if prelude else "coda"
+    # layers outside of the core may have other sizes than those in it
     kv_heads, width = layer_sizes(outside if prelude or coda else "core_block")
     looped_kv_heads, looped_width = layer_sizes("core_block")
     # gate and value are the rows of one matrix
@@ -612,6 +616,7 @@ def _parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
         "value_embedding.gate.weight": "attn.ve_gate.weight",
     }
     (core,) = model.groups
+    # in their files the tables are outside of the layers
     for number in model.value_embeddings:
         ours = f"groups.0.layers.{number - core[0]}" if number in core else f"unlooped.{number}"
         outside[f"{ours}.value_embedding.table.weight"] = f"value_embeds.{number - 1}.weight"
@@ -659,7 +664,7 @@ def _describe_ladder(options: Options, shapes: Shapes) -> Description:
     grown = "final_eval_active_core_repetitions"
     key = "core_repetitions" if options.get(grown) is None else grown
     loops = options.positive(key)
-    if loops % 1:
+    if loops % 1:  # JSON may have it as a float
         raise options.error(key, "a whole number")
     model = _SHARED | {
         "num_layers": layers,

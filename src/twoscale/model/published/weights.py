@@ -74,6 +74,7 @@ def _check_tensors(
     wanted = {part for parts in theirs.values() for part in parts}
     unknown = set()
     for name in shapes.keys() - wanted:
+        # a folder may have a copy of a tied head
         is_tied_head = name == HEAD and model.config.tied_head
         if not is_tied_head and not re.fullmatch(source.family.droppable, name):
             unknown.add(name)

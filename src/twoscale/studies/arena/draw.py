@@ -124,7 +124,7 @@ def draw_pareto(
     points = summarise_quality(exit_quality, exit_loops, context.loops)
     points = points.merge(times, on=OPERATING_POINT).sort_values("threshold")
     is_full = (points["criterion"] == "fixed") & (points["threshold"] == context.loops)
-    full = points.loc[is_full, "ce"].item()
+    full = points.loc[is_full, "ce"].item()  # at full depth
     points["excess"] = points["ce"] - full
     colours = style.criterion_colours(exit_quality["criterion"])
     others = [name for name, colour in colours.items() if colour == style.OTHERS]

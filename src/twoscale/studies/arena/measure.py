@@ -67,7 +67,7 @@ class FrozenAttention:
         mask = torch.cat([earlier, itself], dim=1)  # (T, 2 T)
         keys = _by_head(_after_frozen(k))
         values = _by_head(_after_frozen(v))
-        attended = attention(_by_head(q), keys, values, mask)
+        attended = attention(_by_head(q), keys, values, mask)  # (S B, H, T, D)
         return attended.transpose(1, 2).unflatten(0, (streams, batch))
 
 
@@ -96,6 +96,7 @@ class FrozenGroup:
         streams = replace(
             self.passing,
             attend=FrozenAttention(attend.positions, attend.tokens),
+            # every stream has the noise of the run
             noise=lambda group, k, like: noise(group, k, like[0]).expand_as(like),
         )
         # stream 0 leaves with x^K as in the run; its result is known

@@ -102,7 +102,7 @@ def _measure_group(
         torch.stack([columns[name] for columns in decoded])
         for name in ("ce", "entropy", "rank", "predicted")
     )
-    trained = steps.index(passing.model.config.typical_loops)
+    trained = steps.index(passing.model.config.typical_loops)  # its place in the first axis
     right = rank == 1
     # no loop step precedes x^0, so nothing is lost by more of them
     was_right = right[1:].int().cummax(0).values.bool()  # at this or an earlier k > 0

@@ -66,6 +66,7 @@ def draw_path_types(
             places = style.scale_iterations(column[-1], iterations, context)
             for name, share in shares.loc[group].items():
                 if (share > 0).any():
+                    # not clipped, because shares of 0 are on the edge of the panel
                     column[-1].plot(places, share, clip_on=False, **_OTHER_LOOKS[name])
             column[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     _title(panels[0], groups, path_types)

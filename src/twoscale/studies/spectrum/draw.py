@@ -53,6 +53,7 @@ def agreement(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
     """The table "spectrum" from tables "token_spectrum", one per checkpoint."""
     rows = []
     for path in paths:
+        # eigenvalues are known in exact sequences only, and mean something at a fixed point
         tokens = tables.read("token_spectrum", path).query("exact and converged")
         cells = tokens.groupby(["iteration", "group"], sort=False)
         for (key, of_group), prediction in product(cells, _PREDICTIONS):

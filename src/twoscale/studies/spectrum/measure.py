@@ -272,6 +272,7 @@ def measure_batch(
         keys = token_keys(checkpoint.iteration, batch)
         keys["group"] = np.full(tokens.numel(), model.config.group_labels[index])
         found.append(keys | _columns(loops, index, converged, tokens, is_exact))
+        # not the fixed point: later groups are to enter as in the table "trajectories"
         return model.finish(index, converged.passed)
 
     layer = partial(model.unlooped_layer, attend=attend)
@@ -298,6 +299,7 @@ def _columns(
             tokens=tokens[chosen],
         )
         own = [leading(of_sequence, loops.config.dense_size) for of_sequence in blocks]
+        # pairs of (T,), one for each of the S sequences
         modulus, angle = map(torch.stack, zip(*own, strict=True))  # (S, T) each
         largest, its_angle, its_source = inherit(modulus, angle)
         # a block means something at a fixed point only

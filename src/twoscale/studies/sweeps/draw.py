@@ -84,9 +84,10 @@ def compare_starts(runs: Sequence[InitRun]) -> pd.DataFrame:
     """
     bounds = between(*geometry.PAPER_ANGLES)
     rows = []
-    for start, same in groupby(runs, key=lambda run: run[:3]):
+    for start, same in groupby(runs, key=lambda run: run[:3]):  # all but the seed
         of_start = list(same)
         evidence = of_start[0].evidence
+        # each seed alone, then all of them
         sets = [(str(run.seed), [run]) for run in of_start] + [(_ALL, of_start)]
         cosines, losses = [], []
         for iteration, (seed, chosen) in product(evidence.iterations, sets):
@@ -237,6 +238,7 @@ def draw_variants(
     for axes in panels[0] if reading == "state" else ():
         axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
     style.title_groups(panels[0], groups)
+    # a step of length 0 has no logarithm
     panels[1, 0].set_yscale("log", nonpositive="mask")
     style.label_powers(panels[1, 0].yaxis)
 
@@ -375,6 +377,7 @@ def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     bounds |= with_bounds(rows, _POINT, "difference", "difference", seed)
     counts = {"tokens": by_point["tokens"].sum(), "documents": by_point["document"].nunique()}
     summary = pd.DataFrame(bounds | counts).reset_index()
+    # differences of single seeds, whose spread gives the interval over seeds
     each = summary.query("seed != @_EVERY").groupby("model", sort=False)["difference"]
     spread = [
         (model, _EVERY, len(values), *bootstrap.t_interval(values.to_numpy()))
