@@ -26,6 +26,7 @@ def stream(*parts: int | float | str) -> "np.random.Generator":
     """The generator of the stream with the name `parts`, at its beginning."""
     import numpy as np
 
+    # the key of Philox has 128 bits
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(parts)[:16])))
 
 

@@ -106,6 +106,7 @@ class PublishedTokenizer:
 
     @cached_property
     def is_byte_level(self) -> bool:
+        # a decoder may be one of a sequence of decoders
         return '"ByteLevel"' in json.dumps(json.loads(self.engine.to_str())["decoder"])
 
     def encode(self, text: str) -> list[int]:
@@ -234,6 +235,7 @@ def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
         if isinstance(value, dict):
             value = value.get("content")
         token = engine.token_to_id(value) if isinstance(value, str) else value
+        # the library takes unsigned ids of 32 bits
         if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
     names = ", ".join(name for name, _ in _SETTINGS)

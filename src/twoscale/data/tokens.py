@@ -217,6 +217,7 @@ class HeldOutNgrams:
         # distinct hashes ascending, the first position of each, and at each position its index
         found = np.unique(ngram_hashes(ids, n), return_index=True, return_inverse=True)
         self.hashes, self.first, self.index = found
+        # so many that few other hashes pass the prefilter
         bits = min(_MAX_BITMAP, _BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
         self.shift = np.uint64(64 - bits)
         self.bitmap = np.zeros(2**bits, dtype=bool)

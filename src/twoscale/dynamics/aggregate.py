@@ -174,6 +174,7 @@ def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     checkpoints = []
     for path in paths:
         frame = tables.read("token_paths", path)
+        # categories keep the order of the file
         frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
         keys = ["iteration", "group"]
         counts = frame.groupby([*keys, "path_type", "period"], observed=True).size()

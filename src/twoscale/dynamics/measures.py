@@ -366,6 +366,7 @@ def _contraction_rate(path: LoopPath) -> Tensor:
     The first step is left out: it starts from x^0, which is noise by default.
     """
     steps = path.step_norms[..., 1:]
+    # the floor of a step is that of the state from which it starts
     return contraction_rate(steps, steps > path.rounding_floor[..., 1:-1])
 
 

@@ -254,6 +254,7 @@ def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
 
 def _repeated(keys: Columns, name: str, values: np.ndarray) -> Columns:
     """The key columns of the tokens once for each of `values`, which are a further column."""
+    # all tokens with the first value, then all with the second one, …
     columns = {key: np.tile(of_tokens, len(values)) for key, of_tokens in keys.items()}
     tokens = len(keys["iteration"])
     return columns | {name: np.repeat(values, tokens)}

@@ -186,6 +186,7 @@ def evaluate(
     # rows in the order of sequences, positions and groups
     batch, length = tokens.shape
     groups = len(labels)
+    # each id is decoded once
     words = {token: run.tokenizer.decode([token]) for token in tokens.unique().tolist()}
     columns = {
         "sequence": np.arange(batch).repeat(length * groups),

@@ -299,7 +299,7 @@ class KVCache:
     def copy_from(self, other: "KVCache") -> None:
         """Take over a cache of the same texts with less room."""
         for number, stored in other.stored.items():
-            self.stored[number][..., : stored.shape[-2], :] = stored
+            self.stored[number][..., : stored.shape[-2], :] = stored  # the first positions
 
     def attend(self, k: int, position: int, token: Tensor) -> Attend:
         """Attention at loop step k for the `token` (1,) at `position` of one text.

@@ -307,6 +307,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         self, new_num_tokens: int | None = None, *_: Any, **__: Any
     ) -> nn.Module:
         """The embedding, which has the size of the run's vocabulary; padding needs no row of it."""
+        # the size as it is, and the size that counts the padding token too
         if new_num_tokens not in (None, self.config.vocab_size, (self.config.padding_id or 0) + 1):
             raise InputError(
                 f"resize_token_embeddings: found {new_num_tokens} tokens, expected"
@@ -572,6 +573,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             hidden, exits = read_parallel(
                 engine, cache.kv, tokens, positions, end, self._noise(positions)
             )
+        # -0 keeps all tokens
         logits = self.model.readout(hidden.unflatten(0, tokens.shape)[:, -keep:])
         states = (
             tuple(state.unflatten(0, tokens.shape) for state in model.states) if record else None

@@ -101,7 +101,7 @@ def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Fl
     gate reads each.
     """
     size = model.hidden_size
-    after = range(model.groups[-1][-1] + 1, model.num_layers + 1)
+    after = range(model.groups[-1][-1] + 1, model.num_layers + 1)  # layers after the group
     decoding = sum(_layer_forward(model, number, causal) for number in after)
     # the head, and the projection of the state
     decoding += 2 * size * (model.padded_vocab_size + model.exit_projection * size)

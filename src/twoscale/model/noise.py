@@ -66,6 +66,7 @@ class EvaluationNoise:
 
     def __call__(self, group: int, k: int, like: Tensor) -> Tensor:
         """Rows 0 … T - 1 for hidden states (B, T, C)."""
+        # a position has the same noise in a text of any length
         return self.rows(group, k, like.shape[-1], like)[:, : like.shape[1]]
 
     def rows(self, group: int, k: int, channels: int, like: Tensor) -> Tensor:

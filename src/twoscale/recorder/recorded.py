@@ -198,6 +198,7 @@ class StateTables:
         self._rows["recorded_depths"] += _exit_depths(batch, keys)
         self._tokens += int(kept.sum())
         if batch.tokens is not None:
+            # as int64, so that the digest does not depend on the type of the ids
             self._text.update(batch.tokens.long().numpy().tobytes())
         if not self._sequences:
             self._first = self._first_sequence(batch)

@@ -317,6 +317,7 @@ class Recorder:
         recorded = self._pass
         assert recorded is not None
         for label, loop in self._loops.items():
+            # only which groups have states matters here
             found = (loop.output, dict(recorded.steps)), (loop.start, recorded.initial)
             for source, states in found:
                 if label not in states:
@@ -326,7 +327,7 @@ class Recorder:
                         " its last layer."
                     )
         groups = list(self._loops)
-        shape = recorded.initial[groups[0]].shape[:-1]
+        shape = recorded.initial[groups[0]].shape[:-1]  # (B, T)
         if self.tokens is None and recorded.tokens is not None and recorded.tokens.shape != shape:
             recorded.tokens = None  # other integers
         batch = recorded.batch(groups)
@@ -401,6 +402,7 @@ class _Reader:
     def __call__(self, state: Tensor) -> dict[str, Tensor]:
         """Cross-entropy, entropy and prediction of each target, for states (B, T, C)."""
         logits = self.logits(state)
+        # logits of x^0 stay, because criteria read them at their first update
         first = dict(list(self._kept.items())[:1])
         self._kept = first | {state.data_ptr(): logits.flatten(0, 1).cpu()}
         # of next tokens, the last position has none to predict
@@ -465,7 +467,7 @@ def _exits(
     counts = {}
     for k in range(1, len(losses)):
         full = torch.full(shape, k)
-        counts["fixed", float(k)] = full, full, full > 0
+        counts["fixed", float(k)] = full, full, full > 0  # all leave
     for point, found in exits.items():
         loop_steps, evaluations, left = (
             values.cpu().view(shape) for values in (found.loop_steps, found.evaluations, found.left)
@@ -533,7 +535,7 @@ def _state(label: str, state: Any) -> Tensor:
             " or (B, C)."
         )
     copy = _host(state)
-    return copy[:, None] if copy.dim() == 2 else copy
+    return copy[:, None] if copy.dim() == 2 else copy  # (B, C) -> (B, 1, C)
 
 
 def _host(tensor: Tensor) -> Tensor:

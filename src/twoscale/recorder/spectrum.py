@@ -176,6 +176,7 @@ class RecordedStep:
         sequence, position = np.indices(norms[0].flatten(1).shape)
         keys = {"sequence": sequence.flatten(), "position": position.flatten()}
         check_finite(norms, keys, loop_places(label, count + 1)[-2:], "a state of norm")
+        # if the first call leads from x^{K-1} to x^K too, a loop step does not depend on k
         early = cls(label, module, output, call, 0, count - 1, state, after)
         gap = (early(early.state) - early.after).norm() / early.after.norm()
         return early if gap <= SAME else replace(early, place=count - 2)

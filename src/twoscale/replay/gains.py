@@ -261,6 +261,7 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     # the oracle's gain over the same exits: the criterion's over them, minus its over the oracle
     regret = gains[OPERATING_POINT].merge(regrets, how="left", on=OPERATING_POINT)["gain"]
     gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
+    # Holm's correction is within a family
     families = [with_verdicts(rows) for _, rows in gains.groupby("primary")]
     return pd.concat(families or [with_verdicts(gains)]).sort_index()
 

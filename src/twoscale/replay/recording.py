@@ -265,7 +265,7 @@ class _Grid:
             )
         tokens = {name: values[starts] for name, values in ordered.items()}
         same = np.diff(tokens["sequence"]) == 0
-        torn = np.flatnonzero(same & (np.diff(tokens["document"]) != 0))
+        torn = np.flatnonzero(same & (np.diff(tokens["document"]) != 0))  # within a sequence
         if len(torn):
             sequence = tokens["sequence"][torn[0]]
             expected = "one document per sequence"
@@ -399,6 +399,7 @@ def _read_arrays(path: Path) -> Recording:
         where = f"sequence {wrong[0][0]}, position {wrong[0][1]}"
         expected = "one finite loss at each depth, or NaN at all of them"
         raise InputError(f"{path}: found {where}, expected {expected}.")
+    # tokens with losses, sequence by sequence
     sequence, position = np.nonzero(missing < shape[-1])
     if not len(sequence):
         expected = "those of at least one token"

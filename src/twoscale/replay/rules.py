@@ -81,6 +81,7 @@ def with_contraction(signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     found = dict(signals)
     if "step_norm" not in signals or "norm" not in signals:
         return found
+    # the least norm and the least step below keep both divisions finite
     step, norm = signals["step_norm"], np.maximum(signals["norm"], 1e-9)
     before = np.full_like(step, np.nan)
     before[1:] = step[:-1]
@@ -183,4 +184,5 @@ def _quantiles(values: np.ndarray, count: int) -> np.ndarray:
     sample = sample[np.isfinite(sample)]
     if not len(sample):
         return sample
+    # without the outermost values, at which nearly all tokens leave at once, or nearly none at all
     return np.unique(np.quantile(sample, np.linspace(0.005, 0.995, count)))

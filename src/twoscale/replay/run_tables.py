@@ -151,7 +151,7 @@ def _sums(rows: pd.DataFrame, full: pd.Series, *columns: str) -> list[np.ndarray
     # columns are means over the tokens of a sequence
     weighted = rows.assign(ce=rows["ce"] - rows["sequence"].map(full))
     sums = weighted[list(columns)].mul(rows["tokens"], axis="index")
-    return list(sums.groupby(rows["document"]).sum().to_numpy().T)
+    return list(sums.groupby(rows["document"]).sum().to_numpy().T)  # (D,) for each column
 
 
 def read_recorded(folder: Path, iteration: int | None = None) -> RunTables:

@@ -97,6 +97,7 @@ class SegmentPaths:
     @property
     def previous_log(self) -> Path:
         """The log of the segment before, in the folder of this segment's."""
+        # files of a segment have the iteration at its end in their names
         return self.log.with_name(self.start[0].with_suffix(self.log.suffix).name)
 
 

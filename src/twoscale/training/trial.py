@@ -92,6 +92,7 @@ def _speed(run: Config) -> tuple[float, float]:
     the first ones.
     """
     identity = configs.training_identity(run)
+    # the identity leaves out keys such as `micro_batches`, which change no result but for rounding
     settings = ConfigSlice(identity | {"train": identity["train"] | configs.runtime(run)})
     trainer, state = start(settings)
     for _ in range(_WARM_UP + _COUNTED):
@@ -102,6 +103,7 @@ def _speed(run: Config) -> tuple[float, float]:
         trainer.accumulate_gradient(state.model, 0, max(draws, key=sum))
         torch.cuda.synchronize()
     log = pd.DataFrame(state.log)
+    # the log has the speeds of each iteration; sums need seconds and FLOPs
     log["seconds"] = run.train.batch_size * run.model.context_length / log["tokens_per_s"]
     log["flops"] = 1e12 * log["tflops"] * log["seconds"]
     sums = log[["seconds", "flops"]]

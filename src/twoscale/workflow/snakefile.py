@@ -136,6 +136,7 @@ def prepare(source: str) -> None:
 
 
 def _prepend(variable: str, folder: str) -> None:
+    # the folder comes first, and only once
     folders = [
         part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != folder
     ]

@@ -473,6 +473,7 @@ def _describe_parcae(options: Options, shapes: Shapes) -> Description:
     strategy = options.choice("init_strategy", "scaled", _PARCAE_STRATEGIES)
     default_scale = math.sqrt(size) if _PARCAE_STRATEGIES[strategy] else 1.0
     scale = options.positive("emb_scale", default_scale)
+    # of the noise, before the scale
     std = options.positive("tied_embed_init_std", of.state_std or math.sqrt(2 / (5 * size)))
     injection = "add"
     if f"{of.prefix}adapter.A_log" in shapes:

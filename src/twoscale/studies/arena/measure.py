@@ -129,6 +129,7 @@ class FrozenGroup:
 
     def _read_on(self, x: Tensor) -> Tensor:
         """Logits (B T, V) of states (B T, C) through the remaining layers, all in parallel."""
+        # all states as one stream, (1, B, T, C)
         (hidden,) = self.behind(x.view_as(self.states[:1]))
         return self.passing.model.readout(hidden).flatten(0, 1)
 

@@ -188,6 +188,7 @@ def draw_lens(
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
         low, high = axes.dataLim.intervaly
         style.scale_nats(axes)
+        # room around the lines, and at least the linear part of the axis
         axes.set_ylim(min(2 * low, -style.LINEAR_NATS), max(2 * high, style.LINEAR_NATS))
     rank, lost = panels[1]
     rank.set_yscale("log")
@@ -225,6 +226,7 @@ def run_card(job: TableJob) -> None:
     quality, states = job.read("depth_quality", "quality"), job.read("depth_states", "states")
     if (path := job.optional("unlooped")) is not None:
         files = [job.file(name) for name in ("text", "unlooped_text")]
+        # digests of the held-out tokens
         ours, theirs = (release.text_digests(file)["val.bin"] for file in files)
         if ours != theirs:
             found = f"found the run {config.unlooped} with other held-out tokens"

@@ -177,6 +177,7 @@ class _Card:
         states = self.passing.states(index, entered, last + 1)  # one more, for the last row's step
         if index == 0:
             states = self._decoding(states)
+        # for the messages of `check_finite`
         keys, places = token_keys(0, self.batch), loop_places(label, last + 1)
         for k, step in enumerate(_loop_steps(states, entered.dtype)):
             check_finite(step.state_norm[None], keys, places[k:], "a state of norm")
@@ -186,6 +187,7 @@ class _Card:
                 self.states += (point | row for row in rows)
             if k == last:
                 break
+        # in the dtype of the model again: states are measured in float32 at least
         return self.passing.model.finish(index, step.state.to(entered.dtype))
 
     def _decoding(self, states: Iterator[Tensor]) -> Iterator[Tensor]:

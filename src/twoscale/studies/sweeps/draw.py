@@ -271,6 +271,7 @@ def _with_variant(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_last_checkpoint(table: pd.DataFrame) -> pd.DataFrame:
+    # of each run, because the runs of a sweep may end at different iterations
     return table[table["iteration"] == table.groupby("run")["iteration"].transform("max")]
 
 

@@ -197,6 +197,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     """The compared models; the looped one is the selected run under every seed, unless the sweep
     has overrides.
     """
+    # run -> model, such as baselines/flops-seed1338 -> flops
     names = {
         run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")
     }
