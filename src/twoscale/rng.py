@@ -46,7 +46,7 @@ def truncated_normal(
     """
     import torch
 
-    uniforms = torch.from_numpy(stream(*key_parts).random(shape))
+    uniforms = torch.from_numpy(stream(*key_parts).random(shape))  # in [0, 1)
     ends = torch.tensor([-bound, bound], dtype=torch.float64)
     lowest, highest = torch.special.ndtr(ends).tolist()  # Phi(-bound), Phi(bound)
     normals = torch.special.ndtri(lowest + (highest - lowest) * uniforms)  # Phi^-1

@@ -530,6 +530,7 @@ def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
     # pandas writes its index too, and reads it back
     found = [name for name in schema.names if not name.startswith("__index_level_")]
     measures = found[len(declared) :]
+    # measures, in tables that have some, come after the declared columns
     if found != declared + measures or bool(measures) != (table in MEASURED):
         expected = f"those of the table '{table}': {', '.join(declared)}"
         if table in MEASURED:

@@ -307,6 +307,7 @@ def _write_shards(
 
         def flush() -> None:
             if group:
+                # from rows to columns
                 columns = zip(tables.columns("text"), zip(*group, strict=True), strict=True)
                 appends[current](dict(columns))
                 group.clear()

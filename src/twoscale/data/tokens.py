@@ -187,7 +187,7 @@ def drop_near_duplicates(
         changes = np.zeros(len(kept) + 1, dtype=np.int64)
         changes[begins] += 1
         changes[begins + n] -= 1
-        inside = np.count_nonzero(changes[:-1].cumsum())
+        inside = np.count_nonzero(changes[:-1].cumsum())  # tokens
         shares.append(inside / max(len(kept), 1))
         if not found.any():
             break

@@ -122,7 +122,7 @@ class Speculation:
         decoder.criterion = self.criterion
         drafts: list[int] = []
         for _ in range(min(self.length, most - 1)):
-            row, _ = decoder.feed(drafts[-1] if drafts else pending)
+            row, _ = decoder.feed(drafts[-1] if drafts else pending)  # (V,)
             drafts.append(sampling.choose(row, decoder.position))
         decoder.criterion = full
         # the same positions under the full criterion, which overwrites their keys and values
@@ -250,6 +250,7 @@ def print_text(
     times: list[float] = []
 
     def show(text: str) -> None:
+        # generated text must not control a terminal
         print(neutralise(text) if sys.stdout.isatty() else text, end="", flush=True)
 
     show(prompt)

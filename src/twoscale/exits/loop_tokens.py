@@ -140,7 +140,7 @@ def _exits(
     rows = [state[0] for state in states[: max_loops + 1]]  # (T, C)
 
     def read_on(x: Tensor) -> Tensor:
-        return model.readout(passing.after(group, x[None]))[0]
+        return model.readout(passing.after(group, x[None]))[0]  # (T, C) -> (T, V)
 
     for (name, threshold), criterion in criteria.items():
         of_group = criterion.of_group(group)

@@ -176,7 +176,7 @@ class ParallelEngine:
         evaluations = loop_steps.clone()
 
         def noise_of_rows(group: int, k: int, like: Tensor) -> Tensor:
-            return noise(group, k, entered).flatten(0, 1)[rows]
+            return noise(group, k, entered).flatten(0, 1)[rows]  # (N, C)
 
         for k in range(self.max_loops):
             state = model.add_noise(group, k, x, noise_of_rows)

@@ -212,6 +212,7 @@ def _carries_data(value: Any) -> bool:
     """Whether the value is a cache, text, or a number or tensor other than zero."""
     if isinstance(value, Tensor):
         return bool(value.any())
+    # True is a flag, although an `int`
     is_number_or_text = isinstance(value, int | float | str) and value is not True
     return (is_number_or_text and bool(value)) or hasattr(value, "get_seq_length")
 

@@ -91,6 +91,7 @@ def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
 
 def check_disk(folder: Path, needed: int, purpose: str) -> None:
     """Refuse to put `needed` bytes into a folder, which need not exist yet, where less is free."""
+    # the nearest folder that exists
     existing = next(
         path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
     )
@@ -377,6 +378,7 @@ def _lease(gpus: Sequence[str], count: int) -> list[str]:
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free.append(gpu)
+    # all or none: a job that holds a part of its GPUs would keep others waiting
     leased = free[:count] if len(free) >= count else []
     for gpu, file in files.items():
         # files that are not inheritable close at `exec`, and their locks end

@@ -92,6 +92,7 @@ class RMSNorm(nn.RMSNorm):
             return super().forward(x)
         if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)
+        # in place, because no graph is recorded
         return (x * _inverse_rms(x, self.eps)).mul_(self.weight)
 
     def forward_row(self, x: Tensor) -> Tensor:

@@ -84,10 +84,12 @@ class RotaryEmbedding(nn.Module):
 # rotary_pairs -> how the channels (..., D) are split into pairs, twice (..., D/2), and joined again
 PAIRS: dict[str, tuple[Callable, Callable]] = {
     "interleaved": (
+        # channels 0 and 1, 2 and 3, …
         lambda x: x.unflatten(-1, (-1, 2)).unbind(-1),
         lambda first, second: torch.stack((first, second), dim=-1).flatten(-2),
     ),
     "halves": (
+        # channels d and d + R/2
         lambda x: x.chunk(2, dim=-1),
         lambda first, second: torch.cat((first, second), dim=-1),
     ),
@@ -211,7 +213,7 @@ class VariedHeads(nn.Module):
             self.bias = nn.Parameter(torch.zeros(of_queries + of_keys))
 
     def forward(self, qkv: Tensor, attend: Attend) -> Heads:
-        q, k, v = qkv.split(self.channels, dim=-1)
+        q, k, v = qkv.split(self.channels, dim=-1)  # (..., H D), twice (..., G D)
         if self.has_norms:
             q = self.q_norm.forward(q)
             k = self.k_norm.forward(k)

@@ -117,7 +117,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 # d loss / d logits = p - onehot(target), times the share of the token
                 p.scatter_add_(1, ids, p.new_full(ids.shape, -1.0))
                 share = 1 / count if factor is None else factor / count
-                of_hidden[chunk].copy_(linear(p, weight.T)).mul_(share)
+                of_hidden[chunk].copy_(linear(p, weight.T)).mul_(share)  # (size, C)
                 of_weight = weight_gradient(p, rows * share, of_weight)
         # d loss / d share of a token = -log p / N
         of_shares = None if shares is None else torch.cat(of_targets)[:, 0] / -count

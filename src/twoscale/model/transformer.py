@@ -180,7 +180,7 @@ class LoopedTransformer(nn.Module):
             entered = hidden
             if stage.is_group:
                 steps = loops[stage.index]
-                states = list(self._loop(stage.index, entered, steps, attend, noise))
+                states = list(self._loop(stage.index, entered, steps, attend, noise))  # x^0 … x^K
                 hidden = self.finish(stage.index, states[-1])
             else:
                 hidden = self.unlooped_layer(stage.index, entered, attend)

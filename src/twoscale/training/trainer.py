@@ -245,6 +245,7 @@ class Trainer:
     def clip_gradient(self, model: LoopedModel) -> Tensor:
         """Limit the norm of the gradient to train.grad_clip; the norm before, ()."""
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.train.grad_clip)
+        # with FSDP the norm of a process is that of its parts until it is combined
         return cast("DTensor", norm).full_tensor() if self.train.shard else norm
 
     def log_last_iteration(self, state: TrainingState) -> None:
@@ -441,6 +442,7 @@ class Timer:
         if not self._on_cuda:
             return self._numbers.tolist(), self._stopped - self._started
         self._stopped.synchronize()
+        # CUDA events give milliseconds
         return self._numbers.tolist(), self._started.elapsed_time(self._stopped) / 1000
 
     def _now(self) -> Any:  # seconds, or an event on the current stream

@@ -121,7 +121,7 @@ def start(settings: Any) -> tuple[Trainer, TrainingState]:
     count = 4 * train.batch_size * model.context_length + 1  # with the last target
     tokens = rng.stream(settings.seed, "trial").integers(0, model.vocab_size, size=count)
     none = torch.empty(0, model.context_length, dtype=torch.int64)
-    data = TrainingData(tokens.astype("<u2"), HeldOut(none, none, (), ()))
+    data = TrainingData(tokens.astype("<u2"), HeldOut(none, none, (), ()))  # no held-out text
     weights = dict(any_model(model).state_dict())
     state = restore(settings, weights, {}, Header("weights", 0, 0, {}, {}))
     return Trainer(settings, data), state

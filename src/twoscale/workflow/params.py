@@ -124,6 +124,7 @@ class Params:
         a digest. Untracked.
         """
         digest = self.source_digest(wildcards)
+        # the folder above that of the shards
         record = Path(output[0]).parents[1] / SOURCE_DIGEST
         return f" && echo {digest} > {shlex.quote(str(record))}" if digest else ""
 

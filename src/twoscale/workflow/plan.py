@@ -51,8 +51,8 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
         lines += _training_rows(run)
         label = f"hours of training at {training_rate:g} TFLOP/s a process"
         lines.append((label, f"{trained:.3g}"))
-    decoding = parameters(run.model) * BYTES[run.exits.dtype]
-    decoding += cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)
+    decoding = parameters(run.model) * BYTES[run.exits.dtype]  # weights
+    decoding += cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)  # KV cache
     return [
         *lines,
         ("states for Fig. 1 on disk", _gigabytes(states_bytes(run))),

@@ -164,6 +164,7 @@ def check_plan(workflow: Any, runs: Runs) -> None:
     if workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
         return
     methods, planned = workflow.deployment_settings.deployment_method, workflow.dag.needrun_jobs()
+    # rules of jobs with torch have the resource `gpu`
     jobs = [
         PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in planned
     ]

@@ -100,7 +100,7 @@ def other_shares(path_types: pd.DataFrame) -> pd.DataFrame:
     period = np.where(path_types["period"] == 2, ", period 2", ", longer period")
     name = name.mask(name == "orbiting", name + period)
     keys = [path_types["group"], path_types["iteration"], name]
-    shares = path_types.groupby(keys)["share"].sum().unstack(fill_value=0.0)
+    shares = path_types.groupby(keys)["share"].sum().unstack(fill_value=0.0)  # types in columns
     shares = shares.reindex(columns=_OTHER_TYPES, fill_value=0.0)
     return shares.loc[:, (shares > 0).any()]
 

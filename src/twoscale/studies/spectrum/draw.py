@@ -79,6 +79,7 @@ def _agreement(tokens: pd.DataFrame, prediction: str, quantity: str, seed: int) 
     values = pd.DataFrame(columns).dropna()
     if values.empty:
         return {"tokens": 0}
+    # the same prediction from the leading eigenvalue, for `nearer`
     values = values.assign(leading=predicted(tokens, "leading", quantity)).astype(np.float64)
     found = compare(values.join(tokens["document"]), seed)
     # where both eigenvalues are the same, neither prediction is nearer

@@ -122,7 +122,7 @@ def late_cosine(runs: Sequence[InitRun], group: str, iteration: int) -> Estimate
 def held_out_loss(runs: Sequence[InitRun], iteration: int) -> Estimate:
     """Held-out loss of training in nats per token; its interval is over seeds alone."""
     logs = [run.training.set_index("iteration")["held_out_loss"] for run in runs]
-    losses = np.array([log.get(iteration, np.nan) for log in logs])
+    losses = np.array([log.get(iteration, np.nan) for log in logs])  # NaN: not measured
     if np.isnan(losses).any():
         raise InconclusiveError("no held-out loss was measured at this iteration")
     if len(losses) == 1:
@@ -174,6 +174,7 @@ def _draw_starts(axes: Axes, rows: pd.DataFrame, styles: _Styles) -> None:
     for iteration, look in styles.items():
         of_checkpoint = rows[rows["iteration"] == iteration]
         means = of_checkpoint.query("seed == @_ALL")
+        # no line leads from the shares to random weights, which are no share
         for _, line in means.groupby(means["share"].isna()):
             axes.plot(line["place"], line["value"], **look, marker="o")
     # only the last checkpoint, drawn last, has intervals and single seeds
