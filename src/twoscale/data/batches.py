@@ -175,6 +175,6 @@ def _num_sequences(shard: np.ndarray, context_length: int) -> int:
 def _gather(shard: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of the sequences that begin at `starts`, int64 (B, T) each."""
     positions = starts[:, None] + np.arange(context_length + 1)  # (B, T + 1)
-    tokens = np.asarray(shard[positions], dtype=np.int64)  # a copy: (B, T + 1)
+    tokens = np.asarray(shard[positions], dtype=np.int64)  # a copy
     sequences = torch.from_numpy(tokens)  # (B, T + 1)
     return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()

@@ -54,7 +54,7 @@ def make_readout(
         return cast(Gated, model).exit_gate
     if readout == "head":
         return model.readout
-    # `is_sequential` has relied on the attribute, so a call would break causality
+    # `is_sequential` relies on the attribute: in parallel, earlier tokens have no exit states yet
     if not criterion.needs_readout:
         return _undeclared
     if group != len(model.config.groups) - 1:
@@ -123,7 +123,6 @@ class Decisions:
         if self._weighted:
             self._check("weight", weight, x_new.dtype)
             total, left = self._weighted["sum"], self._weighted["left"]
-            # (N, 1)
             weight = weight[:, None].clamp(min=0).minimum(left)  # the weights sum to 1 at most
             self._weighted = {
                 "sum": total + weight * x_new,

@@ -267,7 +267,7 @@ def _depth_rows(batch: RecordedBatch, keys: Sequence[Key], trained: int | None) 
     most = len(batch.decoded)
     trained = trained or most
     counts = loop_counts(trained, most=most)
-    decoded = [batch.decoded[count - 1] for count in counts]  # the first is after loop step 1
+    decoded = [batch.decoded[count - 1] for count in counts]  # [0]: after loop step 1
     # fewer loop steps than in training may have been recorded
     at_trained = batch.decoded[min(trained, most) - 1]
     for loops, columns in zip(counts, compare_predictions(decoded, at_trained), strict=True):

@@ -154,8 +154,7 @@ class _Pass:
                     f" {tuple(leading)}, the shape of the states without channels."
                 )
         # a group follows if its first loop step comes after the last one of the group before it
-        # one label for each loop step
-        order = [label for label, _ in self.steps]
+        order = [label for label, _ in self.steps]  # one for each loop step
         first = {label: order.index(label) for label in groups}
         last = {label: len(order) - 1 - order[::-1].index(label) for label in groups}
         follows = [right for left, right in pairwise(groups) if first[right] > last[left]]

@@ -125,8 +125,8 @@ def _gains(
             joined = own.join(means.add_suffix("_reference"), on=keys)
             columns = ["evaluations", "ce", "evaluations_reference", "ce_reference"]
             units = document_sums(joined, columns, threshold=thresholds)  # (D, thresholds, 5)
+            # after `columns` the tokens, which are the same at every threshold
             tokens = units[:, 0, 4]
-            # `columns` and, last, the tokens, which are the same at every threshold
             gains = estimates(_mean_gain, units, tokens, seed)
             for place, (threshold, gain) in enumerate(zip(thresholds, gains, strict=True)):
                 evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()

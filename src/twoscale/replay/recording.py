@@ -207,13 +207,13 @@ def _read_hook(path: Path, names: list[str]) -> Recording:
     prompts = np.cumsum(prompt) - 1
     if prompts.max(initial=0) == 0:
         prompts = passes // HOOK_PASSES
+    # a document is a pair of prompt and slot, as one number
     keys = {
         "document": prompts * (slot[decoded].max(initial=0) + 1) + slot,
         "sequence": passes,
         "position": slot,
         "depth": depth,
     }
-    # a document is a pair of prompt and slot, as one number
     keys = {name: values[decoded] for name, values in keys.items()}
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
@@ -394,7 +394,8 @@ def _read_arrays(path: Path) -> Recording:
         )
     documents = _whole(path, "documents", _floats(path, "documents", documents))
     missing = np.isnan(losses).sum(-1)  # (sequences, positions)
-    wrong = np.argwhere((missing % shape[-1] > 0) | np.isinf(losses).any(-1))  # some, but not all
+    # NaN at some depths but not at all of them, or infinite
+    wrong = np.argwhere((missing % shape[-1] > 0) | np.isinf(losses).any(-1))
     if len(wrong):
         where = f"sequence {wrong[0][0]}, position {wrong[0][1]}"
         expected = "one finite loss at each depth, or NaN at all of them"

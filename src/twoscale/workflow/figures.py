@@ -113,7 +113,7 @@ class Figures:
         has_band = figure.seed_band and self.runs.config.figures.seed_band
         if has_band or figure.study == "seeds":
             return self.runs.seed_runs
-        # a study that trains nothing is about the selected run
+        # the selected run, unless the figure is of a study that has runs
         return (self.runs.study(figure.study) if figure.study else []) or [self.runs.selected]
 
     def inputs(self, figure: Figure) -> dict[str, Any]:
