@@ -106,6 +106,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     """Write a file that atomically replaces `path`, with its digest in the header."""
     # zeros as long as a digest, so that writing it moves no byte
     text = canonical_json(vars(header) | {"sha256": _NO_DIGEST})
+    # safetensors takes no tensor with gaps
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         save_file(contiguous, temporary, metadata={_METADATA_KEY: text})

@@ -82,6 +82,7 @@ class Params:
         def param(wildcards: Any) -> str:
             exits = self.runs.exits(wildcards, grid)
             if (name := getattr(wildcards, "criterion", None)) is not None:
+                # so a change of one criterion reruns the jobs of that criterion only
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             values = {
                 "exits": lambda config: exits,
@@ -126,6 +127,7 @@ class Params:
         digest = self.source_digest(wildcards)
         # the folder above that of the shards
         record = Path(output[0]).parents[1] / SOURCE_DIGEST
+        # `&&`: only after the text was written
         return f" && echo {digest} > {shlex.quote(str(record))}" if digest else ""
 
     # --- code -------------------------------------------------------------------------------------
