@@ -40,7 +40,6 @@ HOOK_SIGNALS = {
 }
 # Where a trajectory of decoding names no prompts, so many passes in a row count as a document.
 HOOK_PASSES = 64
-FEWEST_DOCUMENTS = 4  # two for each half
 
 
 @dataclass(frozen=True)
