@@ -1,8 +1,13 @@
 """Figure 2, cross-block drift: the drift-to-loop ratio at each boundary over training."""
 
+from collections.abc import Mapping
+
 import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from twoscale.base import InputError
 from twoscale.figures import style
@@ -33,56 +38,55 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     reference state.
     """
     every_seed = _ratios(drift, reference_state)
-    ratios = style.of_run(every_seed, context)
-    figure = style.new_figure(style.SINGLE, 2.6, context)
+    figure = style.new_figure(style.SINGLE, 2.8, context)
     axes = figure.subplots()
     wide = every_seed["mean"].max() > 10 * every_seed["mean"].min()
     axes.set_yscale("log" if wide else "linear")
+    shown = style.with_spread(every_seed, "iteration", context, wide)
+    boundaries = list(map(style.group_name, shown["boundary"].unique()))
+    shown["boundary"] = shown["boundary"].map(style.group_name)
+    looks = dict(zip(boundaries, style.series_styles(len(boundaries)), strict=True))
+    handles: dict[str, Artist] = {}
     if context.published:
-        _draw_boundaries(axes, ratios, context)
+        bars = {"estimator": style.SPREAD["estimator"], "errorbar": style.SPREAD["errorbar"]}
+        sns.pointplot(shown, x="boundary", y="value", linestyle="none", ax=axes, **bars)
     else:
-        _draw_course(axes, every_seed, context)
-    axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
+        _draw_course(axes, shown, looks, style.band_alpha(every_seed))
+        style.scale_iterations(axes, shown["iteration"].unique(), context, upright=True)
+        handles = {boundary: Line2D([], [], **look) for boundary, look in looks.items()}
+    threshold = axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)))
     if not wide:
         axes.set_ylim(bottom=0)
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
 
-    around_core = ratios["boundary"].str.contains("prelude|embedding").any()
+    handles |= {"DLR = 1": threshold} | style.band_legend(every_seed)
+    around_core = drift["boundary"].str.contains("prelude|embedding").any()
     names = _AROUND_CORE_NAMES if around_core else _REFERENCE_STATE_NAMES
-    bands = style.band_legend(every_seed)
-    handles, labels = axes.get_legend_handles_labels()
-    options: style.Look = {
-        "handles": [*handles, *bands.values()],
-        "labels": [*labels, *bands],
-        "title": f"jump to the {names.get(reference_state, reference_state)}",
-        "alignment": "left",
-    }
+    title = f"jump to the {names.get(reference_state, reference_state)}"
+    options: style.Look = {"title": title, "alignment": "left"}
     if context.published:  # points at few places: a legend inside would hide one
-        figure.legend(**options, loc="outside upper center")
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", **options)
     else:
-        axes.legend(**options)
+        axes.legend(handles.values(), handles.keys(), **options)
     return figure
 
 
-def _draw_course(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
+def _draw_course(
+    axes: Axes, ratios: pd.DataFrame, looks: Mapping[str, style.Look], alpha: float
+) -> None:
     """One line per boundary over the checkpoints."""
-    boundaries = ratios.groupby("boundary", sort=False)
-    looks = style.series_styles(len(boundaries))
-    for (boundary, rows), look in zip(boundaries, looks, strict=True):
-        label = style.group_name(boundary)
-        style.banded_line(axes, rows, "iteration", context, label=label, **look)
-    style.scale_iterations(axes, ratios["iteration"].unique(), context)
-
-
-def _draw_boundaries(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
-    """One point per boundary, in the order of the model."""
-    look = style.series_styles(1)[0] | {"linestyle": ""}
-    number = len(ratios)
-    ratios = ratios.assign(place=range(number))
-    for place in range(number):
-        style.banded_line(axes, ratios.iloc[[place]], "place", context, **look)
-    axes.set_xticks(range(number), map(style.group_name, ratios["boundary"]))
-    axes.set(xlim=(-0.6, number - 0.4), xlabel="boundary")
+    course = ratios["iteration"].nunique() > 1
+    bands: style.Look = {"err_style": "band", "err_kws": {"alpha": alpha, "linewidth": 0}}
+    sns.lineplot(
+        ratios,
+        x="iteration",
+        y="value",
+        markeredgecolor="auto",
+        ax=axes,
+        **(bands if course else {"err_style": "bars"}),
+        **style.SPREAD,
+        **style.semantics("boundary", looks),
+    )
 
 
 def _ratios(drift: pd.DataFrame, reference_state: str) -> pd.DataFrame:

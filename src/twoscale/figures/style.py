@@ -15,6 +15,7 @@ from typing import Any
 import matplotlib.style
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib import ticker
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -39,11 +40,20 @@ GREY = "0.45"
 # Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest
 # axis, a third of a page.
 _DIGIT, _GAP = 0.034, 0.03
+_UPRIGHT = 0.045  # height of a line and its gap, as a share of the axis of a column
 REPORTED_BAND = "#f6e2a0"
 _SEED_ALPHA, _TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
-REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
+REPORTED_LABEL = "paper, later checkpoints: {}–{}".format(*REPORTED_COSINE)
 
-Look = dict[str, Any]  # options of matplotlib by name
+Look = dict[str, Any]  # options of matplotlib or seaborn by name
+
+# Options of seaborn for a long table with statistics instead of samples: where several rows have
+# the same x, the first is the value, and the band reaches from the least to the greatest.
+SPREAD: Look = {
+    "estimator": lambda values: values.iloc[0],
+    "errorbar": ("pi", 100),
+    "sort": False,
+}
 
 _LOOK: Look = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
@@ -103,7 +113,7 @@ _END: Look = {
     "linestyle": "",
     "zorder": 3,
 }
-END_LABEL = "below rounding"
+END_LABEL = "rounding from here on"
 _LAST: Look = {"linewidth": 2, "zorder": 2.5}
 HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
@@ -407,52 +417,88 @@ def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
 
 
 def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
-    """The entry of a legend for the bands of `banded_line`."""
-    if _several_runs(table):
-        name = f"range of {table['run'].nunique()} seeds"
-        return {name: Patch(color=GREY, alpha=_SEED_ALPHA, linewidth=0)}
-    return {"± 1 SD of tokens": Patch(color=BLACK, alpha=_TOKEN_ALPHA, linewidth=0)}
+    """The entry of a legend for the bands of `with_spread`."""
+    several = _several_runs(table)
+    name = f"range of {table['run'].nunique()} seeds" if several else "± 1 SD of tokens"
+    return {name: Patch(color=GREY if several else BLACK, linewidth=0, alpha=band_alpha(table))}
 
 
-def banded_line(
-    axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any
-) -> None:
-    """The column `mean` of the figure's run against `x`, with a band.
+def band_alpha(table: pd.DataFrame) -> float:
+    return _SEED_ALPHA if _several_runs(table) else _TOKEN_ALPHA
 
-    The band is its deviation over tokens or, with several runs, the range over seeds.
+
+def with_spread(
+    rows: pd.DataFrame, x: str, context: FigureContext, log: bool = False, most: float = math.inf
+) -> pd.DataFrame:
+    """The figure's run in the long form of SPREAD, in the order of the column `x`.
+
+    The column `value` has the mean, then the ends of a band: one standard deviation over tokens
+    or, with several runs, the means of all. The band of tokens stays within -`most` and `most`, on
+    a logarithmic axis also above a tenth of the mean.
     """
-    own = of_run(rows, context)
-    places = own[x].to_numpy()
-    mean = own["mean"].to_numpy()
-    std = own["std"].to_numpy()
-    (line,) = axes.plot(places, mean, **style)
+    own = of_run(rows, context).sort_values(x)
+    mean, std = own["mean"], own["std"]
     if _several_runs(rows):
-        seed_band(axes, rows, x, line.get_color())
-        return
-    low = mean - std
-    if axes.get_yscale() == "log":
-        low = np.maximum(low, 0.1 * mean)  # an end below zero has no place
-    band(axes, places, low, mean + std, color=line.get_color(), alpha=_TOKEN_ALPHA)
+        measured = rows[rows[x].isin(own[x])]
+        return pd.concat([stacked(own, mean), stacked(measured, measured["mean"])])
+    low = np.maximum(mean - std, 0.1 * mean if log else -most)
+    return stacked(own, mean, low, np.minimum(mean + std, most))
+
+
+def stacked(rows: pd.DataFrame, *values: pd.Series) -> pd.DataFrame:
+    """The rows once for each of `values`, which becomes the column `value`."""
+    return pd.concat([rows.assign(value=column) for column in values], ignore_index=True)
+
+
+def semantics(column: str, styles: Mapping[Any, Look]) -> Look:
+    """The style by value of a column, as options of seaborn's functions."""
+    looks: Look = {"legend": False, "hue": column, "style": column, "size": column}
+    looks["hue_order"] = looks["style_order"] = list(styles)
+    looks["palette"] = {value: look["color"] for value, look in styles.items()}
+    looks["sizes"] = {
+        value: look.get("linewidth", _LOOK["lines.linewidth"]) for value, look in styles.items()
+    }
+    markers = {value: look["marker"] for value, look in styles.items() if "marker" in look}
+    looks["markers"] = markers or False
+    dashes = {value: look["linestyle"] for value, look in styles.items()}
+    looks["dashes"] = {value: "" if dash == "-" else dash[1] for value, dash in dashes.items()}
+    return looks
 
 
 def checkpoint_lines(
-    axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Look], context: FigureContext
+    axes: Axes,
+    metrics: pd.DataFrame,
+    styles: Mapping[int, Look],
+    context: FigureContext,
+    most: float = math.inf,
 ) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
-    Only the last has a band: those of all would hide the lines. A cross is where a line ends before
-    the others.
+    Only the last has a band: those of all would hide the lines. It is that of `with_spread`. A
+    cross is where a line ends before the others.
     """
     metrics = points_above_rounding(metrics)
-    for iteration, rows in metrics.groupby("iteration"):
-        look = styles[iteration]
-        own = of_run(rows, context)
-        if iteration == max(styles):
-            banded_line(axes, rows, "k", context, path_effects=HALO, **look)
-        else:
-            axes.plot(own["k"].to_numpy(), own["mean"].to_numpy(), **look)
-        if own["k"].max() < metrics["k"].max():
-            axes.plot(*own[["k", "mean"]].to_numpy()[-1], color=look["color"], **_END)
+    if metrics.empty:
+        return
+    last = max(styles)
+    own = of_run(metrics, context)
+    earlier = own[own["iteration"] != last]
+    latest = metrics[metrics["iteration"] == last]
+    banded = with_spread(latest, "k", context, axes.get_yscale() == "log", most)
+    sns.lineplot(
+        pd.concat([stacked(earlier, earlier["mean"]), banded]),
+        x="k",
+        y="value",
+        err_kws={"alpha": band_alpha(metrics), "linewidth": 0},
+        ax=axes,
+        **SPREAD,
+        **semantics("iteration", styles),
+    )
+    if not latest.empty:
+        axes.lines[-1].set(path_effects=HALO, zorder=_LAST["zorder"])
+    ends = own.loc[own.groupby("iteration")["k"].idxmax()]
+    for _, end in ends[ends["k"] < metrics["k"].max()].iterrows():
+        axes.plot(end["k"], end["mean"], color=styles[end["iteration"]]["color"], **_END)
 
 
 def checkpoint_legend(
@@ -526,13 +572,17 @@ def power_name(value: float) -> str:
 
 
 def scale_iterations(
-    axes: Axes, iterations: Sequence[int] | np.ndarray, context: FigureContext
+    axes: Axes,
+    iterations: Sequence[int] | np.ndarray,
+    context: FigureContext,
+    upright: bool = False,
 ) -> np.ndarray:
     """An x axis of the iterations of checkpoints, with the same scale in all figures.
 
     Returns the places on it. The axis is logarithmic, with room for iteration 0 before a linear
     part that ends at the first trained checkpoint. Labels are at the checkpoints that have room for
-    one. The one checkpoint of a published model is at 0.
+    one, which for upright labels of the width of a column are more. The one checkpoint of a
+    published model is at 0.
     """
     iterations = np.sort(np.asarray(iterations))
     if context.published:
@@ -543,14 +593,14 @@ def scale_iterations(
     linear = min(iterations[iterations > 0], default=1)
     axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
     axes.set_xlim(0.9 * linear if first else -0.15 * linear, 1.12 * max(linear, last))
-    ticks = iterations[_with_room(axes, iterations)]
-    axes.set_xticks(ticks, map(grouped, ticks))
+    ticks = iterations[_with_room(axes, iterations, upright)]
+    axes.set_xticks(ticks, map(grouped, ticks), rotation=90 if upright else 0)
     axes.set_xticks(iterations, minor=True)
     axes.set_xlabel("iteration (log scale)" if first else "iteration (0, then log scale)")
     return iterations
 
 
-def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
+def _with_room(axes: Axes, iterations: np.ndarray, upright: bool) -> list[int]:
     """Indices of the iterations whose labels do not touch on the x axis.
 
     The first and the last always have one.
@@ -558,10 +608,12 @@ def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
     # before the layout the final width is unknown, so distances are shares of the axis
     points = np.stack([iterations, np.ones(len(iterations))], axis=1)
     places = (axes.transScale + axes.transLimits).transform(points)[:, 0]
-    widths = [_DIGIT * len(grouped(iteration)) for iteration in iterations]
+    widths = [_DIGIT * len(grouped(iteration)) + _GAP for iteration in iterations]
+    if upright:
+        widths = [_UPRIGHT] * len(iterations)
 
     def apart(i: int, k: int) -> bool:
-        return places[k] - places[i] > (widths[i] + widths[k]) / 2 + _GAP
+        return places[k] - places[i] > (widths[i] + widths[k]) / 2
 
     last = len(iterations) - 1
     labelled = [0]
