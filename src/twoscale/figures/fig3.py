@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.claims.regime import FLOOR_UNITS
 from twoscale.figures import style
 from twoscale.figures.style import FigureContext
 
 COSINE = r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"
 _ROWS = {"step_norm": r"(a)  step norm $\Vert\Delta^{(k)}\Vert_2$", "cosine": f"(b)  {COSINE}"}
-_REPORTED: style.Look = {"color": style.REPORTED_BAND, "linewidth": 0, "zorder": 0}
 _FLOOR: style.Look = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (1, 1)), "zorder": 1}
 
 
@@ -71,8 +69,7 @@ def draw_lines(
                 (line,) = axes.plot(floor.index, floor, **_FLOOR)
                 legend[f"rounding floor, {dtype}"] = line
             if measure == "cosine":
-                reported = axes.axhspan(*REPORTED_COSINE, **_REPORTED)
-                legend[style.REPORTED_LABEL] = reported
+                legend |= style.mark_reported(axes)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
         if is_norm:
             style.label_powers(row[0].yaxis)

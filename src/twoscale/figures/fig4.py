@@ -1,6 +1,6 @@
 """Figure 4, exit policies: latency and quality of each exit criterion over its threshold."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,9 @@ _BARS: style.Look = {"elinewidth": 0.8, "capsize": 1.5}
 _PAPER_RANGE: style.Look = {"color": "0.94", "zorder": 0, "linewidth": 0}
 _MOST_TICKS = 4  # decades labelled on the axis of thresholds
 _DODGE = 0.15  # decades of the threshold between the points of two criteria
-_MOST_LINEAR = 0.1  # nats lost up to which the axis of losses is linear
+# Where the axis of losses is linear: up to this many nats above full depth, and up to this ratio of
+# the largest to the least perplexity.
+_MOST_LINEAR, _MOST_LINEAR_RATIO = 0.1, 3
 
 Styles = Mapping[str, style.Look]  # of each exit criterion
 
@@ -52,30 +54,16 @@ def draw(
     styles = dict(zip(styles, style.nested(styles.values()), strict=True))
     figure = style.new_figure(style.DOUBLE, 2.7, context)
     latency, perplexity, cross_entropy = figure.subplots(1, 3)
-
     _draw_latency(latency, times, styles, context.loops)
-    ppl = (_transformed(scores, np.exp), _transformed(random, np.exp))
-    _draw_panel(perplexity, *ppl, styles, context.loops)
-    style.name_panel(perplexity, 2, "perplexity", "perplexity")
-    if perplexity.get_ylim()[1] > 10 * scores["ppl"].min():
-        perplexity.set_yscale("log")
-        style.label_powers(perplexity.yaxis)
-
-    full_depth = scores.loc[_is_full(scores, context.loops), "ce"]
-    least = full_depth.min() if len(full_depth) else scores["ce"].min()
-    change = [_transformed(table, lambda ce: ce - least) for table in (scores, random)]
-    _draw_panel(cross_entropy, *change, styles, context.loops)
-    style.name_panel(cross_entropy, 3, "cross-entropy", "change from full depth (nats/token)")
-    if cross_entropy.get_ylim()[1] > _MOST_LINEAR:
-        style.scale_nats(cross_entropy)
+    _draw_perplexity(perplexity, scores, random, styles, context.loops)
+    _draw_cross_entropy(cross_entropy, scores, random, styles, context.loops)
 
     handles: dict[str, Artist] = {}
     for criterion, look in styles.items():
         handles[criterion_name(criterion)] = Line2D([], [], **look, **_MARKER)
     handles[f"full depth, $K = {context.loops}$"] = Line2D([], [], **_ALL_LOOPS)
-    handles["(i) same loops, no criterion; (ii, iii) random exits"] = Line2D(
-        [], [], color=style.GREY, **style.RANDOM_EXITS
-    )
+    control = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
+    handles["(i) same loops, no criterion; (ii, iii) random exits"] = control
     handles[r"$\tau$ of the paper"] = Patch(**_PAPER_RANGE)
     style.legend_above(figure, handles, style.legend_columns(list(handles), style.DOUBLE))
     return figure
@@ -89,6 +77,34 @@ def _draw_latency(axes: Axes, times: pd.DataFrame, styles: Styles, max_loops: in
     axes.set_ylim(bottom=0)
 
 
+def _draw_perplexity(
+    axes: Axes, scores: pd.DataFrame, random: pd.DataFrame, styles: Styles, max_loops: int
+) -> None:
+    low, high = np.exp(scores["low"]), np.exp(scores["high"])
+    measured = scores.assign(value=scores["ppl"], low=low, high=high)
+    controls = random.assign(value=np.exp(random["ce"]))
+    _draw_panel(axes, measured, controls, styles, max_loops)
+    style.name_panel(axes, 2, "perplexity", "perplexity")
+    if scores["ppl"].max() > _MOST_LINEAR_RATIO * scores["ppl"].min():
+        axes.set_yscale("log")
+        style.label_powers(axes.yaxis)
+
+
+def _draw_cross_entropy(
+    axes: Axes, scores: pd.DataFrame, random: pd.DataFrame, styles: Styles, max_loops: int
+) -> None:
+    """The change from full depth, of which the bars are intervals."""
+    full = scores.loc[_is_full(scores, max_loops), "ce"]
+    least = full.min() if len(full) else scores["ce"].min()
+    low, high = scores["low"] - least, scores["high"] - least
+    measured = scores.assign(value=scores["ce"] - least, low=low, high=high)
+    controls = random.assign(value=random["ce"] - least)
+    _draw_panel(axes, measured, controls, styles, max_loops)
+    style.name_panel(axes, 3, "cross-entropy", "change from full depth (nats)")
+    if axes.get_ylim()[1] > _MOST_LINEAR:
+        style.scale_nats(axes)
+
+
 def _draw_panel(
     axes: Axes, points: pd.DataFrame, controls: pd.DataFrame, styles: Styles, max_loops: int
 ) -> None:
@@ -97,14 +113,13 @@ def _draw_panel(
     """
     axes.set_xscale("log")
     looks = style.semantics("criterion", styles)
-    plain = {"hue": "criterion", "palette": looks["palette"], "legend": False}
     sns.lineplot(
         _placed(controls, styles),
         x="place",
         y="value",
         estimator=None,
         ax=axes,
-        **plain,
+        **{**looks, "markers": False, "size": None, "sizes": None},
         **style.RANDOM_EXITS,
     )
     placed = _placed(points, styles)
@@ -138,12 +153,6 @@ def _placed(table: pd.DataFrame, styles: Styles) -> pd.DataFrame:
     rows = table[table["criterion"].isin(styles)].sort_values("threshold")
     beside = rows["criterion"].map(ranks) - (len(ranks) - 1) / 2
     return rows.assign(place=rows["threshold"] * 10 ** (_DODGE * beside))
-
-
-def _transformed(table: pd.DataFrame, function: Callable) -> pd.DataFrame:
-    """The cross-entropy and, if it has them, its bounds under an increasing function."""
-    columns = {"ce": "value", "low": "low", "high": "high"}
-    return table.assign(**{new: function(table[old]) for old, new in columns.items() if old in table})
 
 
 def _is_full(table: pd.DataFrame, max_loops: int) -> pd.Series:

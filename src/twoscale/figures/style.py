@@ -34,6 +34,7 @@ from twoscale.config.definitions import THRESHOLD_TYPES
 # Widths of a journal column and of the page, in inches.
 SINGLE, DOUBLE = 3.4, 7.0
 LEAST_FONT = 6  # points; smaller text cannot be read in a journal
+_FOOTER = 0.13  # height of the footer, in inches
 # Labels with scripts, which matplotlib sets at 0.7 of the size.
 SCRIPTED = 8.6
 GREY = "0.45"
@@ -41,8 +42,7 @@ GREY = "0.45"
 # axis, a third of a page.
 _DIGIT, _GAP = 0.034, 0.03
 _UPRIGHT = 0.045  # height of a line and its gap, as a share of the axis of a column
-REPORTED_BAND = "#f6e2a0"
-_SEED_ALPHA, _TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
+SEED_ALPHA, _TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
 REPORTED_LABEL = "paper, later checkpoints: {}–{}".format(*REPORTED_COSINE)
 
 Look = dict[str, Any]  # options of matplotlib or seaborn by name
@@ -83,6 +83,7 @@ _LOOK: Look = {
     "axes.formatter.useoffset": False,
     "pdf.fonttype": 42,  # whole TrueType outlines, which journals ask for
     "savefig.dpi": 300,
+    "hatch.linewidth": 0.4,
     "svg.hashsalt": "twoscale",  # names inside the file, which are random otherwise
 }
 
@@ -92,6 +93,8 @@ COLOURS = ("#1f5fae", "#e57300", "#009975", "#a010dd", "#802300", "#1a1a1a")
 BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS
 # Mean loop count of training, where an axis has loop counts.
 _TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+# Range of the paper's cosines; the hatch tells it from a band in grey.
+_REPORTED: Look = {"facecolor": "#f6e2a0", "edgecolor": "#b09030", "hatch": "/////"}
 # The date that a file would contain, by suffix.
 DATE: dict[str, Look] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
@@ -105,6 +108,7 @@ _CHECKPOINTS = LinearSegmentedColormap.from_list(
 )
 _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+_SMALL_MARKERS = "os^Dv<>ph*"  # with an edge and unlike _END
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 _END: Look = {
     "marker": "x",
@@ -114,10 +118,11 @@ _END: Look = {
     "zorder": 3,
 }
 END_LABEL = "rounding from here on"
-_LAST: Look = {"linewidth": 2, "zorder": 2.5}
+_LAST: Look = {"linewidth": 2, "zorder": 2.5, "marker": ""}
+_MARK_EVERY = 0.25  # of the diagonal of a panel, along a line
 HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
-RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
+RANDOM_EXITS: Look = {"linewidth": 3, "alpha": 0.3, "zorder": 0.5}
 SIGNED_POWERS = (-100, -10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10, 100)  # ticks, nats
 LINEAR_NATS = 1e-2  # an axis of differences is linear within this many nats
 # colour of built-in exit criteria that are not of the paper, where these are the background
@@ -308,10 +313,15 @@ def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[
     return {label: axes.axvline(mean_loops, zorder=0, **_TRAINED)}
 
 
+def mark_reported(axes: Axes) -> dict[str, Artist]:
+    """The range in which the paper's cosines settle, and its entry in a legend."""
+    return {REPORTED_LABEL: axes.axhspan(*REPORTED_COSINE, linewidth=0, zorder=0, **_REPORTED)}
+
+
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, Look]:
     """Line style by checkpoint, in ascending order.
 
-    Light to dark, the untrained model dashed grey, the last checkpoint thick.
+    Light to dark with a marker each, the untrained model dashed grey, the last checkpoint thick.
     """
     iterations = sorted(set(iterations))
     if context.published:
@@ -320,8 +330,11 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
     trained = [iteration for iteration in iterations if iteration > 0]
     if len(trained) < len(iterations):
         styles[0] = {"color": "0.5", "linestyle": (0, (3, 1.5))}
+    markers = itertools.cycle(_SMALL_MARKERS)
     for iteration, shade in zip(trained, np.linspace(0, 1, len(trained)), strict=True):
-        styles[iteration] = {"color": _CHECKPOINTS(shade), "linestyle": "-", "linewidth": 0.8}
+        look = {"color": _CHECKPOINTS(shade), "linestyle": "-", "linewidth": 0.8}
+        mark = {"marker": next(markers), "markeredgecolor": "white", "markeredgewidth": 0.4}
+        styles[iteration] = look | mark
     if trained:
         styles[trained[-1]] |= _LAST
     return styles
@@ -406,16 +419,6 @@ def _several_runs(table: pd.DataFrame) -> bool:
     return "run" in table and table["run"].nunique() > 1
 
 
-def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
-    """Fill the range of the means over the runs of several seeds, against the column `x`.
-
-    Draws nothing for one run.
-    """
-    if _several_runs(rows):
-        ends = rows.groupby(x)["mean"].agg(["min", "max"])
-        band(axes, ends.index, ends["min"], ends["max"], color=color, alpha=_SEED_ALPHA, zorder=1)
-
-
 def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
     """The entry of a legend for the bands of `with_spread`."""
     several = _several_runs(table)
@@ -424,7 +427,7 @@ def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
 
 
 def band_alpha(table: pd.DataFrame) -> float:
-    return _SEED_ALPHA if _several_runs(table) else _TOKEN_ALPHA
+    return SEED_ALPHA if _several_runs(table) else _TOKEN_ALPHA
 
 
 def with_spread(
@@ -450,7 +453,7 @@ def stacked(rows: pd.DataFrame, *values: pd.Series) -> pd.DataFrame:
     return pd.concat([rows.assign(value=column) for column in values], ignore_index=True)
 
 
-def semantics(column: str, styles: Mapping[Any, Look]) -> Look:
+def semantics(column: str, styles: Mapping[Any, Mapping[str, Any]]) -> Look:
     """The style by value of a column, as options of seaborn's functions."""
     looks: Look = {"legend": False, "hue": column, "style": column, "size": column}
     looks["hue_order"] = looks["style_order"] = list(styles)
@@ -458,8 +461,8 @@ def semantics(column: str, styles: Mapping[Any, Look]) -> Look:
     looks["sizes"] = {
         value: look.get("linewidth", _LOOK["lines.linewidth"]) for value, look in styles.items()
     }
-    markers = {value: look["marker"] for value, look in styles.items() if "marker" in look}
-    looks["markers"] = markers or False
+    if all("marker" in look for look in styles.values()):
+        looks["markers"] = {value: look["marker"] for value, look in styles.items()}
     dashes = {value: look["linestyle"] for value, look in styles.items()}
     looks["dashes"] = {value: "" if dash == "-" else dash[1] for value, dash in dashes.items()}
     return looks
@@ -485,17 +488,24 @@ def checkpoint_lines(
     earlier = own[own["iteration"] != last]
     latest = metrics[metrics["iteration"] == last]
     banded = with_spread(latest, "k", context, axes.get_yscale() == "log", most)
+    drawn = [iteration for iteration in styles if (own["iteration"] == iteration).any()]
     sns.lineplot(
         pd.concat([stacked(earlier, earlier["mean"]), banded]),
         x="k",
         y="value",
+        hue="iteration",
+        hue_order=drawn,
+        palette=[styles[iteration]["color"] for iteration in drawn],
         err_kws={"alpha": band_alpha(metrics), "linewidth": 0},
+        legend=False,
         ax=axes,
         **SPREAD,
-        **semantics("iteration", styles),
     )
-    if not latest.empty:
-        axes.lines[-1].set(path_effects=HALO, zorder=_LAST["zorder"])
+    for place, (line, iteration) in enumerate(zip(axes.lines, drawn, strict=True)):
+        line.set(**styles[iteration])
+        line.set_markevery((_MARK_EVERY * place / len(drawn), _MARK_EVERY))
+        if iteration == last:
+            line.set(path_effects=HALO)
     ends = own.loc[own.groupby("iteration")["k"].idxmax()]
     for _, end in ends[ends["k"] < metrics["k"].max()].iterrows():
         axes.plot(end["k"], end["mean"], color=styles[end["iteration"]]["color"], **_END)
@@ -507,32 +517,34 @@ def checkpoint_legend(
     context: FigureContext,
     further: Mapping[str, Artist],
 ) -> None:
-    """A legend above all panels: iterations, unless the model is published, then `further` artists.
-
-    It is read row by row.
+    """Legends: above all panels the iterations, unless the model is published, below `further`
+    artists.
     """
     entries: dict[str, Artist] = {}
-    if not context.published:
-        for iteration, look in styles.items():
-            name = "0 (untrained)" if iteration == 0 else grouped(iteration)
-            entries[name] = Line2D([], [], **look)
-    entries |= further
+    for iteration, look in styles.items():
+        name = "0 (untrained)" if iteration == 0 else grouped(iteration)
+        entries[name] = Line2D([], [], **look)
     lines = itertools.chain.from_iterable(axes.get_lines() for axes in figure.axes)
     if any(line.get_marker() == _END["marker"] for line in lines):
-        entries[END_LABEL] = Line2D([], [], color=GREY, **_END)
-    if not entries:
-        return
+        further = {**further, END_LABEL: Line2D([], [], color=GREY, **_END)}
+    if entries and not context.published:
+        _figure_legend(figure, entries, "outside upper center", title="iteration")
+    if further:
+        lift = _FOOTER / figure.get_figheight()
+        above_footer = (0, lift, 1, 1 - lift)
+        figure.set_layout_engine("constrained", rect=above_footer)
+        options: Look = {"bbox_to_anchor": above_footer, "borderaxespad": 0}
+        _figure_legend(figure, further, "outside lower center", **options)
+
+
+def _figure_legend(figure: Figure, entries: Mapping[str, Artist], loc: Any, **options: Any) -> None:
+    """A legend above or below all panels that is read row by row."""
     columns = legend_columns(list(entries), figure.get_figwidth())
     names: list[str] = []
     for column in range(columns):  # matplotlib fills a legend column by column
         names += list(entries)[column::columns]
-    figure.legend(
-        [entries[name] for name in names],
-        names,
-        loc="outside upper center",
-        ncols=columns,
-        title=None if context.published else "iteration",
-    )
+    artists = [entries[name] for name in names]
+    figure.legend(artists, names, loc=loc, ncols=columns, **options)
 
 
 def legend_columns(names: Sequence[str], width: float) -> int:

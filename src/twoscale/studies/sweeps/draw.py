@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
@@ -150,7 +150,7 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
         row[0].set_ylabel(f"{name}late cosine")
         row[-1].set_ylabel("nats per token")
     for axes in panels[:, :-1].flat:
-        axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
+        reported = style.mark_reported(axes)
         axes.set_ylim(-1.15, 1.15)  # lines at 1 are below the frame
     for axes in panels[:, 1:-1].flat:
         axes.tick_params(labelleft=False)
@@ -160,7 +160,6 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
     panels[0, -1].set_title("held-out loss")
     drawn = set(adapter_init.dropna(subset="value")["iteration"])
     styles = {iteration: look for iteration, look in styles.items() if iteration in drawn}
-    reported = {style.REPORTED_LABEL: Patch(color=style.REPORTED_BAND)}
     style.checkpoint_legend(figure, styles, context, reported)
     return figure
 
@@ -231,8 +230,11 @@ def draw_variants(
             _draw_curves(axes, style.points_above_rounding(rows), "k", looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
+    handles: dict[str, Artist] = {}
+    for name, look in looks.items():
+        handles[name.replace("-", ", ").replace("_", "-")] = Line2D([], [], **look)
     for axes in panels[0] if reading == "state" else ():
-        axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
+        handles |= style.mark_reported(axes)
     style.title_groups(panels[0], groups)
     panels[1, 0].set_yscale("log", nonpositive="mask")
     style.label_powers(panels[1, 0].yaxis)
@@ -249,10 +251,6 @@ def draw_variants(
     panels[-1, -1].set(title="held-out loss", xlabel="iteration", ylabel="nats per token")
     figure.align_ylabels(panels[:, 0])
 
-    handles: dict[str, Artist] = {}
-    for name, look in looks.items():
-        handles[name.replace("-", ", ").replace("_", "-")] = Line2D([], [], **look)
-    handles[style.REPORTED_LABEL] = Patch(color=style.REPORTED_BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(
         handles.values(), handles.keys(), loc="outside upper center", ncols=3, title=title
@@ -285,11 +283,16 @@ def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: _Styles) -> N
     """The column `mean` against the column `x`, one line per variant: the mean over seeds, and
     their range.
     """
-    for name, look in looks.items():
-        rows = metrics[metrics["variant"] == name]
-        style.seed_band(axes, rows, x, look["color"])
-        means = rows.groupby(x)["mean"].mean()
-        axes.plot(means.index, means, **{**look, "marker": ""})
+    sns.lineplot(
+        metrics,
+        x=x,
+        y="mean",
+        errorbar=("pi", 100),
+        err_kws={"alpha": style.SEED_ALPHA, "linewidth": 0},
+        ax=axes,
+        **{**style.semantics("variant", looks), "markers": False},
+    )
+    axes.set(xlabel="", ylabel="")
 
 
 def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: _Styles) -> None:
