@@ -172,8 +172,9 @@ def _draw_starts(axes: Axes, rows: pd.DataFrame, styles: _Styles) -> None:
     for iteration, look in styles.items():
         of_checkpoint = rows[rows["iteration"] == iteration]
         means = of_checkpoint.query("seed == @_ALL")
+        mark = {**look, "marker": look.get("marker") or "o"}  # a point may be alone
         for _, line in means.groupby(means["share"].isna()):
-            axes.plot(line["place"], line["value"], **look, marker="o")
+            axes.plot(line["place"], line["value"], **mark)
     # only the last checkpoint, drawn last, has intervals and single seeds
     color, seeds = look["color"], of_checkpoint.query("seed != @_ALL")
     axes.vlines(means["place"], means["low"], means["high"], color=color, linewidth=0.8)
