@@ -250,7 +250,7 @@ def published(table):
     return table[table["iteration"] == table["iteration"].min()].assign(iteration=0)
 
 
-FEWER = {"context": style.FigureContext("mine", "prompts", LOOPS, fewest_loops=2)}
+FEWER = {"context": style.FigureContext("demo", "prompts", LOOPS, fewest_loops=2)}
 HUGINN = {"context": style.FigureContext("huginn", "text", 32, published=True)}
 AROUND = ("prelude->3-6", "3-6->coda")
 # Drawings of tables with known content; those of a run have been looked at

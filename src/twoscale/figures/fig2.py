@@ -1,13 +1,9 @@
 """Figure 2, cross-block drift: the drift-to-loop ratio at each boundary over training."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 import seaborn as sns
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from twoscale.base import InputError
 from twoscale.figures import style
@@ -43,49 +39,64 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     wide = every_seed["mean"].max() > 10 * every_seed["mean"].min()
     axes.set_yscale("log" if wide else "linear")
     shown = style.with_spread(every_seed, "iteration", context, wide)
-    boundaries = list(map(style.group_name, shown["boundary"].unique()))
     shown["boundary"] = shown["boundary"].map(style.group_name)
-    looks = dict(zip(boundaries, style.series_styles(len(boundaries)), strict=True))
-    handles: dict[str, Artist] = {}
     if context.published:
-        bars = {"estimator": style.SPREAD["estimator"], "errorbar": style.SPREAD["errorbar"]}
-        sns.pointplot(shown, x="boundary", y="value", linestyle="none", ax=axes, **bars)
+        _draw_boundaries(axes, shown)
     else:
-        _draw_course(axes, shown, looks, style.band_alpha(every_seed))
+        _draw_course(axes, shown)
         style.scale_iterations(axes, shown["iteration"].unique(), context, upright=True)
-        handles = {boundary: Line2D([], [], **look) for boundary, look in looks.items()}
-    threshold = axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)))
+    axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
         axes.set_ylim(bottom=0)
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
 
-    handles |= {"DLR = 1": threshold} | style.band_legend(every_seed)
     around_core = drift["boundary"].str.contains("prelude|embedding").any()
     names = _AROUND_CORE_NAMES if around_core else _REFERENCE_STATE_NAMES
-    title = f"jump to the {names.get(reference_state, reference_state)}"
-    options: style.Look = {"title": title, "alignment": "left"}
+    bands = style.band_legend(every_seed)
+    handles, labels = axes.get_legend_handles_labels()
+    options: style.Look = {
+        "handles": [*handles, *bands.values()],
+        "labels": [*labels, *bands],
+        "title": f"jump to the {names.get(reference_state, reference_state)}",
+        "alignment": "left",
+    }
     if context.published:  # points at few places: a legend inside would hide one
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", **options)
+        figure.legend(**options, loc="outside upper center")
     else:
-        axes.legend(handles.values(), handles.keys(), **options)
+        axes.legend(**options)
     return figure
 
 
-def _draw_course(
-    axes: Axes, ratios: pd.DataFrame, looks: Mapping[str, style.Look], alpha: float
-) -> None:
-    """One line per boundary over the checkpoints."""
-    course = ratios["iteration"].nunique() > 1
-    bands: style.Look = {"err_style": "band", "err_kws": {"alpha": alpha, "linewidth": 0}}
+def _draw_course(axes: Axes, ratios: pd.DataFrame) -> None:
+    """One line per boundary over the checkpoints; the band of a single one is a bar."""
+    boundaries = list(ratios["boundary"].unique())
+    looks = dict(zip(boundaries, style.series_styles(len(boundaries)), strict=True))
+    is_course = ratios["iteration"].nunique() > 1
     sns.lineplot(
         ratios,
         x="iteration",
         y="value",
         markeredgecolor="auto",
         ax=axes,
-        **(bands if course else {"err_style": "bars"}),
+        **(style.BANDS if is_course else {"err_style": "bars"}),
         **style.SPREAD,
         **style.semantics("boundary", looks),
+    )
+
+
+def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:
+    """One point per boundary, in the order of the model."""
+    sns.pointplot(
+        ratios,
+        x="boundary",
+        y="value",
+        estimator=style.SPREAD["estimator"],
+        errorbar=style.SPREAD["errorbar"],
+        err_kws={"linewidth": 1},
+        color=style.BLUE,
+        linestyle="none",
+        markersize=5,
+        ax=axes,
     )
 
 

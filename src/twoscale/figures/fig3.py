@@ -31,7 +31,7 @@ def draw(
     shows the norm up to which a step is rounding.
     """
     measures = style.measures_read(loop_metrics, _ROWS, reading)
-    return draw_lines(loop_metrics, measures, (0, context.loops - 1), 4.0, context, dtype)
+    return draw_lines(loop_metrics, measures, (0, context.loops - 1), 4.3, context, dtype)
 
 
 def draw_lines(

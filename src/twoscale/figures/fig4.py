@@ -51,7 +51,6 @@ def draw(
     scores = summarise_quality(exit_quality, exit_loops, context.loops)
     random = random_exits(exit_cost_matched)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])
-    styles = dict(zip(styles, style.nested(styles.values()), strict=True))
     figure = style.new_figure(style.DOUBLE, 2.7, context)
     latency, perplexity, cross_entropy = figure.subplots(1, 3)
     _draw_latency(latency, times, styles, context.loops)
@@ -118,8 +117,9 @@ def _draw_panel(
         x="place",
         y="value",
         estimator=None,
+        legend=False,
         ax=axes,
-        **{**looks, "markers": False, "size": None, "sizes": None},
+        **{**looks, "markers": False},
         **style.RANDOM_EXITS,
     )
     placed = _placed(points, styles)
@@ -132,6 +132,7 @@ def _draw_panel(
         y="value",
         err_style="bars",
         err_kws=_BARS,
+        legend=False,
         ax=axes,
         markeredgecolor="auto",
         **_MARKER,

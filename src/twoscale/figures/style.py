@@ -42,7 +42,6 @@ GREY = "0.45"
 # axis, a third of a page.
 _DIGIT, _GAP = 0.034, 0.03
 _UPRIGHT = 0.045  # height of a line and its gap, as a share of the axis of a column
-SEED_ALPHA, _TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
 REPORTED_LABEL = "paper, later checkpoints: {}–{}".format(*REPORTED_COSINE)
 
 Look = dict[str, Any]  # options of matplotlib or seaborn by name
@@ -119,12 +118,14 @@ _END: Look = {
 }
 END_LABEL = "rounding from here on"
 _LAST: Look = {"linewidth": 2, "zorder": 2.5, "marker": ""}
-_MARK_EVERY = 0.25  # of the diagonal of a panel, along a line
+_MARKS = 4  # markers of a checkpoint's line
 HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS: Look = {"linewidth": 3, "alpha": 0.3, "zorder": 0.5}
 SIGNED_POWERS = (-100, -10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10, 100)  # ticks, nats
 LINEAR_NATS = 1e-2  # an axis of differences is linear within this many nats
+_BAND: Look = {"alpha": 0.2, "linewidth": 0}
+BANDS: Look = {"err_style": "band", "err_kws": _BAND}  # options of seaborn
 # colour of built-in exit criteria that are not of the paper, where these are the background
 OTHERS = "0.55"
 
@@ -421,13 +422,10 @@ def _several_runs(table: pd.DataFrame) -> bool:
 
 def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
     """The entry of a legend for the bands of `with_spread`."""
-    several = _several_runs(table)
-    name = f"range of {table['run'].nunique()} seeds" if several else "± 1 SD of tokens"
-    return {name: Patch(color=GREY if several else BLACK, linewidth=0, alpha=band_alpha(table))}
-
-
-def band_alpha(table: pd.DataFrame) -> float:
-    return SEED_ALPHA if _several_runs(table) else _TOKEN_ALPHA
+    name = "± 1 SD of tokens"
+    if _several_runs(table):
+        name = f"range of {table['run'].nunique()} seeds"
+    return {name: Patch(color=BLACK, linewidth=0, alpha=_BAND["alpha"])}
 
 
 def with_spread(
@@ -455,14 +453,10 @@ def stacked(rows: pd.DataFrame, *values: pd.Series) -> pd.DataFrame:
 
 def semantics(column: str, styles: Mapping[Any, Mapping[str, Any]]) -> Look:
     """The style by value of a column, as options of seaborn's functions."""
-    looks: Look = {"legend": False, "hue": column, "style": column, "size": column}
+    looks: Look = {"hue": column, "style": column}
     looks["hue_order"] = looks["style_order"] = list(styles)
     looks["palette"] = {value: look["color"] for value, look in styles.items()}
-    looks["sizes"] = {
-        value: look.get("linewidth", _LOOK["lines.linewidth"]) for value, look in styles.items()
-    }
-    if all("marker" in look for look in styles.values()):
-        looks["markers"] = {value: look["marker"] for value, look in styles.items()}
+    looks["markers"] = {value: look["marker"] for value, look in styles.items()}
     dashes = {value: look["linestyle"] for value, look in styles.items()}
     looks["dashes"] = {value: "" if dash == "-" else dash[1] for value, dash in dashes.items()}
     return looks
@@ -496,14 +490,15 @@ def checkpoint_lines(
         hue="iteration",
         hue_order=drawn,
         palette=[styles[iteration]["color"] for iteration in drawn],
-        err_kws={"alpha": band_alpha(metrics), "linewidth": 0},
         legend=False,
         ax=axes,
+        **BANDS,
         **SPREAD,
     )
     for place, (line, iteration) in enumerate(zip(axes.lines, drawn, strict=True)):
         line.set(**styles[iteration])
-        line.set_markevery((_MARK_EVERY * place / len(drawn), _MARK_EVERY))
+        every = max(1, len(line.get_xdata()) // _MARKS)
+        line.set_markevery((every * place // len(drawn), every))  # not all at the same k
         if iteration == last:
             line.set(path_effects=HALO)
     ends = own.loc[own.groupby("iteration")["k"].idxmax()]
@@ -531,10 +526,9 @@ def checkpoint_legend(
         _figure_legend(figure, entries, "outside upper center", title="iteration")
     if further:
         lift = _FOOTER / figure.get_figheight()
-        above_footer = (0, lift, 1, 1 - lift)
-        figure.set_layout_engine("constrained", rect=above_footer)
-        options: Look = {"bbox_to_anchor": above_footer, "borderaxespad": 0}
-        _figure_legend(figure, further, "outside lower center", **options)
+        figure.set_layout_engine("constrained", rect=(0, lift, 1, 1 - lift))
+        pad = 72 * _FOOTER / _LOOK["legend.fontsize"]  # in sizes of the font
+        _figure_legend(figure, further, "outside lower center", borderaxespad=pad)
 
 
 def _figure_legend(figure: Figure, entries: Mapping[str, Artist], loc: Any, **options: Any) -> None:

@@ -289,8 +289,9 @@ def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: _Styles) -> N
         x=x,
         y="mean",
         errorbar=("pi", 100),
-        err_kws={"alpha": style.SEED_ALPHA, "linewidth": 0},
+        legend=False,
         ax=axes,
+        **style.BANDS,
         **{**style.semantics("variant", looks), "markers": False},
     )
     axes.set(xlabel="", ylabel="")
