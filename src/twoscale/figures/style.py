@@ -20,7 +20,6 @@ from matplotlib import ticker
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -102,9 +101,7 @@ DATE: dict[str, Look] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "
 _CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
 # Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one
 # hue.
-_CHECKPOINTS = LinearSegmentedColormap.from_list(
-    "checkpoints", ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
-)
+_CHECKPOINTS = ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
 _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _SMALL_MARKERS = "os^Dv<>ph*"  # with an edge and unlike _END
@@ -332,8 +329,9 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
     if len(trained) < len(iterations):
         styles[0] = {"color": "0.5", "linestyle": (0, (3, 1.5))}
     markers = itertools.cycle(_SMALL_MARKERS)
-    for iteration, shade in zip(trained, np.linspace(0, 1, len(trained)), strict=True):
-        look = {"color": _CHECKPOINTS(shade), "linestyle": "-", "linewidth": 0.8}
+    shades = sns.blend_palette(_CHECKPOINTS, len(trained))
+    for iteration, shade in zip(trained, shades, strict=True):
+        look = {"color": shade, "linestyle": "-", "linewidth": 0.8}
         mark = {"marker": next(markers), "markeredgecolor": "white", "markeredgewidth": 0.4}
         styles[iteration] = look | mark
     if trained:
@@ -495,9 +493,9 @@ def checkpoint_lines(
         **BANDS,
         **SPREAD,
     )
+    every = max(1, own["k"].nunique() // _MARKS)
     for place, (line, iteration) in enumerate(zip(axes.lines, drawn, strict=True)):
         line.set(**styles[iteration])
-        every = max(1, len(line.get_xdata()) // _MARKS)
         line.set_markevery((every * place // len(drawn), every))  # not all at the same k
         if iteration == last:
             line.set(path_effects=HALO)
