@@ -49,7 +49,7 @@ Look = dict[str, Any]  # options of matplotlib or seaborn by name
 # the same x, the first is the value, and the band reaches from the least to the greatest.
 SPREAD: Look = {
     "estimator": lambda values: values.iloc[0],
-    "errorbar": ("pi", 100),
+    "errorbar": lambda values: (values.min(), values.max()),  # ("pi", 100), also where infinite
     "sort": False,
 }
 
