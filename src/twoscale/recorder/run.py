@@ -125,6 +125,8 @@ def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str
         values = figure.values(config)
         if figure.name == "scaling":
             values["mean_loops"] = None  # only the last group has these loops
+        if figure.name == "fig3":
+            values["dtype"] = None  # the tables do not have that of the states
         path = folder / f"{figure.name}.pdf"
         draw = command.function(figure.function)
         style.save(draw(**inputs, **values, context=context), path)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
@@ -151,7 +151,7 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
         row[0].set_ylabel(f"{name}late cosine")
         row[-1].set_ylabel("nats per token")
     for axes in panels[:, :-1].flat:
-        axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
+        reported = style.mark_reported(axes)
         axes.set_ylim(-1.15, 1.15)  # lines at 1 are below the frame
     for axes in panels[:, 1:-1].flat:
         axes.tick_params(labelleft=False)
@@ -161,7 +161,6 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
     panels[0, -1].set_title("held-out loss")
     drawn = set(adapter_init.dropna(subset="value")["iteration"])
     styles = {iteration: look for iteration, look in styles.items() if iteration in drawn}
-    reported = {style.REPORTED_LABEL: Patch(color=style.REPORTED_BAND)}
     style.checkpoint_legend(figure, styles, context, reported)
     return figure
 
@@ -174,9 +173,10 @@ def _draw_starts(axes: Axes, rows: pd.DataFrame, styles: _Styles) -> None:
     for iteration, look in styles.items():
         of_checkpoint = rows[rows["iteration"] == iteration]
         means = of_checkpoint.query("seed == @_ALL")
+        mark = {**look, "marker": look.get("marker") or "o"}  # a point may be alone
         # no line leads from the shares to random weights, which are no share
         for _, line in means.groupby(means["share"].isna()):
-            axes.plot(line["place"], line["value"], **look, marker="o")
+            axes.plot(line["place"], line["value"], **mark)
     # only the last checkpoint, drawn last, has intervals and single seeds
     color = look["color"]
     seeds = of_checkpoint.query("seed != @_ALL")
@@ -236,8 +236,11 @@ def draw_variants(
             _draw_curves(axes, style.points_above_rounding(rows), "k", looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
+    handles: dict[str, Artist] = {}
+    for name, look in looks.items():
+        handles[name.replace("-", ", ").replace("_", "-")] = Line2D([], [], **look)
     for axes in panels[0] if reading == "state" else ():
-        axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
+        handles |= style.mark_reported(axes)
     style.title_groups(panels[0], groups)
     # a step of length 0 has no logarithm
     panels[1, 0].set_yscale("log", nonpositive="mask")
@@ -255,10 +258,6 @@ def draw_variants(
     panels[-1, -1].set(title="held-out loss", xlabel="iteration", ylabel="nats per token")
     figure.align_ylabels(panels[:, 0])
 
-    handles: dict[str, Artist] = {}
-    for name, look in looks.items():
-        handles[name.replace("-", ", ").replace("_", "-")] = Line2D([], [], **look)
-    handles[style.REPORTED_LABEL] = Patch(color=style.REPORTED_BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(
         handles.values(), handles.keys(), loc="outside upper center", ncols=3, title=title
@@ -292,11 +291,17 @@ def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: _Styles) -> N
     """The column `mean` against the column `x`, one line per variant: the mean over seeds, and
     their range.
     """
-    for name, look in looks.items():
-        rows = metrics[metrics["variant"] == name]
-        style.seed_band(axes, rows, x, look["color"])
-        means = rows.groupby(x)["mean"].mean()
-        axes.plot(means.index, means, **{**look, "marker": ""})
+    sns.lineplot(
+        metrics,
+        x=x,
+        y="mean",
+        errorbar=("pi", 100),
+        legend=False,
+        ax=axes,
+        **style.BANDS,
+        **{**style.semantics("variant", looks), "markers": False},
+    )
+    axes.set(xlabel="", ylabel="")
 
 
 def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: _Styles) -> None:
