@@ -333,6 +333,16 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(ch
     )
 
 
+def test_each_process_of_a_node_takes_weights_and_moments_and_its_share_of_the_sequences():
+    one, two = (
+        tiny().model_copy(update={"train": train_config(batch_size=4, processes=processes)})
+        for processes in (1, 2)
+    )
+    numbers = flops.parameters(one.model)
+    more = memory.training_bytes(two) - memory.training_bytes(one)
+    assert more == 7 * 4 * numbers  # weights, gradients, two moments; three of a file; float32
+
+
 def test_the_states_of_fig_1_are_as_large_as_planned(tmp_path):
     checkpoint = small.perturbed(1)
     model = checkpoint.model.config
