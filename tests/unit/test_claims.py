@@ -1,5 +1,6 @@
 """Every claim has a synthetic run of each verdict, and reasons say what stood in the way."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from tests.small import ROOT
 from tests.synthetic_run import (
     GROUPS,
     HALF_DECADES,
+    ITERATIONS,
     SEQUENCES,
     WARMUP,
     drift,
@@ -31,14 +33,14 @@ from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.config import DownloadConfig
 from twoscale.report.release import Release
 
-TWO = (0, 10, 100)  # two trained checkpoints
-GROWN = {"rate": 0.8, "scale": 1.6}
+TWO = (10, 100)  # trained checkpoints, without the untrained model
+GROWN = {"rate": 0.95, "scale": 1.6}
 FALLING_LATE = {"rate": 0.77, "spread": 0.06}  # a tenth near k = 10, earlier or later by sequence
 
 CASES = [
     (1, FAILS, {"loops": loops(last={"rate": 0.95})}, "outside"),
     (1, OPEN, {"loops": loops(last=FALLING_LATE)}, "crosses"),
-    (2, FAILS, {"loops": loops(last={"rate": 0.9})}, "over 4 checkpoints"),
+    (2, FAILS, {"loops": loops(last={"rate": 0.96})}, "last − untrained: whole interval outside; 0 → 0"),
     (
         2,
         OPEN,
@@ -92,8 +94,8 @@ CASES = [
     (
         12,
         FAILS,
-        {"loops": loops(first={"rate": 0.7, "scale": 1.0}, last=GROWN)},
-        "over 4 checkpoints",
+        {"loops": loops(last=GROWN)},
+        "last − untrained: whole interval outside",
     ),
     (12, OPEN, {"loops": loops(iterations=TWO), "drift": drift(TWO)}, "fewer than 3 checkpoints"),
     (13, FAILS, {"loops": loops(floor=0.0)}, "outside"),
@@ -197,11 +199,37 @@ def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
 
 
 @pytest.mark.parametrize("number", [2, 12])
-def test_a_claim_about_training_rests_on_all_checkpoints_and_not_on_two(number):
+def test_a_claim_about_all_of_training_compares_the_last_checkpoint_with_the_untrained_model(number):
+    """Steps grow after warm-up, to less than those of the untrained model, whose value is shown."""
+    shrunk = {"rate": 0.4, "scale": 0.5}
+    run = synthetic(loops=loops(first=shrunk, last={"rate": 0.8, "scale": 1.0}))
+    verdict = examine(number, run)
+    assert verdict.verdict == HOLDS
+    judged = [finding for finding in verdict.findings if finding.bounds]
+    assert {finding.quantity.split(", ")[1] for finding in judged} == {"last − untrained"}
+    assert all(re.search(r"; -?[\d.]+ → -?[\d.]+$", finding.reason) for finding in judged)
+    trained = ITERATIONS[1:]
+    rows = run.loops[run.loops["iteration"] > 0]
+    alone = examine(number, synthetic(loops=rows, drift=drift(trained)))
+    assert alone.verdict == FAILS
+    assert "trend over checkpoints: whole interval outside" in alone.reason
+
+
+@pytest.mark.parametrize("number", [2, 12])
+def test_a_trend_rests_on_all_checkpoints_and_not_on_two(number):
     """One slow checkpoint at the end of warm-up reversed the verdict that the others support."""
-    falling = loops()
-    warmup = pd.concat([loop_rows(WARMUP, group, rate=0.3, scale=0.01) for group in GROUPS])
-    assert examine(number, synthetic(loops=pd.concat([warmup, falling]))).verdict == HOLDS
+    trained = ITERATIONS[1:]
+    warmup = [loop_rows(WARMUP, group, rate=0.3, scale=0.01) for group in GROUPS]
+    rows = pd.concat([*warmup, loops(iterations=trained)])
+    assert examine(number, synthetic(loops=rows, drift=drift(trained))).verdict == HOLDS
+
+
+def test_anti_parallel_steps_are_printed_and_do_not_decide_whether_steps_turn_orthogonal():
+    """The paper says orthogonal; that a late cosine is not below −0.1 was a bound of ours."""
+    verdict = examine(5, synthetic(loops=loops(first={"level": -0.9}, last={"level": -0.5})))
+    assert verdict.verdict == HOLDS
+    (last,) = {f.estimate.value for f in verdict.findings if f.quantity == "late cosine, last"}
+    assert last == pytest.approx(-0.5, abs=0.01)
 
 
 def test_sequences_of_one_document_are_one_unit():
