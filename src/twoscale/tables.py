@@ -109,6 +109,7 @@ CLAIM_TABLES = {
     "exit_loops": "exit_loops",
     "latency": "exit_latency",
     "checks": "check_cost",
+    "cost_matched": "exit_cost_matched",
 }
 
 # Tables with further columns of this type: one per registered measure, after the declared columns.

@@ -14,6 +14,7 @@ from tests.synthetic_run import (
     ITERATIONS,
     SEQUENCES,
     WARMUP,
+    cost_matched,
     drift,
     examine,
     exit_loops,
@@ -40,7 +41,12 @@ FALLING_LATE = {"rate": 0.77, "spread": 0.06}  # a tenth near k = 10, earlier or
 CASES = [
     (1, FAILS, {"loops": loops(last={"rate": 0.95})}, "outside"),
     (1, OPEN, {"loops": loops(last=FALLING_LATE)}, "crosses"),
-    (2, FAILS, {"loops": loops(last={"rate": 0.96})}, "last − untrained: whole interval outside; 0 → 0"),
+    (
+        2,
+        FAILS,
+        {"loops": loops(last={"rate": 0.96})},
+        "last − untrained: whole interval outside; 0 → 0",
+    ),
     (
         2,
         OPEN,
@@ -199,7 +205,9 @@ def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
 
 
 @pytest.mark.parametrize("number", [2, 12])
-def test_a_claim_about_all_of_training_compares_the_last_checkpoint_with_the_untrained_model(number):
+def test_a_claim_about_all_of_training_compares_the_last_checkpoint_with_the_untrained_model(
+    number,
+):
     """Steps grow after warm-up, to less than those of the untrained model, whose value is shown."""
     shrunk = {"rate": 0.4, "scale": 0.5}
     run = synthetic(loops=loops(first=shrunk, last={"rate": 0.8, "scale": 1.0}))
@@ -363,10 +371,9 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
         for name, slope in (("acceleration", 0.01), ("kl", 0.02), ("step_norm", 0.03))
     }
     loops = exit_loops(spread=0.0)
-    counts = [
-        loops[loops["threshold"] == loops["threshold"].iloc[0]].assign(threshold=tau)
-        for tau in grid
-    ]
+    counts = [loops[loops["criterion"] == "fixed"]]
+    for tau in grid:
+        counts.append(loops[loops["threshold"] == 1e-5].assign(threshold=tau))
     slower = latency(grid=grid, kl=1.2)
     run = synthetic(
         quality=quality(grid=grid, **lost), latency=slower, exit_loops=pd.concat(counts)
@@ -395,6 +402,38 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
         f"{exits.EQUAL} evaluations per token and group minus those of acceleration"
     ].estimate
     assert (evaluations.value, evaluations.low, evaluations.high) == pytest.approx((3, 3, 3))
+    (kept,) = (f for f in examine(14, run).findings if "state is kept" in f.quantity)
+    assert (kept.estimate.value, kept.bounds) == (pytest.approx(4), "")
+
+
+@pytest.mark.parametrize("number", [8, 9, 15])
+def test_a_claim_about_quality_is_open_where_the_cheapest_exit_loses_little(number):
+    """Without loops that matter, no exit can lose quality: at one loop step 0.04 nats are lost."""
+    assert examine(number, synthetic()).verdict == HOLDS
+    verdict = examine(number, synthetic(quality=quality(fixed={1: 0.04})))
+    assert verdict.verdict == OPEN
+    words = "the loops do too little here: full depth gains 0.04 nats over the cheapest exit"
+    assert f"{words} measured, expected ≥ 0.05" in verdict.reason
+    (gain,) = (f for f in verdict.findings if f.quantity == exits.GAIN)
+    assert gain.reason.endswith("fixed at τ = 1")
+
+
+def test_what_is_flat_at_equal_quality_is_not_named_where_the_loops_do_too_little():
+    lost = {"step_norm": {3.16e-2: 0.9}}
+    verdict = examine(15, synthetic(quality=quality(fixed={1: 0.04}, **lost)))
+    assert (verdict.verdict, exits.AT_PAPERS in verdict.reason) == (OPEN, False)
+
+
+@pytest.mark.parametrize("criterion", ["acceleration", "kl"])
+def test_claim_8_is_open_where_random_exits_of_the_same_cost_keep_quality_too(criterion):
+    assert examine(8, synthetic(cost_matched=cost_matched())).verdict == HOLDS
+    run = synthetic(cost_matched=cost_matched(**{criterion: -0.1}))
+    verdict = examine(8, run)
+    name = exits.criterion_name(criterion)
+    words = f"random exits of the same cost as {name} keep quality, too"
+    assert (verdict.verdict, verdict.reason) == (OPEN, words)
+    lossy = replace(run, quality=quality(kl={1e-2: 0.1}))
+    assert examine(8, lossy).verdict == FAILS
 
 
 @pytest.mark.parametrize(
@@ -434,6 +473,7 @@ def test_what_the_same_documents_lose_under_both_criteria_does_not_widen_the_rac
     """Documents that differ alike move both thresholds by as much, so the ratio of times stays."""
     lost = {tau: 0.01 * (tau / 3e-3) ** 0.6 for tau in HALF_DECADES}
     alike = quality(spread=3.0, acceleration=lost, kl=lost)
+    alike = alike[alike["threshold"] != 1]
     apart = alike.copy()  # the documents that lose least under acceleration lose most under KL
     changes = alike["ce"] - alike["sequence"].map(
         alike[alike["criterion"] == "fixed"].set_index("sequence")["ce"]
@@ -452,13 +492,13 @@ def test_what_the_same_documents_lose_under_both_criteria_does_not_widen_the_rac
     assert widths[0] < 0.7 * widths[1]
 
 
-@pytest.mark.parametrize("empty", ["loops", "drift", "quality", "exit_loops", "latency", "checks"])
+@pytest.mark.parametrize("empty", tables.CLAIM_TABLES)
 def test_empty_tables_leave_claims_open_and_none_fails(empty):
     whole = synthetic()
     verdicts = claims.verdicts(replace(whole, **{empty: getattr(whole, empty)[:0]}))
     assert len(verdicts) == 15
     assert FAILS not in {v.verdict for v in verdicts}
-    if empty != "checks":
+    if empty not in ("checks", "cost_matched"):
         assert any(v.verdict in (OPEN, NOT_ASKED) for v in verdicts)
 
 

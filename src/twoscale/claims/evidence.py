@@ -107,6 +107,7 @@ class Evidence:
     seed: int = 0  # of the bootstraps
     # such a model has one checkpoint, with iteration 0, and no course of training
     published: bool = False
+    cost_matched: pd.DataFrame = field(default_factory=pd.DataFrame)  # empty for a recording
 
     @classmethod
     def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
@@ -220,20 +221,38 @@ class Evidence:
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
-        rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
-        return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
+        return _entropies(self.quality, points)
 
-    def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+    def random_entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        """As `entropies`, of random exits that cost as much as each operating point.
+
+        Losses are means over the draws of random exits.
+        """
+        if self.cost_matched.empty:
+            raise InconclusiveError("rows missing: random exits of the same cost")
+        random = self.cost_matched[self.cost_matched["reference"] == "random"]
+        keys = ["criterion", "threshold", "sequence", "document", "tokens"]
+        return _entropies(random.groupby(keys, sort=False)["ce"].mean().reset_index(), points)
+
+    def cheapest(self) -> OperatingPoint:
+        """The operating point with the fewest evaluations per token and group."""
+        points = self.exit_loops.groupby(["criterion", "threshold"], sort=False)
+        if not len(points):
+            raise InconclusiveError("rows missing: evaluations under an exit criterion")
+        return points["evaluations"].mean().idxmin()
+
+    def evaluations(
+        self, points: Sequence[OperatingPoint], column: str = "evaluations"
+    ) -> np.ndarray:
         """Units (documents, points, 2): evaluations of a token, summed, and sequences.
 
         The evaluations are the mean over the groups of a model and over the tokens of a sequence.
+        With the column `loop_steps` they are those whose state is kept.
         """
         keys = ["criterion", "threshold", "sequence", "document"]
-        means = self.exit_loops.groupby(keys, sort=False)["evaluations"].mean().reset_index()
+        means = self.exit_loops.groupby(keys, sort=False)[column].mean().reset_index()
         rows = means.assign(sequences=1.0)
-        return _per_document(
-            rows, _by_point(rows, points, "sequence", ["evaluations", "sequences"])
-        )
+        return _per_document(rows, _by_point(rows, points, "sequence", [column, "sequences"]))
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (prompts, points): milliseconds per token at each operating point."""
@@ -378,6 +397,12 @@ def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
     sums = np.zeros((len(documents), *units.shape[1:]))
     np.add.at(sums, numbers, units)  # numbers: the document of each sequence
     return _enough("documents", sums)
+
+
+def _entropies(quality: pd.DataFrame, points: Sequence[OperatingPoint]) -> np.ndarray:
+    """Units (documents, points, 2): nats and tokens at each operating point."""
+    rows = quality.assign(nats=quality["ce"] * quality["tokens"])
+    return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
 
 
 def _by_point(

@@ -32,7 +32,6 @@ from twoscale.claims.evidence import (
     Finding,
     InconclusiveError,
     Quantity,
-    combine,
     find,
 )
 from twoscale.claims.verdicts import CLAIMS, Claim, Verdict
@@ -153,7 +152,7 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     if claim.timed:
         verdict, reason = PER_RUN, "times depend on the machine and its load"
     else:
-        verdict, reason = combine(finding.mean for finding in findings)
+        verdict, reason = claims.decide([finding.mean for finding in findings])
     return SeedVerdict(claim, of_seeds, tuple(findings), verdict, reason)
 
 

@@ -11,14 +11,25 @@ Intervals are bootstraps over held-out documents (geometry, quality) or over tim
 (latency).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import exits, geometry
-from twoscale.claims.evidence import NOT_ASKED, Estimate, Evidence, Finding, Quantity, combine, find
+from twoscale.claims.evidence import (
+    HOLDS,
+    NOT_ASKED,
+    OPEN,
+    Estimate,
+    Evidence,
+    Finding,
+    Quantity,
+    combine,
+    find,
+)
 
 ALL = "all"  # the scope of the last row of a claim
 _LATE_LOOPS = int(geometry.LATE_STEPS[-1]) + 1  # loop steps that a late cosine needs
@@ -302,7 +313,7 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
     ]
     counted = sum(quantity.counts for quantity in quantities)
     findings = tuple(find(quantity, counted) for quantity in quantities)
-    verdict, reason = combine(findings)
+    verdict, reason = decide(findings)
 
     # the second reading of τ has no part in the verdict, and is named where it gives another one
     at_equal_quality = [
@@ -311,7 +322,8 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
         if finding.quantity.startswith(exits.EQUAL)
     ]
     if at_equal_quality:
-        other, _ = combine(at_equal_quality)
+        gain = [finding for finding in findings if finding.quantity == exits.GAIN]
+        other, _ = decide([*at_equal_quality, *gain])
         if other != verdict:
             reason = f"{exits.AT_PAPERS}; {exits.EQUAL} {other}; {reason}"
 
@@ -319,6 +331,26 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
     if load:
         reason = f"{reason}; {load}"
     return Verdict(claim, findings, verdict, reason)
+
+
+def decide(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Verdict and reason of a claim; open where the claim could not have failed, or not held."""
+    for finding in findings:
+        if finding.quantity == exits.GAIN and finding.verdict != HOLDS:
+            gain = finding.estimate
+            found = f"full depth gains {gain.value:.2g} nats over the cheapest exit measured"
+            if np.isnan(gain.value):
+                found = finding.reason
+            return OPEN, f"the loops do too little here: {found}, expected {finding.bounds}"
+
+    verdict, reason = combine(findings)
+    random = [finding for finding in findings if finding.quantity.startswith(exits.RANDOM)]
+    for criterion in dict.fromkeys(finding.scope for finding in random):
+        of_criterion = {finding.verdict for finding in random if finding.scope == criterion}
+        if verdict == HOLDS and of_criterion == {HOLDS}:
+            name = exits.criterion_name(criterion)
+            return OPEN, f"random exits of the same cost as {name} keep quality, too"
+    return verdict, reason
 
 
 def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdict]:
