@@ -369,7 +369,7 @@ CORE: dict[str, dict[str, Column]] = {
         scale=(
             "string",
             "small scale: less than half of the paper's training tokens or parameters; otherwise"
-            " empty",
+            " empty. In the row of a verdict also whether its numbers move towards the paper",
         ),
     ),
 }

@@ -502,6 +502,51 @@ def test_empty_tables_leave_claims_open_and_none_fails(empty):
         assert any(v.verdict in (OPEN, NOT_ASKED) for v in verdicts)
 
 
+# claim -> the checkpoint at which training begins, with which the claim fails at the last one
+FAR = {1: {"rate": 0.99}, 3: {"start": 0.99, "level": 0.9}, 4: {"level": 0.95}}
+NEARER = {1: {"rate": 0.9}, 3: {"start": 0.85, "level": 0.8}, 4: {"level": 0.8}}
+
+
+@pytest.mark.parametrize("number", FAR)
+def test_a_claim_that_fails_moves_towards_the_paper_if_its_numbers_do(number):
+    """Towards, away, standing, and with too few checkpoints for a line."""
+    far, nearer, usual = FAR[number], NEARER[number], {"rate": 0.6, "level": 0.55, "wobble": 0.0}
+    few = {"iterations": (0, 10, 100)}
+    cases = [(far, nearer, {}, True), (nearer, far, {}, False), (far, far, {}, False)]
+    for first, last, options, moves in [*cases, (far, nearer, few, False)]:
+        rows = loops(first=usual | first, last=usual | last, **options)
+        jumps = drift(options.get("iterations", ITERATIONS))
+        verdict = examine(number, synthetic(loops=rows, drift=jumps))
+        assert (verdict.verdict, verdict.moves) == (FAILS, moves)
+        assert ("moves towards the bounds" in verdict.reason) == moves
+
+
+def test_every_number_against_a_claim_has_to_move():
+    """One group moves towards the paper and the other away."""
+    there = loops(first={"level": 0.95}, last={"level": 0.8})
+    back = loops(first={"level": 0.8}, last={"level": 0.95})
+    both = [there[there["group"] == "4"], back[back["group"] == "5-6"]]
+    verdict = examine(4, synthetic(loops=pd.concat(both)))
+    assert verdict.verdict == FAILS
+    assert [finding.moves for finding in verdict.findings if finding.counts] == [True, False]
+    assert not verdict.moves
+
+
+def test_the_drift_and_the_plateau_move_towards_the_paper():
+    jumps = drift(final=3.0)
+    rising = jumps["reference_state"] == "final"
+    jumps.loc[rising, "mean"] += 0.5 * np.log10(jumps.loc[rising, "iteration"] + 1)
+    assert examine(6, synthetic(drift=jumps)).moves
+    flattening = loops(first={"rate": 0.8}, last={"rate": 0.9}, floor=0.0)
+    assert examine(13, synthetic(loops=flattening)).moves
+
+
+def test_a_claim_that_holds_or_is_about_a_trend_alone_does_not_move():
+    assert not any(verdict.moves for verdict in usual_verdicts())
+    away = examine(5, synthetic(loops=loops(last={"level": 0.99})))
+    assert (away.verdict, away.moves) == (FAILS, False)
+
+
 def test_one_document_gives_no_interval():
     verdict = examine(1, synthetic(loops=loops().assign(document=3)))
     assert (

@@ -142,11 +142,19 @@ def test_seeds_are_counted_by_verdict_and_a_mean_between_the_bounds_is_no_verdic
     assert verdict.verdict == OPEN
 
 
+def test_the_mean_moves_towards_the_paper_if_its_trend_over_seeds_does():
+    """Late cosines begin at 0.9 and end above 0.70; 0.99 is further away."""
+    assert examine(4, {"level": 0.8}, {"level": 0.81}, {"level": 0.79}).moves
+    verdict = examine(4, {"level": 0.99}, {"level": 0.98}, {"level": 0.99})
+    assert (verdict.verdict, verdict.moves) == (FAILS, False)
+    rows = seeds.table([verdict], "trial", SEEDS, "small scale")
+    assert set(rows["scale"]) == {"small scale"}
+
+
 def test_times_have_a_verdict_per_run_and_no_mean():
     for verdict in usual():
-        at_papers = [
-            f.mean for f in verdict.findings if not f.mean.quantity.startswith(exits.EQUAL)
-        ]
+        equal = (exits.EQUAL, "the same in loop steps whose state is kept")
+        at_papers = [f.mean for f in verdict.findings if not f.mean.quantity.startswith(equal)]
         of_mean = [finding.estimate.value for finding in at_papers]
         if verdict.claim.timed:
             assert verdict.verdict == seeds.PER_RUN

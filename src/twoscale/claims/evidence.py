@@ -555,10 +555,29 @@ class Quantity:
     measure: Callable[[], Estimate]  # may raise InconclusiveError
     bounds: Bounds | None  # None for a number for comparison, without a verdict
     counts: bool  # whether the verdict on the claim depends on it
+    # its change along a line over training; None for a number that has no course
+    trend: Callable[[], Estimate] | None = None
 
-    def finding(self, estimate: Estimate, verdict: str = "", reason: str = "") -> "Finding":
+    def moves_towards(self, estimate: Estimate) -> bool:
+        """Whether the number, which is outside its bounds, is shown to move towards them.
+
+        It does if the whole 95 % interval of its trend has the sign that leads to the bounds.
+        """
+        if self.bounds is None or self.trend is None:
+            return False
+        try:
+            change = self.trend()
+        except InconclusiveError:
+            return False
+        if estimate.value > self.bounds.most:
+            return change.high < 0
+        return change.low > 0
+
+    def finding(
+        self, estimate: Estimate, verdict: str = "", reason: str = "", moves: bool = False
+    ) -> "Finding":
         bounds = self.bounds.text if self.bounds else ""
-        return Finding(self.scope, self.name, estimate, bounds, verdict, reason, self.counts)
+        return Finding(self.scope, self.name, estimate, bounds, verdict, reason, self.counts, moves)
 
 
 @dataclass(frozen=True)
@@ -572,11 +591,7 @@ class Finding:
     verdict: str = ""
     reason: str = ""
     counts: bool = True
-
-
-def marked(verdict: str, mark: str) -> str:
-    """A verdict with the mark of its run: "does not hold, small scale"."""
-    return f"{verdict}, {mark}" if mark and verdict != NOT_ASKED else verdict
+    moves: bool = False  # whether it is outside its bounds and moves towards them with training
 
 
 def judged(
@@ -587,10 +602,11 @@ def judged(
     /,
     *arguments: object,
     counts: bool = True,
+    trend: Callable[[], Estimate] | None = None,
     **named: object,
 ) -> Quantity:
     """The quantity `measure(*arguments, **named)` with bounds."""
-    return Quantity(scope, name, lambda: measure(*arguments, **named), bounds, counts)
+    return Quantity(scope, name, lambda: measure(*arguments, **named), bounds, counts, trend)
 
 
 def reference(
@@ -623,8 +639,10 @@ def find(quantity: Quantity, findings: int) -> Finding:
     except InconclusiveError as error:
         return quantity.finding(Estimate(), OPEN if bounds else "", str(error))
     verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
-    reason = "; ".join(part for part in (reason, estimate.remark) if part)
-    return quantity.finding(estimate, verdict, reason)
+    moves = verdict == FAILS and quantity.moves_towards(estimate)
+    parts = (reason, estimate.remark, "moves towards the bounds" if moves else "")
+    reason = "; ".join(part for part in parts if part)
+    return quantity.finding(estimate, verdict, reason, moves)
 
 
 def combine(findings: Iterable[Finding]) -> tuple[str, str]:

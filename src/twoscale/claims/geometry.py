@@ -7,7 +7,7 @@ after warm-up has a large learning rate, and the course between them is not mono
 for comparison.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,6 +66,10 @@ class _Course:
         units = self.units(evidence, group, iterations)
         return evidence.trend(self.statistic, units, unbias=self.unbias)
 
+    def line(self, evidence: Evidence, group: str) -> Callable[[], Estimate]:
+        """The trend, to be measured."""
+        return partial(self.trend, evidence, group)
+
     def last_minus_first(self, evidence: Evidence, group: str) -> Estimate:
         """The change between two checkpoints alone, for comparison."""
         first, *_, last = evidence.after_warmup(2)
@@ -97,7 +101,8 @@ class _Course:
             yield judged(group, trend, bounds, self.trend, evidence, group)
             return
         change = f"{name}, last − untrained"
-        yield judged(group, change, bounds, self.since_untrained, evidence, group)
+        line = self.line(evidence, group)
+        yield judged(group, change, bounds, self.since_untrained, evidence, group, trend=line)
         yield reference(group, trend, self.trend, evidence, group)
 
 
@@ -108,7 +113,8 @@ def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
     name = f"mean norm at k = {FASTEST_DECAY} over that at k = 1"
     leap = "norm at k = 0 over that at k = 1 (the leap from x⁰)"
     for group in evidence.groups:
-        yield judged(group, name, at_most(_TENTH), _decay_within, evidence, group)
+        line = _DECAYED.line(evidence, group)
+        yield judged(group, name, at_most(_TENTH), _decay_within, evidence, group, trend=line)
         if not evidence.published:
             yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
         yield reference(group, leap, _norm_ratio, evidence, group, _leap_over_first, until=1)
@@ -118,14 +124,16 @@ def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) 
     iteration = evidence.last() if iteration is None else iteration
     units = _norms(evidence, group, [iteration], until=FASTEST_DECAY)[:, 0]  # (documents, K, 2)
 
-    def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
-        norms = mean(totals)
-        return norms[:, FASTEST_DECAY] / norms[:, 1]
-
     norms = mean(units.sum(axis=0))  # (K,)
     time = _decay_time(norms)
     remark = f"a tenth at k = {time:.3g}" if np.isfinite(time) else "a tenth is not reached"
-    return evidence.ratio(ratio, units, remark)
+    return evidence.ratio(_decayed, units, remark)
+
+
+def _decayed(totals: np.ndarray) -> np.ndarray:
+    """Mean norm at k = `FASTEST_DECAY` over that at k = 1: (R, …, K, 2) -> (R, …)."""
+    norms = mean(totals)
+    return norms[..., FASTEST_DECAY] / norms[..., 1]
 
 
 def _leap_over_first(norms: np.ndarray) -> np.ndarray:
@@ -200,6 +208,7 @@ def decay_rate(totals: np.ndarray) -> np.ndarray:
 
 
 _DECAY = _Course(decay_rate, _norms)
+_DECAYED = _Course(lambda totals: np.log(_decayed(totals)), partial(_norms, until=FASTEST_DECAY))
 
 
 def decay_gets_faster(evidence: Evidence) -> Iterator[Quantity]:
@@ -270,25 +279,40 @@ def _late_variance(totals: np.ndarray) -> np.ndarray:
     return cosines.var(axis=-1)
 
 
+def _first_minus_late(totals: np.ndarray) -> np.ndarray:
+    """Mean cosine at k = 1 minus the late mean: (R, …, K, 2) -> (R, …)."""
+    return mean(totals)[..., 1] - late_mean(totals)
+
+
+def _first_and_late(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    """As `_late_cosines`, where k = 1 may not be rounding either."""
+    for iteration in iterations:
+        evidence.check_angles(group, iteration, [1])
+    return _late_cosines(evidence, group, iterations)
+
+
 _VARIANCE = _Course(_late_variance, _late_cosines, unbias=True)
+_RISE = _Course(_first_minus_late, _first_and_late)
+_LATE = _Course(late_mean, _late_cosines)
 
 
 def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     name = "variance of the mean cosine over k = 10 … 29"
     small = at_most(_MOST_LATE_DEVIATION**2, smallest=0)
     steady = at_most(_MOST_UNSETTLING)
+    rise = "cosine at k = 1 − late mean"
     for group in evidence.groups:
-        yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
-        yield judged(group, name, small, _last_variance, evidence, group)
+        line = _RISE.line(evidence, group)
+        yield judged(group, rise, below(0), _rise, evidence, group, trend=line)
+        line = _VARIANCE.line(evidence, group)
+        yield judged(group, name, small, _last_variance, evidence, group, trend=line)
         yield judged(group, _TREND.format(name), steady, _VARIANCE.trend, evidence, group)
         yield reference(group, _ENDS, _VARIANCE.last_minus_first, evidence, group)
 
 
 def _rise(evidence: Evidence, group: str) -> Estimate:
-    iteration = evidence.last()
-    evidence.check_angles(group, iteration, [1])
-    units = _late_cosines(evidence, group, [iteration])[:, 0]
-    return evidence.estimate(lambda totals: mean(totals)[:, 1] - late_mean(totals), units)
+    units = _first_and_late(evidence, group, [evidence.last()])[:, 0]
+    return evidence.estimate(_first_minus_late, units)
 
 
 def _last_variance(evidence: Evidence, group: str) -> Estimate:
@@ -297,8 +321,10 @@ def _last_variance(evidence: Evidence, group: str) -> Estimate:
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
+    bounds = between(*PAPER_ANGLES)
     for group in evidence.groups:
-        yield judged(group, "late cosine", between(*PAPER_ANGLES), late_cosine, evidence, group)
+        line = _LATE.line(evidence, group)
+        yield judged(group, "late cosine", bounds, late_cosine, evidence, group, trend=line)
         if not evidence.published:
             yield reference(group, "the same, untrained", late_cosine, evidence, group, 0)
 
@@ -331,12 +357,13 @@ def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
     for boundary, state in evidence.jumps:
         scope = f"{boundary}, {state}"
         jump = (evidence, boundary, state)
-        counts = state not in _UNCOUNTED_STATES
+        line = partial(_drift_trend, *jump)
+        ratio = partial(judged, counts=state not in _UNCOUNTED_STATES, trend=line)
         for iteration in evidence.trained:
             name = f"DLR, iteration {iteration}"
-            yield judged(scope, name, above(1), _drift_ratio, *jump, iteration, counts=counts)
+            yield ratio(scope, name, above(1), _drift_ratio, *jump, iteration)
         larger = at_least(_LEAST_DRIFT)
-        yield judged(scope, "DLR, last", larger, _drift_ratio, *jump, counts=counts)
+        yield ratio(scope, "DLR, last", larger, _drift_ratio, *jump)
         if not evidence.published:
             yield reference(scope, "DLR, untrained", _drift_ratio, *jump, 0)
         yield reference(scope, path, _drift_ratio, *jump, measure="jump_over_path")
@@ -358,6 +385,12 @@ def _drift_ratio(
     return evidence.estimate(mean, evidence.ratios(boundary, reference_state, iteration, measure))
 
 
+def _drift_trend(evidence: Evidence, boundary: str, reference_state: str) -> Estimate:
+    iterations = evidence.after_warmup(FEWEST_FOR_TREND)
+    ratios = [evidence.ratios(boundary, reference_state, iteration) for iteration in iterations]
+    return evidence.trend(mean, np.stack(ratios, axis=1))
+
+
 def _leap_over_path(norms: np.ndarray) -> np.ndarray:
     return norms[:, 0] / norms.sum(axis=1)
 
@@ -371,9 +404,12 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
     turn = f"mean turn {ranges}"
     late = "the norm over k = 20 … 29 over that at k = 1"
     norms = partial(_norm_ratio, evidence, until=29, checked=_EARLY_STEPS)
+    steady = between(_PLATEAU, 1 / _PLATEAU)
     for group in evidence.groups:
-        yield judged(group, norm, at_least(_PLATEAU), norms, group, _late_over_early)
-        yield judged(group, turn, between(_PLATEAU, 1 / _PLATEAU), _turn_ratio, evidence, group)
+        line = _PLATEAUS.line(evidence, group)
+        yield judged(group, norm, at_least(_PLATEAU), norms, group, _late_over_early, trend=line)
+        line = _TURNS.line(evidence, group)
+        yield judged(group, turn, steady, _turn_ratio, evidence, group, trend=line)
         yield reference(group, f"mean curvature {ranges}", _curvature_ratio, evidence, group)
         yield reference(group, late, norms, group, _late_over_first)
 
@@ -381,12 +417,13 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
 def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
     """Ratio of the angles between successive steps, each from the mean cosine at a loop step."""
 
-    def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
-        cosines = np.clip(mean(totals), -1, 1)  # rounding may leave the range
-        return _late_over_early(np.arccos(cosines))  # radians per loop step
+    return evidence.ratio(_late_over_early_turn, _spiral(evidence, group, "cosine"))
 
-    units = _spiral(evidence, group, "cosine")
-    return evidence.ratio(ratio, units)
+
+def _late_over_early_turn(totals: np.ndarray) -> np.ndarray:
+    """Ratio of the mean angles between successive steps: (R, …, K, 2) -> (R, …)."""
+    cosines = np.clip(mean(totals), -1, 1)  # rounding may leave the range
+    return _late_over_early(np.arccos(cosines))  # radians per loop step
 
 
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
@@ -409,9 +446,28 @@ def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:
 
 
 def _late_over_early(curve: np.ndarray) -> np.ndarray:
-    """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, K) -> (R,)."""
+    """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, …, K) -> (R, …)."""
     with np.errstate(invalid="ignore"):
-        return curve[:, LATE].mean(axis=1) / curve[:, EARLY].mean(axis=1)
+        return curve[..., LATE].mean(axis=-1) / curve[..., EARLY].mean(axis=-1)
+
+
+def _spirals(
+    evidence: Evidence, group: str, iterations: Sequence[int], measure: str, checked: Iterable[int]
+) -> np.ndarray:
+    """Units (documents, iterations, K, 2) of a measure of which `checked` may not be rounding."""
+    for iteration in iterations:
+        evidence.check_angles(group, iteration, checked)
+    return evidence.curves(measure, group, iterations, until=29)
+
+
+_PLATEAUS = _Course(
+    lambda totals: np.log(_late_over_early(mean(totals))),
+    partial(_spirals, measure="step_norm", checked=_EARLY_STEPS),
+)
+_TURNS = _Course(
+    lambda totals: np.log(_late_over_early_turn(totals)),
+    partial(_spirals, measure="cosine", checked=LATE_STEPS),
+)
 
 
 def _late_over_first(norms: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ Intervals are bootstraps over held-out documents (geometry, quality) or over tim
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import exits, geometry
 from twoscale.claims.evidence import (
+    FAILS,
     HOLDS,
     NOT_ASKED,
     OPEN,
@@ -30,6 +32,7 @@ from twoscale.claims.evidence import (
     combine,
     find,
 )
+from twoscale.claims.scale import with_trend
 
 ALL = "all"  # the scope of the last row of a claim
 _LATE_LOOPS = int(geometry.LATE_STEPS[-1]) + 1  # loop steps that a late cosine needs
@@ -85,6 +88,11 @@ class Verdict:
     findings: tuple[Finding, ...]  # empty if the claim is not asked
     verdict: str
     reason: str
+
+    @property
+    def moves(self) -> bool:
+        """Whether all numbers that decide against the claim move towards their bounds."""
+        return all_move(self.verdict, self.findings)
 
 
 CLAIMS = (
@@ -353,6 +361,12 @@ def decide(findings: Sequence[Finding]) -> tuple[str, str]:
     return verdict, reason
 
 
+def all_move(verdict: str, findings: Iterable[Finding]) -> bool:
+    """Whether a claim does not hold, and all findings against it move towards their bounds."""
+    against = [finding for finding in findings if finding.counts and finding.verdict == FAILS]
+    return verdict == FAILS and all(finding.moves for finding in against)
+
+
 def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdict]:
     return [examine(claim, evidence) for claim in claims]
 
@@ -364,17 +378,18 @@ def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
     """
     rows = []
     for verdict in judged:
-        rows += [finding_row(verdict.claim, finding) for finding in verdict.findings]
-        rows.append(verdict_row(verdict.claim, verdict.verdict, verdict.reason))
-    return pd.DataFrame(rows).assign(run=run, scale=mark)[list(tables.columns("claims"))]
+        rows += [finding_row(verdict.claim, finding, mark) for finding in verdict.findings]
+        rows.append(verdict_row(verdict, mark))
+    return pd.DataFrame(rows).assign(run=run)[list(tables.columns("claims"))]
 
 
-def verdict_row(claim: Claim, verdict: str, reason: str) -> dict[str, object]:
+def verdict_row(verdict: Any, mark: str) -> dict[str, object]:
     """The last row of a claim: its verdict, as a finding without a number."""
-    return finding_row(claim, Finding(ALL, "", Estimate(), verdict=verdict, reason=reason))
+    whole = Finding(ALL, "", Estimate(), verdict=verdict.verdict, reason=verdict.reason)
+    return finding_row(verdict.claim, whole, with_trend(mark, verdict.moves))
 
 
-def finding_row(claim: Claim, finding: Finding) -> dict[str, object]:
+def finding_row(claim: Claim, finding: Finding, scale: str) -> dict[str, object]:
     """A row of the table "claims", without the run."""
     estimate = finding.estimate
     return {
@@ -389,4 +404,5 @@ def finding_row(claim: Claim, finding: Finding) -> dict[str, object]:
         "bounds": finding.bounds,
         "verdict": finding.verdict,
         "reason": finding.reason,
+        "scale": scale,
     }

@@ -25,9 +25,9 @@ from tokenizers import Tokenizer as Engine
 
 from twoscale.base import link, markdown, replacing
 from twoscale.claims import loop_counts
-from twoscale.claims.evidence import Evidence, InconclusiveError, marked
+from twoscale.claims.evidence import Evidence, InconclusiveError
 from twoscale.claims.exits import EQUAL_QUALITY, criterion_name, equal_quality_points
-from twoscale.claims.scale import MEANING
+from twoscale.claims.scale import MEANING, marked
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
@@ -201,8 +201,8 @@ def card(
     `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the
     tables "training" and "claims"; a model without loops has neither claims nor `evidence` for
     them, with its section on depth and exits. `depth_findings` is the table "depth_findings",
-    without which the section has no useful loops. The bits of training depend on the `environments` of all
-    segments, besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and
+    without which the section has no useful loops. The bits of training depend on the `environments`
+    of all segments, besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and
     `max_loops`) and code.
     """
     at = log.set_index("iteration")

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections import Counter, namedtuple
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -329,7 +329,7 @@ def say_ending(workflow: Any, runs: Runs) -> None:
 
 def ending(runs: Runs) -> str:
     """The verdicts in short, the figures, and the next useful commands; empty without verdicts."""
-    from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
+    from twoscale.claims.scale import by_word
     from twoscale.claims.verdicts import ALL
 
     if not runs.figures.claims:
@@ -337,16 +337,10 @@ def ending(runs: Runs) -> str:
     (page,) = map(in_results, runs.figures.claims)
     table = tables.read("claims", runs.table_file("claims"))
     whole = table[table["scope"] == ALL]
-    counts = Counter(whole["verdict"])
-    plural = {HOLDS: "hold", FAILS: "do not hold"}
-    found = []
-    for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED):
-        if number := counts[verdict]:
-            found.append(f"{number} {verdict if number == 1 else plural.get(verdict, verdict)}")
-    scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
-    verdicts = f"of the paper's {len(whole)} claims {', '.join(found)} ({page})"
+    scale = f", {min(whole['scale'])}" if whole["scale"].all() else ""
+    claims = by_word(whole[["claim", "verdict", "scale"]].itertuples(index=False))
     figures = ", ".join(runs.figures.of_target("all"))
     return (
-        f"run {runs.selected}{scale}: {verdicts}\nfigures: {figures}\n"
-        f"{_NEXT.format(run=runs.selected)}"
+        f"run {runs.selected}: the paper's claims in this run, one seed{scale}: {claims} ({page})\n"
+        f"figures: {figures}\n{_NEXT.format(run=runs.selected)}"
     )

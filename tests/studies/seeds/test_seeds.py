@@ -10,8 +10,8 @@ from tests.small import of
 from tests.synthetic_run import synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
-from twoscale.claims.evidence import HOLDS, marked
-from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
+from twoscale.claims.evidence import HOLDS
+from twoscale.claims.scale import SMALL_SCALE, Scale, Scales, marked
 from twoscale.studies.seeds import draw
 
 BOTH = {"seeds": [1337, 7]}
