@@ -447,7 +447,7 @@ def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:
 
 def _late_over_early(curve: np.ndarray) -> np.ndarray:
     """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, …, K) -> (R, …)."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         return curve[..., LATE].mean(axis=-1) / curve[..., EARLY].mean(axis=-1)
 
 
