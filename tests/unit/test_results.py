@@ -7,10 +7,11 @@ import shlex
 import shutil
 from functools import cache
 
+import numpy as np
 import pandas as pd
 import pytest
 from docs import results as pages
-from docs import which_exit
+from docs import trend, which_exit
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
@@ -50,6 +51,32 @@ def cells(line):
 
 def test_the_page_is_that_of_the_tables():
     assert pages.results(DOCS, judged()) == PAGE, "run make generated"
+
+
+def test_the_trend_towards_the_paper_ends_with_the_numbers_of_the_claims():
+    """Its table follows the tables in docs; the last checkpoint has what the claims are judged on."""
+    table = trend.trend(DOCS)
+    kept = pd.read_parquet(DOCS / trend.TABLE)
+    pd.testing.assert_frame_equal(table, kept, check_dtype=False)
+    last = table[table["iteration"] == table.groupby("run")["iteration"].transform("max")]
+    compared = 0
+    for run, name in (("demo", "demo"), ("half-hour", "GPU")):
+        of_claims = judged()[run].set_index(["claim", "quantity", "scope"])["value"]
+        for decided in trend.NUMBERS:
+            for row in last[(last["run"] == name) & (last["number"] == decided.name)].itertuples():
+                expected = of_claims.get((decided.claim, decided.quantity, row.scope), np.nan)
+                if not np.isnan(expected):
+                    assert row.value == pytest.approx(expected, rel=1e-6)
+                    compared += 1
+    assert compared > 15
+
+
+def test_the_trend_is_drawn_with_the_papers_range():
+    figure = trend.draw(pd.read_parquet(DOCS / trend.TABLE), 2.4)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert [title.split(":")[0] for title in titles] == [f"claim {n}" for n in (1, 4, 6, 13)]
+    (band,) = figure.axes[1].patches
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((0.5, 0.65))
 
 
 def test_which_exit_is_that_of_the_kept_tables():

@@ -127,10 +127,10 @@ def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) 
     norms = mean(units.sum(axis=0))  # (K,)
     time = _decay_time(norms)
     remark = f"a tenth at k = {time:.3g}" if np.isfinite(time) else "a tenth is not reached"
-    return evidence.ratio(_decayed, units, remark)
+    return evidence.ratio(decayed, units, remark)
 
 
-def _decayed(totals: np.ndarray) -> np.ndarray:
+def decayed(totals: np.ndarray) -> np.ndarray:
     """Mean norm at k = `FASTEST_DECAY` over that at k = 1: (R, …, K, 2) -> (R, …)."""
     norms = mean(totals)
     return norms[..., FASTEST_DECAY] / norms[..., 1]
@@ -208,7 +208,7 @@ def decay_rate(totals: np.ndarray) -> np.ndarray:
 
 
 _DECAY = _Course(decay_rate, _norms)
-_DECAYED = _Course(lambda totals: np.log(_decayed(totals)), partial(_norms, until=FASTEST_DECAY))
+_DECAYED = _Course(lambda totals: np.log(decayed(totals)), partial(_norms, until=FASTEST_DECAY))
 
 
 def decay_gets_faster(evidence: Evidence) -> Iterator[Quantity]:
@@ -270,7 +270,7 @@ def late_mean(totals: np.ndarray) -> np.ndarray:
     return cosines.mean(axis=-1)
 
 
-def _late_variance(totals: np.ndarray) -> np.ndarray:
+def late_variance(totals: np.ndarray) -> np.ndarray:
     """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …).
 
     Noise adds to it, so its estimates are corrected for the bias.
@@ -279,7 +279,7 @@ def _late_variance(totals: np.ndarray) -> np.ndarray:
     return cosines.var(axis=-1)
 
 
-def _first_minus_late(totals: np.ndarray) -> np.ndarray:
+def first_minus_late(totals: np.ndarray) -> np.ndarray:
     """Mean cosine at k = 1 minus the late mean: (R, …, K, 2) -> (R, …)."""
     return mean(totals)[..., 1] - late_mean(totals)
 
@@ -291,8 +291,8 @@ def _first_and_late(evidence: Evidence, group: str, iterations: Sequence[int]) -
     return _late_cosines(evidence, group, iterations)
 
 
-_VARIANCE = _Course(_late_variance, _late_cosines, unbias=True)
-_RISE = _Course(_first_minus_late, _first_and_late)
+_VARIANCE = _Course(late_variance, _late_cosines, unbias=True)
+_RISE = _Course(first_minus_late, _first_and_late)
 _LATE = _Course(late_mean, _late_cosines)
 
 
@@ -312,12 +312,12 @@ def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
 
 def _rise(evidence: Evidence, group: str) -> Estimate:
     units = _first_and_late(evidence, group, [evidence.last()])[:, 0]
-    return evidence.estimate(_first_minus_late, units)
+    return evidence.estimate(first_minus_late, units)
 
 
 def _last_variance(evidence: Evidence, group: str) -> Estimate:
     units = _late_cosines(evidence, group, [evidence.last()])[:, 0]
-    return evidence.estimate(_late_variance, units, unbias=True)
+    return evidence.estimate(late_variance, units, unbias=True)
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
@@ -407,7 +407,7 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
     steady = between(_PLATEAU, 1 / _PLATEAU)
     for group in evidence.groups:
         line = _PLATEAUS.line(evidence, group)
-        yield judged(group, norm, at_least(_PLATEAU), norms, group, _late_over_early, trend=line)
+        yield judged(group, norm, at_least(_PLATEAU), norms, group, late_over_early, trend=line)
         line = _TURNS.line(evidence, group)
         yield judged(group, turn, steady, _turn_ratio, evidence, group, trend=line)
         yield reference(group, f"mean curvature {ranges}", _curvature_ratio, evidence, group)
@@ -417,13 +417,13 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
 def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
     """Ratio of the angles between successive steps, each from the mean cosine at a loop step."""
 
-    return evidence.ratio(_late_over_early_turn, _spiral(evidence, group, "cosine"))
+    return evidence.ratio(late_over_early_turn, _spiral(evidence, group, "cosine"))
 
 
-def _late_over_early_turn(totals: np.ndarray) -> np.ndarray:
+def late_over_early_turn(totals: np.ndarray) -> np.ndarray:
     """Ratio of the mean angles between successive steps: (R, …, K, 2) -> (R, …)."""
     cosines = np.clip(mean(totals), -1, 1)  # rounding may leave the range
-    return _late_over_early(np.arccos(cosines))  # radians per loop step
+    return late_over_early(np.arccos(cosines))  # radians per loop step
 
 
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
@@ -432,7 +432,7 @@ def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
     def ratio(totals: np.ndarray) -> np.ndarray:  # (R, 2, K, 2) -> (R,)
         acceleration = mean(totals[:, 0])
         step = mean(totals[:, 1])
-        return _late_over_early(acceleration / step**2)  # per length of the path
+        return late_over_early(acceleration / step**2)  # per length of the path
 
     accelerations = _spiral(evidence, group, "acceleration")
     steps = _spiral(evidence, group, "step_norm")
@@ -445,7 +445,7 @@ def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:
     return _last_curves(evidence, measure, group, until=29, checked=_EARLY_STEPS)
 
 
-def _late_over_early(curve: np.ndarray) -> np.ndarray:
+def late_over_early(curve: np.ndarray) -> np.ndarray:
     """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, …, K) -> (R, …)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return curve[..., LATE].mean(axis=-1) / curve[..., EARLY].mean(axis=-1)
@@ -461,11 +461,11 @@ def _spirals(
 
 
 _PLATEAUS = _Course(
-    lambda totals: np.log(_late_over_early(mean(totals))),
+    lambda totals: np.log(late_over_early(mean(totals))),
     partial(_spirals, measure="step_norm", checked=_EARLY_STEPS),
 )
 _TURNS = _Course(
-    lambda totals: np.log(_late_over_early_turn(totals)),
+    lambda totals: np.log(late_over_early_turn(totals)),
     partial(_spirals, measure="cosine", checked=LATE_STEPS),
 )
 
