@@ -327,8 +327,8 @@ def _summary(found: list[Column]) -> str:
     fail = sum((of_claim == FAILS).all() for of_claim in verdicts)
     others = len(CLAIMS) - hold - fail
     return (
-        f"Of {len(CLAIMS)} claims, {hold} hold in all {len(verdicts[0])} models, {fail} do not hold"
-        f" at the scale of any, and {others} vary or cannot be judged"
+        f"Of {len(CLAIMS)} claims, {hold} hold in all {len(verdicts[0])} models, {fail} in none"
+        f" at this scale, and {others} vary or cannot be judged"
     )
 
 

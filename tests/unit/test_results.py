@@ -159,7 +159,7 @@ def test_a_claim_that_fails_reads_not_at_this_scale_in_cells_and_counts(docs):
     words = "not at this scale; moves towards the paper"
     assert cells(section(page, 4).splitlines()[-3])[-1] == f"**{words}**"
     assert f"| Angles settle at 0.5–0.65 | {words} in 1 of 1 |" in page
-    assert "15 do not hold at the scale of any" in page
+    assert "15 in none at this scale" in page
     assert FAILS not in page.split("## Scope")[0].split("## Verdicts")[1]
 
 

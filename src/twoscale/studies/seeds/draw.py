@@ -59,10 +59,15 @@ def page(
     """Markdown of the verdicts under each seed and over all of them; `named` are the seeds."""
     frame = seeds.table(verdicts, run, named, scales.mark if scales else "")
     cells = {}  # number of a claim -> rows of its table
+    words = {}  # number of a claim -> its verdicts in words under each seed, and over seeds
+    whole = frame[frame["scope"] == ALL]
     for verdict in verdicts:
-        cells[verdict.claim.number] = [_cells(finding) for finding in verdict.findings]
-    values = _summary(frame, text, scales) | {"verdicts": verdicts, "named": named, "cells": cells}
-    return render("studies/seeds/seeds.md.j2", **values)
+        number = verdict.claim.number
+        cells[number] = [_cells(finding) for finding in verdict.findings]
+        rows = whole.loc[whole["claim"] == number, ["verdict", "scale"]]
+        words[number] = [word(*row) for row in rows.itertuples(index=False)]
+    values = {"verdicts": verdicts, "named": named, "cells": cells, "words": words}
+    return render("studies/seeds/seeds.md.j2", **_summary(frame, text, scales), **values)
 
 
 def summary(frame: pd.DataFrame, text: str, scales: Scales | None = None) -> str:
