@@ -17,12 +17,13 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import markdown, replacing
 from twoscale.claims import verdicts as judging
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, Evidence
+from twoscale.claims.evidence import Evidence
 from twoscale.claims.exits import AT_PAPERS
 from twoscale.claims.geometry import REPORTED_COSINE
-from twoscale.claims.scale import LABELS, MEANING, Scales, marked, scales, text, word
+from twoscale.claims.scale import LABELS, MEANING, Scales, scales, text
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, marked, word
 from twoscale.config import PROJECT, Config, text_label
 from twoscale.report.pages import printed_scope, printed_value
 from twoscale.report.release import MANIFEST, Manifest, Release

@@ -44,7 +44,8 @@ from tests.worlds import (
 )
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, OPEN, Evidence
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.words import FAILS, HOLDS, OPEN
 
 REPEATS = 300  # samples of a bootstrap, fewer than in use
 POWER = 0.8

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from twoscale.claims.evidence import HOLDS
 from twoscale.claims.exits import PAPER_GRID
+from twoscale.claims.words import HOLDS
 
 TRUE, TRUE_LIMIT, FALSE, FALSE_LIMIT = (
     "true",

@@ -30,7 +30,7 @@ from tests.synthetic_run import (
 from twoscale import tables
 from twoscale.claims import evidence, exits
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.config import DownloadConfig
 from twoscale.report.release import Release
 

@@ -15,9 +15,8 @@ from docs import trend, which_exit
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, OPEN
-from twoscale.claims.scale import SMALL_SCALE, with_trend
 from twoscale.claims.seeds import MEAN, PER_RUN
+from twoscale.claims.words import FAILS, HOLDS, OPEN, SMALL_SCALE, with_trend
 from twoscale.report.render import number
 
 DOCS = config.PROJECT / "docs"

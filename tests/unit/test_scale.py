@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from twoscale import config
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
-from twoscale.claims.scale import (
+from twoscale.claims.scale import Scale, Scales, scales
+from twoscale.claims.words import (
+    FAILS,
+    HOLDS,
+    NOT_ASKED,
+    OPEN,
     SMALL_SCALE,
-    Scale,
-    Scales,
     by_word,
     marked,
-    scales,
     with_trend,
     word,
 )

@@ -14,8 +14,9 @@ from tests.unit import test_claims
 from twoscale import tables
 from twoscale.claims import bootstrap, evidence, exits, seeds
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, Estimate, InconclusiveError
+from twoscale.claims.evidence import Estimate, InconclusiveError
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.studies.seeds import draw as seeds_page
 
 SEEDS = (1337, 1338, 1339)

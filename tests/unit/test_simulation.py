@@ -18,8 +18,8 @@ from tests.worlds import DEMO, FALSE, FALSE_LIMIT, GROUPS, SIZES, TRUE, TRUE_LIM
 from twoscale import tables
 from twoscale.claims import bootstrap, evidence, exits, geometry
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS
 from twoscale.claims.geometry import log_mean_step
+from twoscale.claims.words import FAILS, HOLDS
 
 ALLOWED = 0.05
 RELEASE = Path(__file__).parents[2] / "docs" / "demo-release" / "demo" / "tables"

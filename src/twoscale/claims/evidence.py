@@ -22,6 +22,7 @@ from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic
 from twoscale.claims.regime import Regime, of_sequences
+from twoscale.claims.words import FAILS, HOLDS, OPEN
 
 _MOST_UNDER_FLOOR = 0.1  # share of values
 UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
@@ -29,9 +30,6 @@ _SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
 # assumed of the scatter of successive checkpoints about their line (docs/judging.md)
 CORRELATION = 0.6
-
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
-NOT_ASKED = "not asked"  # of a run that the claim is not about
 
 # An exit criterion and a threshold.
 OperatingPoint = tuple[str, float]

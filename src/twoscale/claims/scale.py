@@ -1,22 +1,13 @@
-"""The scale of a run and of the paper, and the words for verdicts at a small scale.
+"""The scale of a run and of the paper; verdicts of much smaller runs are marked."""
 
-A claim that does not hold in a run that is much smaller reads "not at this scale". If every number
-that decides against it is shown to move towards its bounds along a line over the checkpoints after
-warm-up, it reads "not at this scale; moves towards the paper". Other verdicts are marked "small
-scale".
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from twoscale import config
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.claims.words import NOT_HERE, SMALL_SCALE
 from twoscale.model.flops import parameters
 
-SMALL_SCALE = "small scale"
-NOT_HERE = "not at this scale"  # of a claim that does not hold
-MOVES = "; moves towards the paper"
 _LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
 HEADER = ("scale", "this run", "the paper", "share")
 LABELS = {
@@ -85,37 +76,6 @@ class Scales:
             share = f"{ours / paper:.2g}" if are_counts else ""
             rows.append((label, text(ours), text(paper), share))
         return rows
-
-
-def with_trend(mark: str, moves: bool) -> str:
-    """The column `scale` of a verdict of a run with this mark, see `Verdict.moves`."""
-    return mark + MOVES if mark and moves else mark
-
-
-def word(verdict: str, scale: str) -> str:
-    """The verdict with this `scale` in words: what does not hold in a small run is not refuted."""
-    if verdict == FAILS and scale:
-        return scale.replace(SMALL_SCALE, NOT_HERE)
-    return verdict
-
-
-def marked(verdict: str, scale: str) -> str:
-    """As `word`, with the mark of a small run also for other verdicts: "holds, small scale"."""
-    if verdict in (FAILS, NOT_ASKED) or not scale:
-        return word(verdict, scale)
-    return f"{verdict}, {scale}"
-
-
-def by_word(verdicts: Iterable[tuple[int, str, str]]) -> str:
-    """The claims by their verdict in words, from claim, verdict and scale of each.
-
-    For example "holds: 1, 6 · not at this scale: 3, 4".
-    """
-    order = (HOLDS, FAILS, OPEN, NOT_ASKED)
-    claims: dict[str, list[str]] = {}
-    for number, verdict, scale in sorted(verdicts, key=lambda found: order.index(found[1])):
-        claims.setdefault(word(verdict, scale), []).append(str(number))
-    return " · ".join(f"{name}: {', '.join(numbers)}" for name, numbers in claims.items())
 
 
 def scales(run: "config.Config") -> Scales:

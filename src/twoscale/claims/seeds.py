@@ -25,16 +25,9 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import (
-    NOT_ASKED,
-    Estimate,
-    Evidence,
-    Finding,
-    InconclusiveError,
-    Quantity,
-    find,
-)
+from twoscale.claims.evidence import Estimate, Evidence, Finding, InconclusiveError, Quantity, find
 from twoscale.claims.verdicts import CLAIMS, Claim, Verdict
+from twoscale.claims.words import NOT_ASKED
 
 MEAN = "mean"  # in the place of a seed: the mean over seeds
 PER_RUN = "per run"  # the verdict over seeds on times, which depend on the machine

@@ -20,19 +20,8 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import exits, geometry
-from twoscale.claims.evidence import (
-    FAILS,
-    HOLDS,
-    NOT_ASKED,
-    OPEN,
-    Estimate,
-    Evidence,
-    Finding,
-    Quantity,
-    combine,
-    find,
-)
-from twoscale.claims.scale import with_trend
+from twoscale.claims.evidence import Estimate, Evidence, Finding, Quantity, combine, find
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, with_trend
 
 ALL = "all"  # the scope of the last row of a claim
 _LATE_LOOPS = int(geometry.LATE_STEPS[-1]) + 1  # loop steps that a late cosine needs

@@ -27,8 +27,9 @@ from twoscale.base import link, markdown, replacing
 from twoscale.claims import loop_counts
 from twoscale.claims.evidence import Evidence, InconclusiveError
 from twoscale.claims.exits import EQUAL_QUALITY, criterion_name, equal_quality_points
-from twoscale.claims.scale import MEANING, marked
+from twoscale.claims.scale import MEANING
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import marked
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
 from twoscale.export import check_exported, code_files

@@ -7,8 +7,9 @@ from twoscale.claims import regime
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import CORRELATION, Evidence, Finding
 from twoscale.claims.regime import DRIFTING
-from twoscale.claims.scale import HEADER, MEANING, Scales, marked, with_trend
+from twoscale.claims.scale import HEADER, MEANING, Scales
 from twoscale.claims.verdicts import Verdict
+from twoscale.claims.words import marked, with_trend
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, render, table
 

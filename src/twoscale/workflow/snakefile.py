@@ -21,6 +21,7 @@ from snakemake.settings.types import DeploymentMethod, ExecMode
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.base import InputError, one_line
+from twoscale.claims.words import by_word
 from twoscale.jobs.machine import check_cuda, check_disk, clear_launch_variables
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.data_files import repository_name
@@ -329,7 +330,6 @@ def say_ending(workflow: Any, runs: Runs) -> None:
 
 def ending(runs: Runs) -> str:
     """The verdicts in short, the figures, and the next useful commands; empty without verdicts."""
-    from twoscale.claims.scale import by_word
     from twoscale.claims.verdicts import ALL
 
     if not runs.figures.claims:

@@ -10,8 +10,8 @@ from tests.small import of
 from tests.synthetic_run import loops, synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
-from twoscale.claims.evidence import HOLDS
-from twoscale.claims.scale import SMALL_SCALE, Scale, Scales, marked
+from twoscale.claims.scale import Scale, Scales
+from twoscale.claims.words import HOLDS, SMALL_SCALE, marked
 from twoscale.studies.seeds import draw
 
 BOTH = {"seeds": [1337, 7]}
@@ -19,7 +19,7 @@ BOTH = {"seeds": [1337, 7]}
 
 def test_the_page_counts_its_seeds_and_marks_the_verdicts_over_them():
     far = synthetic(loops=loops(last={"level": 0.9}))
-    judged = over_seeds.verdicts({seed: far for seed in (1, 2)})
+    judged = over_seeds.verdicts(dict.fromkeys((1, 2), far))
     scales = Scales(Scale(1, 100, 12.0, 30), Scale(1000, 100, 12.0, 30)).with_run(seeds=2)
     page = draw.page(judged, "trial", "text", [1, 2], scales)
     assert "| seeds | 2 | 1 | 2 |" in page

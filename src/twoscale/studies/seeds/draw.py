@@ -11,10 +11,11 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.claims import bootstrap, seeds
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, Estimate, Evidence
-from twoscale.claims.scale import Scales, marked, word
+from twoscale.claims.evidence import Estimate, Evidence
+from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, marked, word
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.claims import scale_table
