@@ -152,6 +152,17 @@ def test_the_mean_moves_towards_the_paper_if_its_trend_over_seeds_does():
     assert set(rows["scale"]) == {"small scale"}
 
 
+def test_the_mean_is_open_where_a_claim_cannot_fail():
+    """The rules for one run also hold for means: random exits, and loops that do too little."""
+    random = {"cost_matched": synthetic_run.cost_matched(kl=-0.1)}
+    little = {"quality": synthetic_run.quality(fixed={1: 0.04})}
+    cases = [({}, HOLDS, ""), (random, OPEN, "cost as KL"), (little, OPEN, "too little here")]
+    for changes, expected, reason in cases:
+        run = synthetic_run.synthetic(**changes)
+        verdict = seeds.examine(CLAIMS[7], dict.fromkeys(SEEDS, run))
+        assert (verdict.verdict, reason in verdict.reason) == (expected, True)
+
+
 def test_times_have_a_verdict_per_run_and_no_mean():
     for verdict in usual():
         equal = (exits.EQUAL, "the same in loop steps whose state is kept")
