@@ -137,6 +137,7 @@ lock: env
 generated: env
 	$(BIN)/python -m docs.reference
 	$(BIN)/python -m docs.results
+	$(BIN)/python -m docs.trend
 	$(BIN)/python -m docs.which_exit
 	$(BIN)/python -m docs.rules
 

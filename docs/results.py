@@ -6,24 +6,24 @@
 docs/seeds/{run}.parquet is the table "seeds" of a run that was trained under several.
 """
 
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.base import markdown, replacing
-from twoscale.claims.evidence import FAILS, HOLDS, OPEN, marked
+from twoscale.claims import verdicts as judging
+from twoscale.claims.evidence import Evidence
 from twoscale.claims.exits import AT_PAPERS
 from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.claims.scale import LABELS, MEANING, Scales, scales, text
 from twoscale.claims.seeds import MEAN, PER_RUN
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, marked, word
 from twoscale.config import PROJECT, Config, text_label
 from twoscale.report.pages import printed_scope, printed_value
 from twoscale.report.release import MANIFEST, Manifest, Release
@@ -122,14 +122,13 @@ class Column:
     def verdict(self, claim: int) -> str:
         """The verdict with another reading; of times over seeds, the number of seeds with each."""
         whole = f"claim == {claim} and scope == @ALL"
-        verdict, reason = self.rows.query(whole)[["verdict", "reason"]].iloc[-1]
-        if verdict == PER_RUN:
-            counts = self.each.query(whole)["verdict"].value_counts()
-            verdict = ", ".join(
-                f"{name}: {counts[name]}" for name in (HOLDS, FAILS, OPEN) if name in counts
-            )
+        last = self.rows.query(whole).iloc[-1]
+        if last["verdict"] == PER_RUN:
+            counts = _in_words(self.each.query(whole))
+            return ", ".join(f"{name}: {count}" for name, count in counts.items())
+        reason = last["reason"]
         other = f" ({reason.split('; ')[1]})" if reason.startswith(AT_PAPERS) else ""
-        return verdict + other
+        return word(last["verdict"], last["scale"]) + other
 
     def keys(self, claim: int) -> list[tuple[str, str]]:
         """Quantity and scope of the numbers that are judged, and of the untrained model's.
@@ -157,19 +156,45 @@ class Column:
         return ""
 
 
-def columns(docs: Path) -> Iterator[Column]:
+def judged(docs: Path) -> dict[str, pd.DataFrame]:
+    """The table "claims" of each run with released tables in `docs`, by the present rules.
+
+    A run without all tables that claims are judged on has the table that was released.
+    """
+    found = {}
+    for release in releases(docs).values():
+        run = release.manifest.run
+        folder = Path(release.source, run, "tables")
+        files = {name: folder / f"{file}.parquet" for name, file in tables.CLAIM_TABLES.items()}
+        if not all(file.is_file() for file in files.values()):
+            found[run] = tables.read("claims", folder / "claims.parquet")
+            continue
+        config = release.runs({})[run]
+        evidence = Evidence.read(
+            files,
+            max_loops=config.exits.max_loops,
+            warmup=config.train.warmup_iterations,
+            seed=config.seed,
+        )
+        found[run] = judging.table(judging.verdicts(evidence), run, scales(config).mark)
+    return found
+
+
+def columns(docs: Path, claims_of: Mapping[str, pd.DataFrame]) -> Iterator[Column]:
     """The runs whose tables are in `docs`, each followed by its mean over seeds, if there is
     one.
+
+    `claims_of` has the table "claims" of each run, see `judged`.
     """
     for name, release in releases(docs).items():
-        run, folder = release.manifest.run, Path(release.source)
+        run = release.manifest.run
         config = release.runs({})[run]
         scale, state, facts = (
             scales(config),
             config.figures.dlr_reference_state,
             _facts(release.manifest, config),
         )
-        claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
+        claims = claims_of[run]
         stated = claims.drop_duplicates("claim").set_index("claim")["statement"]
         as_now = all(stated.get(claim.number) == claim.statement for claim in CLAIMS)
         rules = {"rules of judging": "present" if as_now else "earlier"}
@@ -178,10 +203,8 @@ def columns(docs: Path) -> Iterator[Column]:
             frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
             count = each["seed"].nunique()
-            judged = set(claims.loc[claims["bounds"] != "", "quantity"])
-            rules = {
-                "rules of judging": "present" if judged <= set(each["quantity"]) else "earlier"
-            }
+            names = set(claims.loc[claims["bounds"] != "", "quantity"])
+            rules = {"rules of judging": "present" if names <= set(each["quantity"]) else "earlier"}
             scale = scale.with_run(seeds=count)
             yield Column(
                 f"{name}, {count} seeds", means, each, scale, state, {"text": facts["text"]} | rules
@@ -214,9 +237,9 @@ def _facts(manifest: Manifest, config: Config) -> dict[str, str]:
     }
 
 
-def results(docs: Path) -> str:
-    """The Markdown of results.md."""
-    found = list(columns(docs))
+def results(docs: Path, claims_of: Mapping[str, pd.DataFrame] | None = None) -> str:
+    """The Markdown of results.md; `claims_of` is by default what `judged` finds."""
+    found = list(columns(docs, judged(docs) if claims_of is None else claims_of))
     links = [f"[{name}]({RELEASES[name]}/)" for name in releases(docs)]
     return render(
         f"{PAGE}.j2",
@@ -225,12 +248,12 @@ def results(docs: Path) -> str:
             (
                 f"[{claim.number}](#claim-{claim.number})",
                 claim.title,
-                _counted(models(found, claim.number)),
+                _counted(found, claim.number),
                 *(run.verdict(claim.number) for run in found),
             )
             for claim in CLAIMS
         ],
-        models={claim.number: _counted(models(found, claim.number)) for claim in CLAIMS},
+        models={claim.number: _counted(found, claim.number) for claim in CLAIMS},
         summary=_summary(found),
         meaning=MEANING,
         glance=list(_glance(found)),
@@ -273,55 +296,61 @@ def _numbers(claim: int, found: list[Column]) -> list[tuple[str, ...]]:
     return [*rows, ("**verdict**", "", "", *(f"**{run.verdict(claim)}**" for run in found))]
 
 
-def models(found: list[Column], claim: int) -> dict[str, int]:
-    """The verdicts on a claim, each with the number of models that have it.
+def models(found: list[Column], claim: int) -> pd.DataFrame:
+    """The verdicts on a claim, one row per model, with the columns verdict and scale.
 
     Each seed of a run is a model; the released run is one of its seeds.
     """
-    verdicts = []
+    rows = []
     for run, after in zip(found, [*found[1:], None], strict=True):
         if not run.each.empty:
-            rows = run.each[(run.each["claim"] == claim) & (run.each["scope"] == ALL)]
-            verdicts += rows["verdict"].tolist()
+            rows.append(run.each)
         elif after is None or after.each.empty:
-            verdicts.append(run.verdict(claim).partition(" (")[0])
-    return {verdict: verdicts.count(verdict) for verdict in MARKS if verdict in verdicts}
+            rows.append(run.rows)
+    every = pd.concat(rows)
+    whole = (every["claim"] == claim) & (every["scope"] == ALL)
+    return every.loc[whole, ["verdict", "scale"]]
+
+
+def _in_words(verdicts: pd.DataFrame) -> dict[str, int]:
+    """The verdicts in words, each with its number of rows."""
+    order = (HOLDS, FAILS, OPEN, NOT_ASKED)
+    rows = sorted(zip(verdicts["verdict"], verdicts["scale"], strict=True))
+    rows.sort(key=lambda row: order.index(row[0]))
+    words = [word(*row) for row in rows]
+    return {name: words.count(name) for name in dict.fromkeys(words)}
 
 
 def _summary(found: list[Column]) -> str:
     """How many claims hold in all models, and how many fail in all."""
-    verdicts = [models(found, claim.number) for claim in CLAIMS]
-    alike = [next(iter(counts)) for counts in verdicts if len(counts) == 1]
-    hold, fail = alike.count(HOLDS), alike.count(FAILS)
+    verdicts = [models(found, claim.number)["verdict"] for claim in CLAIMS]
+    hold = sum((of_claim == HOLDS).all() for of_claim in verdicts)
+    fail = sum((of_claim == FAILS).all() for of_claim in verdicts)
     others = len(CLAIMS) - hold - fail
     return (
-        f"Of {len(CLAIMS)} claims, {hold} hold in all {sum(verdicts[0].values())} models, {fail} fail"
-        f" in all, and {others} vary or cannot be judged"
+        f"Of {len(CLAIMS)} claims, {hold} hold in all {len(verdicts[0])} models, {fail} in none"
+        f" at this scale, and {others} vary or cannot be judged"
     )
 
 
-def _counted(verdicts: Mapping[str, int]) -> str:
-    """The counts of `models` as words: "holds in 5 of 5"."""
-    count = sum(verdicts.values())
-    return ", ".join(f"{verdict} in {n} of {count}" for verdict, n in verdicts.items())
+def _counted(found: list[Column], claim: int) -> str:
+    """The verdicts of `models` as words: "holds in 5 of 5"."""
+    counts = _in_words(models(found, claim))
+    total = sum(counts.values())
+    return ", ".join(f"{name} in {count} of {total}" for name, count in counts.items())
 
 
-def check(folder: Path) -> bool:
+def check(folder: Path, others: Mapping[str, pd.DataFrame] | None = None) -> bool:
     """Whether claims of the demo that `folder` has from its released tables give the page of this
-    checkout.
+    checkout, with the claims of other runs, by default what `judged` finds.
     """
     docs = PROJECT / "docs"
-    with TemporaryDirectory() as copy:
-        for name in filter(lambda name: (docs / name).is_dir(), (*RELEASES.values(), SEEDS)):
-            shutil.copytree(docs / name, Path(copy, name))
-        shutil.copy(
-            folder / "released/demo/tables/claims.parquet",
-            Path(copy, RELEASES["demo"], "demo/tables"),
-        )
-        judged, found = next(columns(Path(copy))), results(Path(copy))
+    again = tables.read("claims", folder / "released/demo/tables/claims.parquet")
+    claims_of = {**(judged(docs) if others is None else others), "demo": again}
+    found = next(columns(docs, claims_of))
     for claim in CLAIMS:
-        print(f"{claim.number:>2}  {judged.verdict(claim.number):<66}{claim.title}")
-    agree = (docs / PAGE).read_text(encoding="utf-8") == found
+        print(f"{claim.number:>2}  {found.verdict(claim.number):<66}{claim.title}")
+    agree = (docs / PAGE).read_text(encoding="utf-8") == results(docs, claims_of)
     print(f"docs/{PAGE}: its verdicts and numbers {'agree' if agree else 'differ'}")
     return agree
 

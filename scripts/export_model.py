@@ -20,7 +20,7 @@ def main(arguments) -> None:
     files = dict(zip(tables.CLAIM_TABLES, arguments.evidence, strict=False))  # none without claims
     evidence = Evidence.read(files, max_loops=config.max_loops, seed=config.seed) if files else None
     environments = map(machine.recorded_environments, arguments.segments)
-    matched, findings = arguments.cost_matched, arguments.depth_findings
+    findings = arguments.depth_findings
     readme = card(
         config,
         arguments.checkpoints,
@@ -30,7 +30,6 @@ def main(arguments) -> None:
         yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8")),
         arguments.claims and tables.read("claims", arguments.claims),
         evidence,
-        matched and tables.read("exit_cost_matched", matched),
         findings and tables.read("depth_findings", findings),
     )
     licence = (PROJECT / "LICENSE").read_text(encoding="utf-8")
@@ -43,5 +42,5 @@ def main(arguments) -> None:
 if __name__ == "__main__":
     files = ("metadata", "training", "export")
     lists = ("checkpoints", "segments", "evidence")
-    optional = ("tokenizer", "claims", "cost_matched", "depth_findings")
+    optional = ("tokenizer", "claims", "depth_findings")
     command.run(main, command.parser(__doc__, files, lists, optional=optional))

@@ -3,6 +3,7 @@ verdicts counted.
 
     PYTHONPATH=src python -m tests.simulation 600 1 4       # tables of docs/judging.md: wrong verdicts in 600 draws,
     PYTHONPATH=src python -m tests.simulation power 100     # and the numbers at which claims are decided
+    PYTHONPATH=src python -m tests.simulation moves 400     # how often a claim "moves towards the paper"
 
 Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster
 on a machine that has other work.
@@ -24,11 +25,13 @@ import numpy as np
 
 from tests.worlds import (
     BOUNDARIES,
+    CHEAPEST,
     FALSE,
     FALSE_LIMIT,
     FAMILIES,
     GROUPS,
     HALF_DECADES,
+    OUTSIDE,
     SIZES,
     TOO_LARGE,
     TRUE,
@@ -37,14 +40,16 @@ from tests.worlds import (
     Losses,
     Size,
     World,
+    standing,
 )
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, OPEN, Evidence
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.words import FAILS, HOLDS, OPEN
 
 REPEATS = 300  # samples of a bootstrap, fewer than in use
 POWER = 0.8
-TRENDS = (2, 3, 5, 12)  # claims about the course of training
+TRENDS = (3, 5)  # claims that are judged on a trend
 CORRELATIONS = (0.0, 0.4, 0.7)  # of the scatter of one checkpoint and the next
 
 STATES = ("first_state", "projected", "final", "initial")
@@ -153,7 +158,8 @@ class Draw(Evidence):
         """
         course, count = getattr(self.world.of(place), name), len(self.size.iterations)
         noise = self.generator.normal(size=count)
-        for number in range(1, count):  # an autoregression of order one
+        noise[0] = 0.0  # the untrained model
+        for number in range(2, count):  # an autoregression of order one
             fresh = np.sqrt(1 - self.correlation**2) * noise[number]
             noise[number] = self.correlation * noise[number - 1] + fresh
         noise[-1] *= not course.pinned
@@ -206,8 +212,18 @@ class Draw(Evidence):
             [self.units(text + self._loss(point), quality=True) for point in points], axis=1
         )
 
+    def random_entropies(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
+        text = self.once("text", lambda: 5 + 0.4 * self.effects(quality=True))
+        losses = [at(self.world.random, point, 0.1) for point in points]
+        return np.stack([self.units(text + loss, quality=True) for loss in losses], axis=1)
+
+    def cheapest(self) -> tuple[str, float]:
+        return CHEAPEST
+
     def _loss(self, point: tuple[str, float]) -> np.ndarray:
         """Nats lost per sequence: that of the world, more for some text than for other."""
+        if point == CHEAPEST:
+            return self.world.gain + 0.1 * self.once("gain", lambda: self.effects(quality=True))
         loss = at(self.world.loss, point, float(point[1] == TOO_LARGE))
         if self.world.root_of_loss and loss:
             spread = self.world.root_of_loss * abs(loss) ** 0.5
@@ -215,7 +231,9 @@ class Draw(Evidence):
             spread = LOSS_SPREAD[point[0]] * (point[1] / 1e-2) ** LOSS_EXPONENT + 0.5 * abs(loss)
         return loss + spread * self.once(("loss", point), lambda: self.effects(quality=True))
 
-    def evaluations(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
+    def evaluations(
+        self, points: Sequence[tuple[str, float]], column: str = "evaluations"
+    ) -> np.ndarray:
         def draw(point: tuple[str, float]) -> np.ndarray:
             return at(self.world.evaluations, point, 12.0) + 0.7 * self.effects(quality=True)
 
@@ -278,6 +296,31 @@ def needed(number: int, verdict: str, size: Size, draws: int) -> float | None:
     return worlds[first][0] if first < len(worlds) else None
 
 
+def count_moves(
+    number: int, world: World, size: Size, draws: int, correlation: float = 0.0
+) -> Counter:
+    """Runs of a world in which the claim fails, by whether it moves towards the paper."""
+    claim = claims.CLAIMS[number - 1]
+    seeds = np.random.SeedSequence([number, len(size.name), 1]).generate_state(draws)
+    drawn = (Draw(world, size, int(seed), correlation) for seed in seeds)
+    verdicts = (claims.examine(claim, draw, references=False) for draw in drawn)
+    return Counter(verdict.moves for verdict in verdicts if verdict.verdict == FAILS)
+
+
+def print_moves(draws: int, numbers: Sequence[int]) -> None:
+    """Print how often a failing claim moves towards the paper, in percent, as a Markdown table."""
+    print("| claim | size | ρ | stands | moves |")
+    print("|---" * 5 + "|")
+    for number, size, correlation in itertools.product(numbers, SIZES.values(), CORRELATIONS):
+        if number in OUTSIDE:
+            counts = [
+                count_moves(number, standing(number, share), size, draws, correlation)
+                for share in (0.0, 1.0)
+            ]
+            shares = [f"{100 * found[True] / max(1, found.total()):.1f}" for found in counts]
+            print(f"| {number} | {size.name} | {correlation:g} |", " | ".join(shares), "|")
+
+
 def print_power(draws: int, numbers: Sequence[int]) -> None:
     """Print the numbers at which claims are decided, as a Markdown table."""
     columns = [(size, verdict) for size in SIZES.values() for verdict in (HOLDS, FAILS)]
@@ -321,8 +364,9 @@ def print_verdicts(draws: int, numbers: Sequence[int]) -> None:
 
 def main(arguments: list[str]) -> None:
     bootstrap.REPEATS = REPEATS
-    table = print_power if arguments[0] == "power" else print_verdicts
-    draws, *numbers = map(int, arguments[table == print_power :])
+    named = {"power": print_power, "moves": print_moves}
+    table = named.get(arguments[0], print_verdicts)
+    draws, *numbers = map(int, arguments[table != print_verdicts :])
     table(draws, numbers or list(WORLDS))
 
 

@@ -104,18 +104,20 @@ def drift(iterations=ITERATIONS, spread=0.1, **ratios):
 
 
 def quality(spread=0.0, grid=HALF_DECADES, **changes):
-    """CE 5 but at the last threshold and two more of step norm; `changes` adds nats: criterion ->
-    {threshold: nats}.
+    """CE 5 but at one fixed loop step, the last threshold and two more of step norm; `changes` adds
+    nats: criterion -> {threshold: nats}.
 
     Sequences differ by half a nat; `spread` is by how much the changes differ between them.
     """
-    added = {"step_norm": {3.16e-3: 0.05, 1e-2: 0.3}} | changes
+    added = {"step_norm": {3.16e-3: 0.05, 1e-2: 0.3}, "fixed": {1: 1.0}} | changes
     rows = []
     for criterion in ("fixed", "step_norm", "kl", "acceleration"):
-        for threshold in [30] if criterion == "fixed" else grid:
+        for threshold in [1, 30] if criterion == "fixed" else grid:
             nats = added.get(criterion, {}).get(threshold, 0.0)
+            varies = criterion != "fixed"
             for sequence, unit in enumerate(SPREAD):
-                ce = 5 + 0.5 * unit + nats * (1 + spread * unit) + (threshold == grid[-1])
+                ce = 5 + 0.5 * unit + nats * (1 + spread * unit * varies)
+                ce += varies and threshold == grid[-1]
                 rows.append(
                     {
                         "run": "trial",
@@ -129,10 +131,10 @@ def quality(spread=0.0, grid=HALF_DECADES, **changes):
 
 
 def exit_loops(spread=1.0, **means):
-    """Evaluations 12 under acceleration, 15 under KL, in both groups; `means` changes a
-    criterion.
+    """Evaluations 12 under acceleration, which keeps the state of one fewer, 15 under KL, and at one
+    fixed loop step, in both groups; `means` changes a criterion.
     """
-    means = {"acceleration": 12.0, "kl": 15.0} | means
+    means = {"acceleration": 12.0, "kl": 15.0, "fixed": 1.0} | means
     rows = [
         {"run": "trial", "criterion": criterion, "threshold": threshold, "sequence": sequence}
         | {
@@ -141,11 +143,24 @@ def exit_loops(spread=1.0, **means):
             "evaluations": mean + spread * unit * (criterion == "kl"),
         }
         for criterion, mean in means.items()
-        for threshold in HALF_DECADES
+        for threshold in ([1.0] if criterion == "fixed" else HALF_DECADES)
         for sequence, unit in enumerate(SPREAD)
         for group in GROUPS
     ]
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    discarded = frame["criterion"] == "acceleration"
+    return frame.assign(loop_steps=frame["evaluations"] - discarded)
+
+
+def cost_matched(**changes):
+    """Random exits at the cost of each operating point, in two draws: CE 5.1, and `changes` adds
+    nats: criterion -> nats.
+    """
+    rows = quality().query("criterion != 'fixed'").assign(reference="random")
+    rows["ce"] = 5.1 + 0.5 * SPREAD[rows["sequence"]]
+    rows["ce"] += rows["criterion"].map(changes).fillna(0.0)
+    draws = [rows.assign(draw=draw, ce=rows["ce"] + 0.01 * (2 * draw - 1)) for draw in (0, 1)]
+    return pd.concat([*draws, rows.assign(draw=0, reference="fixed", ce=9.0)])
 
 
 def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
@@ -201,7 +216,7 @@ def usual_tables():
         "quality": quality(),
         "exit_loops": exit_loops(),
     }
-    return run_tables | {"latency": latency(), "checks": CHECKS}
+    return run_tables | {"latency": latency(), "checks": CHECKS, "cost_matched": cost_matched()}
 
 
 @cache

@@ -19,7 +19,9 @@ CLOSING = """\
 claim, [seeds/](seeds/) the tables."""
 
 if __name__ == "__main__":
-    over_seeds = [found for found in results.columns(DOCS) if not found.each.empty]
+    over_seeds = [
+        found for found in results.columns(DOCS, results.judged(DOCS)) if not found.each.empty
+    ]
     frames = [(pd.concat([found.each, found.rows]), found) for found in over_seeds]
     summaries = (summary(frame, found.facts["text"], found.scales) for frame, found in frames)
     (DOCS / "seeds.md").write_text(blocks(*summaries, CLOSING), encoding="utf-8")

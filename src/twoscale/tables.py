@@ -109,6 +109,7 @@ CLAIM_TABLES = {
     "exit_loops": "exit_loops",
     "latency": "exit_latency",
     "checks": "check_cost",
+    "cost_matched": "exit_cost_matched",
 }
 
 # Tables with further columns of this type: one per registered measure, after the declared columns.
@@ -368,7 +369,7 @@ CORE: dict[str, dict[str, Column]] = {
         scale=(
             "string",
             "small scale: less than half of the paper's training tokens or parameters; otherwise"
-            " empty",
+            " empty. In the row of a verdict also whether its numbers move towards the paper",
         ),
     ),
 }

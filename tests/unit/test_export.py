@@ -216,8 +216,7 @@ def test_a_card_has_depth_and_exits_as_the_check_and_the_claims_find_them():
     run = read_run(demo)
     result = check(run, lambda first: run.options(), 0.01)
     evidence = demo_evidence()
-    matched = tables.read("exit_cost_matched", demo / "tables" / "exit_cost_matched.parquet")
-    text = card(evidence=evidence, cost_matched=matched)
+    text = card(evidence=evidence)
     assert f"**{markdown(result.sentence())}**" in text
     found = metrics(text)
     assert found["held-out loss in nats per token"] == 3.25
@@ -236,10 +235,11 @@ def test_a_card_has_depth_and_exits_as_the_check_and_the_claims_find_them():
         ("", "best_loops", 9, 6, 12, ""),
         ("", "plateau_first", 6, 3, 6, ""),
     )
-    text = card(evidence=evidence, cost_matched=matched, depth_findings=depth)
+    text = card(evidence=evidence, depth_findings=depth)
     assert metrics(text)["useful loops"] == 6
     assert "| useful loops | 6 (3 … 6); trained with 12, lowest loss at 9 |" in text
-    assert "## Depth and exits" not in card(evidence=evidence)
+    without = demo_evidence(cost_matched=pd.DataFrame())
+    assert "## Depth and exits" not in card(evidence=without)
 
 
 def test_the_metadata_of_a_card_have_the_held_out_loss_as_the_hub_reads_it():

@@ -5,21 +5,22 @@ a command.
 import re
 import shlex
 import shutil
+from functools import cache
 
+import numpy as np
 import pandas as pd
 import pytest
 from docs import results as pages
-from docs import which_exit
+from docs import trend, which_exit
 
 from twoscale import config, tables
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, OPEN
 from twoscale.claims.seeds import MEAN, PER_RUN
+from twoscale.claims.words import FAILS, HOLDS, OPEN, SMALL_SCALE, with_trend
 from twoscale.report.render import number
 
 DOCS = config.PROJECT / "docs"
 PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
-DEMO = DOCS / "demo-release" / "demo" / "tables" / "claims.parquet"
 
 
 @pytest.fixture
@@ -27,6 +28,16 @@ def docs(tmp_path):
     """A folder with the tables of the demo."""
     shutil.copytree(DOCS / "demo-release", tmp_path / "demo-release")
     return tmp_path
+
+
+@cache
+def judged():
+    """The table "claims" of each run, by the present rules."""
+    return pages.judged(DOCS)
+
+
+def demo():
+    return judged()["demo"].copy()
 
 
 def section(page, claim):
@@ -38,7 +49,33 @@ def cells(line):
 
 
 def test_the_page_is_that_of_the_tables():
-    assert pages.results(DOCS) == PAGE, "run make generated"
+    assert pages.results(DOCS, judged()) == PAGE, "run make generated"
+
+
+def test_the_trend_towards_the_paper_ends_with_the_numbers_of_the_claims():
+    """Its table follows the tables in docs; the last checkpoint has what the claims are judged on."""
+    table = trend.trend(DOCS)
+    kept = pd.read_parquet(DOCS / trend.TABLE)
+    pd.testing.assert_frame_equal(table, kept, check_dtype=False)
+    last = table[table["iteration"] == table.groupby("run")["iteration"].transform("max")]
+    compared = 0
+    for run, name in (("demo", "demo"), ("half-hour", "GPU")):
+        of_claims = judged()[run].set_index(["claim", "quantity", "scope"])["value"]
+        for decided in trend.NUMBERS:
+            for row in last[(last["run"] == name) & (last["number"] == decided.name)].itertuples():
+                expected = of_claims.get((decided.claim, decided.quantity, row.scope), np.nan)
+                if not np.isnan(expected):
+                    assert row.value == pytest.approx(expected, rel=1e-6)
+                    compared += 1
+    assert compared > 15
+
+
+def test_the_trend_is_drawn_with_the_papers_range():
+    figure = trend.draw(pd.read_parquet(DOCS / trend.TABLE), 2.4)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert [title.split(":")[0] for title in titles] == [f"claim {n}" for n in (1, 4, 6, 13)]
+    (band,) = figure.axes[1].patches
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((0.5, 0.65))
 
 
 def test_which_exit_is_that_of_the_kept_tables():
@@ -47,13 +84,11 @@ def test_which_exit_is_that_of_the_kept_tables():
 
 
 def test_a_number_of_the_page_follows_its_table(docs):
-    before = cells(section(pages.results(docs), 7).splitlines()[-4])[1:]
-    table = docs / "demo-release" / "demo" / "tables" / "claims.parquet"
-    frame = tables.read("claims", table)
+    frame = demo()
+    before = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-4])[1:]
     row = (frame["claim"] == 7) & (frame["bounds"] != "") & (frame["scope"] != claims.ALL)
     frame.loc[row, ["value", "low", "high"]] = [1.2413793, 1.0, 1.5]
-    tables.write("claims", frame, table)
-    after = cells(section(pages.results(docs), 7).splitlines()[-4])[1:]
+    after = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-4])[1:]
     assert before[:2] == after[:2]
     assert before[1] == "0.621"
     assert after[2].startswith("1.24 [1, 1.5] ✓; 2 times the paper's;")
@@ -87,10 +122,9 @@ def test_a_number_is_compared_with_that_of_the_paper(reported, value, text):
 
 def test_every_judged_number_is_shown_with_its_mark_and_the_untrained_model(docs):
     """Numbers that disagree with the verdict of their claim were left out."""
-    found = next(pages.columns(docs))
-    rows = [
-        cells(line) for line in section(pages.results(docs), 4).splitlines() if line.startswith("|")
-    ][2:-1]
+    found = next(pages.columns(docs, {"demo": demo()}))
+    page = pages.results(docs, {"demo": demo()})
+    rows = [cells(line) for line in section(page, 4).splitlines() if line.startswith("|")][2:-1]
     assert [row[0] for row in rows] == [group for group in ("4", "5–6", "7") for _ in range(2)]
     assert [bool(re.search("[✓✗?]", row[3])) for row in rows] == [True, False] * 3
     assert [scope for _, scope in found.keys(6)] == [
@@ -101,17 +135,35 @@ def test_every_judged_number_is_shown_with_its_mark_and_the_untrained_model(docs
 
 
 def test_a_run_that_was_judged_by_other_statements_says_so(docs):
-    table = docs / "demo-release" / "demo" / "tables" / "claims.parquet"
-    frame = tables.read("claims", table)
-    statements = {claim.number: claim.statement for claim in claims.CLAIMS}
-    tables.write("claims", frame.assign(statement=frame["claim"].map(statements)), table)
-    assert "| rules of judging |  | present |" in pages.results(docs)
-    tables.write("claims", frame.assign(statement="Another."), table)
-    assert "| rules of judging |  | earlier |" in pages.results(docs)
+    assert "| rules of judging |  | present |" in pages.results(docs, {"demo": demo()})
+    other = demo().assign(statement="Another.")
+    assert "| rules of judging |  | earlier |" in pages.results(docs, {"demo": other})
+
+
+def test_a_release_is_judged_again_unless_tables_are_missing(docs):
+    """By the present rules, whatever verdicts were released."""
+    folder = docs / "demo-release" / "demo" / "tables"
+    released = tables.read("claims", folder / "claims.parquet").assign(verdict="earlier")
+    tables.write("claims", released, folder / "claims.parquet")
+    (folder / "drift_sequences.parquet").rename(folder / "elsewhere.parquet")
+    assert set(pages.judged(docs)["demo"]["verdict"]) == {"earlier"}
+    assert "earlier" not in set(demo()["verdict"])
+
+
+def test_a_claim_that_fails_reads_not_at_this_scale_in_cells_and_counts(docs):
+    frame = demo()
+    whole = frame["scope"] == claims.ALL
+    frame.loc[whole, ["verdict", "scale"]] = [FAILS, with_trend(SMALL_SCALE, True)]
+    page = pages.results(docs, {"demo": frame})
+    words = "not at this scale; moves towards the paper"
+    assert cells(section(page, 4).splitlines()[-3])[-1] == f"**{words}**"
+    assert f"| Angles settle at 0.5–0.65 | {words} in 1 of 1 |" in page
+    assert "15 in none at this scale" in page
+    assert FAILS not in page.split("## Scope")[0].split("## Verdicts")[1]
 
 
 def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
-    one = tables.read("claims", DEMO)
+    one = demo()
     seeds = pd.concat([one.assign(seed=seed) for seed in ("1", "2", MEAN)], ignore_index=True)
     seeds.loc[
         (seeds["seed"] == MEAN) & (seeds["claim"] == 4) & (seeds["bounds"] != ""), "value"
@@ -120,7 +172,7 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     seeds.loc[of_times, "verdict"] = [HOLDS, HOLDS, PER_RUN]
     (docs / "seeds").mkdir()
     seeds.to_parquet(docs / "seeds" / "demo.parquet")
-    page = pages.results(docs)
+    page = pages.results(docs, {"demo": one})
     header, _, row, *_ = (
         cells(line) for line in section(page, 4).splitlines() if line.startswith("|")
     )
@@ -142,17 +194,17 @@ def test_each_seed_counts_as_one_model_and_the_released_run_is_one_of_them():
     counted = {row[0].split("]")[0][1:]: row[2] for row in rows}
     assert counted["1"] == f"{HOLDS} in 5 of 5"  # three seeds, FineWeb, GPU
     assert counted["7"] == f"{HOLDS} in 2 of 5, {OPEN} in 3 of 5"
-    assert counted["10"] == f"{FAILS} in 1 of 5, {OPEN} in 4 of 5"
+    assert counted["10"] == f"not at this scale in 1 of 5, {OPEN} in 4 of 5"
 
 
 def test_claims_that_are_judged_again_are_compared_with_the_first_page(tmp_path, capsys):
     """What `make check` does after it has drawn and judged the released tables."""
     table = tmp_path / "released/demo/tables/claims.parquet"
     table.parent.mkdir(parents=True)
-    shutil.copy(DEMO, table)
-    assert pages.check(tmp_path)
-    frame = tables.read("claims", table)
+    frame = demo()
+    tables.write("claims", frame, table)
+    assert pages.check(tmp_path, judged())
     frame.loc[(frame["claim"] == 1) & (frame["scope"] == claims.ALL), "verdict"] = FAILS
     tables.write("claims", frame, table)
-    assert not pages.check(tmp_path)
+    assert not pages.check(tmp_path, judged())
     assert "docs/results.md: its verdicts and numbers differ" in capsys.readouterr().out

@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from twoscale import config
-from twoscale.claims.scale import SMALL_SCALE, Scale, Scales, scales
+from twoscale.claims.scale import Scale, Scales, scales
+from twoscale.claims.words import (
+    FAILS,
+    HOLDS,
+    NOT_ASKED,
+    OPEN,
+    SMALL_SCALE,
+    by_word,
+    marked,
+    with_trend,
+    word,
+)
 
 PAPER = Scale(tokens=1000, parameters=100, mean_loops=12.0, loops=30)
 
@@ -54,3 +65,29 @@ def test_scales_survive_the_params_of_a_job():
     found = preset("tiny")
     assert Scales.of(found.plain) == found
     assert found.rows[0] == ("tokens of training", "2,560", "307.2 M", "8.3e-06")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "moves", "in_words", "with_mark"),
+    [
+        (HOLDS, False, HOLDS, "holds, small scale"),
+        (OPEN, False, OPEN, "cannot be judged, small scale"),
+        (FAILS, False, "not at this scale", "not at this scale"),
+        (FAILS, True, *["not at this scale; moves towards the paper"] * 2),
+        (NOT_ASKED, False, NOT_ASKED, NOT_ASKED),
+    ],
+)
+def test_a_small_run_refutes_no_claim(verdict, moves, in_words, with_mark):
+    scale = with_trend(SMALL_SCALE, moves)
+    assert word(verdict, scale) == in_words
+    assert marked(verdict, scale) == with_mark
+    assert word(verdict, with_trend("", moves)) == marked(verdict, "") == verdict
+
+
+def test_claims_are_listed_by_their_verdict_and_not_counted():
+    small, moving = SMALL_SCALE, with_trend(SMALL_SCALE, True)
+    found = [(1, OPEN, small), (2, FAILS, small), (3, HOLDS, small), (4, FAILS, moving)]
+    assert by_word([*found, (5, FAILS, small)]) == (
+        "holds: 3 · not at this scale: 2, 5 · not at this scale; moves towards the paper: 4"
+        " · cannot be judged: 1"
+    )

@@ -14,8 +14,9 @@ from tests.unit import test_claims
 from twoscale import tables
 from twoscale.claims import bootstrap, evidence, exits, seeds
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, Estimate, InconclusiveError
+from twoscale.claims.evidence import Estimate, InconclusiveError
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.studies.seeds import draw as seeds_page
 
 SEEDS = (1337, 1338, 1339)
@@ -142,11 +143,30 @@ def test_seeds_are_counted_by_verdict_and_a_mean_between_the_bounds_is_no_verdic
     assert verdict.verdict == OPEN
 
 
+def test_the_mean_moves_towards_the_paper_if_its_trend_over_seeds_does():
+    """Late cosines begin at 0.9 and end above 0.70; 0.99 is further away."""
+    assert examine(4, {"level": 0.8}, {"level": 0.81}, {"level": 0.79}).moves
+    verdict = examine(4, {"level": 0.99}, {"level": 0.98}, {"level": 0.99})
+    assert (verdict.verdict, verdict.moves) == (FAILS, False)
+    rows = seeds.table([verdict], "trial", SEEDS, "small scale")
+    assert set(rows["scale"]) == {"small scale"}
+
+
+def test_the_mean_is_open_where_a_claim_cannot_fail():
+    """The rules for one run also hold for means: random exits, and loops that do too little."""
+    random = {"cost_matched": synthetic_run.cost_matched(kl=-0.1)}
+    little = {"quality": synthetic_run.quality(fixed={1: 0.04})}
+    cases = [({}, HOLDS, ""), (random, OPEN, "cost as KL"), (little, OPEN, "too little here")]
+    for changes, expected, reason in cases:
+        run = synthetic_run.synthetic(**changes)
+        verdict = seeds.examine(CLAIMS[7], dict.fromkeys(SEEDS, run))
+        assert (verdict.verdict, reason in verdict.reason) == (expected, True)
+
+
 def test_times_have_a_verdict_per_run_and_no_mean():
     for verdict in usual():
-        at_papers = [
-            f.mean for f in verdict.findings if not f.mean.quantity.startswith(exits.EQUAL)
-        ]
+        equal = (exits.EQUAL, "the same in loop steps whose state is kept")
+        at_papers = [f.mean for f in verdict.findings if not f.mean.quantity.startswith(equal)]
         of_mean = [finding.estimate.value for finding in at_papers]
         if verdict.claim.timed:
             assert verdict.verdict == seeds.PER_RUN

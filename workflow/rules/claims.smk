@@ -13,6 +13,7 @@ use rule table_job as judge_claims with:
         exit_loops=TABLE.format("exit_loops"),
         latency=TABLE.format("exit_latency"),
         checks=TABLE.format("check_cost"),
+        cost_matched=TABLE.format("exit_cost_matched"),
     output:
         table=TABLE.format("claims"),
         regime=TABLE.format("regime"),

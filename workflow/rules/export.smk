@@ -1,7 +1,7 @@
 # The model of the selected run as a folder that the transformers library loads, with a model card (docs/release.md).
 #
 # in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, the tables that claims are judged on,
-#      tables/exit_cost_matched.parquet, and the findings of the depth card if it was measured
+#      and the findings of the depth card if it was measured
 # out: results/{run}/export
 
 from twoscale.base import json_digest
@@ -21,7 +21,6 @@ rule export_model:
         segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
         claims=[TABLE.format("claims")] if runs.figures.claims else [],
         evidence=[TABLE.format(table) for table in CLAIM_TABLES.values()] if runs.figures.claims else [],
-        cost_matched=[TABLE.format("exit_cost_matched")] if runs.figures.claims else [],
         depth_findings=lambda wildcards: runs.figures.reported_inputs("depth_findings"),
     output:
         export=directory(f"results/{runs.selected}/export"),

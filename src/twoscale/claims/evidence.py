@@ -22,6 +22,7 @@ from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic
 from twoscale.claims.regime import Regime, of_sequences
+from twoscale.claims.words import FAILS, HOLDS, OPEN
 
 _MOST_UNDER_FLOOR = 0.1  # share of values
 UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
@@ -29,9 +30,6 @@ _SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
 # assumed of the scatter of successive checkpoints about their line (docs/judging.md)
 CORRELATION = 0.6
-
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
-NOT_ASKED = "not asked"  # of a run that the claim is not about
 
 # An exit criterion and a threshold.
 OperatingPoint = tuple[str, float]
@@ -107,6 +105,7 @@ class Evidence:
     seed: int = 0  # of the bootstraps
     # such a model has one checkpoint, with iteration 0, and no course of training
     published: bool = False
+    cost_matched: pd.DataFrame = field(default_factory=pd.DataFrame)  # empty for a recording
 
     @classmethod
     def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
@@ -220,20 +219,38 @@ class Evidence:
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
-        rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
-        return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
+        return _entropies(self.quality, points)
 
-    def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+    def random_entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        """As `entropies`, of random exits that cost as much as each operating point.
+
+        Losses are means over the draws of random exits.
+        """
+        if self.cost_matched.empty:
+            raise InconclusiveError("rows missing: random exits of the same cost")
+        random = self.cost_matched[self.cost_matched["reference"] == "random"]
+        keys = ["criterion", "threshold", "sequence", "document", "tokens"]
+        return _entropies(random.groupby(keys, sort=False)["ce"].mean().reset_index(), points)
+
+    def cheapest(self) -> OperatingPoint:
+        """The operating point with the fewest evaluations per token and group."""
+        points = self.exit_loops.groupby(["criterion", "threshold"], sort=False)
+        if not len(points):
+            raise InconclusiveError("rows missing: evaluations under an exit criterion")
+        return points["evaluations"].mean().idxmin()
+
+    def evaluations(
+        self, points: Sequence[OperatingPoint], column: str = "evaluations"
+    ) -> np.ndarray:
         """Units (documents, points, 2): evaluations of a token, summed, and sequences.
 
         The evaluations are the mean over the groups of a model and over the tokens of a sequence.
+        With the column `loop_steps` they are those whose state is kept.
         """
         keys = ["criterion", "threshold", "sequence", "document"]
-        means = self.exit_loops.groupby(keys, sort=False)["evaluations"].mean().reset_index()
+        means = self.exit_loops.groupby(keys, sort=False)[column].mean().reset_index()
         rows = means.assign(sequences=1.0)
-        return _per_document(
-            rows, _by_point(rows, points, "sequence", ["evaluations", "sequences"])
-        )
+        return _per_document(rows, _by_point(rows, points, "sequence", [column, "sequences"]))
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (prompts, points): milliseconds per token at each operating point."""
@@ -378,6 +395,12 @@ def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
     sums = np.zeros((len(documents), *units.shape[1:]))
     np.add.at(sums, numbers, units)  # numbers: the document of each sequence
     return _enough("documents", sums)
+
+
+def _entropies(quality: pd.DataFrame, points: Sequence[OperatingPoint]) -> np.ndarray:
+    """Units (documents, points, 2): nats and tokens at each operating point."""
+    rows = quality.assign(nats=quality["ce"] * quality["tokens"])
+    return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
 
 
 def _by_point(
@@ -530,10 +553,29 @@ class Quantity:
     measure: Callable[[], Estimate]  # may raise InconclusiveError
     bounds: Bounds | None  # None for a number for comparison, without a verdict
     counts: bool  # whether the verdict on the claim depends on it
+    # its change along a line over training; None for a number that has no course
+    trend: Callable[[], Estimate] | None = None
 
-    def finding(self, estimate: Estimate, verdict: str = "", reason: str = "") -> "Finding":
+    def moves_towards(self, estimate: Estimate) -> bool:
+        """Whether the number, which is outside its bounds, is shown to move towards them.
+
+        It does if the whole 95 % interval of its trend has the sign that leads to the bounds.
+        """
+        if self.bounds is None or self.trend is None:
+            return False
+        try:
+            change = self.trend()
+        except InconclusiveError:
+            return False
+        if estimate.value > self.bounds.most:
+            return change.high < 0
+        return change.low > 0
+
+    def finding(
+        self, estimate: Estimate, verdict: str = "", reason: str = "", moves: bool = False
+    ) -> "Finding":
         bounds = self.bounds.text if self.bounds else ""
-        return Finding(self.scope, self.name, estimate, bounds, verdict, reason, self.counts)
+        return Finding(self.scope, self.name, estimate, bounds, verdict, reason, self.counts, moves)
 
 
 @dataclass(frozen=True)
@@ -547,11 +589,7 @@ class Finding:
     verdict: str = ""
     reason: str = ""
     counts: bool = True
-
-
-def marked(verdict: str, mark: str) -> str:
-    """A verdict with the mark of its run: "does not hold, small scale"."""
-    return f"{verdict}, {mark}" if mark and verdict != NOT_ASKED else verdict
+    moves: bool = False  # whether it is outside its bounds and moves towards them with training
 
 
 def judged(
@@ -562,10 +600,11 @@ def judged(
     /,
     *arguments: object,
     counts: bool = True,
+    trend: Callable[[], Estimate] | None = None,
     **named: object,
 ) -> Quantity:
     """The quantity `measure(*arguments, **named)` with bounds."""
-    return Quantity(scope, name, lambda: measure(*arguments, **named), bounds, counts)
+    return Quantity(scope, name, lambda: measure(*arguments, **named), bounds, counts, trend)
 
 
 def reference(
@@ -598,8 +637,10 @@ def find(quantity: Quantity, findings: int) -> Finding:
     except InconclusiveError as error:
         return quantity.finding(Estimate(), OPEN if bounds else "", str(error))
     verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
-    reason = "; ".join(part for part in (reason, estimate.remark) if part)
-    return quantity.finding(estimate, verdict, reason)
+    moves = verdict == FAILS and quantity.moves_towards(estimate)
+    parts = (reason, estimate.remark, "moves towards the bounds" if moves else "")
+    reason = "; ".join(part for part in parts if part)
+    return quantity.finding(estimate, verdict, reason, moves)
 
 
 def combine(findings: Iterable[Finding]) -> tuple[str, str]:

@@ -36,6 +36,10 @@ EQUAL_QUALITY = 0.01  # nats lost compared with full depth
 # The second reading of claims about τ, whose unit the paper leaves open: thresholds at which each
 # criterion has lost `EQUAL_QUALITY`, instead of equal numbers.
 EQUAL, AT_PAPERS = "at equal quality:", "at the τ of the paper"
+# Claims that fail or hold only where the loops matter, and the random exits of one of them.
+GAIN = "CE at the cheapest exit − CE at full depth in nats"
+RANDOM = "random exits of the same cost:"
+_LEAST_GAIN = 5 * EQUAL_QUALITY
 _OTHER_LOSSES = (0.003, 0.03)  # nats, at which claim 10 is printed too
 _ABRUPT_LOSS = 0.05  # nats
 _SAVING = 0.75  # of the time
@@ -101,7 +105,31 @@ def quality_is_flat(evidence: Evidence) -> Iterator[Quantity]:
             name = f"CE({tau:g}) − CE(1e-5) in nats"
             points = ((criterion, tau), (criterion, 1e-5))
             yield judged(criterion, name, flat, _ce_change, evidence, *points)
+    for criterion in ("acceleration", "kl"):
+        for tau in PAPER_GRID[1:]:
+            name = f"{RANDOM} CE({tau:g}) − CE(1e-5) in nats"
+            points = ((criterion, tau), (criterion, 1e-5))
+            yield judged(criterion, name, flat, _random_change, evidence, *points, counts=False)
+    yield _gain_of_depth(evidence)
     yield from _scales(evidence)
+
+
+def _gain_of_depth(evidence: Evidence) -> Quantity:
+    """The loss that is at stake: that of full depth below that of the cheapest exit measured."""
+
+    def measure() -> Estimate:
+        criterion, threshold = cheapest = evidence.cheapest()
+        units = evidence.entropies([cheapest, ("fixed", evidence.max_loops)])
+        return evidence.estimate(_difference, units, f"{criterion} at τ = {threshold:g}")
+
+    return judged("all groups", GAIN, at_least(_LEAST_GAIN), measure, counts=False)
+
+
+def _random_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
+    """As `_ce_change`, of random exits that cost as much as the first operating point."""
+    random = evidence.random_entropies([point])
+    units = np.concatenate([random, evidence.entropies([other])], axis=1)
+    return evidence.estimate(_difference, units)
 
 
 def _ce_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
@@ -130,6 +158,7 @@ def step_norm_loses_quality(evidence: Evidence) -> Iterator[Quantity]:
     yield judged(criterion, flat, small, _ce_change, evidence, middle, fine)
     yield judged(criterion, loss, large, _ce_change, evidence, coarse, middle)
     yield judged(criterion, name, large, _loss_beyond, evidence, criterion, counts=False)
+    yield _gain_of_depth(evidence)
     yield from _scales(evidence)
 
 
@@ -142,6 +171,7 @@ def acceleration_and_kl_are_robust(evidence: Evidence) -> Iterator[Quantity]:
         name = f"{EQUAL} nats lost at the tenfold τ: step norm minus {other}"
         criteria = ("step_norm", other)
         yield judged(other, name, larger, _loss_beyond, evidence, *criteria, counts=False)
+    yield _gain_of_depth(evidence)
     yield from _scales(evidence)
 
 
@@ -169,7 +199,9 @@ def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
     for tau in PAPER_GRID:
         yield judged("kl", f"{quantity}, τ = {tau:g}", above(0), _later_exits, evidence, tau)
     name = f"{EQUAL} {quantity}"
+    kept = "the same in loop steps whose state is kept"
     yield judged("kl", name, above(0), _later_exits_at_equal_quality, evidence, counts=False)
+    yield reference("kl", kept, _later_exits_at_equal_quality, evidence, "loop_steps")
     yield from _scales(evidence)
 
 
@@ -179,9 +211,9 @@ def _later_exits(evidence: Evidence, tau: float) -> Estimate:
     return evidence.estimate(_difference, units, remark=f"{kl:.3g} against {acceleration:.3g}")
 
 
-def _later_exits_at_equal_quality(evidence: Evidence) -> Estimate:
+def _later_exits_at_equal_quality(evidence: Evidence, column: str = "evaluations") -> Estimate:
     def evaluations(quality: EqualQuality) -> np.ndarray:
-        return quality.evaluations(evidence)
+        return quality.evaluations(evidence, column)
 
     return _at_equal_quality(evidence, ["kl", "acceleration"], evaluations)
 
@@ -240,9 +272,9 @@ class EqualQuality:
     def points(self) -> list[OperatingPoint]:
         return [(self.criterion, threshold) for threshold in self.thresholds]
 
-    def evaluations(self, evidence: Evidence) -> np.ndarray:
-        """Evaluations per token and group at each place (R + 1,)."""
-        totals = _totals(evidence, evidence.evaluations(self.points))  # (R + 1, T, 2)
+    def evaluations(self, evidence: Evidence, column: str = "evaluations") -> np.ndarray:
+        """Evaluations per token and group at each place (R + 1,), see `Evidence.evaluations`."""
+        totals = _totals(evidence, evidence.evaluations(self.points, column))  # (R + 1, T, 2)
         return _interpolated(mean(totals), self.places)
 
     def loss_beyond(self) -> np.ndarray:

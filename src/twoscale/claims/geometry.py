@@ -1,12 +1,13 @@
 """Findings for the claims about the geometry of loops: 1 to 6, 12 and 13.
 
-Claims about training (2, 3, 5, 12) are judged on a trend, a line over the logarithm of the
-iteration, fitted over all checkpoints after warm-up. The difference between two checkpoints depends
-on which two: the first one after warm-up has a large learning rate, and the course between them is
-not monotone. It is given for comparison.
+Claims 2 and 12 are about all of training: the last checkpoint is compared with the untrained model.
+Claims 3 and 5 are judged on a trend, a line over the logarithm of the iteration, fitted over all
+checkpoints after warm-up. The difference between two of these depends on which two: the first one
+after warm-up has a large learning rate, and the course between them is not monotone. It is given
+for comparison.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,7 +39,6 @@ _MOST_UNSETTLING = _MOST_LATE_DEVIATION**2 / 4  # rise of its variance over trai
 REPORTED_COSINE = (0.5, 0.65)  # range in which the cosine settles in later checkpoints (section 3)
 PAPER_ANGLES = (0.45, 0.70)  # the same with a margin of 0.05
 _LEAST_TURN = 0.05  # of the cosine, towards zero
-_ANTI_PARALLEL = -0.1  # late cosines from here to 0.1 are orthogonal: angles of 84° to 96°
 _LEAST_DRIFT = 5.0  # DLR that counts as "much larger than 1"
 _UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
 _PLATEAU = 0.5  # least share of the step norm of k = 10 … 19 that is left at k = 20 … 29
@@ -66,16 +66,44 @@ class _Course:
         units = self.units(evidence, group, iterations)
         return evidence.trend(self.statistic, units, unbias=self.unbias)
 
+    def line(self, evidence: Evidence, group: str) -> Callable[[], Estimate]:
+        """The trend, to be measured."""
+        return partial(self.trend, evidence, group)
+
     def last_minus_first(self, evidence: Evidence, group: str) -> Estimate:
         """The change between two checkpoints alone, for comparison."""
         first, *_, last = evidence.after_warmup(2)
+        return self._change(evidence, group, first, last)
+
+    def since_untrained(self, evidence: Evidence, group: str) -> Estimate:
+        """The change from the untrained model to the last checkpoint."""
+        return self._change(evidence, group, 0, evidence.last())
+
+    def _change(self, evidence: Evidence, group: str, first: int, last: int) -> Estimate:
         units = self.units(evidence, group, [first, last])
 
         def change(totals: np.ndarray) -> np.ndarray:  # (R, 2, …) -> (R,)
             values = self.statistic(totals)
             return values[:, 1] - values[:, 0]
 
-        return evidence.estimate(change, units)
+        before, after = self.statistic(units.sum(axis=0)[None])[0]
+        return evidence.estimate(change, units, remark=f"{before:.3g} → {after:.3g}")
+
+    def over_training(
+        self, evidence: Evidence, group: str, name: str, bounds: Bounds
+    ) -> Iterator[Quantity]:
+        """The change since the untrained model, which is judged, and the trend after warm-up.
+
+        Without an untrained model the trend is judged.
+        """
+        trend = _TREND.format(name)
+        if 0 not in evidence.iterations:
+            yield judged(group, trend, bounds, self.trend, evidence, group)
+            return
+        change = f"{name}, last − untrained"
+        line = self.line(evidence, group)
+        yield judged(group, change, bounds, self.since_untrained, evidence, group, trend=line)
+        yield reference(group, trend, self.trend, evidence, group)
 
 
 # --- claims 1, 2, 12: step norms ------------------------------------------------------------------
@@ -85,7 +113,8 @@ def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
     name = f"mean norm at k = {FASTEST_DECAY} over that at k = 1"
     leap = "norm at k = 0 over that at k = 1 (the leap from x⁰)"
     for group in evidence.groups:
-        yield judged(group, name, at_most(_TENTH), _decay_within, evidence, group)
+        line = _DECAYED.line(evidence, group)
+        yield judged(group, name, at_most(_TENTH), _decay_within, evidence, group, trend=line)
         if not evidence.published:
             yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
         yield reference(group, leap, _norm_ratio, evidence, group, _leap_over_first, until=1)
@@ -95,14 +124,16 @@ def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) 
     iteration = evidence.last() if iteration is None else iteration
     units = _norms(evidence, group, [iteration], until=FASTEST_DECAY)[:, 0]  # (documents, K, 2)
 
-    def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
-        norms = mean(totals)
-        return norms[:, FASTEST_DECAY] / norms[:, 1]
-
     norms = mean(units.sum(axis=0))  # (K,)
     time = _decay_time(norms)
     remark = f"a tenth at k = {time:.3g}" if np.isfinite(time) else "a tenth is not reached"
-    return evidence.ratio(ratio, units, remark)
+    return evidence.ratio(decayed, units, remark)
+
+
+def decayed(totals: np.ndarray) -> np.ndarray:
+    """Mean norm at k = `FASTEST_DECAY` over that at k = 1: (R, …, K, 2) -> (R, …)."""
+    norms = mean(totals)
+    return norms[..., FASTEST_DECAY] / norms[..., 1]
 
 
 def _leap_over_first(norms: np.ndarray) -> np.ndarray:
@@ -177,13 +208,13 @@ def decay_rate(totals: np.ndarray) -> np.ndarray:
 
 
 _DECAY = _Course(decay_rate, _norms)
+_DECAYED = _Course(lambda totals: np.log(decayed(totals)), partial(_norms, until=FASTEST_DECAY))
 
 
 def decay_gets_faster(evidence: Evidence) -> Iterator[Quantity]:
-    name = _TREND.format("decades per loop step until a tenth of k = 1")
+    name = "decades per loop step until a tenth of k = 1"
     for group in evidence.groups:
-        yield judged(group, name, above(0), _DECAY.trend, evidence, group)
-        yield reference(group, _ENDS, _DECAY.last_minus_first, evidence, group)
+        yield from _DECAY.over_training(evidence, group, name, above(0))
 
 
 def _all_norms(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
@@ -212,11 +243,10 @@ _RELATIVE_STEPS = _Course(_log_relative_step, _steps_and_states)
 
 
 def steps_become_smaller(evidence: Evidence) -> Iterator[Quantity]:
-    name = _TREND.format("ln of the mean step norm over k ≥ 1")
-    relative = "the same, over the norm of the states"
+    name = "ln of the mean step norm over k ≥ 1"
+    relative = f"{_TREND.format(name)}, over the norm of the states"
     for group in evidence.groups:
-        yield judged(group, name, below(0), _STEPS.trend, evidence, group)
-        yield reference(group, _ENDS, _STEPS.last_minus_first, evidence, group)
+        yield from _STEPS.over_training(evidence, group, name, below(0))
         yield reference(group, relative, _RELATIVE_STEPS.trend, evidence, group)
 
 
@@ -240,7 +270,7 @@ def late_mean(totals: np.ndarray) -> np.ndarray:
     return cosines.mean(axis=-1)
 
 
-def _late_variance(totals: np.ndarray) -> np.ndarray:
+def late_variance(totals: np.ndarray) -> np.ndarray:
     """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …).
 
     Noise adds to it, so its estimates are corrected for the bias.
@@ -249,35 +279,52 @@ def _late_variance(totals: np.ndarray) -> np.ndarray:
     return cosines.var(axis=-1)
 
 
-_VARIANCE = _Course(_late_variance, _late_cosines, unbias=True)
+def first_minus_late(totals: np.ndarray) -> np.ndarray:
+    """Mean cosine at k = 1 minus the late mean: (R, …, K, 2) -> (R, …)."""
+    return mean(totals)[..., 1] - late_mean(totals)
+
+
+def _first_and_late(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    """As `_late_cosines`, where k = 1 may not be rounding either."""
+    for iteration in iterations:
+        evidence.check_angles(group, iteration, [1])
+    return _late_cosines(evidence, group, iterations)
+
+
+_VARIANCE = _Course(late_variance, _late_cosines, unbias=True)
+_RISE = _Course(first_minus_late, _first_and_late)
+_LATE = _Course(late_mean, _late_cosines)
 
 
 def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     name = "variance of the mean cosine over k = 10 … 29"
     small = at_most(_MOST_LATE_DEVIATION**2, smallest=0)
     steady = at_most(_MOST_UNSETTLING)
+    rise = "cosine at k = 1 − late mean"
     for group in evidence.groups:
-        yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
-        yield judged(group, name, small, _last_variance, evidence, group)
+        line = _RISE.line(evidence, group)
+        yield judged(group, rise, below(0), _rise, evidence, group, trend=line)
+        line = _VARIANCE.line(evidence, group)
+        yield judged(group, name, small, _last_variance, evidence, group, trend=line)
         yield judged(group, _TREND.format(name), steady, _VARIANCE.trend, evidence, group)
         yield reference(group, _ENDS, _VARIANCE.last_minus_first, evidence, group)
 
 
 def _rise(evidence: Evidence, group: str) -> Estimate:
-    iteration = evidence.last()
-    evidence.check_angles(group, iteration, [1])
-    units = _late_cosines(evidence, group, [iteration])[:, 0]
-    return evidence.estimate(lambda totals: mean(totals)[:, 1] - late_mean(totals), units)
+    units = _first_and_late(evidence, group, [evidence.last()])[:, 0]
+    return evidence.estimate(first_minus_late, units)
 
 
 def _last_variance(evidence: Evidence, group: str) -> Estimate:
     units = _late_cosines(evidence, group, [evidence.last()])[:, 0]
-    return evidence.estimate(_late_variance, units, unbias=True)
+    return evidence.estimate(late_variance, units, unbias=True)
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
+    bounds = between(*PAPER_ANGLES)
     for group in evidence.groups:
-        yield judged(group, "late cosine", between(*PAPER_ANGLES), late_cosine, evidence, group)
+        line = _LATE.line(evidence, group)
+        yield judged(group, "late cosine", bounds, late_cosine, evidence, group, trend=line)
         if not evidence.published:
             yield reference(group, "the same, untrained", late_cosine, evidence, group, 0)
 
@@ -296,10 +343,9 @@ def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
     name = "|late cosine|"
     ends = f"{name}, last − first after warm-up"
     falls = at_most(-_LEAST_TURN)
-    not_anti_parallel = Bounds(f"≥ {_ANTI_PARALLEL} (not anti-parallel)", _ANTI_PARALLEL)
     for group in evidence.groups:
         yield judged(group, _TREND.format(name), falls, _MODULUS.trend, evidence, group)
-        yield judged(group, "late cosine, last", not_anti_parallel, late_cosine, evidence, group)
+        yield reference(group, "late cosine, last", late_cosine, evidence, group)
         yield reference(group, ends, _MODULUS.last_minus_first, evidence, group)
 
 
@@ -311,12 +357,13 @@ def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
     for boundary, state in evidence.jumps:
         scope = f"{boundary}, {state}"
         jump = (evidence, boundary, state)
-        counts = state not in _UNCOUNTED_STATES
+        line = partial(_drift_trend, *jump)
+        ratio = partial(judged, counts=state not in _UNCOUNTED_STATES, trend=line)
         for iteration in evidence.trained:
             name = f"DLR, iteration {iteration}"
-            yield judged(scope, name, above(1), _drift_ratio, *jump, iteration, counts=counts)
+            yield ratio(scope, name, above(1), _drift_ratio, *jump, iteration)
         larger = at_least(_LEAST_DRIFT)
-        yield judged(scope, "DLR, last", larger, _drift_ratio, *jump, counts=counts)
+        yield ratio(scope, "DLR, last", larger, _drift_ratio, *jump)
         if not evidence.published:
             yield reference(scope, "DLR, untrained", _drift_ratio, *jump, 0)
         yield reference(scope, path, _drift_ratio, *jump, measure="jump_over_path")
@@ -338,6 +385,12 @@ def _drift_ratio(
     return evidence.estimate(mean, evidence.ratios(boundary, reference_state, iteration, measure))
 
 
+def _drift_trend(evidence: Evidence, boundary: str, reference_state: str) -> Estimate:
+    iterations = evidence.after_warmup(FEWEST_FOR_TREND)
+    ratios = [evidence.ratios(boundary, reference_state, iteration) for iteration in iterations]
+    return evidence.trend(mean, np.stack(ratios, axis=1))
+
+
 def _leap_over_path(norms: np.ndarray) -> np.ndarray:
     return norms[:, 0] / norms.sum(axis=1)
 
@@ -351,9 +404,12 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
     turn = f"mean turn {ranges}"
     late = "the norm over k = 20 … 29 over that at k = 1"
     norms = partial(_norm_ratio, evidence, until=29, checked=_EARLY_STEPS)
+    steady = between(_PLATEAU, 1 / _PLATEAU)
     for group in evidence.groups:
-        yield judged(group, norm, at_least(_PLATEAU), norms, group, _late_over_early)
-        yield judged(group, turn, between(_PLATEAU, 1 / _PLATEAU), _turn_ratio, evidence, group)
+        line = _PLATEAUS.line(evidence, group)
+        yield judged(group, norm, at_least(_PLATEAU), norms, group, late_over_early, trend=line)
+        line = _TURNS.line(evidence, group)
+        yield judged(group, turn, steady, _turn_ratio, evidence, group, trend=line)
         yield reference(group, f"mean curvature {ranges}", _curvature_ratio, evidence, group)
         yield reference(group, late, norms, group, _late_over_first)
 
@@ -361,12 +417,13 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
 def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
     """Ratio of the angles between successive steps, each from the mean cosine at a loop step."""
 
-    def ratio(totals: np.ndarray) -> np.ndarray:  # (R, K, 2) -> (R,)
-        cosines = np.clip(mean(totals), -1, 1)  # rounding may leave the range
-        return _late_over_early(np.arccos(cosines))  # radians per loop step
+    return evidence.ratio(late_over_early_turn, _spiral(evidence, group, "cosine"))
 
-    units = _spiral(evidence, group, "cosine")
-    return evidence.ratio(ratio, units)
+
+def late_over_early_turn(totals: np.ndarray) -> np.ndarray:
+    """Ratio of the mean angles between successive steps: (R, …, K, 2) -> (R, …)."""
+    cosines = np.clip(mean(totals), -1, 1)  # rounding may leave the range
+    return late_over_early(np.arccos(cosines))  # radians per loop step
 
 
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
@@ -375,7 +432,7 @@ def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
     def ratio(totals: np.ndarray) -> np.ndarray:  # (R, 2, K, 2) -> (R,)
         acceleration = mean(totals[:, 0])
         step = mean(totals[:, 1])
-        return _late_over_early(acceleration / step**2)  # per length of the path
+        return late_over_early(acceleration / step**2)  # per length of the path
 
     accelerations = _spiral(evidence, group, "acceleration")
     steps = _spiral(evidence, group, "step_norm")
@@ -388,10 +445,29 @@ def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:
     return _last_curves(evidence, measure, group, until=29, checked=_EARLY_STEPS)
 
 
-def _late_over_early(curve: np.ndarray) -> np.ndarray:
-    """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, K) -> (R,)."""
-    with np.errstate(invalid="ignore"):
-        return curve[:, LATE].mean(axis=1) / curve[:, EARLY].mean(axis=1)
+def late_over_early(curve: np.ndarray) -> np.ndarray:
+    """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, …, K) -> (R, …)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return curve[..., LATE].mean(axis=-1) / curve[..., EARLY].mean(axis=-1)
+
+
+def _spirals(
+    evidence: Evidence, group: str, iterations: Sequence[int], measure: str, checked: Iterable[int]
+) -> np.ndarray:
+    """Units (documents, iterations, K, 2) of a measure of which `checked` may not be rounding."""
+    for iteration in iterations:
+        evidence.check_angles(group, iteration, checked)
+    return evidence.curves(measure, group, iterations, until=29)
+
+
+_PLATEAUS = _Course(
+    lambda totals: np.log(late_over_early(mean(totals))),
+    partial(_spirals, measure="step_norm", checked=_EARLY_STEPS),
+)
+_TURNS = _Course(
+    lambda totals: np.log(late_over_early_turn(totals)),
+    partial(_spirals, measure="cosine", checked=LATE_STEPS),
+)
 
 
 def _late_over_first(norms: np.ndarray) -> np.ndarray:

@@ -1,16 +1,13 @@
-"""The scale of a run and of the paper.
-
-A verdict from a run that is much smaller is marked "small scale".
-"""
+"""The scale of a run and of the paper; verdicts of much smaller runs are marked."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from twoscale import config
+from twoscale.claims.words import NOT_HERE, SMALL_SCALE
 from twoscale.model.flops import parameters
 
-SMALL_SCALE = "small scale"
 _LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
 HEADER = ("scale", "this run", "the paper", "share")
 LABELS = {
@@ -23,7 +20,9 @@ LABELS = {
 }
 MEANING = (
     f"A verdict is marked *{SMALL_SCALE}* where the model has less than half of the paper's"
-    " parameters or was trained on less\nthan half of its tokens."
+    " parameters or was trained on less\nthan half of its tokens. A claim that does not hold reads"
+    f" *{NOT_HERE}* there, and *moves towards the paper* if\nevery number that decides against it"
+    " moves towards its bounds along a line over the checkpoints after warm-up."
 )
 
 

@@ -25,17 +25,9 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import (
-    NOT_ASKED,
-    Estimate,
-    Evidence,
-    Finding,
-    InconclusiveError,
-    Quantity,
-    combine,
-    find,
-)
+from twoscale.claims.evidence import Estimate, Evidence, Finding, InconclusiveError, Quantity, find
 from twoscale.claims.verdicts import CLAIMS, Claim, Verdict
+from twoscale.claims.words import NOT_ASKED
 
 MEAN = "mean"  # in the place of a seed: the mean over seeds
 PER_RUN = "per run"  # the verdict over seeds on times, which depend on the machine
@@ -129,6 +121,11 @@ class SeedVerdict:
     verdict: str
     reason: str
 
+    @property
+    def moves(self) -> bool:
+        """As `Verdict.moves`, of the means over seeds."""
+        return claims.all_move(self.verdict, [finding.mean for finding in self.findings])
+
 
 def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     """The verdict on one claim, from the tables of two seeds or more.
@@ -140,25 +137,26 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     if not all(verdict.findings for verdict in of_seeds):
         return SeedVerdict(claim, of_seeds, (), NOT_ASKED, of_seeds[0].reason)
 
-    quantities = list(claim.quantities(runs[0]))  # the same for all seeds
-    counted = sum(quantity.counts for quantity in quantities)
+    # the same quantities for all seeds
+    quantities = list(zip(*(claim.quantities(run) for run in runs), strict=True))
+    counted = sum(quantity.counts for quantity, *_ in quantities)
     by_quantity = zip(*(verdict.findings for verdict in of_seeds), strict=True)
     findings = []
-    for quantity, row in zip(quantities, by_quantity, strict=True):
+    for of_runs, row in zip(quantities, by_quantity, strict=True):
         if claim.timed:
-            findings.append(SeedFinding(row, quantity.finding(Estimate())))
+            findings.append(SeedFinding(row, of_runs[0].finding(Estimate())))
         else:
-            findings.append(_compare(list(evidence), quantity, row, counted))
+            findings.append(_compare(list(evidence), of_runs, row, counted))
 
     if claim.timed:
         verdict, reason = PER_RUN, "times depend on the machine and its load"
     else:
-        verdict, reason = combine(finding.mean for finding in findings)
+        verdict, reason = claims.decide([finding.mean for finding in findings])
     return SeedVerdict(claim, of_seeds, tuple(findings), verdict, reason)
 
 
 def _compare(
-    seeds: list[int], quantity: Quantity, row: tuple[Finding, ...], counted: int
+    seeds: list[int], quantities: Sequence[Quantity], row: tuple[Finding, ...], counted: int
 ) -> SeedFinding:
     """The finding about the mean over seeds, with those of each seed.
 
@@ -176,7 +174,13 @@ def _compare(
             raise InconclusiveError("; ".join(missing))
         return mean_over_seeds(estimates)
 
-    mean = find(replace(quantity, measure=measure), counted)
+    trends = [quantity.trend for quantity in quantities if quantity.trend is not None]
+
+    def trend() -> Estimate:
+        return mean_over_seeds([trend_of_seed() for trend_of_seed in trends])
+
+    of_mean = replace(quantities[0], measure=measure, trend=trend if trends else None)
+    mean = find(of_mean, counted)
     if np.isnan(mean.estimate.value):
         return SeedFinding(row, mean)
     # the variance of n units from that of resamples, which is (n - 1) / n of it
@@ -211,13 +215,11 @@ def table(
         claim = verdict.claim
         for finding in verdict.findings:
             for seed, found in zip(names, [*finding.of_seeds, finding.mean], strict=True):
-                rows.append(claims.finding_row(claim, found) | {"seed": seed})
+                rows.append(claims.finding_row(claim, found, mark) | {"seed": seed})
             rows[-1] |= {
                 "deviation": finding.deviation,
                 "document_error": finding.document_error,
             }
-        words = [(of_seed.verdict, of_seed.reason) for of_seed in verdict.of_seeds]
-        words.append((verdict.verdict, verdict.reason))
-        for seed, (word, reason) in zip(names, words, strict=True):
-            rows.append(claims.verdict_row(claim, word, reason) | {"seed": seed})
-    return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run, scale=mark)
+        for seed, of_each in zip(names, [*verdict.of_seeds, verdict], strict=True):
+            rows.append(claims.verdict_row(of_each, mark) | {"seed": seed})
+    return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run)

@@ -25,10 +25,11 @@ from tokenizers import Tokenizer as Engine
 
 from twoscale.base import link, markdown, replacing
 from twoscale.claims import loop_counts
-from twoscale.claims.evidence import Evidence, InconclusiveError, marked
+from twoscale.claims.evidence import Evidence, InconclusiveError
 from twoscale.claims.exits import EQUAL_QUALITY, criterion_name, equal_quality_points
 from twoscale.claims.scale import MEANING
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import marked
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
 from twoscale.export import check_exported, code_files
@@ -196,17 +197,15 @@ def card(
     citation: Mapping[str, Any],
     claims: "pd.DataFrame | None" = None,
     evidence: Evidence | None = None,
-    cost_matched: "pd.DataFrame | None" = None,
     depth_findings: "pd.DataFrame | None" = None,
 ) -> str:
     """The model card: the model, its training text, its exits, and the verdicts on the claims.
 
     `tokens` and `citation` are the contents of tokens.json and CITATION.cff, `log` and `claims` the
     tables "training" and "claims"; a model without loops has neither claims nor `evidence` for
-    them. `cost_matched` and `depth_findings` are the tables "exit_cost_matched" and
-    "depth_findings"; without the former there is no section on depth and exits, without the latter
-    the section has no useful loops. The bits of training depend on the `environments` of all
-    segments, besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and
+    them, with its section on depth and exits. `depth_findings` is the table "depth_findings",
+    without which the section has no useful loops. The bits of training depend on the `environments`
+    of all segments, besides config (with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and
     `max_loops`) and code.
     """
     at = log.set_index("iteration")
@@ -232,12 +231,12 @@ def card(
         name, value = "held-out loss in nats per token", round(float(loss), 4)
         facts.append(hub.Fact("loss", name, value, number(loss)))
     depth = ""
-    if evidence is not None and cost_matched is not None:
+    if evidence is not None and not evidence.cost_matched.empty:
         if depth_findings is None:
             loops = evidence.loops
             last = loops[loops["iteration"] == loops["iteration"].max()]
             depth_findings = pd.DataFrame(loop_counts.regimes(last))
-        exits = (evidence.quality, evidence.exit_loops, cost_matched)
+        exits = (evidence.quality, evidence.exit_loops, evidence.cost_matched)
         run = of_tables(Path(config.run), *exits)
         sentence, measured = hub.measured(depth_findings, run, "float32", EQUAL_QUALITY)
         depth = hub.section(f"{text}, held out", sentence, measured)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from twoscale import tables
 from twoscale.claims import regime
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import CORRELATION, Evidence, Finding, marked
+from twoscale.claims.evidence import CORRELATION, Evidence, Finding
 from twoscale.claims.regime import DRIFTING
 from twoscale.claims.scale import HEADER, MEANING, Scales
 from twoscale.claims.verdicts import Verdict
+from twoscale.claims.words import marked, with_trend
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, render, table
 
@@ -38,7 +39,7 @@ def claims_markdown(
     judged = [
         {
             "claim": verdict.claim,
-            "word": marked(verdict.verdict, mark),
+            "word": marked(verdict.verdict, with_trend(mark, verdict.moves)),
             "reason": verdict.reason,
             "rows": list(map(_row, verdict.findings)),
         }
@@ -84,7 +85,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     )
 
 
-@job_files(reads="loops drift quality exit_loops latency checks", writes="table regime page")
+@job_files(reads=" ".join(tables.CLAIM_TABLES), writes="table regime page")
 def judge_claims(job: TableJob) -> None:
     """Write a verdict on each claim of the paper, as a table and as a page."""
     config = job.config

@@ -11,9 +11,9 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, marked
 from twoscale.claims.exits import criterion_name
-from twoscale.claims.scale import MEANING, SMALL_SCALE, Scales
+from twoscale.claims.scale import MEANING, Scales
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, by_word, marked
 from twoscale.jobs.command import function
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, render
@@ -30,11 +30,11 @@ class Answer:
     title: str
     verdict: str
     measured: str  # the judged values, with 95 % intervals
-    mark: str = ""  # of the scale
+    scale: str = ""  # column of the table "claims"
 
     @property
     def marked(self) -> str:
-        return marked(self.verdict, self.mark)
+        return marked(self.verdict, self.scale)
 
     @property
     def sentence(self) -> str:
@@ -112,7 +112,6 @@ def overview(
 
     A figure has a name, a title, a picture as the file of an SVG, and sentences.
     """
-    given = [answer.verdict for answer in judged]
     shown = []
     for figure in figures:
         picture = base64.encodebytes(figure["picture"].read_bytes()).decode()
@@ -122,9 +121,9 @@ def overview(
         run=run,
         text=text,
         judged=judged,
-        small=any(answer.mark == SMALL_SCALE for answer in judged),
+        small=any(answer.scale for answer in judged),
         scales=scales,
-        counts=[f"{name}: {given.count(name)}" for name in COLOURS if name in given],
+        claims=by_word((answer.number, answer.verdict, answer.scale) for answer in judged),
         colours=COLOURS,
         meaning=MEANING.replace("*", ""),
         figures=shown,

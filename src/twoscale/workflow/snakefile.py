@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections import Counter, namedtuple
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from snakemake.settings.types import DeploymentMethod, ExecMode
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.base import InputError, one_line
+from twoscale.claims.words import by_word
 from twoscale.jobs.machine import check_cuda, check_disk, clear_launch_variables
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.data_files import repository_name
@@ -334,24 +335,17 @@ def say_ending(workflow: Any, runs: Runs) -> None:
 
 def ending(runs: Runs) -> str:
     """The verdicts in short, the figures, and the next useful commands; empty without verdicts."""
-    from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
     from twoscale.claims.verdicts import ALL
 
     if not runs.figures.claims:
         return ""
     (page,) = map(in_results, runs.figures.claims)
     table = tables.read("claims", runs.table_file("claims"))
-    whole = table[table["scope"] == ALL]  # the verdict on each claim
-    counts = Counter(whole["verdict"])
-    plural = {HOLDS: "hold", FAILS: "do not hold"}
-    found = []
-    for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED):
-        if number := counts[verdict]:
-            found.append(f"{number} {verdict if number == 1 else plural.get(verdict, verdict)}")
-    scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
-    verdicts = f"of the paper's {len(whole)} claims {', '.join(found)} ({page})"
+    whole = table[table["scope"] == ALL]
+    scale = f", {min(whole['scale'])}" if whole["scale"].all() else ""
+    claims = by_word(whole[["claim", "verdict", "scale"]].itertuples(index=False))
     figures = ", ".join(runs.figures.of_target("all"))
     return (
-        f"run {runs.selected}{scale}: {verdicts}\nfigures: {figures}\n"
-        f"{_NEXT.format(run=runs.selected)}"
+        f"run {runs.selected}: the paper's claims in this run, one seed{scale}: {claims} ({page})\n"
+        f"figures: {figures}\n{_NEXT.format(run=runs.selected)}"
     )

@@ -5,7 +5,7 @@ import pandas as pd
 
 from tests.figures import RUN
 from twoscale import tables
-from twoscale.claims.evidence import FAILS, HOLDS, OPEN
+from twoscale.claims.words import FAILS, HOLDS, OPEN
 from twoscale.studies.seeds import draw
 
 VERDICTS = {1: (HOLDS, FAILS, OPEN), 6: (HOLDS, HOLDS, HOLDS), 7: (HOLDS, HOLDS, "per run")}

@@ -7,22 +7,25 @@ import pytest
 
 from tests.rules import rules
 from tests.small import of
-from tests.synthetic_run import synthetic
+from tests.synthetic_run import loops, synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
-from twoscale.claims.evidence import HOLDS, marked
-from twoscale.claims.scale import SMALL_SCALE, Scale, Scales
+from twoscale.claims.scale import Scale, Scales
+from twoscale.claims.words import HOLDS, SMALL_SCALE, marked
 from twoscale.studies.seeds import draw
 
 BOTH = {"seeds": [1337, 7]}
 
 
 def test_the_page_counts_its_seeds_and_marks_the_verdicts_over_them():
-    judged = over_seeds.verdicts({seed: synthetic() for seed in (1, 2)})
+    far = synthetic(loops=loops(last={"level": 0.9}))
+    judged = over_seeds.verdicts(dict.fromkeys((1, 2), far))
     scales = Scales(Scale(1, 100, 12.0, 30), Scale(1000, 100, 12.0, 30)).with_run(seeds=2)
     page = draw.page(judged, "trial", "text", [1, 2], scales)
     assert "| seeds | 2 | 1 | 2 |" in page
     assert f"| **{marked(judged[0].verdict, SMALL_SCALE)}** |" in page
+    assert "## 4. Angles settle at 0.5–0.65: not at this scale\n" in page
+    assert "Each seed: 1 not at this scale, 2 not at this scale. Over seeds: **not at" in page
     alone = draw.summary(over_seeds.table(judged, "trial", [1, 2]), "text")
     assert draw.page(judged, "trial", "text", [1, 2]).startswith(alone)
     assert alone.startswith("# The claims of the paper on the run trial under 2 seeds\n")

@@ -13,7 +13,8 @@ from tests.studies.sweeps.samples import (
 from tests.synthetic_run import GROUPS, loop_rows
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
-from twoscale.claims.evidence import FAILS, HOLDS, OPEN, Evidence
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.words import FAILS, HOLDS, OPEN
 from twoscale.studies.sweeps import draw
 
 # --- adapter initialisations ----------------------------------------------------------------------

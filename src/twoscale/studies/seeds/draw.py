@@ -11,10 +11,11 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.claims import bootstrap, seeds
-from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN, Estimate, Evidence, marked
+from twoscale.claims.evidence import Estimate, Evidence
 from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, marked, word
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.claims import scale_table
@@ -26,7 +27,7 @@ _CELLS = {HOLDS: (style.GREEN, "✓"), FAILS: (style.ORANGE, "✗"), OPEN: ("0.7
 _TITLES = {claim.number: claim.title for claim in CLAIMS}
 
 
-@job_files(reads="loops drift quality exit_loops latency checks", writes="table page")
+@job_files(reads=" ".join(tables.CLAIM_TABLES), writes="table page")
 def run(job: TableJob) -> None:
     """Write the table "seeds" and results/seeds.md."""
     config = job.config
@@ -59,10 +60,15 @@ def page(
     """Markdown of the verdicts under each seed and over all of them; `named` are the seeds."""
     frame = seeds.table(verdicts, run, named, scales.mark if scales else "")
     cells = {}  # number of a claim -> rows of its table
+    words = {}  # number of a claim -> its verdicts in words under each seed, and over seeds
+    whole = frame[frame["scope"] == ALL]
     for verdict in verdicts:
-        cells[verdict.claim.number] = [_cells(finding) for finding in verdict.findings]
-    values = _summary(frame, text, scales) | {"verdicts": verdicts, "named": named, "cells": cells}
-    return render("studies/seeds/seeds.md.j2", **values)
+        number = verdict.claim.number
+        cells[number] = [_cells(finding) for finding in verdict.findings]
+        rows = whole.loc[whole["claim"] == number, ["verdict", "scale"]]
+        words[number] = [word(*row) for row in rows.itertuples(index=False)]
+    values = {"verdicts": verdicts, "named": named, "cells": cells, "words": words}
+    return render("studies/seeds/seeds.md.j2", **_summary(frame, text, scales), **values)
 
 
 def summary(frame: pd.DataFrame, text: str, scales: Scales | None = None) -> str:
@@ -83,7 +89,7 @@ def _summary(frame: pd.DataFrame, text: str, scales: Scales | None) -> dict[str,
         "text": text,
         "seeds": named,
         "scale": scale_table(scales),
-        "header": ["claim", "in short", *(f"seeds: {word}" for word in _CELLS), "mean over seeds"],
+        "header": ["claim", "in short", *_words(whole, "seeds: "), "mean over seeds"],
         "counts": [_counts(claim, rows) for claim, rows in whole.groupby("claim")],
         "reach": reach,
         "low": low,
@@ -94,12 +100,18 @@ def _summary(frame: pd.DataFrame, text: str, scales: Scales | None) -> dict[str,
 
 def _counts(claim: int, rows: pd.DataFrame) -> tuple[object, ...]:
     """The row of a claim: the number of seeds with each verdict, and the verdict on the mean."""
-    verdicts = rows.set_index("seed")["verdict"]
-    of_seeds = verdicts.drop(MEAN).tolist()
+    by_seed = rows.set_index("seed")
+    of_seeds = by_seed["verdict"].drop(MEAN).tolist()
     is_asked = NOT_ASKED not in of_seeds
-    counts = [of_seeds.count(word) if is_asked else "" for word in _CELLS]
-    of_mean = marked(verdicts[MEAN], rows["scale"].iloc[0])
+    counts = [of_seeds.count(verdict) if is_asked else "" for verdict in _CELLS]
+    of_mean = marked(*by_seed.loc[MEAN, ["verdict", "scale"]])
     return (claim, _TITLES[claim], *counts, f"**{of_mean}**")
+
+
+def _words(whole: pd.DataFrame, prefix: str = "") -> list[str]:
+    """The verdicts of `_CELLS` in words, for runs whose verdicts are `whole`."""
+    mark = min(whole["scale"])  # without the trend of a single verdict
+    return [prefix + word(verdict, mark) for verdict in _CELLS]
 
 
 def _cells(finding: SeedFinding) -> tuple[str, ...]:
@@ -178,7 +190,8 @@ def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_title(f"{style.panel_number(1)}  verdicts")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    marks = {word: {"color": colour, "marker": "s"} for word, (colour, _) in _CELLS.items()}
+    looks = [{"color": colour, "marker": "s"} for colour, _ in _CELLS.values()]
+    marks = dict(zip(_words(rows), looks, strict=True))
     _legend(axes, marks, loc="upper center", bbox_to_anchor=(0, 0), ncols=3)
 
 

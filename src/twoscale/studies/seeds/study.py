@@ -33,7 +33,7 @@ TABLES = {
         scale=(
             "string",
             "small scale: less than half of the paper's training tokens or parameters; otherwise"
-            " empty",
+            " empty. In the row of a verdict also whether its numbers move towards the paper",
         ),
     ),
 }
