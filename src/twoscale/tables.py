@@ -108,7 +108,7 @@ CLAIM_TABLES = {
     "quality": "exit_quality",
     "exit_loops": "exit_loops",
     "latency": "exit_latency",
-    "checks": "check_cost",
+    "costs": "exit_costs",
 }
 
 # Tables with further columns of this type: one per registered measure, after the declared columns.
@@ -241,6 +241,19 @@ CORE: dict[str, dict[str, Column]] = {
         load_average=("float64", "load average of the machine over the last minute"),
         cpus=("int32", "number of cores that the job may use"),
     ),
+    # One row per (exit criterion, group, repeat): the costs that the time of a token consists of, in
+    # time of the processor on the CPU.
+    "exit_costs": table(
+        "run criterion group repeat",
+        loop_step_ms=("float64", "time of one loop step without a criterion"),
+        decision_ms=("float64", "time that a decision adds to it"),
+        outside_ms=("float64", "time of a token outside its loops, the same for all groups"),
+        start_ms=(
+            "float64",
+            "time that the criterion adds to a token however short its loops, the same for all"
+            " groups",
+        ),
+    ),
     # The mean evaluations per group, with the same repeats.
     "exit_latency_loops": table("run criterion threshold repeat group evaluations"),
     # One row per (criterion, threshold, held-out sequence).
@@ -333,12 +346,6 @@ CORE: dict[str, dict[str, Column]] = {
             "float64",
             "relative difference between the exact product with Re v and a central difference",
         ),
-    ),
-    # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
-    "check_cost": table(
-        "run group repeat",
-        check_ms=("float64", "time of one check of the KL criterion, per token"),
-        loop_step_ms=("float64", "time of one loop step, per token"),
     ),
     # One row per (quantity, setting) of `make gpu-check`.
     "gpu_check": table(
