@@ -236,13 +236,15 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per (criterion, threshold, timed repeat).
     "exit_latency": table(
         "run criterion threshold repeat tokens latency_ms baseline_ms load_average cpus",
-        latency_ms=("float64", "time per token, with the exit criterion"),
+        latency_ms=(
+            "float64",
+            "time per token, with the exit criterion; on the CPU, time of the processor",
+        ),
         baseline_ms=("float64", "time per token for the same evaluations without a criterion"),
         load_average=("float64", "load average of the machine over the last minute"),
         cpus=("int32", "number of cores that the job may use"),
     ),
-    # One row per (exit criterion, group, repeat): the costs that the time of a token consists of, in
-    # time of the processor on the CPU.
+    # One row per (exit criterion, group, repeat): the costs of which the time of a token consists.
     "exit_costs": table(
         "run criterion group repeat",
         loop_step_ms=("float64", "time of one loop step without a criterion"),

@@ -12,6 +12,7 @@ from tests.synthetic_run import (
     HALF_DECADES,
     SEQUENCES,
     WARMUP,
+    costs,
     drift,
     examine,
     exit_loops,
@@ -54,13 +55,9 @@ CASES = [
     (5, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
     (6, FAILS, {"drift": drift(final=3.0)}, "final"),
     (6, OPEN, {"drift": drift(projected=5.0)}, "crosses"),
-    (7, FAILS, {"latency": latency().assign(latency_ms=10.0)}, "outside"),
-    (
-        7,
-        OPEN,
-        {"latency": without(latency(), criterion="acceleration", threshold=1e-2)},
-        "rows missing: acceleration",
-    ),
+    (7, FAILS, {"exit_loops": exit_loops(fall=0.1)}, "outside"),
+    (7, OPEN, {"exit_loops": without(exit_loops(), "acceleration", 1e-2)}, "acceleration at 0.01"),
+    (7, OPEN, {"costs": costs()[:0]}, "the run has no costs measured in pairs"),
     (
         8,
         FAILS,
@@ -80,15 +77,10 @@ CASES = [
         {"quality": without(quality(), "step_norm", 1e-3)},
         "rows missing: step_norm at 0.001",
     ),
-    (10, FAILS, {"latency": latency(kl=0.5)}, "kl at τ = 0.01"),
-    (10, OPEN, {"latency": latency(spread=0.3, kl=1.05)}, "crosses"),
-    (11, FAILS, {"latency": latency(kl=0.9)}, "outside"),
-    (
-        11,
-        OPEN,
-        {"latency": without(latency(), criterion="kl", threshold=1e-4)},
-        "rows missing: kl at 0.0001",
-    ),
+    (10, FAILS, {"exit_loops": exit_loops(kl=8.0)}, "kl at τ = 0.01"),
+    (10, OPEN, {"exit_loops": exit_loops(kl=12.0), "costs": costs(kl=0.0)}, "crosses"),
+    (11, FAILS, {"exit_loops": exit_loops(kl=8.0)}, "outside"),
+    (11, OPEN, {"exit_loops": without(exit_loops(), "kl", 1e-4)}, "rows missing: kl at 0.0001"),
     (
         12,
         FAILS,
@@ -187,11 +179,10 @@ def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
     disqualified.
     """
     better = quality(acceleration={1e-2: -0.05})
-    faster = latency()
-    faster.loc[
-        (faster["criterion"] == "acceleration") & (faster["threshold"] == 1e-2), "latency_ms"
-    ] = 4.0
-    verdict = examine(10, synthetic(quality=better, latency=faster))
+    faster = exit_loops()
+    is_fast = (faster["criterion"] == "acceleration") & (faster["threshold"] == 1e-2)
+    faster.loc[is_fast, "evaluations"] = 2.0
+    verdict = examine(10, synthetic(quality=better, exit_loops=faster))
     assert verdict.verdict == HOLDS
     assert all("acceleration at τ = 0.01" in f.reason for f in verdict.findings if f.bounds)
 
@@ -286,7 +277,7 @@ def test_a_threshold_of_lesser_quality_does_not_race():
     """Step norm is fastest at 1e-2, where its quality is gone: 0.01 of 0.05 nats are lost a fifth
     beyond 1e-3.
     """
-    verdict = examine(10, synthetic(latency=latency(step_norm=0.99)))
+    verdict = examine(10, synthetic(exit_loops=exit_loops(step_norm=11.9)))
     race, *_ = (f for f in verdict.findings if f.scope == "step_norm")
     assert race.verdict == HOLDS
     assert (
@@ -300,9 +291,9 @@ def test_equal_thresholds_do_not_decide_where_equal_quality_says_the_opposite():
     """
     grid = [*HALF_DECADES, 0.1, 0.316, 1.0]
     lost = dict.fromkeys(grid[7:], 0.3)
-    run = synthetic(
-        quality=quality(grid=grid, kl=lost, step_norm=lost), latency=latency(grid=grid, kl=0.9)
-    )
+    faster = exit_loops(grid=grid, kl=11.0)
+    lossy = quality(grid=grid, kl=lost, step_norm=lost)
+    run = synthetic(quality=lossy, exit_loops=faster, costs=costs(kl=0.0))
     assert examine(11, run).verdict == FAILS
     assert examine(10, run).verdict == HOLDS
 
@@ -334,15 +325,8 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
         name: {tau: slope * max(0, place - 6) for place, tau in enumerate(grid)}
         for name, slope in (("acceleration", 0.01), ("kl", 0.02), ("step_norm", 0.03))
     }
-    loops = exit_loops(spread=0.0)
-    counts = [
-        loops[loops["threshold"] == loops["threshold"].iloc[0]].assign(threshold=tau)
-        for tau in grid
-    ]
-    slower = latency(grid=grid, kl=1.2)
-    run = synthetic(
-        quality=quality(grid=grid, **lost), latency=slower, exit_loops=pd.concat(counts)
-    )
+    alike = exit_loops(spread=0.0, fall=0.0, grid=grid)
+    run = synthetic(quality=quality(grid=grid, **lost), exit_loops=alike)
     found = {}
     for number in (9, 11, 14, 15):
         verdict = examine(number, run)
@@ -358,7 +342,7 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
     assert found[
         f"{exits.EQUAL} {lost_by_ten}: step norm minus kl"
     ].estimate.value == pytest.approx(0.02)
-    latencies = found[f"{exits.EQUAL} latency over that of acceleration"].estimate
+    latencies = found[f"{exits.EQUAL} time over that of acceleration"].estimate
     race = next(f.estimate for f in examine(10, run).findings if f.scope == "kl")
     assert (latencies.value, latencies.low) == pytest.approx(
         (1 / race.value, 1 / race.high), rel=0.02
@@ -424,14 +408,14 @@ def test_what_the_same_documents_lose_under_both_criteria_does_not_widen_the_rac
     assert widths[0] < 0.7 * widths[1]
 
 
-@pytest.mark.parametrize("empty", ["loops", "drift", "quality", "exit_loops", "latency", "checks"])
+@pytest.mark.parametrize("empty", ["loops", "drift", "quality", "exit_loops", "latency", "costs"])
 def test_empty_tables_leave_claims_open_and_none_fails(empty):
     whole = synthetic()
     verdicts = claims.verdicts(replace(whole, **{empty: getattr(whole, empty)[:0]}))
     assert len(verdicts) == 15
     assert FAILS not in {v.verdict for v in verdicts}
-    if empty != "checks":
-        assert any(v.verdict in (OPEN, NOT_ASKED) for v in verdicts)
+    if empty != "latency":  # which only checks computed times
+        assert any(v.verdict in (OPEN, NOT_ASKED) for v in verdicts if v.claim.number != 3)
 
 
 def test_one_document_gives_no_interval():

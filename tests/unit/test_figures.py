@@ -145,9 +145,9 @@ def test_points_that_most_tokens_do_not_have_are_left_out_and_the_end_of_their_l
 
 def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
     """At the largest thresholds criteria lose whole nats, which would flatten everything else."""
-    latency, quality, loops, controls = exit_tables(("fixed", "kl"))
+    latency, quality, loops, controls, costs = exit_tables(("fixed", "kl"))
     quality.loc[(quality["criterion"] == "kl") & (quality["threshold"] == 1e-2), "ce"] += 4.0
-    axes = fig4.draw(latency, quality, loops, controls, **RUN).axes[1]
+    axes = fig4.draw(latency, quality, loops, controls, costs, **RUN).axes[1]
     bottom, top = axes.get_ylim()
     assert top == pytest.approx(3.75 + 0.1)
     assert bottom > 3.75 - 0.02

@@ -12,7 +12,7 @@ use rule table_job as judge_claims with:
         quality=TABLE.format("exit_quality"),
         exit_loops=TABLE.format("exit_loops"),
         latency=TABLE.format("exit_latency"),
-        checks=TABLE.format("check_cost"),
+        costs=TABLE.format("exit_costs"),
     output:
         table=TABLE.format("claims"),
         regime=TABLE.format("regime"),

@@ -1,7 +1,8 @@
 """The tables of one run as arrays of units to resample, and what the claims are judged on.
 
-The first axis of each array is the unit: whole documents for geometry and quality, whole prompts
-for latency. Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
+The first axis of each array is the unit: whole documents for geometry, quality and evaluations,
+repeats for costs, whole prompts for measured latency. Missing values, or too many values under the
+rounding floor, raise `InconclusiveError`.
 
 A claim names its quantities before any of them is measured, so the number of those that count is
 known when they are judged. A finding *holds* if its whole 95 % interval is within the bounds. It
@@ -21,9 +22,11 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic
+from twoscale.claims.costs import cost_units
 from twoscale.claims.regime import Regime, of_sequences
 
 _MOST_UNDER_FLOOR = 0.1  # share of values
+NO_COSTS = "the run has no costs measured in pairs"
 UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
 _SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
@@ -101,7 +104,7 @@ class Evidence:
     quality: pd.DataFrame
     exit_loops: pd.DataFrame
     latency: pd.DataFrame
-    checks: pd.DataFrame
+    costs: pd.DataFrame
     max_loops: int  # of a token under an exit criterion
     warmup: int = 0  # iterations
     seed: int = 0  # of the bootstraps
@@ -223,27 +226,50 @@ class Evidence:
         rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
         return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
 
-    def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
-        """Units (documents, points, 2): evaluations of a token, summed, and sequences.
+    def group_evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        """Units (documents, points, groups, 2): evaluations of a token, summed, and sequences.
 
-        The evaluations are the mean over the groups of a model and over the tokens of a sequence.
+        The evaluations are the mean over the tokens of a sequence.
         """
         keys = ["criterion", "threshold", "sequence", "document"]
-        means = self.exit_loops.groupby(keys, sort=False)["evaluations"].mean().reset_index()
-        rows = means.assign(sequences=1.0)
-        return _per_document(
-            rows, _by_point(rows, points, "sequence", ["evaluations", "sequences"])
-        )
+        by_group = self.exit_loops.pivot(index=keys, columns="group", values="evaluations")
+        groups = list(self.exit_loops["group"].unique())
+        rows = by_group[groups].reset_index()
+        values = _by_point(rows, points, "sequence", groups)  # (sequences, points, groups)
+        return _per_document(rows, np.stack([values, np.ones_like(values)], axis=-1))
+
+    def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        """Units (documents, points, 2): `group_evaluations`, as means over the groups."""
+        return self.group_evaluations(points).mean(axis=-2)
+
+    def cost_units(self, criterion: str) -> np.ndarray:
+        """Units (repeats, 2, 1 + groups) of `twoscale.claims.costs.cost_units`."""
+        if self.costs.empty:
+            raise InconclusiveError(NO_COSTS)
+        units = cost_units(self.costs, criterion, list(self.exit_loops["group"].unique()))
+        if len(units) == 0 or np.isnan(units).any():
+            raise InconclusiveError(f"rows missing: costs of {criterion}")
+        return _enough("repeats", units)
+
+    @property
+    def cost_repeats(self) -> int:
+        return self.costs["repeat"].nunique()
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
-        """Units (prompts, points): milliseconds per token at each operating point."""
+        """Units (prompts, points): measured milliseconds per token at each operating point."""
         times = _by_point(self.latency, points, "repeat", ["latency_ms"])
         return _enough("prompts", times[..., 0])
 
-    def check_times(self) -> np.ndarray:
-        """Units (prompts, 2): milliseconds of a KL check and of a loop step, summed over groups."""
-        times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum()
-        return _enough("prompts", times.to_numpy())
+    @property
+    def documents(self) -> list[int]:
+        """Numbers of the documents of exit criteria."""
+        return sorted(self.quality["document"].unique())
+
+    def without(self, document: int) -> "Evidence":
+        """The evidence on exit criteria without one of their documents."""
+        quality = self.quality[self.quality["document"] != document]
+        exit_loops = self.exit_loops[self.exit_loops["document"] != document]
+        return replace(self, quality=quality, exit_loops=exit_loops)
 
     def load(self) -> str:
         """The repeats of the timing with a load beyond the machine's cores; empty if none."""

@@ -13,6 +13,7 @@ from matplotlib.markers import CARETUP
 from matplotlib.patches import Patch
 
 from twoscale.claims.bootstrap import random_exits, summarise_latency, summarise_quality
+from twoscale.claims.costs import summarise_times
 from twoscale.claims.exits import PAPER_GRID, criterion_name
 from twoscale.figures import style
 
@@ -35,30 +36,32 @@ def draw(
     exit_quality: pd.DataFrame,
     exit_loops: pd.DataFrame,
     exit_cost_matched: pd.DataFrame,
+    exit_costs: pd.DataFrame,
     *,
     context: style.FigureContext,
 ) -> Figure:
     """Two panels over tau, one line per exit criterion.
 
-    (i) median latency, (ii) cross-entropy with perplexity. Thin lines are the times of the same
-    loop steps without a criterion, light ones random exits with as many evaluations, and the dashed
-    horizontal line is the criterion `fixed` at all `context.loops` loop steps. Bars are 95 %
-    intervals: of the latency over repeats, of the quality those of its change from full depth.
+    (i) time, a line computed from evaluations and costs, and points at medians of measured tokens;
+    (ii) cross-entropy with perplexity. Thin lines are the times of the same loop steps without a
+    criterion, light ones random exits with as many evaluations, and the dashed horizontal line is
+    the criterion `fixed` at all `context.loops` loop steps. Bars are 95 % intervals: of measured
+    times over repeats, of the quality those of its change from full depth.
     """
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)
-    times = summarise_latency(exit_latency)
+    times = _times(exit_latency, exit_loops, exit_costs)
     scores = summarise_quality(exit_quality, exit_loops, context.loops)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])
     styles = dict(zip(styles, style.nested(styles.values()), strict=True))
     figure = style.new_figure(style.DOUBLE, 2.9, context)
     latency, quality = figure.subplots(1, 2)
 
-    _draw_criteria(latency, times, "latency_ms", styles)
+    _draw_times(latency, times, styles)
     style.name_panel(latency, 1, "latency", "latency (ms/token)")
     _draw_criteria(quality, scores, "ce", styles)
     style.name_panel(quality, 2, "quality", "cross-entropy (nats/token)")
-    for axes, table, column in ((latency, times, "latency_ms"), (quality, scores, "ce")):
+    for axes, table, column in ((latency, times, "time_ms"), (quality, scores, "ce")):
         is_full = (table["criterion"] == "fixed") & (table["threshold"] == context.loops)
         for full in table.loc[is_full, column]:
             axes.axhline(full, zorder=1, **_ALL_LOOPS)
@@ -80,6 +83,34 @@ def draw(
     return figure
 
 
+def _draw_times(axes: Axes, times: pd.DataFrame, styles: Styles) -> None:
+    """Measured times as points, and computed ones as lines, thin without decisions.
+
+    The times are those of `_times`.
+    """
+    points = {name: {**look, "linestyle": ""} for name, look in styles.items()}
+    _draw_criteria(axes, times, "latency_ms", points)
+    for criterion, look in styles.items():
+        rows = times[times["criterion"] == criterion].sort_values("threshold")
+        tau = rows["threshold"]
+        axes.plot(tau, rows["time_ms"], **{**look, "marker": ""})
+        axes.plot(tau, rows["bare_ms"], color=look["color"], zorder=1, **_BASELINE)
+
+
+def _times(
+    exit_latency: pd.DataFrame, exit_loops: pd.DataFrame, exit_costs: pd.DataFrame
+) -> pd.DataFrame:
+    """`summarise_latency` with the computed columns time_ms and bare_ms.
+
+    Without costs, as in earlier releases, they are those that were measured.
+    """
+    measured = summarise_latency(exit_latency)
+    if exit_costs.empty:
+        return measured.assign(time_ms=measured["latency_ms"], bare_ms=measured["baseline_ms"])
+    computed = summarise_times(exit_loops, exit_costs)
+    return measured.merge(computed, "left", on=["criterion", "threshold"])
+
+
 def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: Styles) -> None:
     for criterion, look in styles.items():
         rows = table[table["criterion"] == criterion].sort_values("threshold")
@@ -87,8 +118,6 @@ def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: Styles)
         # an interval of resampled medians or means need not contain the value itself
         bars = np.maximum([values - rows["low"], rows["high"] - values], 0)
         axes.errorbar(tau, values, yerr=bars, elinewidth=0.8, capsize=1.5, **look, **_MARKER)
-        if column == "latency_ms":
-            axes.plot(tau, rows["baseline_ms"], color=look["color"], zorder=1, **_BASELINE)
 
 
 def _limit_quality(axes: Axes, scores: pd.DataFrame, random: pd.DataFrame, styles: Styles) -> None:

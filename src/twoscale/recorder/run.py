@@ -131,11 +131,11 @@ def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str
 
 def _judge(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     """Write the verdicts on the claims about geometry, as a table and as a page."""
-    exits = ("exit_quality", "exit_loops", "exit_latency", "check_cost")
+    exits = ("exit_quality", "exit_loops", "exit_latency", "exit_costs")
     not_measured = [pd.DataFrame(columns=list(tables.columns(name))) for name in exits]
     loops, drift = frames["loop_sequences"], frames["drift_sequences"]
-    quality, exit_loops, latency, checks = not_measured
-    evidence = Evidence(loops, drift, quality, exit_loops, latency, checks, max_loops=0, seed=SEED)
+    quality, exit_loops, latency, costs = not_measured
+    evidence = Evidence(loops, drift, quality, exit_loops, latency, costs, max_loops=0, seed=SEED)
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
     written = {
         "claims": claims.table(verdicts, folder.name),

@@ -84,7 +84,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     )
 
 
-@job_files(reads="loops drift quality exit_loops latency checks", writes="table regime page")
+@job_files(reads="loops drift quality exit_loops latency costs", writes="table regime page")
 def judge_claims(job: TableJob) -> None:
     """Write a verdict on each claim of the paper, as a table and as a page."""
     config = job.config

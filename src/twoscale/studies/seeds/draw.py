@@ -26,7 +26,7 @@ _CELLS = {HOLDS: (style.GREEN, "✓"), FAILS: (style.ORANGE, "✗"), OPEN: ("0.7
 _TITLES = {claim.number: claim.title for claim in CLAIMS}
 
 
-@job_files(reads="loops drift quality exit_loops latency checks", writes="table page")
+@job_files(reads="loops drift quality exit_loops latency costs", writes="table page")
 def run(job: TableJob) -> None:
     """Write the table "seeds" and results/seeds.md."""
     config = job.config
