@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from twoscale import tables
 from twoscale.claims import evidence
 from twoscale.claims import verdicts as claims
 
@@ -152,14 +153,14 @@ def exit_loops(spread=1.0, fall=1.0, grid=HALF_DECADES, **means):
     return pd.DataFrame(rows)
 
 
-def costs(spread=0.02, **decisions):
+def costs(spread=0.02, loop_steps=LOOP_STEPS, **decisions):
     """Milliseconds of the parts of a token: 2 outside its loops, 0.4 and 0.6 a loop step of either
     group, and by criterion a decision and what it adds to a token; `spread` is over repeats.
     """
     rows = []
     for criterion, decision in (DECISIONS | decisions).items():
         for repeat, unit in enumerate(np.linspace(-1, 1, REPEATS)):
-            for group, step in LOOP_STEPS.items():
+            for group, step in loop_steps.items():
                 rows.append(
                     {"run": "trial", "criterion": criterion, "group": group, "repeat": repeat}
                     | {
@@ -198,6 +199,16 @@ def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
                     }
                 )
     return pd.DataFrame(rows)
+
+
+def released(folder, **values):
+    """The evidence of a run in a folder of released tables; earlier ones lack costs."""
+    frames = {}
+    for name, table in tables.CLAIM_TABLES.items():
+        file = folder / f"{table}.parquet"
+        empty = pd.DataFrame(columns=list(tables.columns(table)))
+        frames[name] = tables.read(table, file) if file.exists() else empty
+    return evidence.Evidence(**(frames | values))
 
 
 def synthetic(**changes):

@@ -20,6 +20,7 @@ from tests.synthetic_run import (
     loop_rows,
     loops,
     quality,
+    released,
     synthetic,
     usual_tables,
     usual_verdicts,
@@ -28,6 +29,7 @@ from tests.synthetic_run import (
 from twoscale import tables
 from twoscale.claims import evidence, exits
 from twoscale.claims import verdicts as claims
+from twoscale.claims.costs import summarise_times
 from twoscale.claims.evidence import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.config import DownloadConfig
 from twoscale.report.release import Release
@@ -219,6 +221,55 @@ def test_a_loaded_machine_is_named_in_the_claims_about_time_and_in_no_other():
     assert not any("load average" in verdict.reason for verdict in usual_verdicts())
 
 
+@pytest.mark.parametrize(("kl", "expected"), [(12.3, OPEN), (12.6, HOLDS)])
+def test_a_verdict_about_times_that_one_document_turns_is_none(kl, expected):
+    """KL takes hardly more evaluations than acceleration, but in one document."""
+    counts = exit_loops(spread=0.0, kl=kl)
+    slow = (counts["criterion"] == "kl") & (counts["sequence"] == 3)
+    counts.loc[slow, "evaluations"] = 17.0
+    verdict = examine(11, synthetic(exit_loops=counts, costs=costs(kl=0.0)))
+    assert [f.verdict for f in verdict.findings if f.counts] == [HOLDS] * 4
+    assert verdict.verdict == expected
+    turned = f"{HOLDS}, but {OPEN} without document "
+    assert (turned in verdict.reason) == (expected == OPEN)
+
+
+def test_times_follow_from_evaluations_and_the_costs_of_each_group():
+    """2 ms outside loops, 1 for the criterion, 7 loop steps of 1.4 ms and 3 of 1.6 ms."""
+    counts = exit_loops(spread=0.0).query("criterion == 'kl' and threshold == 1e-5").copy()
+    counts["evaluations"] = counts["group"].map({"4": 7.0, "5-6": 3.0})
+    (row,) = summarise_times(counts, costs(kl=1.0)).to_dict("records")
+    assert row["time_ms"] == pytest.approx(2 + 1 + 7 * 1.4 + 3 * 1.6)
+    assert row["bare_ms"] == pytest.approx(2 + 7 * 0.4 + 3 * 0.6)
+    assert summarise_times(counts, costs()[:0]).empty
+
+
+@pytest.mark.parametrize(("factor", "agreement"), [(1.0, "agree"), (1.4, "differ")])
+def test_measured_tokens_check_the_computed_time(factor, agreement):
+    run = synthetic(latency=latency(acceleration=factor))
+    (found,) = [f for f in examine(7, run).findings if "computed over measured" in f.quantity]
+    assert found.estimate.value == pytest.approx(1 / factor)
+    assert found.reason.startswith(agreement)
+    assert not found.counts
+
+
+def test_the_cost_of_a_decision_that_decides_is_the_one_at_which_both_take_equally_long():
+    """At 1e-2 acceleration takes 8 ms, and KL 6 evaluations in either group."""
+    counts = exit_loops(spread=0.0, kl=12.0)
+    found = {}
+    for kl in (0.01, 0.02):
+        run = synthetic(exit_loops=counts, costs=costs(kl=kl))
+        found |= {f.quantity: f for f in examine(11, run).findings}
+        decision = found["decision in loop steps, τ = 0.01"]
+        assert decision.estimate.value == pytest.approx(2 * kl)  # a mean loop step takes 0.5 ms
+        equal = (8 - 2 - kl) / 6 - 1
+        assert f"slower than acceleration above {equal:.3g}" in decision.reason
+    equally_slow = costs(kl=0.0)
+    run = synthetic(exit_loops=counts, costs=equally_slow)
+    ratio = examine(11, run).findings[3].estimate
+    assert ratio.value == pytest.approx(1.0)
+
+
 def fewer_loops(loop_steps):
     rows = usual_tables()["loops"]
     return {"loops": rows[rows["k"] <= loop_steps]}
@@ -372,13 +423,15 @@ def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race(criteri
     """The criterion may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where
     it is slower.
     """
-    doubtful = synthetic(quality=quality(spread=3.0, **{criterion: {1e-2: 0.008}}))
+    counts = exit_loops(spread=0.0)
+    lost = quality(spread=3.0, **{criterion: {1e-2: 0.008}})
+    doubtful = synthetic(quality=lost, exit_loops=counts)
     limits = exits.equal_quality(doubtful, criterion)
     assert limits.places[-1] == pytest.approx(6, abs=0.03)
     assert 5 < limits.places.min() < 5.9
     sure, unsure = (
         next(f.estimate for f in examine(10, run).findings if f.scope == "kl")
-        for run in (synthetic(), doubtful)
+        for run in (synthetic(exit_loops=counts), doubtful)
     )
     assert unsure.value == pytest.approx(sure.value, rel=5e-3)
     assert abs(np.log(getattr(unsure, end) / unsure.value)) > 1.2 * abs(
@@ -454,16 +507,13 @@ def test_the_released_demo_is_judged_as_it_was():
     """
     folder = ROOT / "docs" / "demo-release"
     config = Release.open(str(folder), DownloadConfig()).runs({})["demo"]
-    files = {
-        name: folder / f"demo/tables/{table}.parquet" for name, table in tables.CLAIM_TABLES.items()
-    }
     values = {
         "max_loops": config.exits.max_loops,
         "warmup": config.train.warmup_iterations,
         "seed": config.seed,
     }
     found = claims.table(
-        claims.verdicts(evidence.Evidence.read(files, **values)), "demo", "small scale"
+        claims.verdicts(released(folder / "demo" / "tables", **values)), "demo", "small scale"
     )
     pd.testing.assert_frame_equal(
         found,

@@ -78,12 +78,6 @@ class Times:
             return Times(self.of_documents - other.of_documents, self.of_repeats - other.of_repeats)
 
 
-def sampled_costs(units: np.ndarray, seed: int) -> np.ndarray:
-    """Costs with decisions (R + 1, 1 + G) in samples of the repeats, and last of all of them."""
-    samples = bootstrap.replicates(total_costs, units, seed)
-    return np.concatenate([samples, total_costs(units)[None]])
-
-
 def summarise_times(exit_loops: pd.DataFrame, exit_costs: pd.DataFrame) -> pd.DataFrame:
     """Computed time per token at each operating point, in the order of the table "exit_loops".
 

@@ -13,6 +13,7 @@ findings: a claim with many findings would otherwise be refuted by chance. Betwe
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic
-from twoscale.claims.costs import cost_units
+from twoscale.claims.costs import cost_units, total_costs
 from twoscale.claims.regime import Regime, of_sequences
 
 _MOST_UNDER_FLOOR = 0.1  # share of values
@@ -223,20 +224,14 @@ class Evidence:
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
-        rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
-        return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
+        return _entropies(self, tuple(points))
 
     def group_evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, groups, 2): evaluations of a token, summed, and sequences.
 
         The evaluations are the mean over the tokens of a sequence.
         """
-        keys = ["criterion", "threshold", "sequence", "document"]
-        by_group = self.exit_loops.pivot(index=keys, columns="group", values="evaluations")
-        groups = list(self.exit_loops["group"].unique())
-        rows = by_group[groups].reset_index()
-        values = _by_point(rows, points, "sequence", groups)  # (sequences, points, groups)
-        return _per_document(rows, np.stack([values, np.ones_like(values)], axis=-1))
+        return _group_evaluations(self, tuple(points))
 
     def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): `group_evaluations`, as means over the groups."""
@@ -244,16 +239,11 @@ class Evidence:
 
     def cost_units(self, criterion: str) -> np.ndarray:
         """Units (repeats, 2, 1 + groups) of `twoscale.claims.costs.cost_units`."""
-        if self.costs.empty:
-            raise InconclusiveError(NO_COSTS)
-        units = cost_units(self.costs, criterion, list(self.exit_loops["group"].unique()))
-        if len(units) == 0 or np.isnan(units).any():
-            raise InconclusiveError(f"rows missing: costs of {criterion}")
-        return _enough("repeats", units)
+        return _cost_units(self, criterion)
 
-    @property
-    def cost_repeats(self) -> int:
-        return self.costs["repeat"].nunique()
+    def sampled_costs(self, criterion: str) -> np.ndarray:
+        """Costs with decisions (R + 1, 1 + groups) in samples of the repeats, and last of all."""
+        return _sampled_costs(self, criterion)
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (prompts, points): measured milliseconds per token at each operating point."""
@@ -261,15 +251,9 @@ class Evidence:
         return _enough("prompts", times[..., 0])
 
     @property
-    def documents(self) -> list[int]:
-        """Numbers of the documents of exit criteria."""
+    def exit_documents(self) -> list[int]:
+        """Numbers of the documents of exit criteria, ascending as in units."""
         return sorted(self.quality["document"].unique())
-
-    def without(self, document: int) -> "Evidence":
-        """The evidence on exit criteria without one of their documents."""
-        quality = self.quality[self.quality["document"] != document]
-        exit_loops = self.exit_loops[self.exit_loops["document"] != document]
-        return replace(self, quality=quality, exit_loops=exit_loops)
 
     def load(self) -> str:
         """The repeats of the timing with a load beyond the machine's cores; empty if none."""
@@ -367,6 +351,70 @@ def _estimate(
         units=len(units),
         effective=effective,
     ).checked()
+
+
+class WithoutDocument:
+    """Evidence without one document of exit criteria, which has this `place` among them."""
+
+    def __init__(self, whole: Evidence, place: int) -> None:
+        self._whole = whole
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        return self._reduced(self._whole.entropies(points))
+
+    def group_evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        return self._reduced(self._whole.group_evaluations(points))
+
+    def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        return self._reduced(self._whole.evaluations(points))
+
+    def _reduced(self, units: np.ndarray) -> np.ndarray:
+        return _enough("documents", np.delete(units, self._place, axis=0))
+
+
+# units that several findings read
+
+_UNITS = 64  # kept
+
+
+@lru_cache(maxsize=_UNITS)
+def _entropies(evidence: Evidence, points: tuple[OperatingPoint, ...]) -> np.ndarray:
+    quality = evidence.quality
+    rows = quality.assign(nats=quality["ce"] * quality["tokens"])
+    return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
+
+
+@lru_cache(maxsize=_UNITS)
+def _group_evaluations(evidence: Evidence, points: tuple[OperatingPoint, ...]) -> np.ndarray:
+    rows = evidence.exit_loops
+    groups = list(rows["group"].unique())
+    keys = ["criterion", "threshold", "sequence", "document"]
+    by_group = rows.pivot(index=keys, columns="group", values="evaluations")
+    rows = by_group[groups].reset_index()
+    values = _by_point(rows, points, "sequence", groups)  # (sequences, points, groups)
+    return _per_document(rows, np.stack([values, np.ones_like(values)], axis=-1))
+
+
+@lru_cache(maxsize=_UNITS)
+def _cost_units(evidence: Evidence, criterion: str) -> np.ndarray:
+    if evidence.costs.empty:
+        raise InconclusiveError(NO_COSTS)
+    groups = list(evidence.exit_loops["group"].unique())
+    units = cost_units(evidence.costs, criterion, groups)
+    if units.size == 0 or np.isnan(units).any():
+        raise InconclusiveError(f"rows missing: costs of {criterion}")
+    return _enough("repeats", units)
+
+
+@lru_cache(maxsize=_UNITS)
+def _sampled_costs(evidence: Evidence, criterion: str) -> np.ndarray:
+    units = evidence.cost_units(criterion)
+    samples = bootstrap.replicates(total_costs, units, evidence.seed)
+    return np.concatenate([samples, total_costs(units)[None]])
 
 
 def _check_floor(rows: pd.DataFrame) -> None:

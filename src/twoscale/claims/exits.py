@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 
 from twoscale.claims import bootstrap
-from twoscale.claims.costs import Times, sampled_costs, times
+from twoscale.claims.costs import Times, times
 from twoscale.claims.evidence import (
     Estimate,
     Evidence,
@@ -76,8 +76,8 @@ def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
 
 def _times(evidence: Evidence, points: Sequence[OperatingPoint]) -> Times:
     """Computed times at thresholds of one criterion, (R + 1, T) each."""
-    costs = sampled_costs(evidence.cost_units(points[0][0]), evidence.seed)  # (R + 1, 1 + G)
     evaluations = mean(_totals(evidence, evidence.group_evaluations(points)))  # (R + 1, T, G)
+    costs = evidence.sampled_costs(points[0][0])  # (R + 1, 1 + G)
     with np.errstate(invalid="ignore"):
         return Times(
             of_documents=np.log(times(costs[-1], evaluations)),
@@ -92,19 +92,19 @@ def _time_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint
     *samples, value = ratio.of_documents
     effective = effective_number(evidence.group_evaluations([point]))
     ends = bootstrap.interval_about(value, np.array(samples), effective)
-    return _with_costs(evidence, ratio, ends, effective, f"{ours} against {theirs} ms")
+    repeats = len(evidence.cost_units(point[0]))
+    return _with_costs(ratio, ends, effective, repeats, f"{ours} against {theirs} ms")
 
 
 def _with_costs(
-    evidence: Evidence,
     ratio: Times,
     of_documents: tuple[float, float],
     effective: float,
+    repeats: int,
     remark: str,
 ) -> Estimate:
     """A ratio of times with the error of documents, an interval of its logarithm, and of costs."""
     *samples, value = ratio.of_repeats
-    repeats = evidence.cost_repeats
     of_repeats = bootstrap.interval_about(value, np.array(samples), repeats)
     ends = bootstrap.joined(value, of_documents, of_repeats)
     freedom = min(effective, repeats) - 1
@@ -444,7 +444,8 @@ def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QU
     if not np.isfinite(value):
         return Estimate(value, *ends, remark, ours.effective - 1).checked().exponential()
     remark = f"{remark}: {of_ours} against {of_theirs} ms"
-    return _with_costs(evidence, ratio, ends, ours.effective, remark)
+    repeats = len(evidence.cost_units(criterion))
+    return _with_costs(ratio, ends, ours.effective, repeats, remark)
 
 
 def _decision_at_equal_quality(evidence: Evidence, criterion: str) -> Estimate:

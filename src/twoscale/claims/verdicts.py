@@ -13,6 +13,7 @@ verdict about times that leaving out one document changes is none.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pandas as pd
 
@@ -25,6 +26,7 @@ from twoscale.claims.evidence import (
     Evidence,
     Finding,
     Quantity,
+    WithoutDocument,
     combine,
     find,
 )
@@ -340,8 +342,9 @@ def _without_each_document(
     claim: Claim, evidence: Evidence, verdict: str, reason: str
 ) -> tuple[str, str]:
     """A verdict and its reason, or none if leaving out one document gives another verdict."""
-    for document in evidence.documents:
-        quantities = list(claim.quantities(evidence.without(document)))
+    for place, document in enumerate(evidence.exit_documents):
+        without = cast(Evidence, WithoutDocument(evidence, place))
+        quantities = list(claim.quantities(without))
         counted = [quantity for quantity in quantities if quantity.counts]
         other, _ = combine(find(quantity, len(counted)) for quantity in counted)
         if other != verdict:
