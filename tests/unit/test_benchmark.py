@@ -15,7 +15,7 @@ from twoscale.exits import benchmark, costs
 from twoscale.exits.benchmark import measure_latency, measure_quality
 from twoscale.exits.costs import measure_costs
 from twoscale.exits.criteria import make_criterion
-from twoscale.exits.evaluation import make_decoder
+from twoscale.exits.evaluation import make_criteria, make_decoder
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 
@@ -84,8 +84,13 @@ def quality(model, **changes):
 
 def latency(model, repeats=2, **changes):
     """The tables exit_latency and exit_latency_loops."""
-    rows = measure_latency(checkpoint(model), held_out()[:repeats], exits(**changes))
+    rows = timed(measure_latency, model, held_out()[:repeats], exits(**changes))
     return frames(("exit_latency", "exit_latency_loops"), rows)
+
+
+def timed(measure, model, prompts, config):
+    decoder = make_decoder(checkpoint(model), config)
+    return measure(decoder, make_criteria(config), prompts, config)
 
 
 def frames(names, parts):
@@ -253,7 +258,7 @@ def test_a_model_in_bfloat16_is_measured_with_nats_in_float32():
 
 
 def exit_costs(model, **changes):
-    rows = measure_costs(checkpoint(model), held_out()[:2], exits(**changes))
+    rows = timed(measure_costs, model, held_out()[:2], exits(**changes))
     return pd.DataFrame(rows, columns=list(tables.columns("exit_costs"))[1:])
 
 

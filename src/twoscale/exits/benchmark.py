@@ -3,7 +3,7 @@
 import copy
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -60,11 +60,14 @@ def run(job: CheckpointJob) -> None:
     exits = job.config.exits
     checkpoint = job.checkpoint(exits.dtype)
     prompts = job.held_out(exits.latency_repeats)
-    latency, loops = measure_latency(checkpoint, prompts, exits)
+    # one decoder and the same criteria, for which graphs are captured once
+    criteria = make_criteria(exits)
+    decoder = make_decoder(checkpoint, exits)
+    if "costs" in job.files:
+        job.write("exit_costs", measure_costs(decoder, criteria, prompts, exits), "costs")
+    latency, loops = measure_latency(decoder, criteria, prompts, exits)
     job.write("exit_latency", latency, "latency")
     job.write("exit_latency_loops", loops, "latency_loops")
-    if "costs" in job.files:
-        job.write("exit_costs", measure_costs(checkpoint, prompts, exits), "costs")
 
 
 def measure_quality(
@@ -131,7 +134,10 @@ def _loops(batch: HeldOut, counts: LoopCounts, groups: Sequence[str]) -> Iterato
 
 
 def measure_latency(
-    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig
+    decoder: Decoder,
+    criteria: Mapping[OperatingPoint, ExitCriterion],
+    prompts: HeldOut,
+    exits: ExitsConfig,
 ) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
@@ -140,8 +146,6 @@ def measure_latency(
     operating points take turns within a repeat, each followed at once by its baseline, the same
     evaluations without a criterion, so a drift of the machine affects all of them alike.
     """
-    criteria = make_criteria(exits)
-    decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -170,7 +174,7 @@ def measure_latency(
                 }
             )
             means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()  # per group
-            for group, mean in zip(checkpoint.model.config.group_labels, means, strict=True):
+            for group, mean in zip(decoder.model.config.group_labels, means, strict=True):
                 loops.append(key | {"group": group, "evaluations": mean})
     return latency, loops
 

@@ -14,7 +14,7 @@ the others, so differences give each cost.
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -24,8 +24,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.exits.cost_matched import Row
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.decoder import Decoder
-from twoscale.exits.evaluation import make_criteria, make_decoder
-from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.exits.evaluation import OperatingPoint
 from twoscale.model.interface import LoopedModel, any_weight
 
 PRECISION = 0.03  # width of the 95 % interval of a relative cost, at which the measurement ends
@@ -35,7 +34,12 @@ Costs = dict[str, float]  # milliseconds, by column of the table
 Pair = tuple[float, float]  # ms of a token without decisions, and how many more it takes with them
 
 
-def measure_costs(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> list[Row]:
+def measure_costs(
+    decoder: Decoder,
+    criteria: Mapping[OperatingPoint, ExitCriterion],
+    prompts: HeldOut,
+    exits: ExitsConfig,
+) -> list[Row]:
     """Rows of the table "exit_costs", for all criteria but `fixed`, which needs no decisions.
 
     Tokens of the first prompt are decoded at places spread over the context. Repeats end when the
@@ -43,18 +47,17 @@ def measure_costs(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsCo
     after `exits.cost_repeats`. There are no rows for a model without groups, and for `max_loops` 1,
     which does not separate loop steps from the rest of a token.
     """
-    groups = checkpoint.model.config.group_labels
-    if not groups or exits.max_loops == 1:
+    groups = decoder.model.config.group_labels
+    by_name = {name: criterion for (name, _), criterion in criteria.items() if name != "fixed"}
+    if not (groups and by_name) or exits.max_loops == 1:
         return []
-    pairs = _Pairs(checkpoint, prompts, exits)
-    criteria = {name: criterion for (name, _), criterion in make_criteria(exits).items()}
-    criteria.pop("fixed", None)
+    pairs = _Pairs(decoder, prompts, exits)
     rows: list[Row] = []
-    relative: dict[str, list[float]] = {name: [] for name in criteria}
-    pairs.measure(criteria, repeat=0)  # warms up
+    relative: dict[str, list[float]] = {name: [] for name in by_name}
+    pairs.measure(by_name, repeat=0)  # warms up
     with meter("costs", exits.cost_repeats, "repeats") as bar:
         for repeat in range(exits.cost_repeats):
-            for name, measured in pairs.measure(criteria, repeat).items():
+            for name, measured in pairs.measure(by_name, repeat).items():
                 costs = _solve(measured, exits.max_loops)
                 key = {"criterion": name, "repeat": repeat}
                 rows += [
@@ -71,16 +74,16 @@ def measure_costs(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsCo
 class _Pairs:
     """Pairs of tokens at places of one text."""
 
-    def __init__(self, checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> None:
+    def __init__(self, decoder: Decoder, prompts: HeldOut, exits: ExitsConfig) -> None:
         self._tokens = prompts.inputs[0].tolist()
         number = min(exits.latency_segments, len(self._tokens))
         self._places = [place.start for place in timed_segments(len(self._tokens), number, number)]
-        self._decoder = make_decoder(checkpoint, exits)
+        self._decoder = decoder
         self._decoder.reset(sequence=int(prompts.sequences[0]))
         if self._places[-1]:
             self._decoder.prefill(self._tokens[: self._places[-1]])
-        self._clock = processor_clock(checkpoint.model)
-        count = len(checkpoint.model.config.groups)
+        self._clock = processor_clock(decoder.model)
+        count = len(decoder.model.config.groups)
         # evaluations of each group: one in all of them, then all of them in one group
         self._evaluations = [[1] * count for _ in range(count + 1)]
         for group, evaluations in enumerate(self._evaluations[1:]):
@@ -115,7 +118,7 @@ class _Pairs:
     def _time(
         self, place: int, evaluations: Sequence[int], criterion: ExitCriterion | None
     ) -> float:
-        decoder: Decoder = self._decoder
+        decoder = self._decoder
         decoder.position = place  # the cache keeps all of the text that was read
         started = self._clock()
         decoder.feed(self._tokens[place], evaluations, criterion)
