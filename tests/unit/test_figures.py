@@ -143,6 +143,18 @@ def test_points_that_most_tokens_do_not_have_are_left_out_and_the_end_of_their_l
     assert style.END_LABEL not in legend_texts(module.draw(loop_metrics(), **RUN))
 
 
+def test_fig4_draws_computed_times_as_lines_and_measured_ones_as_points():
+    """5.5 ms outside loops, 3 evaluations of 1 + 2 ms and 4.5 of 2 + 2 ms; 30 ms were measured."""
+    *others, costs = exit_tables(("fixed", "kl"))
+    for table, computed, bare in ((costs, 32.5, 17.0), (costs[:0], 30.0, 29.0)):
+        axes = fig4.draw(*others, table, **RUN).axes[0]
+        drawn = [(line.get_linestyle(), list(line.get_ydata())) for line in axes.get_lines()]
+        lines = [values for style, values in drawn if style != "None" and len(values) == 3]
+        points = [values for style, values in drawn if style == "None" and len(values) == 3]
+        assert lines == [pytest.approx([computed] * 3), pytest.approx([bare] * 3)]
+        assert [30.0] * 3 in points
+
+
 def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
     """At the largest thresholds criteria lose whole nats, which would flatten everything else."""
     latency, quality, loops, controls, costs = exit_tables(("fixed", "kl"))
