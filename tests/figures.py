@@ -45,7 +45,7 @@ def loop_metrics(groups=("4", "5-6"), iterations=ITERATIONS):
         for iteration in iterations
         for group in groups
         for k in range(LOOPS)
-        for measure, mean in (("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
+        for measure, mean in (("state_norm", 8.0), ("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
         if not (measure == "cosine" and k == 0)
     ]
     return pd.DataFrame(

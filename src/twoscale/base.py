@@ -75,6 +75,7 @@ def needing(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
+        # a missing module of this library is a bug
         if str(error.name).startswith("twoscale"):
             raise
         raise MissingLibraryError(

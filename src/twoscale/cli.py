@@ -28,10 +28,12 @@ def main() -> None:
 
     try:
         arguments.run(arguments)
+        # now, where a reader that has gone is handled below
         sys.stdout.flush()
     except InputError as error:
         sys.exit(f"error: {error}")
     except BrokenPipeError:  # the reader has gone, as in `twoscale … | head`
+        # where the interpreter would report the rest of standard output when it ends
         sys.stderr.close()
         sys.exit(1)
 
@@ -106,7 +108,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from twoscale.replay.run_tables import read_run
 
     chosen = (arguments.tolerance, arguments.seed)
-    if not arguments.tolerance >= 0:
+    if not arguments.tolerance >= 0:  # NaN too
         raise InputError(f"--tolerance: found {arguments.tolerance:g}, expected 0 or more.")
     if arguments.table.is_dir():
         run = read_run(arguments.table)
@@ -266,7 +268,7 @@ def _overview(arguments: argparse.Namespace) -> None:
     snakefile = project / "Snakefile"
     if not snakefile.is_file():
         return
-    print(snakefile.read_text(encoding="utf-8").split('"""')[1])
+    print(snakefile.read_text(encoding="utf-8").split('"""')[1])  # its docstring
     for path in sorted(project.glob("scripts/*.py")):
         first = path.read_text(encoding="utf-8").split('"""')[1].partition("\n")[0]
         if not first.startswith("Rule"):  # those are for jobs

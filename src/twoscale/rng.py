@@ -26,6 +26,7 @@ def stream(*parts: int | float | str) -> "np.random.Generator":
     """The generator of the stream with the name `parts`, at its beginning."""
     import numpy as np
 
+    # the key of Philox has 128 bits
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(parts)[:16])))
 
 
@@ -45,7 +46,7 @@ def truncated_normal(
     """
     import torch
 
-    uniforms = torch.from_numpy(stream(*key_parts).random(shape))
+    uniforms = torch.from_numpy(stream(*key_parts).random(shape))  # in [0, 1)
     ends = torch.tensor([-bound, bound], dtype=torch.float64)
     lowest, highest = torch.special.ndtr(ends).tolist()  # Phi(-bound), Phi(bound)
     normals = torch.special.ndtri(lowest + (highest - lowest) * uniforms)  # Phi^-1

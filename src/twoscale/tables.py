@@ -432,6 +432,7 @@ def writing(
             if set(batch) != set(schema.names):
                 expected = f"{sorted(schema.names)} expected"
                 raise ValueError(f"table {table}: columns {sorted(batch)} given, {expected}")
+            # `from_pandas` makes NaN a null
             arrays = [
                 pa.array(batch[field.name], type=field.type, from_pandas=True) for field in schema
             ]
@@ -475,6 +476,7 @@ def check_finite(table: str, frame: pd.DataFrame, path: str | Path) -> None:
     known = [name for name in _FINITE if name in frame]
     wrong = frame[known].isin(_NOT_FINITE)
     if {"measure", "nulls"} <= set(frame.columns):
+        # a table of statistics has the norm of states in rows, not in a column
         is_norm = frame["measure"] == "state_norm"
         wrong["mean"] = is_norm & (frame["mean"].isin(_NOT_FINITE) | (frame["nulls"] > 0))
     for name in wrong:
@@ -537,6 +539,7 @@ def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
     # pandas writes its index too, and reads it back
     found = [name for name in schema.names if not name.startswith("__index_level_")]
     measures = found[len(declared) :]
+    # measures, in tables that have some, come after the declared columns
     if found != declared + measures or bool(measures) != (table in MEASURED):
         expected = f"those of the table '{table}': {', '.join(declared)}"
         if table in MEASURED:

@@ -39,7 +39,7 @@ from tests.figures import (
 )
 from twoscale.base import InputError
 from twoscale.claims.verdicts import CLAIMS
-from twoscale.config import PROJECT, Config, checked, preset
+from twoscale.config import PROJECT, Config, checked, merge, preset, text_label
 from twoscale.dynamics.state_paths import read_states
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
 from twoscale.jobs import command
@@ -91,6 +91,17 @@ def test_checkpoints_darken_over_training_and_the_untrained_model_is_dashed_grey
     assert len(set(to_rgb(styles[0]["color"]))) == 1
 
 
+def test_checkpoints_can_be_told_apart_in_grey():
+    """By a marker each; that of a line's end is none of them."""
+    styles = style.checkpoint_palette(range(0, 500, 50), RUN["context"])
+    markers = [styles[iteration].get("marker", "") for iteration in styles]
+    assert markers[0] == markers[-1] == ""  # dashed, and thick
+    assert len({*markers[1:-1]} - {"x", "X"}) == len(markers) - 2
+    shown = fig5.draw(loop_metrics(), **RUN).axes[0].get_lines()[1]
+    assert shown.get_marker() == styles[50]["marker"]
+    assert shown.get_markevery() is not None
+
+
 def test_criteria_have_the_colours_of_the_paper_and_no_two_look_alike():
     others = [
         "step_norm_relative",
@@ -138,9 +149,43 @@ def test_points_that_most_tokens_do_not_have_are_left_out_and_the_end_of_their_l
     late = (table["k"] >= 4) & (table["measure"] == "cosine") & (table["iteration"] == 50)
     table.loc[late, ["count", "nulls"]] = (4, 6)
     figure = module.draw(table, **RUN)
-    assert [list(line.get_xdata()) for line in figure.axes[-1].get_lines()[1:3]] == [[1, 2, 3], [3]]
+    lines = figure.axes[-1].get_lines()
+    assert [list(lines[place].get_xdata()) for place in (1, -1)] == [[1, 2, 3], [3]]
     assert style.END_LABEL in legend_texts(figure)
     assert style.END_LABEL not in legend_texts(module.draw(loop_metrics(), **RUN))
+
+
+@pytest.mark.parametrize(("reading", "norm"), [("state", 8.0), ("direction", 1.0)])
+def test_fig3_shows_every_loop_step_and_up_to_which_norm_a_step_is_rounding(reading, norm):
+    table = of_directions(loop_metrics())
+    figure = fig3.draw(table, reading=reading, dtype="float32", **RUN)
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, LOOPS - 1)}
+    floor = figure.axes[0].get_lines()[-1]
+    assert list(floor.get_ydata()) == pytest.approx([16 * 2**-23 * norm] * LOOPS)
+    assert "rounding floor, float32" in legend_texts(figure)
+    unknown = fig3.draw(table, reading=reading, **RUN)
+    assert not any("rounding floor" in text for text in legend_texts(unknown))
+
+
+@pytest.mark.parametrize("module", [fig3, fig5])
+def test_a_band_of_cosines_does_not_leave_their_range_and_one_of_norms_stays_above_zero(module):
+    table = loop_metrics().assign(std=100.0)
+    bands = [axes.collections[-1].get_paths()[0] for axes in module.draw(table, **RUN).axes]
+    ends = [(band.vertices[:, 1].min(), band.vertices[:, 1].max()) for band in bands]
+    assert ends[-2:] == [(-1, 1)] * 2
+    assert all(low > 0 for low, _ in ends[:-2])
+
+
+def test_fig4_has_the_panels_of_the_paper_with_controls_and_the_third_is_a_change():
+    figure = fig4.draw(*exit_tables(("fixed", "kl", "step_norm")), **RUN)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["(i)  latency", "(ii)  perplexity", "(iii)  cross-entropy"]
+    values = {"control": (17.0, np.exp(3.95), 0.2), "criterion": (30.0, np.exp(3.75), 0.0)}
+    for axes, control, criterion in zip(figure.axes, *values.values(), strict=True):
+        lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+        controls, criteria = lines[:2], [line for line in lines if line.get_marker() in "os"]
+        assert [line.get_ydata()[0] for line in controls] == pytest.approx([control] * 2)
+        assert [line.get_ydata()[0] for line in criteria] == pytest.approx([criterion] * 2)
 
 
 def test_fig4_draws_computed_times_as_lines_and_measured_ones_as_points():
@@ -148,38 +193,52 @@ def test_fig4_draws_computed_times_as_lines_and_measured_ones_as_points():
     *others, costs = exit_tables(("fixed", "kl"))
     for table, computed, bare in ((costs, 32.5, 17.0), (costs[:0], 30.0, 29.0)):
         axes = fig4.draw(*others, table, **RUN).axes[0]
-        drawn = [(line.get_linestyle(), list(line.get_ydata())) for line in axes.get_lines()]
-        lines = [values for style, values in drawn if style != "None" and len(values) == 3]
-        points = [values for style, values in drawn if style == "None" and len(values) == 3]
-        assert lines == [pytest.approx([computed] * 3), pytest.approx([bare] * 3)]
-        assert [30.0] * 3 in points
+        curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+        lines = [line.get_ydata() for line in curves if line.get_linestyle() != "None"]
+        points = [line.get_ydata() for line in curves if line.get_linestyle() == "None"]
+        expected = [pytest.approx([bare] * 3), pytest.approx([computed] * 3)]
+        assert [list(values) for values in lines] == expected
+        assert [30.0] * 3 in [list(values) for values in points]  # others are the ends of bars
 
 
-def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
-    """At the largest thresholds criteria lose whole nats, which would flatten everything else."""
-    latency, quality, loops, controls, costs = exit_tables(("fixed", "kl"))
+def test_fig4_sets_the_bars_of_criteria_with_the_same_threshold_apart():
+    axes = fig4.draw(*exit_tables(), **RUN).axes[0]
+    at_first = sorted({bars.get_segments()[0][0, 0] for bars in axes.collections})
+    assert len(at_first) == 3
+    assert at_first[1] == pytest.approx(1e-5)
+    assert np.diff(np.log10(at_first)) == pytest.approx(0.15)
+
+
+def test_fig4_shows_losses_of_whole_nats_and_of_thousandths():
+    latency, quality, *others = exit_tables(("fixed", "kl"))
     quality.loc[(quality["criterion"] == "kl") & (quality["threshold"] == 1e-2), "ce"] += 4.0
-    axes = fig4.draw(latency, quality, loops, controls, costs, **RUN).axes[1]
-    bottom, top = axes.get_ylim()
-    assert top == pytest.approx(3.75 + 0.1)
-    assert bottom > 3.75 - 0.02
-    (left,) = [line for line in axes.get_lines() if line.get_marker() == fig4.LEAVES["marker"]]
-    assert np.log10(left.get_xydata()[0]) == pytest.approx([-3 + 0.1 / 4, np.log10(top)])
+    perplexity, change = fig4.draw(latency, quality, *others, **RUN).axes[1:]
+    assert (perplexity.get_yscale(), change.get_yscale()) == ("log", "symlog")
+    assert change.get_ylim()[1] > 4
 
 
-def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_where_it_has_late_ones(
-    tmp_path,
-):
+def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_for_states(tmp_path):
     figure = draw("fig5", tmp_path)
     assert len(figure.axes) == 2
     assert figure.axes[0].get_xlim() == (1, LOOPS - 1)
-    for loops, marked in ((30, True), (29, False)):
-        context = style.FigureContext("demo", "text", loops)
-        assert (
-            "paper: 0.5–0.65" in legend_texts(fig5.draw(loop_metrics(), context=context))
-        ) is marked
-        written = render_caption("fig5", {"preset": "ouro-1.4b", "trajectories": {"loops": loops}})
-        assert ("yellow bar" in written) is marked
+    for reading, marked in (("state", True), ("direction", False)):
+        figure = fig5.draw(of_directions(loop_metrics()), reading=reading, **RUN)
+        assert (style.REPORTED_LABEL in legend_texts(figure)) is marked
+        for name in ("fig3", "fig5"):
+            written = render_caption(name, {"figures": {"reading": reading}})
+            assert ("hatched range" in written) is marked
+
+
+@pytest.mark.parametrize(
+    ("data", "label"),
+    [
+        ({"source": "fineweb"}, "FineWeb sample-10BT"),
+        ({"source": "parquet", "path": "/data/books"}, "parquet files in books/"),
+        ({"source": "jsonl", "path": "/data/books.jsonl"}, "books.jsonl"),
+    ],
+)
+def test_figures_name_the_text_by_its_source_and_not_only_by_a_folder(data, label):
+    assert text_label(checked(merge(preset("demo"), {"data": data})).data) == label
 
 
 def of_directions(table):
@@ -204,7 +263,7 @@ def published(table):
     return table[table["iteration"] == table["iteration"].min()].assign(iteration=0)
 
 
-FEWER = {"context": style.FigureContext("mine", "prompts", LOOPS, fewest_loops=2)}
+FEWER = {"context": style.FigureContext("demo", "prompts", LOOPS, fewest_loops=2)}
 HUGINN = {"context": style.FigureContext("huginn", "text", 32, published=True)}
 AROUND = ("prelude->3-6", "3-6->coda")
 # Drawings of tables with known content; those of a run have been looked at
@@ -311,7 +370,7 @@ def test_the_values_of_captions_are_those_of_the_config():
     curves = render_caption("fig3")
     assert f"{tokens} held-out tokens" in curves
     assert (
-        f"the first of K = {config.trajectories.loops} loop steps, measured in"
+        f"All K = {config.trajectories.loops} loop steps are shown, measured in"
         f" {config.trajectories.dtype}" in curves
     )
     exits = render_caption("fig4")
@@ -499,6 +558,18 @@ def test_labels_of_the_axis_of_iterations_do_not_touch_in_the_narrowest_panel(it
         boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
     assert list(places) == sorted(iterations)
     assert "log" in axes.get_xlabel()
+    assert all(first.x1 < second.x0 for first, second in itertools.pairwise(boxes))
+
+
+def test_fig2_labels_the_checkpoints_of_the_demo():
+    iterations = (0, 30, 60, 120, 240, 360, 480, 600)
+    tables = [drift_table().query("iteration == 0").assign(iteration=n) for n in iterations]
+    figure = fig2.draw(pd.concat(tables), reference_state="first_state", **RUN)
+    with style.look():
+        figure.draw_without_rendering()
+    labels = figure.axes[0].get_xticklabels()
+    assert [label.get_text() for label in labels] == [str(iteration) for iteration in iterations]
+    boxes = [label.get_window_extent() for label in labels]
     assert all(first.x1 < second.x0 for first, second in itertools.pairwise(boxes))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.small import held_out, perturbed
+from tests.small import ROOT, held_out, perturbed
 from tests.unit.test_recorder import CORE, model, record
 from twoscale import tables
 from twoscale.config import PathTypesConfig, TrajectoriesConfig
@@ -288,3 +288,12 @@ def test_a_recording_without_decode_has_a_page_of_its_states(tmp_path):
     (group,) = json.loads(text)["groups"]
     assert group["values"]["entropy"][1] == [None] * 3
     assert group["exits"] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "loops").glob("*.html")), ids=lambda page: page.name)
+def test_the_shipped_pages_have_the_style_and_the_script_of_the_template(page):
+    template = (ROOT / "src" / "twoscale" / "report" / "templates" / "loops.html.j2").read_text()
+    shipped = page.read_text()
+    for start, end in (("<style>", "</style>"), ("<script>", "</script>")):
+        part = template[template.index(start) : template.index(end, template.index(start))]
+        assert part in shipped

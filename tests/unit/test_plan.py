@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests import small
 from tests.small import model_config, saved_bytes, tiny, train_config
 from twoscale import config
+from twoscale.dynamics.states import save_states
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
@@ -329,6 +331,17 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(ch
     assert memory.activation_bytes(more) - memory.activation_bytes(run) == pytest.approx(
         found, rel=0.05
     )
+
+
+def test_the_states_of_fig_1_are_as_large_as_planned(tmp_path):
+    checkpoint = small.perturbed(1)
+    model = checkpoint.model.config
+    run = tiny().model_copy(update={"model": model})
+    text = small.held_out(torch.arange(model.context_length)[None])
+    words = ["a"] * model.context_length
+    save_states(checkpoint, text, words, run.trajectories.loops, tmp_path / "states.safetensors")
+    states = load_file(tmp_path / "states.safetensors")["states"]
+    assert memory.states_bytes(run) == states.nbytes
 
 
 def cache_bytes(model, steps, recompute):

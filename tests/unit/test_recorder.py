@@ -565,12 +565,10 @@ def run_examples(folder, *names):
 
 @pytest.mark.runs
 def test_the_examples_of_the_page_run_as_printed(tmp_path):
-    run_examples(tmp_path, "record", "save", "beyond", "cores")
+    run_examples(tmp_path, "record", "save", "beyond")
     for run in ("mine", "saved"):
         names = [path.name for path in draw_run(tmp_path / "results" / run)]
         assert names == drawn("fig1", "fig3", "fig5", "path_types")
-    names = [path.name for path in draw_run(tmp_path / "results/cores")]
-    assert names == drawn("fig1", "fig2", "fig3", "fig5", "path_types")
     assert (write_card(tmp_path / "results" / "beyond")[0]).read_text().count("## ") == 5
 
 

@@ -28,7 +28,8 @@ from twoscale.claims import bootstrap
 
 SETTLING, DRIFTING, MARGINAL, UNDETERMINED = "settling", "drifting", "marginal", "undetermined"
 _LEAST_GROWTH = 0.1  # of the exponent q: over the last half of the loop steps the norm grows by 7 %
-FLOOR = 16 * float(np.finfo(np.float32).eps)  # as in `twoscale.dynamics.vectors`, which needs torch
+FLOOR_UNITS = 16  # as in `twoscale.dynamics.vectors`, which needs torch
+FLOOR = FLOOR_UNITS * float(np.finfo(np.float32).eps)
 _SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
 _FEWEST = 3  # values of a fit
 STATISTIC = (  # of every page that shows a regime

@@ -192,7 +192,8 @@ def text_source(data: DataConfig) -> dict[str, Any]:
 def text_label(data: DataConfig) -> str:
     """Name of the text in figures and captions, one line of harmless characters."""
     if data.path is not None:  # of a source that reads files
-        return one_line(f"{data.source} {PurePath(data.path).name}")
+        path = PurePath(data.path)
+        return one_line(path.name if path.suffix else f"{data.source} files in {path.name}/")
     if data.source == "python_docs":
         return "Python documentation"
     return one_line(f"FineWeb {data.subset}")

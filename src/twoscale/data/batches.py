@@ -85,6 +85,7 @@ class Prefetched:
         if reading is None:  # the first call, or a jump
             reading = self._reader.submit(self._read, iteration)
         batch = reading.result()
+        # in place of a batch that a jump has left unused
         self._next = {iteration + 1: self._reader.submit(self._read, iteration + 1)}
         return batch
 
@@ -157,6 +158,7 @@ def held_out_sequences(
         )
         raise mismatch("held-out tokens", found, expected)
     bits = max(available - 1, 0).bit_length()
+    # reversed bits order the numbers as 0, 1/2, 1/4, 3/4, … of the shard
     spread = sorted(range(available), key=lambda number: f"{number:0{bits}b}"[::-1])
     sequences = sorted(spread[:count])
     starts = np.array(sequences, dtype=np.int64) * context_length
@@ -173,6 +175,6 @@ def _num_sequences(shard: np.ndarray, context_length: int) -> int:
 def _gather(shard: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of the sequences that begin at `starts`, int64 (B, T) each."""
     positions = starts[:, None] + np.arange(context_length + 1)  # (B, T + 1)
-    tokens = np.asarray(shard[positions], dtype=np.int64)
+    tokens = np.asarray(shard[positions], dtype=np.int64)  # a copy
     sequences = torch.from_numpy(tokens)  # (B, T + 1)
     return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()

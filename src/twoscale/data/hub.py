@@ -85,7 +85,7 @@ def documents(
                 for document in rows(opened, what, name.rpartition("/")[2], first):
                     yield document
                     first = document.row + 1
-                    failures = 0
+                    failures = 0  # only attempts without progress count
                 return
         except _FAILURES as error:
             failures += 1
@@ -142,6 +142,7 @@ def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) 
             f" ({described}); check network, repository, revision and token, or use local files"
             f" (data.source: parquet, model.folder)."
         ) from error
+    # twice as long after each failure
     seconds = min(download.delay * 2 ** (failures - 1), _MAX_DELAY)
     print(f"{described}: retrying in {seconds:g} s", file=sys.stderr, flush=True)
     time.sleep(seconds)

@@ -63,6 +63,7 @@ def prepare_text(
     try:
         _collect(parts, files, tally, measure, download.part_characters)
         _check_sides(tally, data)
+        # with a new tally, the quota takes the same documents again
         _write_shards(parts, Tally(quota, data), tally.characters, shards)
     except InputError as error:
         if is_local:
@@ -190,6 +191,7 @@ class Parts:
         self.commit = saved.commit
         for part in saved.parts:
             path = folder / part.name
+            # parts are consecutive, so those after a gap cannot be used
             if not path.is_file() or sha256(path) != part.sha256:
                 break
             self.parts.append(part)
@@ -200,6 +202,8 @@ class Parts:
         path = self.folder / name
         names = [document.name for document in documents]
         texts = [document.text for document in documents]
+        # the part first, then the manifest: after a kill between them no manifest names a missing
+        # part
         with tables.writing("text_part", path) as append:
             append({"document": names, "text": texts, "size": sizes})
         first = self.end_in(file)
@@ -273,6 +277,7 @@ def _collect(
 def _groups(files: SourceFiles, part_characters: int) -> Iterator[tuple[str, list[Document]]]:
     """Documents in groups of at least `part_characters`; the last of a file may be smaller."""
     for file, documents in files:
+        # closes the source file, also where the quota is full before its end
         with closing(documents):  # type: ignore[type-var]
             group: list[Document] = []
             characters = 0
@@ -302,6 +307,7 @@ def _write_shards(
 
         def flush() -> None:
             if group:
+                # from rows to columns
                 columns = zip(tables.columns("text"), zip(*group, strict=True), strict=True)
                 appends[current](dict(columns))
                 group.clear()

@@ -96,6 +96,7 @@ def _read(
 def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
     """The file, or the files of the source under a folder; each with its name in the folder."""
     if path.is_file():
+        # a single file may have any name but one that ends as the files of another source
         for other, endings in ENDINGS.items():
             if other != source and path.name.lower().endswith(endings):
                 raise mismatch("config key data.source", f"{source} for {path}", other)
@@ -147,6 +148,7 @@ def python_docs() -> Iterator[Document]:
         # skips site-packages, lib-dynload and config-3.x, which are no identifiers
         is_module = all(part.isidentifier() for part in parts)
         if is_module and _SKIPPED_PACKAGES.isdisjoint(parts[:-1]):
+            # __init__.py is the package itself
             modules[".".join(parts).removesuffix(".__init__")] = path
     for module, path in sorted(modules.items()):
         found_here = _docstrings(ast.parse(path.read_bytes()), module)
@@ -275,7 +277,7 @@ def pieces(parts: Iterable[str], size: int | None) -> Iterator[tuple[str, bool]]
                 begin = end
             pending = pending[begin:]
     if pending:
-        yield pending, limit != size
+        yield pending, limit != size  # whole if it was never cut
 
 
 def _end_of_piece(text: str, begin: int, size: int) -> int:
@@ -304,6 +306,7 @@ def split_key(source: str, name: str, text: str) -> str:
 def is_held_out(key: str, fraction: float) -> bool:
     """Whether the documents with a `split_key` are held out: true for `fraction` of all keys."""
     digest = hashlib.sha256(key.encode()).digest()
+    # the first 64 bits of a digest are uniform
     return int.from_bytes(digest[:8]) < fraction * 2**64
 
 

@@ -106,6 +106,7 @@ class PublishedTokenizer:
 
     @cached_property
     def is_byte_level(self) -> bool:
+        # a decoder may be one of a sequence of decoders
         return '"ByteLevel"' in json.dumps(json.loads(self.engine.to_str())["decoder"])
 
     def encode(self, text: str) -> list[int]:
@@ -121,6 +122,7 @@ class PublishedTokenizer:
             return b""
         if self.is_byte_level and CHARACTER_TO_BYTE.keys() >= set(piece):
             return _bytes_of(piece)
+        # SentencePiece's form of a single byte, such as <0x0A>
         if len(piece) == 6 and piece.startswith("<0x"):
             return bytes.fromhex(piece[3:5])
         return piece.replace(SPACE, " ").encode()
@@ -169,7 +171,7 @@ def load_bpe(path: Path) -> Tokenizer:
     """Load a byte-level BPE that `train_bpe` trained, a file of the `tokenizers` library."""
     try:
         saved = parse_json(path.read_bytes(), dict[str, Any])
-        (end,) = saved["added_tokens"]
+        (end,) = saved["added_tokens"]  # the only one
         # tiktoken merges by rank, `tokenizers` by a list of merges. The two agree if ranks are ids:
         # the bytes first, then the merges in the order of training, then the end of text.
         vocabulary = saved["model"]["vocab"].items()
@@ -208,6 +210,7 @@ def _load_published(path: Path) -> PublishedTokenizer:
     except Exception as error:  # the library raises nothing more specific
         found = first_line(error)
         raise InputError(f"{path}: cannot be read ({found}), expected a tokenizer.json.") from error
+    # special tokens that a text spells out are encoded as ordinary text
     engine.encode_special_tokens = True
     engine.no_truncation()
     engine.no_padding()
@@ -215,7 +218,7 @@ def _load_published(path: Path) -> PublishedTokenizer:
     plain = engine.encode("a", add_special_tokens=False).ids
     whole = engine.encode("a", add_special_tokens=True).ids
     starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
-    prefix = whole[: starts[-1]] if starts else ()
+    prefix = whole[: starts[-1]] if starts else ()  # before the last "a"
     return PublishedTokenizer(engine, tuple(prefix), _end_of_text(engine, path.parent))
 
 
@@ -232,6 +235,7 @@ def _end_of_text(engine: tokenizers.Tokenizer, folder: Path) -> int:
         if isinstance(value, dict):
             value = value.get("content")
         token = engine.token_to_id(value) if isinstance(value, str) else value
+        # the library takes unsigned ids of 32 bits
         if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
     names = ", ".join(name for name, _ in _SETTINGS)

@@ -111,6 +111,7 @@ def join_tokens(
                 f" data.train_tokens or data.train_characters, or use more text"
             )
             raise mismatch(joined.train.name, f"{of_train['count']} tokens", expected)
+        # a new iterator over the training ids for each search
         kept, dropped = drop_near_duplicates(
             held_out, end_of_text, near_duplicate_tokens, lambda: _token_chunks(training, dtype)
         )
@@ -186,7 +187,7 @@ def drop_near_duplicates(
         changes = np.zeros(len(kept) + 1, dtype=np.int64)
         changes[begins] += 1
         changes[begins + n] -= 1
-        inside = np.count_nonzero(changes[:-1].cumsum())
+        inside = np.count_nonzero(changes[:-1].cumsum())  # tokens
         shares.append(inside / max(len(kept), 1))
         if not found.any():
             break
@@ -216,6 +217,7 @@ class HeldOutNgrams:
         # distinct hashes ascending, the first position of each, and at each position its index
         found = np.unique(ngram_hashes(ids, n), return_index=True, return_inverse=True)
         self.hashes, self.first, self.index = found
+        # so many that few other hashes pass the prefilter
         bits = min(_MAX_BITMAP, _BITMAP_RATIO * max(len(self.hashes), 1)).bit_length()
         self.shift = np.uint64(64 - bits)
         self.bitmap = np.zeros(2**bits, dtype=bool)
@@ -239,9 +241,10 @@ class HeldOutNgrams:
         positions = np.flatnonzero(self.bitmap[self._prefix(hashes)])  # a prefilter
         wanted = hashes[positions]
         index = np.searchsorted(self.hashes, wanted)
+        # larger than all: any index is safe, because the hashes are compared next
         index[index == len(self.hashes)] = 0
         equal = self.hashes[index] == wanted
-        index, rows = np.unique(index[equal], return_index=True)
+        index, rows = np.unique(index[equal], return_index=True)  # each n-gram once
         positions = positions[equal][rows]
         # token by token, (found, n) each
         theirs = self._windows(ids)[positions]
@@ -275,6 +278,7 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
         single = _ID_HASHES[ids & 0xFFFF] ^ high
     hashes = single
     length = 1
+    # n bit by bit: each bit doubles the length, and a 1 adds one id
     for bit in f"{n:b}"[1:]:
         hashes = _joined(hashes, hashes, length, length)
         length *= 2
@@ -288,6 +292,7 @@ def _joined(
     first: np.ndarray, second: np.ndarray, first_length: int, second_length: int
 ) -> np.ndarray:
     """Hashes of n-grams of both lengths together, from those of the parts at every position."""
+    # h(ab) = h(a) B^|b| + h(b); uint64 computes modulo 2**64
     hashes = first[:-second_length] * np.uint64(pow(_BASE, second_length, 2**64))
     hashes += second[first_length:]
     return hashes

@@ -55,6 +55,7 @@ def joined(table: str, paths: Iterable[str | Path]) -> pd.DataFrame:
     for path, rows in segments:
         iterations = rows["iteration"].to_numpy()
         rows_of_iteration = max(rows["group"].nunique(), 1) if "group" in rows else 1
+        # an iteration has a row for each group in "training_loops"
         expected = 1 + np.arange(before, before + len(iterations)) // rows_of_iteration
         wrong = np.flatnonzero(iterations != expected)
         if wrong.size:
@@ -105,8 +106,10 @@ def _summarise(
     order = np.argsort(cells, kind="stable")
     starts = np.searchsorted(cells[order], np.arange(1, len(labels)))
     if "sequence" in keys:
+        # all rows of a sequence have one document, so the first row of a cell tells it
         labels["document"] = _column(file, "document").to_numpy()[order[[0, *starts]]]
     frames = []
+    # measures are the columns of float32; keys are integers and labels
     known = [field.name for field in file.schema_arrow if field.type == pa.float32()]
     for name in measures or known:
         if name in known:
@@ -171,9 +174,11 @@ def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     checkpoints = []
     for path in paths:
         frame = tables.read("token_paths", path)
+        # categories keep the order of the file
         frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
         keys = ["iteration", "group"]
         counts = frame.groupby([*keys, "path_type", "period"], observed=True).size()
+        # every token has one path type, so the sum over types is the number of tokens
         of_group = counts.groupby(keys, observed=True).transform("sum")
         shares = pd.DataFrame({"tokens": counts, "share": counts / of_group}).reset_index()
         checkpoints.append(shares.astype({"group": "string"}))

@@ -97,11 +97,13 @@ def arnoldi(
         value = values.gather(-1, order)[..., 0]
         by_column = order[..., None, :].expand_as(vectors)
         leading = vectors.gather(-1, by_column)[..., :KEPT_RITZ]
+        # Ritz vectors V y from the basis V and eigenvectors y of the projection: (N, C, KEPT_RITZ)
         ritz = torch.einsum("nmc,nmj->ncj", basis.to(leading.dtype), leading)
         # ||A v - λ v|| of a Ritz vector is what is left over times its last coordinate
         residual = last * leading[..., -1, 0].abs()
         if (residual <= tolerance * value.abs()).all():
             break
+        # the next cycle starts from real vectors near the space of the leading eigenvectors
         start = ritz.sum(-1).real
         start = start / start.norm(dim=-1, keepdim=True)
     return value, ritz[..., 0], residual
@@ -123,6 +125,7 @@ def _krylov(product: Product, start: Tensor, size: int) -> tuple[Tensor, Tensor,
         vector = vector - torch.einsum("nmc,nm->nc", known, again)
         norm = vector.norm(dim=-1, keepdim=True)
         below = norm.new_zeros(len(norm), size - 1 - j)  # the projection is a Hessenberg matrix
+        # what both passes removed, and the norm of the rest: column j of the projection
         entries = [column + again, norm, below]
         columns.append(torch.cat(entries, dim=-1))
         # the basis spans an invariant subspace where nothing is left over

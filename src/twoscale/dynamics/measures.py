@@ -155,7 +155,7 @@ def loop_steps(
     previous_update = previous_norm = None
     ends: Iterator[tuple[Any, Any]] = pairwise(chain(states, [None]))  # (x^k, x^{k+1})
     for (state, after), distance in zip(ends, distances_to_final, strict=False):
-        update = None if after is None else after - state
+        update = None if after is None else after - state  # Δ^k (Eq. 1)
         step = LoopStep(state, update, previous_update, previous_norm, distance, precision)
         yield step
         if update is not None:
@@ -185,7 +185,7 @@ def measure_steps(
     The arguments are those of `loop_steps`, `distances_to_final` (K + 1, ...).
     """
     directions = [direction(state) for state in states]
-    from_last = torch.stack([norm(directions[-1] - start) for start in directions])
+    from_last = torch.stack([norm(directions[-1] - start) for start in directions])  # (K + 1, ...)
     of_states = loop_steps(states, distances_to_final, precision)
     rows = [measure_step(step) for step in of_states]
     of_directions = loop_steps(directions, from_last, precision)
@@ -208,6 +208,7 @@ loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)
     attrgetter("state_norm")
 )
 loop_measure("step_norm", unit="state")(attrgetter("step_norm"))
+# ||Δ^k|| / ||x^k||, the normalized variant of §4
 loop_measure("step_norm_relative", unit="1", of_direction=False)(
     lambda step: over_norm(step.step_norm, step.state_norm)
 )
@@ -215,6 +216,7 @@ loop_measure("step_norm_relative", unit="1", of_direction=False)(
 
 @loop_measure("cosine", unit="1", needs_previous=True)
 def _cosine(step: LoopStep) -> Tensor:
+    # cos of the angle between Δ^k and Δ^{k-1} (§2)
     cosine = cosine_from_norms(
         step.update, step.previous_update, step.step_norm, step.previous_norm
     )
@@ -228,11 +230,13 @@ loop_measure("acceleration", unit="state", needs_previous=True)(
 
 @loop_measure("acceleration_normalized", unit="1", needs_previous=True)
 def _acceleration_normalized(step: LoopStep) -> Tensor:
+    # a^k / (||Δ^k|| + ||Δ^{k-1}||) (Eq. 6)
     return step.unless_rounding(over_both(step.acceleration, step.step_norm, step.previous_norm))
 
 
 @loop_measure("acceleration_relative", unit="1", needs_previous=True, of_direction=False)
 def _acceleration_relative(step: LoopStep) -> Tensor:
+    # a^k / ||x^k||, the other denominator that §4 names
     return step.unless_rounding(over_norm(step.acceleration, step.state_norm))
 
 
@@ -275,6 +279,7 @@ def effective_dimension(distances: Tensor) -> Tensor:
     of_rows = squared.mean(-1, keepdim=True)
     of_columns = squared.mean(-2, keepdim=True)
     of_all = squared.mean((-2, -1), keepdim=True)
+    # G_ij = (mean_j d_ij^2 + mean_i d_ij^2 - d_ij^2 - mean_ij d_ij^2) / 2
     gram = (of_rows + of_columns - squared) / 2
     gram -= of_all / 2
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)  # sum λ
@@ -293,6 +298,7 @@ def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
     k = torch.arange(step_norms.shape[-1], dtype=step_norms.dtype, device=step_norms.device)
     mean = (weight * k).sum(-1, keepdim=True) / count
     offset = (k - mean) * weight  # from the mean of the fitted k; 0 for steps that are left out
+    # a step of norm 0 would make the sum NaN through 0 times -inf
     logarithm = step_norms.log().where(above_floor, 0)
     # least squares: sum (k - mean) log ||update^k|| / sum (k - mean)^2
     slope = (offset * logarithm).sum(-1) / offset.square().sum(-1)
@@ -345,12 +351,12 @@ class LoopPath:
         most = min(self.config.max_period, self.window_steps.shape[-1])
         lags = range(2, most + 1)
         returns = torch.stack([lagged(self.window, lag).mean(-1) for lag in lags], dim=-1)
-        return returns / self.window_steps.mean(-1, keepdim=True)
+        return returns / self.window_steps.mean(-1, keepdim=True)  # 0: closed
 
     @cached_property
     def straightness(self) -> Tensor:
         """Distance between the two ends of the window over the length of the path in it."""
-        return self.window[..., 0, -1] / self.window_steps.sum(-1)
+        return self.window[..., 0, -1] / self.window_steps.sum(-1)  # 1: straight, 0: closed
 
 
 @path_measure("contraction_rate", unit="1")
@@ -360,6 +366,7 @@ def _contraction_rate(path: LoopPath) -> Tensor:
     The first step is left out: it starts from x^0, which is noise by default.
     """
     steps = path.step_norms[..., 1:]
+    # the floor of a step is that of the state from which it starts
     return contraction_rate(steps, steps > path.rounding_floor[..., 1:-1])
 
 

@@ -158,7 +158,7 @@ def compare(
     for frame, name in zip(frames, names, strict=True):
         frame["run"] = name
     both = pd.concat(frames, ignore_index=True)
-    both.attrs = frames[0].attrs
+    both.attrs = frames[0].attrs  # `concat` drops them where they differ
     return both[["run", *both.columns.drop("run")]]
 
 

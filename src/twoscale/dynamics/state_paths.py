@@ -85,6 +85,7 @@ def state_paths(states: States, run: str) -> pd.DataFrame:
     )
     for axis, name in enumerate(COORDINATES):
         frame[name] = plane[..., axis].ravel()
+        # the same in every row, for the label of the axis
         frame[f"{name}_share"] = shares[axis]
     return frame[list(tables.columns("state_paths"))]
 

@@ -90,6 +90,7 @@ def sequence_means(
     point: Mapping[str, object], batch: HeldOut, columns: Mapping[str, Tensor]
 ) -> Iterator[Row]:
     """Rows with the key `point`: means of columns (B, T) over the tokens of each sequence."""
+    # sums of float32 would lose digits
     means = {name: values.double().mean(-1).tolist() for name, values in columns.items()}
     return ({**point, **row} for row in batch.rows(**means))
 
@@ -129,6 +130,7 @@ def save_states(
     sites, states = [], []
     for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
         sites += _describe(stage, model.config.group_labels)
+        # the only sequence of the batch: (T, C)
         states += [state[0].float().cpu() for state in stage.states]
     header = {
         "iteration": checkpoint.iteration,

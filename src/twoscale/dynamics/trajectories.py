@@ -79,11 +79,13 @@ def measure_batch(
             if is_group(stage):
                 assert stage.stage is not None
                 group = stage.stage.index
+                # Eq. 2 needs a group before this one
                 references = _reference_states(model, stage) if group else {}
                 yield GroupStates(labels[group], stage.states, references)
 
     keys = token_keys(checkpoint.iteration, batch)
     yield from measure_groups(keys, groups(), criteria)
+    # last, because its jumps need the whole trace
     yield from around.rows(keys)
 
 
@@ -182,7 +184,7 @@ class _AroundCore:
             if is_alone and is_group(stage):
                 self.core = stage
             elif self.core is not None:
-                self.coda = [*self.coda[:1], stage.output]
+                self.coda = [*self.coda[:1], stage.output]  # the first and the latest
             yield stage
 
     def rows(self, keys: Columns) -> Iterator[tuple[str, Columns]]:
@@ -252,6 +254,7 @@ def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
 
 def _repeated(keys: Columns, name: str, values: np.ndarray) -> Columns:
     """The key columns of the tokens once for each of `values`, which are a further column."""
+    # all tokens with the first value, then all with the second one, …
     columns = {key: np.tile(of_tokens, len(values)) for key, of_tokens in keys.items()}
     tokens = len(keys["iteration"])
     return columns | {name: np.repeat(values, tokens)}

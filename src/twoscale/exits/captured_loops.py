@@ -59,6 +59,7 @@ class Graphs:
         """
         if self._stream is None:
             return
+        # the function sees what has been queued so far, and what is queued later waits for it
         self._stream.wait_stream(torch.cuda.current_stream())
         torch.cuda.set_sync_debug_mode("default" if may_wait else "error")
         try:
@@ -147,8 +148,8 @@ class CapturedLoops:
         self._biases = torch.cat((like.new_zeros(length), like.new_full((length - 1,), -torch.inf)))
         self._hidden = like.new_zeros(1, config.hidden_size)
         self.x0 = torch.zeros_like(self._hidden)
-        self._injected = torch.zeros_like(self._hidden)
-        self._noise = like.new_zeros(max_loops, 1, config.hidden_size)
+        self._injected = torch.zeros_like(self._hidden)  # e, (1, C)
+        self._noise = like.new_zeros(max_loops, 1, config.hidden_size)  # row k: of loop step k
         # what they write for the host: the decisions after each loop step
         self.flags = torch.zeros(max_loops, dtype=torch.bool, pin_memory=like.is_cuda)
         self._graphs = Graphs(like.is_cuda)
@@ -166,6 +167,7 @@ class CapturedLoops:
         # group -> number of loop steps -> the graph that takes the last of them
         counts = range(1, max_loops + 1)
         self._fixed = [self._captured_steps(group, None, counts) for group in groups]
+        # the criterion that was used least recently loses its graphs
         self._program = lru_cache(MOST_CRITERIA * len(groups))(self._captured_program)
 
     def start(self, position: int, token: Tensor, noise: Noise) -> None:
@@ -177,6 +179,7 @@ class CapturedLoops:
         self._bias.copy_(self._biases[length - 1 - position :][:length])  # one kernel
 
     def layer(self, number: int, hidden: Tensor) -> Tensor:
+        # to the address that the graph reads
         self._hidden.copy_(hidden)
         return self._layers[number].call()
 
@@ -185,6 +188,7 @@ class CapturedLoops:
     ) -> Iterator[Decided]:
         self._enter(group, entered, x)
         running: deque[tuple[int, Replay, list[Tensor]]] = deque()
+        # in the order of the loop steps; each graph starts from the states of the one before
         for stop, replay in self._program(criterion, group).items():
             running.append((stop, replay, replay.call()))
             if len(running) > self._ahead:
@@ -210,6 +214,7 @@ class CapturedLoops:
         self.x0.copy_(x)
         if self.model.config.loop_noise and self._max_loops > 1:
             rows = [self._noise_of(group, k, self.x0) for k in range(1, self._max_loops)]
+            # no noise precedes loop step 0
             torch.stack(rows, out=self._noise[1:])
 
     def _read(self, stop: int, replay: Replay, states: Sequence[Tensor]) -> Iterator[Decided]:
@@ -231,6 +236,7 @@ class CapturedLoops:
         loop = Loop(self, group, criterion)
         size = self._size
         whole = self._stops(self._max_loops)
+        # a graph begins where the last whole graph before it ends
         parts = {stop: partial(loop, (stop - 1) // size * size, stop) for stop in (*whole, *stops)}
 
         def warm_up() -> None:
@@ -238,6 +244,7 @@ class CapturedLoops:
                 parts[stop]()
 
         functions = [parts[stop] for stop in stops]
+        # a criterion that waits for the device is refused in the warm-up, before a capture
         replays = self._capture_all(functions, warm_up, may_wait=criterion is None)
         return dict(zip(stops, replays, strict=True))
 
@@ -284,6 +291,7 @@ class CapturedLoops:
         state = self.model.add_noise(group, k, x, lambda group, k, like: self._noise[k])
         slot = k % self._cache.slots
         layers = self.model.config.groups[group]
+        # views, so a graph writes to the cache itself
         stored = [self._cache.stored[layer][slot] for layer in layers]
         place = self.positions, self._bias, self._token
         return self._recur[group](k, state, self._injected, stored, *place)
@@ -316,6 +324,7 @@ class Loop:
             if criterion is not None:
                 readout = loops.readout(criterion, self._group)
                 self._decisions = Decisions(criterion, loops.x0, readout)
+        # a part runs more than once, to warm up and to be captured; its earlier states are dropped
         del self._states[start + 1 :]
         flags, results = [], []
         for k in range(start, stop):
@@ -326,6 +335,7 @@ class Loop:
                 results.append(self._decisions.result(x_new))
         if criterion is None:
             return self._states[start + 1 :]
+        # a part of the graph, so each replay copies its decisions to the host
         loops.flags[start:stop].copy_(torch.cat(flags), non_blocking=True)
         return results
 

@@ -55,6 +55,7 @@ def make_readout(
         return cast(Gated, model).exit_gate
     if readout == "head":
         return model.readout
+    # `is_sequential` relies on the attribute: in parallel, earlier tokens have no exit states yet
     if not criterion.needs_readout:
         return _undeclared
     if group != len(model.config.groups) - 1:
@@ -138,6 +139,7 @@ class Decisions:
     def keep(self, rows: Tensor) -> None:
         """Drop all tokens but `rows`."""
         try:
+            # all per-token state is here, so these rows are all that the criterion needs
             self.state = {name: values[rows] for name, values in self.state.items()}
         except (AttributeError, IndexError, TypeError) as error:
             expected = "a dict of tensors whose first axis has one entry per token"
@@ -191,6 +193,7 @@ def first_exit(
     for k, x_new, should_exit in steps:
         streak = streak + 1 if should_exit else 0
         if streak == criterion.patience:
+            # Algorithm 1 breaks before it takes x_new: k + 1 evaluations, of which k are kept
             if criterion.keeps == "previous":
                 return TokenExit(x, loop_steps=k, evaluations=k + 1)
             return TokenExit(x_new, loop_steps=k + 1, evaluations=k + 1)
@@ -229,12 +232,14 @@ class FrozenExits:
     def update(self, x_new: Tensor) -> None:
         """Take the states (N, C) after one more loop step."""
         self._streak = (self._streak + 1) * self._decisions.update(x_new)
+        # before `left` changes, because the step at which a token leaves is evaluated
         self.evaluations += ~self.left
         self.left |= self._streak == self._criterion.patience
 
     @property
     def loop_steps(self) -> Tensor:
         """Index (N,) of the state that each token keeps: x^0, x^1, …."""
+        # a token that never leaves keeps its last state under every criterion
         discarded = self.left & (self._criterion.keeps == "previous")
         return self.evaluations - discarded.long()
 
@@ -268,6 +273,7 @@ def exit_steps(
     exits = FrozenExits(criterion, states[0], readout)
     for x_new in states[1:]:
         exits.update(x_new)
+        # later states change nothing
         if exits.left.all():
             break
     return exits.evaluations, exits.left
@@ -302,6 +308,7 @@ def load_criterion(file: str, name: str) -> type[ExitCriterion]:
         raise InputError(
             f"exit criterion file {file}: no such file, expected Python code with the class."
         )
+    # the loader is named, because without it the file would need the ending .py
     spec = importlib.util.spec_from_file_location(
         _USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file)
     )
@@ -335,6 +342,7 @@ def _fault(criterion: type[ExitCriterion]) -> str | None:
             return f"lacks the method {method}, expected {method}{arguments}"
         signature = inspect.signature(found)
         try:
+            # as many arguments as the engine passes
             signature.bind(*arguments.split(","))
         except TypeError:
             return f"has {method}{signature}, expected {method}{arguments}"

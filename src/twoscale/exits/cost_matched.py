@@ -64,7 +64,7 @@ def random_exits(evaluations: np.ndarray, sequences: tuple[int, ...], key: tuple
     _, number, length = evaluations.shape
     drawn = np.empty_like(evaluations)
     for group, values in enumerate(evaluations):
-        strata = np.sort(values, axis=None).reshape(length, number)
+        strata = np.sort(values, axis=None).reshape(length, number)  # (T, N)
         dealt = rng.stream(*key, group, "strata").permuted(strata, axis=1).T  # (N, T)
         for row, sequence in enumerate(sequences):
             drawn[group, row] = rng.stream(*key, group, sequence).permutation(dealt[row])
@@ -79,6 +79,7 @@ def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
     of_tokens = evaluations.reshape(len(evaluations), -1)  # (G, N T)
     tokens = of_tokens.shape[1]
     least, more = np.divmod(of_tokens.sum(axis=1, keepdims=True), tokens)
+    # the first `more` tokens take one evaluation more
     return (least + (np.arange(tokens) < more)).reshape(evaluations.shape)
 
 
@@ -117,10 +118,10 @@ def measure_cost_matched(
             parts = torch.from_numpy(drawn).split(batch_size, dim=1)
             for part, batch in zip(parts, text.batches(batch_size), strict=True):
                 logits = evaluate(part, batch)
-                losses.append(cross_entropies(logits, batch.targets).mean(1).cpu())
+                losses.append(cross_entropies(logits, batch.targets).mean(1).cpu())  # (B,)
             known[content] = torch.cat(losses)
         columns = {
-            "evaluations": drawn.mean(axis=(0, 2)).tolist(),
+            "evaluations": drawn.mean(axis=(0, 2)).tolist(),  # over groups and tokens: (N,)
             "ce": known[content].tolist(),
         }
         yield [{"reference": reference, "draw": draw} | row for row in text.rows(**columns)]

@@ -172,6 +172,7 @@ class KL(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         # log p^{k-1} and log p^k (N, V)
+        # only the first update reads out two states
         previous = readout(state["x0"]).log_softmax(-1) if "x0" in state else state["log_p"]
         log_p = readout(x_new).log_softmax(-1)
         return self.below(kl_divergence(log_p, previous)), {"log_p": log_p}
@@ -193,11 +194,14 @@ class MinPKL(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         p = readout(x_new).softmax(-1)  # (N, V)
+        vocab_size = p.shape[-1]
         small = p < self.MIN_P * p.amax(-1, keepdim=True)
-        q = p.masked_fill(small, 1 / p.shape[-1])
-        log_q = (q / q.sum(-1, keepdim=True)).log()
-        # log q^{k-1}, uniform at first
-        previous = state["log_q"] if state else torch.full_like(log_q, -math.log(log_q.shape[-1]))
+        q = p.masked_fill(small, 1 / vocab_size)
+        q = q / q.sum(-1, keepdim=True)
+        log_q = q.log()
+        # log q^{k-1}; q^0 is uniform
+        uniform = torch.full_like(log_q, -math.log(vocab_size))
+        previous = state.get("log_q", uniform)
         return self.below(kl_divergence(previous, log_q)), {"log_q": log_q}
 
 
@@ -218,6 +222,7 @@ class EntropyDiff(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         p = readout(x_new).softmax(-1)  # (N, V)
+        # the small number keeps 0 log 0 from being NaN
         entropy = -torch.linalg.vecdot(p, (p + self.EPSILON).log())
         return self.below((entropy - state["entropy"]).abs()), {"entropy": entropy}
 
@@ -234,7 +239,7 @@ class ArgmaxStability(ExitCriterion):
 
     def start(self, x0: Tensor) -> State:
         count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
-        return {"token": count - 1, "repeats": count}
+        return {"token": count - 1, "repeats": count}  # -1 is no token's id
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         token = readout(x_new).argmax(-1)
@@ -382,4 +387,5 @@ def place_in(file: str, error: BaseException) -> str:
     lines = [
         frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()
     ]
+    # the last frame is the innermost one
     return f"exit criterion file {file}" + (f", line {lines[-1]}" if lines else "")

@@ -116,6 +116,8 @@ class Decoder:
             self.criterion = criterion
             self._loops.prepare(criterion)
         if self._loops.masks:
+            # masked positions are read too, and a weight of 0 times a value that is not finite is
+            # NaN
             self.cache.clear()
         if sequence is not None and sequence not in self.noise.sequences:
             self.noise = EvaluationNoise.of(self.model.config, self.noise.seed, [sequence])
@@ -155,14 +157,16 @@ class Decoder:
                 " one slot per loop step for positions computed in parallel; feed the tokens one"
                 " by one."
             )
+        # row kernels are for few rows; from MULTIPLE on, oneDNN may compute the products
         model = self._rows_model if len(tokens) < MULTIPLE else self.model
         engine = ParallelEngine(model, self.criterion, self.max_loops, self.options.readout)
         self._check_room(len(tokens))
         batch = self._as_tensor(tokens)
         end = self.position + len(tokens)
-        positions = self._positions[None, self.position : end]
+        positions = self._positions[None, self.position : end]  # (1, N)
         hidden, exits = read_parallel(engine, self.cache, batch, positions, end, self._noise_rows)
         for states, one in zip(self._exit_states, exits, strict=True):
+            # from which the next token starts if it starts warm
             states[self.position : end] = one.states[0]
         self.position = end
         return self.model.readout(hidden), stack_counts(exits, batch)
@@ -180,6 +184,7 @@ class Decoder:
             of_token, exits = self._feed_one(token, warm=False)
             logits.append(of_token)
             counts.append([(one.loop_steps, one.evaluations) for one in exits])
+        # named, because `counts` has empty rows for a model without groups
         shape = len(tokens), len(self.model.config.groups), 2
         both = torch.tensor(counts, dtype=torch.int64).reshape(shape).permute(2, 1, 0)  # (2, G, N)
         return torch.stack(logits), LoopCounts(*both[:, :, None])
@@ -204,6 +209,7 @@ class Decoder:
 
         def group(index: int, entered: Tensor) -> Tensor:
             if warm and self.position:
+                # the last state of the token before, (1, C)
                 x = self._exit_states[index][self.position - 1, None]
             else:
                 x = model.init_state(index, entered, self._noise_rows)  # x^0 (1, C)
@@ -234,6 +240,7 @@ class Decoder:
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """The rows of the positions that are being fed, shaped like `like` (…, N, C)."""
         if (group, k) not in self._noise_arrays:
+            # (1, T, C) -> (T, C)
             self._noise_arrays[group, k] = self.noise.rows(group, k, like.shape[-1], like)[0]
         rows = self._noise_arrays[group, k][self.position :]
         return rows[: like.shape[-2]].view_as(like)
@@ -283,6 +290,7 @@ def evaluate_prescribed(
     of_tokens = evaluations.permute(1, 2, 0).tolist()  # (B, T, G)
     for row, taken, sequence in zip(tokens.tolist(), of_tokens, sequences, strict=True):
         decoder.reset(sequence=sequence)
+        # B T rows (V,), in the order of the texts
         logits += [decoder.feed(*token)[0] for token in zip(row, taken, strict=True)]
     return torch.stack(logits).unflatten(0, tokens.shape)
 
@@ -388,6 +396,7 @@ def with_row_kernels(model: LoopedModel, method: str, by_columns: bool = False) 
     faster = [module for module in linear if module.in_features <= 2 * module.out_features]
     if by_columns and sum(module.weight.nbytes for module in faster) <= MAX_COPIED_BYTES:
         for module in faster:
+            # (O, I) as before, with the O numbers of a column next to each other
             columns = module.weight.detach().t().contiguous().t()
             module.weight = nn.Parameter(columns, requires_grad=False)
     if like.dtype in (torch.float32, torch.float64):

@@ -82,6 +82,8 @@ class TextEvaluator:
 
     def is_parallel(self, criterion: ExitCriterion) -> bool:
         slots = distinct_slots(self.exits.kv_slots, self.exits.max_loops)
+        # a shared slot holds later steps of earlier tokens, which a parallel pass has not computed
+        # yet
         if slots < self.exits.max_loops:
             return False
         return not is_sequential(criterion, self.exits.readout)
@@ -179,10 +181,12 @@ def evaluate(
     noise = run.noise(range(len(tokens)))
     logits, counts = parallel.evaluate(run.model, tokens, criterion, max_loops, noise)
     losses = torch.full(tokens.shape, torch.nan, dtype=torch.float64)  # (B, T)
+    # the last token has no next one
     losses[:, :-1] = cross_entropies(logits[:, :-1], tokens[:, 1:]).cpu()
     # rows in the order of sequences, positions and groups
     batch, length = tokens.shape
     groups = len(labels)
+    # each id is decoded once
     words = {token: run.tokenizer.decode([token]) for token in tokens.unique().tolist()}
     columns = {
         "sequence": np.arange(batch).repeat(length * groups),
@@ -191,7 +195,7 @@ def evaluate(
         "group": [*labels] * (batch * length),
     }
     for name, values in vars(counts).items():  # (G, B, T) each
-        columns[name] = values.permute(1, 2, 0).flatten().numpy(force=True)
+        columns[name] = values.permute(1, 2, 0).flatten().numpy(force=True)  # (B, T, G)
     columns["ce"] = losses.flatten().numpy().repeat(groups)
     return pd.DataFrame(columns)
 
@@ -227,7 +231,7 @@ def measure_scaling(
         for loops in scaling.loops:
             for batch in text.batches(scaling.batch_size):
                 logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
-                losses = cross_entropies(logits, batch.targets).mean(1).tolist()
+                losses = cross_entropies(logits, batch.targets).mean(1).tolist()  # of each sequence
                 perplexities = [math.exp(loss) for loss in losses]
                 for row in batch.rows(ce=losses, ppl=perplexities):
                     yield {"iteration": checkpoint.iteration, "loops": loops, **row}

@@ -70,13 +70,17 @@ class Sampling:
         if self.temperature == 0:
             return int(logits.argmax())
         scaled = logits.double().cpu() / self.temperature
+        # stable and on the host, so that equal logits have one order on all devices
         scaled, ids = scaled.sort(descending=True, stable=True)
         scaled = scaled[: self.top_k]
         if self.top_p is not None:
             probabilities = scaled.softmax(0)
             before = probabilities.cumsum(0) - probabilities  # of all likelier tokens
+            # the token with which the sum reaches p is kept, since the sum before it is smaller
             scaled = scaled[before < self.top_p]
+        # one for each token id, so that top_k and top_p do not change the noise of a token
         uniforms = torch.from_numpy(stream(self.seed, "generation", position).random(len(logits)))
+        # if u is uniform, -log(-log u) has Gumbel's distribution
         gumbel = -(-uniforms.log()).log()  # (V,)
         kept = ids[: len(scaled)]
         return int(kept[(scaled + gumbel[kept]).argmax()])
@@ -118,7 +122,7 @@ class Speculation:
         decoder.criterion = self.criterion
         drafts: list[int] = []
         for _ in range(min(self.length, most - 1)):
-            row, _ = decoder.feed(drafts[-1] if drafts else pending)
+            row, _ = decoder.feed(drafts[-1] if drafts else pending)  # (V,)
             drafts.append(sampling.choose(row, decoder.position))
         decoder.criterion = full
         # the same positions under the full criterion, which overwrites their keys and values
@@ -246,6 +250,7 @@ def print_text(
     times: list[float] = []
 
     def show(text: str) -> None:
+        # generated text must not control a terminal
         print(neutralise(text) if sys.stdout.isatty() else text, end="", flush=True)
 
     show(prompt)
@@ -268,6 +273,7 @@ def print_text(
         )
     facts = {"stopped": reason, "prompt": f"{len(ids)} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:
+        # without the first token, whose time is that of the prompt
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"
     labels = run.model.config.group_labels
     if labels:

@@ -87,6 +87,7 @@ def measure_sequence(
     found: dict[str, list[Row]] = {table: [] for table in TABLES}
     for group, entered in passing.entering(tokens):
         states = list(passing.states(group, entered, loops))  # x^0 … x^K (1, T, C)
+        # one decoding for each k, as if all tokens left with their x^k
         of_steps = [measure_tokens(model, passing.after(group, each), targets) for each in states]
         losses = torch.stack([columns["ce"] for columns in of_steps])  # (K + 1, 1, T)
         places = loop_places(labels[group], len(states))
@@ -139,13 +140,14 @@ def _exits(
     rows = [state[0] for state in states[: max_loops + 1]]  # (T, C)
 
     def read_on(x: Tensor) -> Tensor:
-        return model.readout(passing.after(group, x[None]))[0]
+        return model.readout(passing.after(group, x[None]))[0]  # (T, C) -> (T, V)
 
     for (name, threshold), criterion in criteria.items():
         of_group = criterion.of_group(group)
         read = make_readout(model, of_group, readout, group)
         if is_last and is_sequential(of_group, readout):
             read = read_on
+        # the whole context is at hand, so all T tokens are decided at once
         steps, left = exit_steps(rows, of_group, read)
         point = {"criterion": name, "threshold": float(threshold)}
         for position, (loops, has_left) in enumerate(

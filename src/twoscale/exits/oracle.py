@@ -40,7 +40,7 @@ class Pass:
     def states(self, group: int, entered: Tensor, loops: int) -> Iterator[Tensor]:
         """x^0 … x^loops of a group that (B, T, C) enters, one after another."""
         injected = self.model.project_input(group, entered)
-        state = self.model.init_state(group, entered, self.noise)
+        state = self.model.init_state(group, entered, self.noise)  # x^0
         yield state
         for k in range(loops):
             noisy = self.model.add_noise(group, k, state, self.noise)
@@ -75,10 +75,12 @@ def measure_tokens(model: LoopedModel, hidden: Tensor, targets: Tensor) -> dict[
 
     `hidden` (B, T, C) are inputs of the head, `targets` (B, T) token ids.
     """
+    # logits of all tokens at once may not fit into memory
     rows = max(1, LOGITS_AT_A_TIME // model.config.vocab_size)
-    parts = zip(hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
+    states = hidden.flatten(0, 1).split(rows)  # (rows, C) each
+    right = targets.flatten().split(rows)  # (rows,) each
     found: dict[str, list[Tensor]] = {"ce": [], "entropy": [], "rank": [], "predicted": []}
-    for part, ids in parts:
+    for part, ids in zip(states, right, strict=True):
         logits = model.readout(part)  # (rows, V)
         found["ce"].append(cross_entropies(logits[None], ids[None])[0])
         found["entropy"].append(entropies(logits))

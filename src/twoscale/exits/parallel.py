@@ -79,7 +79,8 @@ class RowLayout:
         before = counts.cumsum(0) - counts  # rows in the texts before (B,)
         numbers = torch.arange(len(rows), device=rows.device)
         self._rank = numbers - before[self.text]  # of a row among those of its text (M,)
-        most = int(counts.max())
+        most = int(counts.max())  # waits for the device
+        # the padding of a text points to row 0; `attention` gathers no result of it
         self._source = rows.new_zeros(batch, most)  # (B, A) -> row
         self._source[self.text, self._rank] = numbers
         last_seen = rows.new_zeros(batch, most)  # (B, A)
@@ -89,7 +90,7 @@ class RowLayout:
     def attention(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """q (M, H, D) and keys, values (B, G, end, D) -> (M, H, D)."""
         queries = q[self._source].transpose(1, 2)  # (B, H, A, D)
-        out = attention(queries, keys, values, self.mask).transpose(1, 2)
+        out = attention(queries, keys, values, self.mask).transpose(1, 2)  # (B, A, H, D)
         return out[self.text, self._rank]
 
 
@@ -113,11 +114,13 @@ class ParallelKV:
         shape = self.tokens.shape
         if len(active) == self.tokens.numel():
             return AttendAt(active % shape[1], self._attend_all, self.tokens.flatten())
+        # without all rows the mask is no longer that of causal attention
         positions = torch.arange(shape[1], device=active.device).expand(shape)
         layout = RowLayout(active, positions, shape[1], self.tokens)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys = self.keys[layer].index_copy_(0, active, k).unflatten(0, shape)
+            # in place: the rows of tokens that have exited keep their last evaluation
+            keys = self.keys[layer].index_copy_(0, active, k).unflatten(0, shape)  # (B, T, G, D)
             values = self.values[layer].index_copy_(0, active, v).unflatten(0, shape)
             return layout.attention(q, keys.transpose(1, 2), values.transpose(1, 2))
 
@@ -133,7 +136,7 @@ class ParallelKV:
         """Attention while every token loops: q (B * T, H, D) and k, v (B * T, G, D)."""
         self.keys[layer] = k.contiguous()
         self.values[layer] = v.contiguous()
-        q, k, v = (rows.unflatten(0, self.tokens.shape) for rows in (q, k, v))
+        q, k, v = (rows.unflatten(0, self.tokens.shape) for rows in (q, k, v))  # (B, T, heads, D)
         return causal_attention(q, k, v).flatten(0, 1)
 
 
@@ -173,7 +176,7 @@ class ParallelEngine:
         evaluations = loop_steps.clone()
 
         def noise_of_rows(group: int, k: int, like: Tensor) -> Tensor:
-            return noise(group, k, entered).flatten(0, 1)[rows]
+            return noise(group, k, entered).flatten(0, 1)[rows]  # (N, C)
 
         for k in range(self.max_loops):
             state = model.add_noise(group, k, x, noise_of_rows)
@@ -185,6 +188,7 @@ class ParallelEngine:
                 left = rows[exits]
                 kept = x if keeps_previous else decisions.result(x_new)
                 states[left] = kept[exits]
+                # the step that triggers an exit is a cost, whether its state is kept or not
                 evaluations.index_fill_(0, left, k + 1)
                 loop_steps.index_fill_(0, left, k if keeps_previous else k + 1)
                 store.freeze(left, k + 1)
@@ -195,8 +199,9 @@ class ParallelEngine:
             x = x_new
             if not len(rows):
                 break
-        states[rows] = decisions.result(x)
+        states[rows] = decisions.result(x)  # tokens without an exit
         found = (states, loop_steps, evaluations)
+        # (B T, …) -> (B, T, …)
         return GroupExit(*(values.unflatten(0, entered.shape[:2]) for values in found))
 
 
@@ -283,6 +288,7 @@ class KVCache:
         self.stored = {}
         for n in range(1, config.num_layers + 1):
             shape = texts, length, config.kv_heads_of(n), config.head_dim
+            # allocated as (slots, 2, B, T, G, D), seen with T and G exchanged
             self.stored[n] = like.new_zeros(slots if n in looped else 1, 2, *shape).transpose(3, 4)
         self._positions = torch.arange(length, device=like.device)
 
@@ -293,7 +299,7 @@ class KVCache:
     def copy_from(self, other: "KVCache") -> None:
         """Take over a cache of the same texts with less room."""
         for number, stored in other.stored.items():
-            self.stored[number][..., : stored.shape[-2], :] = stored
+            self.stored[number][..., : stored.shape[-2], :] = stored  # the first positions
 
     def attend(self, k: int, position: int, token: Tensor) -> Attend:
         """Attention at loop step k for the `token` (1,) at `position` of one text.
@@ -324,7 +330,7 @@ class KVCache:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.stored[layer][slot]  # (B, G, T, D) each
-            keys[layout.text, :, layout.at] = k
+            keys[layout.text, :, layout.at] = k  # (M, G, D)
             values[layout.text, :, layout.at] = v
             return layout.attention(q, keys[:, :, :end], values[:, :, :end])
 
@@ -338,7 +344,7 @@ class KVCache:
         Later tokens then find it at every loop step beyond the exit. The tokens are at positions
         `at` of texts `text`, both (M,) or both numbers.
         """
-        if evaluations >= self.slots:
+        if evaluations >= self.slots:  # the token has written every slot
             return
         for number in layers:
             stored = self.stored[number]
@@ -364,13 +370,14 @@ class CachedKV:
         self._active: Tensor | None = None  # the rows that looped last
 
     def attend(self, k: int, active: Tensor) -> Attend:
+        # the engine passes the same tensor until a token exits
         if active is not self._active:
             self._active = active
             self._layout = RowLayout(active, self._positions, self._end, self._tokens)
         return self._cache.attend_rows(k, self._layout)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
-        at = self._positions.flatten()[rows]
+        at = self._positions.flatten()[rows]  # (M,)
         self._cache.fill(self._layers, rows // self._positions.shape[1], at, evaluations)
 
 
@@ -388,6 +395,7 @@ def read_parallel(
     The cache needs a slot for every loop step. `noise` is for these positions.
     """
     groups = engine.model.config.groups
+    # unlooped layers compute all tokens
     rows = torch.arange(tokens.numel(), device=tokens.device)
     attend = cache.attend_rows(0, RowLayout(rows, positions, end, tokens))
 
@@ -410,8 +418,9 @@ def attend_token(
         both = stored[layer]
         both[:, :, :, position] = torch.stack((k, v)).unsqueeze(3)  # (2, 1, G, 1, D)
         keys, values = both.unbind()
+        # fewer heads of keys than of queries
         if q.shape != k.shape:
-            return row_attention(q, keys, values, bias[0])
+            return row_attention(q, keys, values, bias[0])  # (1, 1, T)
         return attention(q.unsqueeze(2), keys, values, bias).squeeze(2)
 
     return AttendAt(position, attend, token)

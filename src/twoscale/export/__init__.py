@@ -38,6 +38,7 @@ def code_files() -> dict[str, str]:
     while wanted:
         module = wanted.pop()
         text = _LIBRARY.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+        # a module, or the one that takes its place in an export
         needed = [_REPLACED.get(found, found) for _, found in _IMPORT.findall(text)]
         files[f"{local(module)}.py"] = _HEADER + _IMPORT.sub(
             lambda m: f"{m[1]}from .{local(m[2])} import", text

@@ -86,6 +86,7 @@ def write_export(
         _write_checkpoint(folder / checkpoint.stem, checkpoint, tokenizer, config)
         for name in common:
             link(folder / name, folder / checkpoint.stem / name)
+    # the folder itself is the last checkpoint
     for name in (WEIGHTS, CONFIG, _GENERATION):
         link(folder / checkpoints[-1].stem / name, folder / name)
 
@@ -95,9 +96,10 @@ def _write_checkpoint(
 ) -> None:
     identity = {"model": plain(config.model), "seed": config.seed}
     weights, header = load_weights(checkpoint, identity, config.model, "cpu")
+    # names in the class of transformers, which has the model as an attribute
     named = {f"{_MODULE}.{name}": tensor for name, tensor in weights.items()}
     with replacing(folder / WEIGHTS) as temporary:
-        save_file(named, temporary, metadata={"format": "pt"})
+        save_file(named, temporary, metadata={"format": "pt"})  # which transformers requires
     _write(folder / CONFIG, _json(model_config(config, header, tokenizer)))
     generation = {
         "bos_token_id": tokenizer.end_of_text,
@@ -158,7 +160,7 @@ def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
     def characters(token: bytes) -> str:
         return "".join(_BYTE_TO_CHARACTER[byte] for byte in token)
 
-    ranks = tokenizer.encoding._mergeable_ranks
+    ranks = tokenizer.encoding._mergeable_ranks  # bytes -> id
     vocab = {characters(token): rank for token, rank in ranks.items()}
     merged = [(characters(left), characters(right)) for left, right in _merges(ranks)]
     engine = Engine(models.BPE(vocab=vocab, merges=merged))

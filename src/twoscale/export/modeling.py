@@ -91,6 +91,7 @@ class TwoscaleConfig(PreTrainedConfig):
         self.tokens_seen = tokens_seen
         self.eos_token_id = eos_token_id
         self.padding_id = padding_id
+        # nothing for transformers to tie: a tied head is the embedding itself
         super().__init__(**{"tie_word_embeddings": False} | common)
 
     # what transformers and tools on top of it read of a config
@@ -137,6 +138,7 @@ class LoopCache:
         if self._padding is None:
             self._padding = _leading_padding(mask, self._texts, end, like.device)
         if end > self._room:
+            # more than is needed now, so that not every token allocates and copies a cache
             room = min(math.ceil(end / _GROWTH) * _GROWTH, config.context_length)
             grown = KVCache(config, self.slots, like, self._texts, room)
             if self._room:
@@ -150,7 +152,7 @@ class LoopCache:
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Replace text i by text `beam_idx[i]` (B,), as beam search does after each token."""
         for stored in self.kv.stored.values():
-            stored.copy_(stored[:, :, beam_idx.to(stored.device)])
+            stored.copy_(stored[:, :, beam_idx.to(stored.device)])  # (slots, 2, B, G, T, D)
         self._padding = self._padding[beam_idx.to(self._padding.device)]
 
 
@@ -164,12 +166,13 @@ def _leading_padding(mask: Tensor | None, texts: int, length: int, device: torch
             f" one column for each token read so far."
         )
     mask = mask.to(device).bool()
+    # a text begins where a token follows padding or the edge
     begins = mask.int().diff(dim=-1, prepend=mask.new_zeros(texts, 1).int()) == 1
     if begins.sum(-1).gt(1).any():
         raise InputError(
             "attention_mask: found padding inside a text, expected it before or after."
         )
-    return (mask.cumsum(-1) == 0).sum(-1)
+    return (mask.cumsum(-1) == 0).sum(-1)  # columns before the first token
 
 
 def _text_positions(padding: Tensor, length: int) -> Tensor:
@@ -209,6 +212,7 @@ def _carries_data(value: Any) -> bool:
     """Whether the value is a cache, text, or a number or tensor other than zero."""
     if isinstance(value, Tensor):
         return bool(value.any())
+    # True is a flag, although an `int`
     is_number_or_text = isinstance(value, int | float | str) and value is not True
     return (is_number_or_text and bool(value)) or hasattr(value, "get_seq_length")
 
@@ -304,6 +308,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         self, new_num_tokens: int | None = None, *_: Any, **__: Any
     ) -> nn.Module:
         """The embedding, which has the size of the run's vocabulary; padding needs no row of it."""
+        # the size as it is, and the size that counts the padding token too
         if new_num_tokens not in (None, self.config.vocab_size, (self.config.padding_id or 0) + 1):
             raise InputError(
                 f"resize_token_embeddings: found {new_num_tokens} tokens, expected"
@@ -404,6 +409,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             logits, evaluations, states, past = self._read(
                 *inputs, past, max_loops, criterion, logits_to_keep, output_hidden_states
             )
+        # -0 keeps all
         logits = logits[:, -logits_to_keep:]
         loss = None
         if labels is not None:
@@ -458,6 +464,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             embeddings = torch.zeros_like(embeddings).scatter(
                 1, order[..., None].expand_as(embeddings), embeddings
             )
+        # what a forward hook returns takes the place of the output
         hook = self.model.token_embedding.register_forward_hook(
             lambda *call: embeddings.view_as(call[-1])
         )
@@ -488,7 +495,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             if key not in self._arrays:
                 with torch.inference_mode(False):  # kept for later calls, which may need gradients
                     self._arrays[key] = self._source.rows(group, k, like.shape[-1], like)[0]
-            return self._arrays[key][positions].view_as(like)
+            return self._arrays[key][positions].view_as(like)  # (B, N, C)
 
         return noise
 
@@ -509,6 +516,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         _check_length(length, self.model.config)
         # padding before a text moves after it, where it changes nothing
         order = _text_positions(_leading_padding(mask, batch, length, tokens.device), length)
+        # token i moves to place order[i]; `in_columns` moves the results back
         tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise = self._noise(torch.arange(length, device=tokens.device).expand(batch, -1))
         loops = [max_loops] * len(self.model.config.groups)
@@ -551,6 +559,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         """
         if cache is None:
             cache = LoopCache(self.model, max_loops, len(tokens))
+        # the cache has one slot for each loop step
         if not isinstance(cache, LoopCache) or cache.slots != max_loops:
             raise InputError(
                 f"past_key_values: found {type(cache).__name__}, expected None or what a call"
@@ -565,6 +574,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             hidden, exits = read_parallel(
                 engine, cache.kv, tokens, positions, end, self._noise(positions)
             )
+        # -0 keeps all tokens
         logits = self.model.readout(hidden.unflatten(0, tokens.shape)[:, -keep:])
         states = (
             tuple(state.unflatten(0, tokens.shape) for state in model.states) if record else None

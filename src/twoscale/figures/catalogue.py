@@ -165,7 +165,7 @@ PAPER = (
     Figure(
         "fig3",
         inputs_from("loop_metrics"),
-        values=reading,
+        values=lambda config: {**reading(config), "dtype": config.trajectories.dtype},
         target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),

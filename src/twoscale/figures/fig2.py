@@ -1,6 +1,7 @@
 """Figure 2, cross-block drift: the drift-to-loop ratio at each boundary over training."""
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -33,21 +34,23 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     reference state.
     """
     every_seed = _ratios(drift, reference_state)
-    ratios = style.of_run(every_seed, context)
-    figure = style.new_figure(style.SINGLE, 2.6, context)
+    figure = style.new_figure(style.SINGLE, 2.8, context)
     axes = figure.subplots()
     wide = every_seed["mean"].max() > 10 * every_seed["mean"].min()
     axes.set_yscale("log" if wide else "linear")
+    shown = style.with_spread(every_seed, "iteration", context, wide)
+    shown["boundary"] = shown["boundary"].map(style.group_name)
     if context.published:
-        _draw_boundaries(axes, ratios, context)
+        _draw_boundaries(axes, shown)
     else:
-        _draw_course(axes, every_seed, context)
+        _draw_course(axes, shown)
+        style.scale_iterations(axes, shown["iteration"].unique(), context, upright=True)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
         axes.set_ylim(bottom=0)
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
 
-    around_core = ratios["boundary"].str.contains("prelude|embedding").any()
+    around_core = drift["boundary"].str.contains("prelude|embedding").any()
     names = _AROUND_CORE_NAMES if around_core else _REFERENCE_STATE_NAMES
     bands = style.band_legend(every_seed)
     handles, labels = axes.get_legend_handles_labels()
@@ -64,25 +67,37 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     return figure
 
 
-def _draw_course(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
-    """One line per boundary over the checkpoints."""
-    boundaries = ratios.groupby("boundary", sort=False)
-    looks = style.series_styles(len(boundaries))
-    for (boundary, rows), look in zip(boundaries, looks, strict=True):
-        label = style.group_name(boundary)
-        style.banded_line(axes, rows, "iteration", context, label=label, **look)
-    style.scale_iterations(axes, ratios["iteration"].unique(), context)
+def _draw_course(axes: Axes, ratios: pd.DataFrame) -> None:
+    """One line per boundary over the checkpoints; the band of a single one is a bar."""
+    boundaries = list(ratios["boundary"].unique())
+    looks = dict(zip(boundaries, style.series_styles(len(boundaries)), strict=True))
+    is_course = ratios["iteration"].nunique() > 1
+    sns.lineplot(
+        ratios,
+        x="iteration",
+        y="value",
+        markeredgecolor="auto",
+        ax=axes,
+        **(style.BANDS if is_course else {"err_style": "bars"}),
+        **style.SPREAD,
+        **style.semantics("boundary", looks),
+    )
 
 
-def _draw_boundaries(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
+def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:
     """One point per boundary, in the order of the model."""
-    look = style.series_styles(1)[0] | {"linestyle": ""}
-    number = len(ratios)
-    ratios = ratios.assign(place=range(number))
-    for place in range(number):
-        style.banded_line(axes, ratios.iloc[[place]], "place", context, **look)
-    axes.set_xticks(range(number), map(style.group_name, ratios["boundary"]))
-    axes.set(xlim=(-0.6, number - 0.4), xlabel="boundary")
+    sns.pointplot(
+        ratios,
+        x="boundary",
+        y="value",
+        estimator=style.SPREAD["estimator"],
+        errorbar=style.SPREAD["errorbar"],
+        err_kws={"linewidth": 1},
+        color=style.BLUE,
+        linestyle="none",
+        markersize=5,
+        ax=axes,
+    )
 
 
 def _ratios(drift: pd.DataFrame, reference_state: str) -> pd.DataFrame:

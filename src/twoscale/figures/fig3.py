@@ -6,26 +6,32 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from twoscale.claims.geometry import LATE_STEPS
+from twoscale.claims.regime import FLOOR_UNITS
 from twoscale.figures import style
 from twoscale.figures.style import FigureContext
 
-# The paper reads the decay off the first 5 to 10 steps (section 3); Figure 5 shows all of them.
-_LAST_STEP = 15
 COSINE = r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"
 _ROWS = {"step_norm": r"(a)  step norm $\Vert\Delta^{(k)}\Vert_2$", "cosine": f"(b)  {COSINE}"}
+_FLOOR: style.Look = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (1, 1)), "zorder": 1}
 
 
 @style.look()
-def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: FigureContext) -> Figure:
+def draw(
+    loop_metrics: pd.DataFrame,
+    *,
+    reading: str = "state",
+    dtype: str | None = None,
+    context: FigureContext,
+) -> Figure:
     """Two rows (measures) by one column per group; lines are means over tokens.
 
     The band is one standard deviation, or the range over seeds, at the last checkpoint.
     `loop_metrics` may have the run of the context under further seeds, too. `reading` is "state",
-    or "direction" for steps of x / ||x||.
+    or "direction" for steps of x / ||x||. `dtype` is that of the states, if it is known: a line
+    shows the norm up to which a step is rounding.
     """
     measures = style.measures_read(loop_metrics, _ROWS, reading)
-    return draw_lines(loop_metrics, measures, (0, min(_LAST_STEP, context.loops - 1)), 4.0, context)
+    return draw_lines(loop_metrics, measures, (0, context.loops - 1), 4.3, context, dtype)
 
 
 def draw_lines(
@@ -34,6 +40,7 @@ def draw_lines(
     steps: tuple[int, int],
     height: float,
     context: FigureContext,
+    dtype: str | None = None,
 ) -> Figure:
     """Panels (measures, groups) of lines over `steps`, first and last.
 
@@ -52,19 +59,34 @@ def draw_lines(
         if is_norm:
             row[0].set_yscale("log", nonpositive="mask")
         for axes, group in zip(row, groups, strict=True):
-            rows = shown[(shown["group"] == group) & (shown["measure"] == measure)]
-            style.checkpoint_lines(axes, rows, styles, context)
-            if measure == "cosine" and steps[1] >= LATE_STEPS[-1]:
-                look: style.Look = {"color": style.REPORTED_BAND, "linewidth": 0, "zorder": 0}
-                late = LATE_STEPS[[0, -1]]
-                reported = axes.fill_between(late, *style.REPORTED_COSINE, **look)
-                legend[style.REPORTED_LABEL] = reported
+            of_group = shown[shown["group"] == group]
+            rows = of_group[of_group["measure"] == measure]
+            most = np.inf if is_norm else 1
+            style.checkpoint_lines(axes, rows, styles, context, most)
+            if is_norm and dtype is not None:
+                last = of_group[of_group["iteration"] == max(styles)]
+                floor = rounding_floor(style.of_run(last, context), measure, dtype)
+                (line,) = axes.plot(floor.index, floor, **_FLOOR)
+                legend[f"rounding floor, {dtype}"] = line
+            if measure == "cosine":
+                legend |= style.mark_reported(axes)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
         if is_norm:
             style.label_powers(row[0].yaxis)
-        else:  # bands may have extended the range of a cosine
+        else:  # a line near the bound of a cosine is not at the edge
             row[0].set_ylim(*np.clip(row[0].get_ylim(), -1.05, 1.05))
     for axes in panels[-1]:
         style.scale_loop_steps(axes, *steps)
     style.checkpoint_legend(figure, styles, context, legend)
     return figure
+
+
+def rounding_floor(rows: pd.DataFrame, measure: str, dtype: str) -> pd.Series:
+    """Step norm by k up to which a step is rounding, 16 eps ||x^k||.
+
+    `rows` are those of one checkpoint and group of "loop_metrics". A direction has norm 1.
+    """
+    norms = rows[rows["measure"] == "state_norm"].set_index("k")["mean"]
+    if measure.startswith("direction"):
+        norms = norms * 0 + 1
+    return FLOOR_UNITS * np.finfo(dtype).eps * norms

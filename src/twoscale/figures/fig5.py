@@ -13,8 +13,8 @@ def draw(
 ) -> Figure:
     """One panel per group; lines are means over tokens.
 
-    Bands, `loop_metrics` and `reading` are as in Figure 3. The range in the paper is about late
-    loop steps of states; it is left out for a model without these, and for directions.
+    Bands, `loop_metrics` and `reading` are as in Figure 3. The range in the paper is about states;
+    it is left out for directions.
     """
     measures = style.measures_read(loop_metrics, {"cosine": COSINE}, reading)
-    return draw_lines(loop_metrics, measures, (1, context.loops - 1), 2.7, context)
+    return draw_lines(loop_metrics, measures, (1, context.loops - 1), 2.8, context)

@@ -15,11 +15,11 @@ from typing import Any
 import matplotlib.style
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib import ticker
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -33,17 +33,25 @@ from twoscale.config.definitions import THRESHOLD_TYPES
 # Widths of a journal column and of the page, in inches.
 SINGLE, DOUBLE = 3.4, 7.0
 LEAST_FONT = 6  # points; smaller text cannot be read in a journal
+_FOOTER = 0.13  # height of the footer, in inches
 # Labels with scripts, which matplotlib sets at 0.7 of the size.
 SCRIPTED = 8.6
 GREY = "0.45"
 # Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest
 # axis, a third of a page.
 _DIGIT, _GAP = 0.034, 0.03
-REPORTED_BAND = "#f6e2a0"
-_SEED_ALPHA, _TOKEN_ALPHA = 0.25, 0.15  # of the range over seeds and of the spread over tokens
-REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
+_UPRIGHT = 0.045  # height of a line and its gap, as a share of the axis of a column
+REPORTED_LABEL = "paper, later checkpoints: {}–{}".format(*REPORTED_COSINE)
 
-Look = dict[str, Any]  # options of matplotlib by name
+Look = dict[str, Any]  # options of matplotlib or seaborn by name
+
+# Options of seaborn for a long table with statistics instead of samples: where several rows have
+# the same x, the first is the value, and the band reaches from the least to the greatest.
+SPREAD: Look = {
+    "estimator": lambda values: values.iloc[0],
+    "errorbar": lambda values: (values.min(), values.max()),  # ("pi", 100), also where infinite
+    "sort": False,
+}
 
 _LOOK: Look = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
@@ -73,6 +81,7 @@ _LOOK: Look = {
     "axes.formatter.useoffset": False,
     "pdf.fonttype": 42,  # whole TrueType outlines, which journals ask for
     "savefig.dpi": 300,
+    "hatch.linewidth": 0.4,
     "svg.hashsalt": "twoscale",  # names inside the file, which are random otherwise
 }
 
@@ -82,6 +91,8 @@ COLOURS = ("#1f5fae", "#e57300", "#009975", "#a010dd", "#802300", "#1a1a1a")
 BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS
 # Mean loop count of training, where an axis has loop counts.
 _TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+# Range of the paper's cosines; the hatch tells it from a band in grey.
+_REPORTED: Look = {"facecolor": "#f6e2a0", "edgecolor": "#b09030", "hatch": "/////"}
 # The date that a file would contain, by suffix.
 DATE: dict[str, Look] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
@@ -90,11 +101,10 @@ DATE: dict[str, Look] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "
 _CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
 # Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one
 # hue.
-_CHECKPOINTS = LinearSegmentedColormap.from_list(
-    "checkpoints", ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
-)
+_CHECKPOINTS = ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
 _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+_SMALL_MARKERS = "os^Dv<>ph*"  # with an edge and unlike _END
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 _END: Look = {
     "marker": "x",
@@ -103,13 +113,16 @@ _END: Look = {
     "linestyle": "",
     "zorder": 3,
 }
-END_LABEL = "below rounding"
-_LAST: Look = {"linewidth": 2, "zorder": 2.5}
+END_LABEL = "rounding from here on"
+_LAST: Look = {"linewidth": 2, "zorder": 2.5, "marker": ""}
+_MARKS = 4  # markers of a checkpoint's line
 HALO = [withStroke(linewidth=3, foreground="white")]
 # The random exits beside a criterion, in its colour.
-RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
+RANDOM_EXITS: Look = {"linewidth": 3, "alpha": 0.3, "zorder": 0.5}
 SIGNED_POWERS = (-100, -10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10, 100)  # ticks, nats
 LINEAR_NATS = 1e-2  # an axis of differences is linear within this many nats
+_BAND: Look = {"alpha": 0.2, "linewidth": 0}
+BANDS: Look = {"err_style": "band", "err_kws": _BAND}  # options of seaborn
 # colour of built-in exit criteria that are not of the paper, where these are the background
 OTHERS = "0.55"
 
@@ -298,10 +311,15 @@ def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[
     return {label: axes.axvline(mean_loops, zorder=0, **_TRAINED)}
 
 
+def mark_reported(axes: Axes) -> dict[str, Artist]:
+    """The range in which the paper's cosines settle, and its entry in a legend."""
+    return {REPORTED_LABEL: axes.axhspan(*REPORTED_COSINE, linewidth=0, zorder=0, **_REPORTED)}
+
+
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, Look]:
     """Line style by checkpoint, in ascending order.
 
-    Light to dark, the untrained model dashed grey, the last checkpoint thick.
+    Light to dark with a marker each, the untrained model dashed grey, the last checkpoint thick.
     """
     iterations = sorted(set(iterations))
     if context.published:
@@ -310,8 +328,12 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
     trained = [iteration for iteration in iterations if iteration > 0]
     if len(trained) < len(iterations):
         styles[0] = {"color": "0.5", "linestyle": (0, (3, 1.5))}
-    for iteration, shade in zip(trained, np.linspace(0, 1, len(trained)), strict=True):
-        styles[iteration] = {"color": _CHECKPOINTS(shade), "linestyle": "-", "linewidth": 0.8}
+    markers = itertools.cycle(_SMALL_MARKERS)
+    shades = sns.blend_palette(_CHECKPOINTS, len(trained))
+    for iteration, shade in zip(trained, shades, strict=True):
+        look = {"color": shade, "linestyle": "-", "linewidth": 0.8}
+        mark = {"marker": next(markers), "markeredgecolor": "white", "markeredgewidth": 0.4}
+        styles[iteration] = look | mark
     if trained:
         styles[trained[-1]] |= _LAST
     return styles
@@ -396,63 +418,90 @@ def _several_runs(table: pd.DataFrame) -> bool:
     return "run" in table and table["run"].nunique() > 1
 
 
-def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
-    """Fill the range of the means over the runs of several seeds, against the column `x`.
-
-    Draws nothing for one run.
-    """
-    if _several_runs(rows):
-        ends = rows.groupby(x)["mean"].agg(["min", "max"])
-        band(axes, ends.index, ends["min"], ends["max"], color=color, alpha=_SEED_ALPHA, zorder=1)
-
-
 def band_legend(table: pd.DataFrame) -> dict[str, Artist]:
-    """The entry of a legend for the bands of `banded_line`."""
+    """The entry of a legend for the bands of `with_spread`."""
+    name = "± 1 SD of tokens"
     if _several_runs(table):
         name = f"range of {table['run'].nunique()} seeds"
-        return {name: Patch(color=GREY, alpha=_SEED_ALPHA, linewidth=0)}
-    return {"± 1 SD of tokens": Patch(color=BLACK, alpha=_TOKEN_ALPHA, linewidth=0)}
+    return {name: Patch(color=BLACK, linewidth=0, alpha=_BAND["alpha"])}
 
 
-def banded_line(
-    axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any
-) -> None:
-    """The column `mean` of the figure's run against `x`, with a band.
+def with_spread(
+    rows: pd.DataFrame, x: str, context: FigureContext, log: bool = False, most: float = math.inf
+) -> pd.DataFrame:
+    """The figure's run in the long form of SPREAD, in the order of the column `x`.
 
-    The band is its deviation over tokens or, with several runs, the range over seeds.
+    The column `value` has the mean, then the ends of a band: one standard deviation over tokens
+    or, with several runs, the means of all. The band of tokens stays within -`most` and `most`, on
+    a logarithmic axis also above a tenth of the mean.
     """
-    own = of_run(rows, context)
-    places = own[x].to_numpy()
-    mean = own["mean"].to_numpy()
-    std = own["std"].to_numpy()
-    (line,) = axes.plot(places, mean, **style)
+    own = of_run(rows, context).sort_values(x)
+    mean, std = own["mean"], own["std"]
     if _several_runs(rows):
-        seed_band(axes, rows, x, line.get_color())
-        return
-    low = mean - std
-    if axes.get_yscale() == "log":
-        low = np.maximum(low, 0.1 * mean)  # an end below zero has no place
-    band(axes, places, low, mean + std, color=line.get_color(), alpha=_TOKEN_ALPHA)
+        measured = rows[rows[x].isin(own[x])]
+        return pd.concat([stacked(own, mean), stacked(measured, measured["mean"])])
+    low = np.maximum(mean - std, 0.1 * mean if log else -most)
+    return stacked(own, mean, low, np.minimum(mean + std, most))
+
+
+def stacked(rows: pd.DataFrame, *values: pd.Series) -> pd.DataFrame:
+    """The rows once for each of `values`, which becomes the column `value`."""
+    return pd.concat([rows.assign(value=column) for column in values], ignore_index=True)
+
+
+def semantics(column: str, styles: Mapping[Any, Mapping[str, Any]]) -> Look:
+    """The style by value of a column, as options of seaborn's functions."""
+    looks: Look = {"hue": column, "style": column}
+    looks["hue_order"] = looks["style_order"] = list(styles)
+    looks["palette"] = {value: look["color"] for value, look in styles.items()}
+    looks["markers"] = {value: look["marker"] for value, look in styles.items()}
+    dashes = {value: look["linestyle"] for value, look in styles.items()}
+    looks["dashes"] = {value: "" if dash == "-" else dash[1] for value, dash in dashes.items()}
+    return looks
 
 
 def checkpoint_lines(
-    axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Look], context: FigureContext
+    axes: Axes,
+    metrics: pd.DataFrame,
+    styles: Mapping[int, Look],
+    context: FigureContext,
+    most: float = math.inf,
 ) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
-    Only the last has a band: those of all would hide the lines. A cross is where a line ends before
-    the others.
+    Only the last has a band: those of all would hide the lines. It is that of `with_spread`. A
+    cross is where a line ends before the others.
     """
     metrics = points_above_rounding(metrics)
-    for iteration, rows in metrics.groupby("iteration"):
-        look = styles[iteration]
-        own = of_run(rows, context)
-        if iteration == max(styles):
-            banded_line(axes, rows, "k", context, path_effects=HALO, **look)
-        else:
-            axes.plot(own["k"].to_numpy(), own["mean"].to_numpy(), **look)
-        if own["k"].max() < metrics["k"].max():
-            axes.plot(*own[["k", "mean"]].to_numpy()[-1], color=look["color"], **_END)
+    if metrics.empty:
+        return
+    last = max(styles)
+    own = of_run(metrics, context)
+    earlier = own[own["iteration"] != last]
+    latest = metrics[metrics["iteration"] == last]
+    banded = with_spread(latest, "k", context, axes.get_yscale() == "log", most)
+    drawn = [iteration for iteration in styles if (own["iteration"] == iteration).any()]
+    sns.lineplot(
+        pd.concat([stacked(earlier, earlier["mean"]), banded]),
+        x="k",
+        y="value",
+        hue="iteration",
+        hue_order=drawn,
+        palette=[styles[iteration]["color"] for iteration in drawn],
+        legend=False,
+        ax=axes,
+        **BANDS,
+        **SPREAD,
+    )
+    every = max(1, own["k"].nunique() // _MARKS)
+    for place, (line, iteration) in enumerate(zip(axes.lines, drawn, strict=True)):
+        line.set(**styles[iteration])
+        line.set_markevery((every * place // len(drawn), every))  # not all at the same k
+        if iteration == last:
+            line.set(path_effects=HALO)
+    ends = own.loc[own.groupby("iteration")["k"].idxmax()]
+    for _, end in ends[ends["k"] < metrics["k"].max()].iterrows():
+        axes.plot(end["k"], end["mean"], color=styles[end["iteration"]]["color"], **_END)
 
 
 def checkpoint_legend(
@@ -461,32 +510,33 @@ def checkpoint_legend(
     context: FigureContext,
     further: Mapping[str, Artist],
 ) -> None:
-    """A legend above all panels: iterations, unless the model is published, then `further` artists.
-
-    It is read row by row.
+    """Legends: above all panels the iterations, unless the model is published, below `further`
+    artists.
     """
     entries: dict[str, Artist] = {}
-    if not context.published:
-        for iteration, look in styles.items():
-            name = "0 (untrained)" if iteration == 0 else grouped(iteration)
-            entries[name] = Line2D([], [], **look)
-    entries |= further
+    for iteration, look in styles.items():
+        name = "0 (untrained)" if iteration == 0 else grouped(iteration)
+        entries[name] = Line2D([], [], **look)
     lines = itertools.chain.from_iterable(axes.get_lines() for axes in figure.axes)
     if any(line.get_marker() == _END["marker"] for line in lines):
-        entries[END_LABEL] = Line2D([], [], color=GREY, **_END)
-    if not entries:
-        return
+        further = {**further, END_LABEL: Line2D([], [], color=GREY, **_END)}
+    if entries and not context.published:
+        _figure_legend(figure, entries, "outside upper center", title="iteration")
+    if further:
+        lift = _FOOTER / figure.get_figheight()
+        figure.set_layout_engine("constrained", rect=(0, lift, 1, 1 - lift))
+        pad = 72 * _FOOTER / _LOOK["legend.fontsize"]  # in sizes of the font
+        _figure_legend(figure, further, "outside lower center", borderaxespad=pad)
+
+
+def _figure_legend(figure: Figure, entries: Mapping[str, Artist], loc: Any, **options: Any) -> None:
+    """A legend above or below all panels that is read row by row."""
     columns = legend_columns(list(entries), figure.get_figwidth())
     names: list[str] = []
     for column in range(columns):  # matplotlib fills a legend column by column
         names += list(entries)[column::columns]
-    figure.legend(
-        [entries[name] for name in names],
-        names,
-        loc="outside upper center",
-        ncols=columns,
-        title=None if context.published else "iteration",
-    )
+    artists = [entries[name] for name in names]
+    figure.legend(artists, names, loc=loc, ncols=columns, **options)
 
 
 def legend_columns(names: Sequence[str], width: float) -> int:
@@ -526,13 +576,17 @@ def power_name(value: float) -> str:
 
 
 def scale_iterations(
-    axes: Axes, iterations: Sequence[int] | np.ndarray, context: FigureContext
+    axes: Axes,
+    iterations: Sequence[int] | np.ndarray,
+    context: FigureContext,
+    upright: bool = False,
 ) -> np.ndarray:
     """An x axis of the iterations of checkpoints, with the same scale in all figures.
 
     Returns the places on it. The axis is logarithmic, with room for iteration 0 before a linear
     part that ends at the first trained checkpoint. Labels are at the checkpoints that have room for
-    one. The one checkpoint of a published model is at 0.
+    one, which for upright labels of the width of a column are more. The one checkpoint of a
+    published model is at 0.
     """
     iterations = np.sort(np.asarray(iterations))
     if context.published:
@@ -543,14 +597,14 @@ def scale_iterations(
     linear = min(iterations[iterations > 0], default=1)
     axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
     axes.set_xlim(0.9 * linear if first else -0.15 * linear, 1.12 * max(linear, last))
-    ticks = iterations[_with_room(axes, iterations)]
-    axes.set_xticks(ticks, map(grouped, ticks))
+    ticks = iterations[_with_room(axes, iterations, upright)]
+    axes.set_xticks(ticks, map(grouped, ticks), rotation=90 if upright else 0)
     axes.set_xticks(iterations, minor=True)
     axes.set_xlabel("iteration (log scale)" if first else "iteration (0, then log scale)")
     return iterations
 
 
-def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
+def _with_room(axes: Axes, iterations: np.ndarray, upright: bool) -> list[int]:
     """Indices of the iterations whose labels do not touch on the x axis.
 
     The first and the last always have one.
@@ -558,10 +612,12 @@ def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
     # before the layout the final width is unknown, so distances are shares of the axis
     points = np.stack([iterations, np.ones(len(iterations))], axis=1)
     places = (axes.transScale + axes.transLimits).transform(points)[:, 0]
-    widths = [_DIGIT * len(grouped(iteration)) for iteration in iterations]
+    widths = [_DIGIT * len(grouped(iteration)) + _GAP for iteration in iterations]
+    if upright:
+        widths = [_UPRIGHT] * len(iterations)
 
     def apart(i: int, k: int) -> bool:
-        return places[k] - places[i] > (widths[i] + widths[k]) / 2 + _GAP
+        return places[k] - places[i] > (widths[i] + widths[k]) / 2
 
     last = len(iterations) - 1
     labelled = [0]

@@ -103,6 +103,7 @@ def normalised(path: Path) -> str:
     (`twoscale.report.render`).
     """
     code = _read(path)
+    # sorted, because the order of imports changes no result
     names = sorted(
         f"{name} {_sha256(''.join(_read(file).text for file in files))}"
         for name, files in code.imports
@@ -161,7 +162,7 @@ class _Code:
                 and isinstance(node.test, ast.Name)
                 and node.test.id == "TYPE_CHECKING"
             ):
-                yield from self._kept(node.orelse)
+                yield from self._kept(node.orelse)  # what runs
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("twoscale"):
                 self._note(node.names, node.module or "")
             elif isinstance(node, ast.Import) and any(

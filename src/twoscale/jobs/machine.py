@@ -51,7 +51,7 @@ def cuda_devices() -> int:
     except OSError:  # no driver
         return 0
     count = ctypes.c_int()
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))  # 0 is success
     return 0 if failed else count.value
 
 
@@ -91,6 +91,7 @@ def check_cuda(origin: str, processes: int = 1, installed: bool = True) -> None:
 
 def check_disk(folder: Path, needed: int, purpose: str) -> None:
     """Refuse to put `needed` bytes into a folder, which need not exist yet, where less is free."""
+    # the nearest folder that exists
     existing = next(
         path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
     )
@@ -223,7 +224,7 @@ def launch() -> Launch:
     """The launch of this process; one process unless torchrun started it."""
     if _STARTED_BY_TORCHRUN not in os.environ:
         return Launch()
-    numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))
+    numbers = (("RANK", 0), ("WORLD_SIZE", 1), ("GROUP_WORLD_SIZE", 1))  # the last: nodes
     return Launch(*(int(os.environ.get(name, default)) for name, default in numbers))
 
 
@@ -303,11 +304,13 @@ def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
             raise InputError(
                 f"{what}: found none, expected {expected}, for training on {share.nodes} nodes."
             )
+    # a free port, which the first launcher binds next
     with socket.create_server(("", 0)) as probe:
         port = probe.getsockname()[1]
     gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
     tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1", *gpus]
     srun = ["srun", *tasks, f"--cpus-per-task={share.cpus}", "--kill-on-bad-exit=1", "--input=none"]
+    # srun sets SLURM_NODEID in the processes that it starts, not here
     numbered = ["sh", "-c", f'{NODE_NUMBER}=$SLURM_NODEID exec "$@"', "sh"]
     os.execvp(
         "srun", [*srun, *numbered, *torchrun_line(share, socket.gethostname(), port), *command]
@@ -331,6 +334,7 @@ def run_on_gpus(count: int, command: list[str]) -> None:
     Snakemake counts the GPUs of a machine but does not assign them; SLURM does. A GPU is leased by
     a lock on a file, which the kernel releases however its holder ends.
     """
+    # none where SLURM assigns them; of a single one there is nothing to choose
     gpus = [] if _SLURM_JOB in os.environ else _visible_gpus()
     if 1 < len(gpus) < count:
         expected = f"at least {count}, one per training process"
@@ -346,6 +350,7 @@ def _visible_gpus() -> list[str]:
     """Numbers or UUIDs of the GPUs that this process may use."""
     names = os.environ.get(_VISIBLE)
     if names is None:
+        # by a shell, in which a missing nvidia-smi is no exception
         query = ["sh", "-c", "nvidia-smi --query-gpu=uuid --format=csv,noheader"]
         names = subprocess.run(query, capture_output=True, text=True, check=False).stdout
     return names.replace(",", " ").split()
@@ -361,6 +366,7 @@ def _lease(gpus: Sequence[str], count: int) -> list[str]:
         folder.mkdir(mode=0o700, exist_ok=True)
         for gpu in gpus:
             path = folder / gpu.replace("/", "_")
+            # a link at this place, which another user may have made, is not followed
             files[gpu] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW)
     except OSError as error:
         expected = "a folder of this user; set TMPDIR to another one"
@@ -372,8 +378,10 @@ def _lease(gpus: Sequence[str], count: int) -> list[str]:
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free.append(gpu)
+    # all or none: a job that holds a part of its GPUs would keep others waiting
     leased = free[:count] if len(free) >= count else []
     for gpu, file in files.items():
+        # files that are not inheritable close at `exec`, and their locks end
         if gpu in leased:
             os.set_inheritable(file, True)  # the lock survives `exec`
         elif not leased:

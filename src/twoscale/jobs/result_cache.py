@@ -92,7 +92,7 @@ def find(job: Job, inputs: dict[str, str]) -> Result | None:
         return result
     # a temporary output may be missing if later results continue this one, one after the other, up
     # to one that has its
-    known = result.inputs | result.outputs
+    known = result.inputs | result.outputs  # digests by path
     for folder in job.later if missing <= set(job.temporary) else ():
         following = _intact(folder)
         if (
@@ -124,6 +124,8 @@ def restore(job: Job, result: Result) -> None:
             ):  # no hard links on this file system, too many, or a file of another user
                 with replacing(path) as temporary:
                     shutil.copyfile(kept, temporary)
+        # a link has the time of the kept file, which may be before that of the inputs; Snakemake
+        # would run the job again
         os.utime(path)
     print(f"restored the cached result; to compute it again, remove {job.folder}", file=sys.stderr)
 

@@ -25,6 +25,7 @@ def forward(*command: str) -> NoReturn:
     """Run a Python script in the worker, which writes to the standard output and error of this
     process.
     """
+    # messages arrive whole, each with its file descriptors
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(os.environ[ADDRESS])
@@ -47,6 +48,7 @@ def serve(address: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(address))
         server.listen()
+        # `accept` has to end from time to time, to look for the parent
         server.settimeout(_PARENT_SECONDS)
         while os.getppid() == parent:
             try:
@@ -54,7 +56,7 @@ def serve(address: Path) -> None:
             except TimeoutError:
                 continue
             with connection:
-                connection.settimeout(None)
+                connection.settimeout(None)  # a job may take hours
                 message, outputs, *_ = socket.recv_fds(connection, MOST_BYTES, 2)
                 connection.send(bytes([_run(json.loads(message), outputs)]))
 
@@ -73,12 +75,15 @@ def _run(command: Sequence[str], outputs: Sequence[int]) -> int:
     except SystemExit as ending:
         if isinstance(ending.code, str):
             print(ending.code, file=sys.stderr)
+        # as the interpreter does: the status is 1 for a text and 0 for None
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except BaseException:
         traceback.print_exc()
         return 1
     finally:
         sys.argv = arguments
+        # before the descriptors are put back, so that all that the script printed goes to its
+        # caller
         sys.stdout.flush()
         sys.stderr.flush()
         for descriptor, kept in zip((1, 2), own, strict=True):

@@ -104,7 +104,9 @@ class Header:
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     """Write a file that atomically replaces `path`, with its digest in the header."""
+    # zeros as long as a digest, so that writing it moves no byte
     text = canonical_json(vars(header) | {"sha256": _NO_DIGEST})
+    # safetensors takes no tensor with gaps
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         save_file(contiguous, temporary, metadata={_METADATA_KEY: text})
@@ -159,6 +161,7 @@ def read_header(path: Path) -> Header:
             f"{path}: found no header under the metadata key '{_METADATA_KEY}'"
             f" ({first_line(error)}), expected a checkpoint of this project."
         ) from error
+    # a renamed file would pass for the checkpoint of another iteration
     named = CHECKPOINT.fullmatch(path.name)
     if named and int(named[1]) != header.iteration:
         raise InputError(
@@ -188,6 +191,7 @@ def load(
             f"{path}: belongs to another configuration: {name} is {found} there, expected"
             f" {expected}{advice}."
         )
+    # a damaged file can have a header that is readable
     if header.sha256 is not None:
         with path.open("rb") as file:
             found, _ = _digest(file, header.sha256)
@@ -271,6 +275,7 @@ def load_model(
 ) -> tuple[LoopedModel, Header]:
     tensors, header = load_weights(path, {"model": plain(config)}, config, device)
     model = build(config)
+    # in the dtype of the file, which `load_weights` has checked; `to` converts
     model.load_state_dict(tensors)
     return model.to(device=device, dtype=dtype).eval().requires_grad_(False), header
 

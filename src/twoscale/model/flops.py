@@ -34,6 +34,7 @@ def layer_matrices(model: ModelConfig, number: int) -> int:
     size, heads = model.hidden_size, model.kv_heads_of(number)
     total = 2 * size * size  # queries and output
     total += 2 * size * heads * model.head_dim  # keys and values
+    # gate, value and output, or input and output
     total += (3 if model.mlp == "gated" else 2) * size * model.mlp_width_of(number)
     if number in model.value_embeddings:
         total += model.value_gate_channels * heads
@@ -44,6 +45,7 @@ def _layer_forward(model: ModelConfig, number: int, causal: bool) -> float:
     """One layer on one token: its matrices, and 4 T C for attention scores and averages."""
     # positions that one attends to, on average
     pairs = (model.context_length + 1) / 2 if causal else model.context_length
+    # scores and averages are C multiply-adds a position each, and a multiply-add is 2 FLOPs
     return 2 * layer_matrices(model, number) + 4 * pairs * model.hidden_size
 
 
@@ -70,6 +72,7 @@ def flops_per_token(
     forward = sum(layers[number] for number in layers if not model.is_looped(number))
     forward += 2 * model.hidden_size * model.padded_vocab_size  # head
     backward = 2 * forward
+    # what a loop step computes, `step`, and what a group computes once, `once`
     for group, steps in zip(model.groups, loops, strict=True):
         step = of_state + sum(layers[number] for number in group)
         # loop steps with a gradient
@@ -98,9 +101,11 @@ def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Fl
     gate reads each.
     """
     size = model.hidden_size
-    after = range(model.groups[-1][-1] + 1, model.num_layers + 1)
+    after = range(model.groups[-1][-1] + 1, model.num_layers + 1)  # layers after the group
     decoding = sum(_layer_forward(model, number, causal) for number in after)
+    # the head, and the projection of the state
     decoding += 2 * size * (model.padded_vocab_size + model.exit_projection * size)
+    # `flops_per_token` already counts the decoding of the last state
     forward = (loops - 1) * decoding + loops * 2 * size
     return Flops(forward, 2 * forward)
 

@@ -43,6 +43,7 @@ def attention(
         # Flash attention takes half precision without a mask. No other fused kernel on CUDA knows
         # that G < H; PyTorch would write all attention weights.
         copies = q.shape[1] // k.shape[1]
+        # neighbours, because head g serves the query heads g H/G … (g + 1) H/G - 1
         k = k.repeat_interleave(copies, dim=1)  # (B, H, T, D)
         v = v.repeat_interleave(copies, dim=1)
         grouped = False
@@ -58,6 +59,7 @@ def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     mask. q (N, H, D) and k, v (N, G, T, D) -> (N, H, D). bias: (N * G, 1, T), 0 where a query sees
     a key and -inf elsewhere.
     """
+    # the H/G query heads of one head of keys are the rows of one product
     queries = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)  # (N * G, H / G, D)
     keys = k.flatten(0, 1).mT  # (N * G, D, T)
     logits = torch.baddbmm(bias, queries, keys, alpha=q.shape[-1] ** -0.5)  # (N * G, H / G, T)
@@ -90,6 +92,7 @@ class RMSNorm(nn.RMSNorm):
             return super().forward(x)
         if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)
+        # in place, because no graph is recorded
         return (x * _inverse_rms(x, self.eps)).mul_(self.weight)
 
     def forward_row(self, x: Tensor) -> Tensor:
@@ -98,6 +101,7 @@ class RMSNorm(nn.RMSNorm):
         Two kernels, a norm and a scaled product, for less host work
         (tests/benchmarks/bench_decode.py).
         """
+        # there is one row, so the norm of all numbers is that of the row
         mean_square = torch.linalg.vector_norm(x).item() ** 2 / x.numel()
         inverse = (mean_square + self.eps) ** -0.5  # 1 / rms(x)
         return torch.addcmul(_ZERO, x, self.weight, value=inverse)  # 0 + inverse * x * weight
@@ -212,6 +216,7 @@ def lowered_weights(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterato
         layer for module in modules for layer in module.modules() if isinstance(layer, Linear)
     ]
     for layer in layers:
+        # outside of the graph: `_Lowered` gives its gradient to the weight
         layer.lowered = layer.weight.detach().to(dtype)
     try:
         yield
@@ -305,6 +310,7 @@ class _Linear(torch.autograd.Function):
         of_x = linear(gradient, weight.T) if needs_x else None  # (..., I)
         if not needs_weight:
             return of_x, None
+        # dW = gradient^T x, a sum over all rows
         gradient, x = gradient.flatten(0, -2), x.flatten(0, -2)  # (N, O), (N, I)
         # oneDNN copies its left operand where that is transposed, so the narrower one comes left
         if x.shape[1] < gradient.shape[1]:

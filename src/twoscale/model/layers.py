@@ -36,7 +36,7 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         self.config, self.rotated = config, config.rotated_channels
         self.pairs, self.join = PAIRS[config.rotary_pairs]
-        self.make_tables(torch.empty(()))
+        self.make_tables(torch.empty(()))  # on "meta" in a context of that device
 
     def make_tables(self, like: Tensor) -> None:
         """Compute the tables in the dtype and on the device of `like`."""
@@ -54,6 +54,7 @@ class RotaryEmbedding(nn.Module):
         device = "meta" if like.is_meta else "cpu"
         positions = torch.arange(config.context_length, dtype=torch.float64, device=device)
         angles = torch.outer(positions, frequencies.to(device))[:, None]  # (T, 1, R/2)
+        # not persistent: they follow from the config, so no checkpoint has them
         self.register_buffer("cos", angles.cos().to(like), persistent=False)
         self.register_buffer("sin", angles.sin().to(like), persistent=False)
 
@@ -61,6 +62,7 @@ class RotaryEmbedding(nn.Module):
         # what `nn.Module` calls to change dtype and device
         before = self.cos
         super()._apply(fn, recurse)
+        # the conversion has rounded tables that were rounded before
         if self.cos is not before:
             self.make_tables(self.cos)
         return self
@@ -75,16 +77,19 @@ class RotaryEmbedding(nn.Module):
         rotated = self.join(turned_first, turned_second)
         if self.rotated == x.shape[-1]:
             return rotated
+        # under autocast x is in bfloat16, and a product with the float32 tables is in float32
         return torch.cat((rotated.to(x.dtype), x[..., self.rotated :]), dim=-1)
 
 
 # rotary_pairs -> how the channels (..., D) are split into pairs, twice (..., D/2), and joined again
 PAIRS: dict[str, tuple[Callable, Callable]] = {
     "interleaved": (
+        # channels 0 and 1, 2 and 3, …
         lambda x: x.unflatten(-1, (-1, 2)).unbind(-1),
         lambda first, second: torch.stack((first, second), dim=-1).flatten(-2),
     ),
     "halves": (
+        # channels d and d + R/2
         lambda x: x.chunk(2, dim=-1),
         lambda first, second: torch.cat((first, second), dim=-1),
     ),
@@ -131,6 +136,7 @@ class TransformerBlock(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.is_gated = config.mlp == "gated"
         width = config.mlp_width_of(number)
+        # if gated: rows of the gate, then of the value
         self.mlp_in = Linear(size, 2 * width if self.is_gated else width)
         self.mlp_out = Linear(width, size)
 
@@ -145,7 +151,7 @@ class TransformerBlock(nn.Module):
         inner = self.mlp_in.forward(self.norm3.forward(x))  # (..., M), or (..., 2M) if gated
         if self.is_gated:
             gate, value = inner.chunk(2, dim=-1)
-            inner = self.activation(gate) * value
+            inner = self.activation(gate) * value  # (..., M); SwiGLU with SiLU
         else:
             inner = self.activation(inner)
         return self._add(x, self.mlp_out, inner, self.norm4)
@@ -179,6 +185,7 @@ class EqualHeads(nn.Module):
         self.num_heads = num_heads
 
     def forward(self, qkv: Tensor, attend: Attend) -> Heads:
+        # (..., 3 H D) -> (..., 3, H, D) -> three times (..., H, D)
         return qkv.unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
 
 
@@ -206,10 +213,11 @@ class VariedHeads(nn.Module):
             self.bias = nn.Parameter(torch.zeros(of_queries + of_keys))
 
     def forward(self, qkv: Tensor, attend: Attend) -> Heads:
-        q, k, v = qkv.split(self.channels, dim=-1)
+        q, k, v = qkv.split(self.channels, dim=-1)  # (..., H D), twice (..., G D)
         if self.has_norms:
             q = self.q_norm.forward(q)
             k = self.k_norm.forward(k)
+        # together, so that bias, rotation and norm are computed once for both
         qk = torch.cat((q, k), dim=-1)  # (..., (H + G) D)
         if self.bias is not None:
             qk = qk + self.bias
@@ -289,10 +297,10 @@ class Adapter(Linear):
         super().__init__(2 * hidden_size, hidden_size)
 
     def of_state(self, state: Tensor) -> Tensor:
-        return linear(state, self.used_weight()[:, : state.shape[-1]])
+        return linear(state, self.used_weight()[:, : state.shape[-1]])  # first C columns
 
     def of_input(self, entered: Tensor) -> Tensor:
-        return linear(entered, self.used_weight()[:, entered.shape[-1] :])
+        return linear(entered, self.used_weight()[:, entered.shape[-1] :])  # last C columns
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
         """`residual` (..., C) + `of_state(x)`."""
@@ -315,6 +323,7 @@ class ProjectedGroup(LoopedGroup):
         return self.adapter.of_input(entered)
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
+        # W [x ; e] = W_x x + W_e e, and `injected` is W_e e
         return self.adapter.added(injected, state)
 
 
@@ -355,6 +364,7 @@ class BoundaryGroup(LoopedGroup):
         return self.input_scale * entered
 
     def forward(self, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
+        # x^{k+1} = n(layers(x^k)) + scale * e
         return self.step_norm.forward(super().forward(state, injected, attend)) + injected
 
 

@@ -100,10 +100,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             rows, ids = hidden[chunk], targets[chunk, None]  # (size, C), (size, 1)
             factor = None if shares is None else shares[chunk, None]  # (size, 1)
             logits = linear(rows, weight)  # (size, R)
-            logits[:, vocab_size:] = -torch.inf
+            logits[:, vocab_size:] = -torch.inf  # so the padding has probability 0
             of_ids = logits.gather(1, ids)  # of the targets, (size, 1)
             top = logits.amax(1, keepdim=True)  # (size, 1)
             dtype = torch.promote_types(logits.dtype, torch.float32)  # bfloat16 under autocast
+            # where it can, the softmax overwrites the logits, of which only `of_ids` and `top` are
+            # still needed
             in_place = logits if logits.dtype == dtype else None
             p = torch.softmax(logits, -1, dtype, out=in_place)  # (size, R)
             # log p of the target; the largest p is 1 / sum(exp(logits - top)), and the target's may
@@ -115,7 +117,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 # d loss / d logits = p - onehot(target), times the share of the token
                 p.scatter_add_(1, ids, p.new_full(ids.shape, -1.0))
                 share = 1 / count if factor is None else factor / count
-                of_hidden[chunk].copy_(linear(p, weight.T)).mul_(share)
+                of_hidden[chunk].copy_(linear(p, weight.T)).mul_(share)  # (size, C)
                 of_weight = weight_gradient(p, rows * share, of_weight)
         # d loss / d share of a token = -log p / N
         of_shares = None if shares is None else torch.cat(of_targets)[:, 0] / -count
@@ -136,6 +138,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def _chunk_size(count: int, vocab_size: int, device: str) -> int:
     """Rows of a chunk, a multiple of `MULTIPLE`: about as many in each."""
-    most = CHUNK_LOGITS.get(device, CHUNK_LOGITS["cpu"]) // vocab_size
+    most = CHUNK_LOGITS.get(device, CHUNK_LOGITS["cpu"]) // vocab_size  # rows
+    # as few chunks as the limit allows; the rows are then spread evenly over them
     chunks = max(1, math.ceil(count / max(MULTIPLE, most // MULTIPLE * MULTIPLE)))
     return MULTIPLE * math.ceil(count / (chunks * MULTIPLE))

@@ -66,6 +66,7 @@ class EvaluationNoise:
 
     def __call__(self, group: int, k: int, like: Tensor) -> Tensor:
         """Rows 0 … T - 1 for hidden states (B, T, C)."""
+        # a position has the same noise in a text of any length
         return self.rows(group, k, like.shape[-1], like)[:, : like.shape[1]]
 
     def rows(self, group: int, k: int, channels: int, like: Tensor) -> Tensor:
@@ -96,6 +97,7 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
         samples = range(first_sample, first_sample + len(like))
+        # samples are counted in the whole batch, so its split into parts changes no noise
         keys = [(seed, "training", iteration, sample, group, k) for sample in samples]
         out = torch.empty_like(like, requires_grad=False)
         if like.is_cuda:
@@ -121,4 +123,6 @@ def draw_on_device(out: Tensor, keys: Sequence[tuple], std: float) -> None:
     for row, key in zip(out, keys, strict=True):
         generator = torch.Generator(out.device).manual_seed(integer_key(*key))
         row.uniform_(-edge, edge, generator=generator)
+    # sqrt(2) erfinv(u) is standard normal for u uniform in (-1, 1); the clamp removes what rounding
+    # adds at the bounds
     out.erfinv_().mul_(math.sqrt(2) * std).clamp_(-3 * std, 3 * std)

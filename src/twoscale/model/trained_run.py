@@ -72,6 +72,7 @@ class TrainedRun:
                 f"tokens: found ids from {ids.min()} to {ids.max()}, expected ids from 0 to"
                 f" {largest}."
             )
+        # (T,) becomes (1, T)
         return ids.long().view(-1, ids.shape[-1]).to(any_weight(self.model).device)
 
     def context(self, text: Text) -> Tensor:
@@ -93,6 +94,7 @@ class TrainedRun:
             loops = self.model.config.typical_loops
         counts = [loops] * len(labels) if isinstance(loops, int) else loops
         is_list = isinstance(counts, Sequence) and len(counts) == len(labels)
+        # `type`, because True is an instance of int
         if not is_list or any(type(count) is not int or count < 1 for count in counts):
             each = f"one for each of the {len(labels)} groups {', '.join(labels)}"
             raise InputError(
@@ -138,7 +140,7 @@ class TrainedRun:
                 name = self.model.config.group_labels[trace.stage.index]
             else:
                 name = f"layer {trace.stage.layer}"
-            states[name] = torch.stack(trace.states)
+            states[name] = torch.stack(trace.states)  # (K + 1, B, T, C)
         return states
 
     def noise(self, sequence: int | Sequence[int] = 0) -> EvaluationNoise:
@@ -188,6 +190,7 @@ def open_run(
     identity = read_header(path).identity
     config = ConfigSlice(identity)
     try:
+        # every key has to be there: a default of this version need not be that of the run
         model_config = check_json(config.model, ModelConfig)
         seed = check_json(config.seed, int)
     except (InputError, AttributeError, ValueError) as error:
@@ -224,6 +227,7 @@ def _checkpoint(folder: Path, iteration: int | None) -> Path:
     """The weights of a run at an iteration, or the last ones."""
     checkpoints = folder / "checkpoints"
     files = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
+    # by iteration; the folder has optimizer states too
     weights = {int(found[1]): path for path in files if (found := CHECKPOINT.fullmatch(path.name))}
     if not weights:
         absolute = folder.absolute()
@@ -262,6 +266,7 @@ def _tokenizer(
     is_gpt2 = metadata.tokenizer == "gpt2"
     file = _gpt2_file(folder) if is_gpt2 else path.with_name("tokenizer.json")
     tokenizer = load_tokenizer(metadata.tokenizer, file)
+    # the text may have been prepared again, otherwise, since the training
     if tokenizer.vocab_size != vocab_size or metadata.digest != identity.get("data"):
         raise InputError(
             f"{checkpoint}: found a model of {vocab_size} token ids and the text"

@@ -62,6 +62,7 @@ class LoopedTransformer(nn.Module):
                 self.input_norms.append(RMSNorm(size, epsilon))
             if config.exit_projection:
                 self.exit_projections.append(Linear(size, size))
+        # by the number of its first layer, so that sorted keys give the order of the pass
         stages = {numbers[0]: Stage(group=index) for index, numbers in enumerate(config.groups)}
         self.unlooped = nn.ModuleDict()
         for number in range(1, config.num_layers + 1):
@@ -85,6 +86,7 @@ class LoopedTransformer(nn.Module):
         """
         hidden = self.token_embedding(tokens)  # (..., T, C)
         if self.position_embedding is not None:
+            # (T, C), added before the scale, which so applies to both embeddings
             hidden = hidden + self.position_embedding(positions)
         return hidden * self.config.embedding_factor
 
@@ -95,7 +97,7 @@ class LoopedTransformer(nn.Module):
         """The initial state x^0 of a group under the variant `state_init`, (..., C)."""
         match self.config.state_init:
             case "noise":
-                return noise(group, 0, entered)
+                return noise(group, 0, entered)  # drawn once per loop, as in Geiping's code
             case "input":
                 return entered
             case "input_plus_noise":
@@ -120,6 +122,7 @@ class LoopedTransformer(nn.Module):
         scale = self.config.loop_noise
         if not scale or not k:
             return state
+        # `noise` has the deviation state_std, which the quotient turns into loop_noise
         return state + (scale / self.config.state_std) * noise(group, k, state)
 
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
@@ -140,6 +143,7 @@ class LoopedTransformer(nn.Module):
         """
         logits = linear(self._final(hidden), self.head_weight)[..., : self.config.vocab_size]
         cap = self.config.logit_softcap
+        # a smooth limit: capped logits lie between -cap and cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     @property
@@ -161,6 +165,7 @@ class LoopedTransformer(nn.Module):
     def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
         hidden, ids = hidden.flatten(0, -2), targets.flatten()  # (N, C), (N,)
         shares = None if shares is None else shares.flatten()
+        # `linear_cross_entropy` knows no cap, so here the logits of all tokens are in memory
         if self.config.logit_softcap is not None:
             (losses,) = cross_entropies(self.readout(hidden)[None], ids[None])  # (N,)
             return (losses if shares is None else losses * shares).mean()
@@ -175,7 +180,7 @@ class LoopedTransformer(nn.Module):
             entered = hidden
             if stage.is_group:
                 steps = loops[stage.index]
-                states = list(self._loop(stage.index, entered, steps, attend, noise))
+                states = list(self._loop(stage.index, entered, steps, attend, noise))  # x^0 … x^K
                 hidden = self.finish(stage.index, states[-1])
             else:
                 hidden = self.unlooped_layer(stage.index, entered, attend)
@@ -204,6 +209,8 @@ class LoopedTransformer(nn.Module):
                 # before it
                 state = self.add_noise(group, k, state if with_gradient else state.detach(), noise)
                 step = (group, k, state, injected, attend)
+                # `recur` draws no random numbers, so the second pass needs no state of the
+                # generator
                 if with_gradient and recompute:
                     state = checkpoint(
                         self.recur, *step, use_reentrant=False, preserve_rng_state=False
@@ -240,10 +247,11 @@ class LoopedTransformer(nn.Module):
                 hidden = self.unlooped_layer(stage.index, hidden, attend)
             return hidden
 
+        # layers before the only group run once, those after it once for every exit
         place = self.stages.index(Stage(group=0))
         before, after = self.stages[:place], self.stages[place + 1 :]
         entered = run(before, self.embed(tokens, attend.positions))
-        _, *states = self._loop(0, entered, loops, attend, noise, *options, **named)
+        _, *states = self._loop(0, entered, loops, attend, noise, *options, **named)  # without x^0
         # one state at a time, so that compiled layers see one shape whatever the loop count
         hidden = [run(after, self.finish(0, state)) for state in states]
         return torch.stack(states), torch.stack(hidden)  # (K, B, T, C) twice
@@ -265,6 +273,7 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
     matrix_std = math.sqrt(2 / (5 * size))
     output_factor = 1 / math.sqrt(2 * config.effective_depth)  # 1 / sqrt(2 L)
     for name, parameter in model.named_parameters():
+        # weights of norms are the only vectors whose names do not end with "bias"
         if parameter.dim() < 2:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue

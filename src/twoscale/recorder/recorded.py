@@ -98,7 +98,7 @@ class RecordedBatch:
         """
         size = None  # C of the group before
         for label, states in self.states.items():
-            states = [state[self.kept] for state in states]
+            states = [state[self.kept] for state in states]  # (N, C)
             is_next = label in self.follows and states[0].shape[-1] == size
             references = recorded_references(states) if is_next else {}
             yield GroupStates(label, states, references)
@@ -154,6 +154,7 @@ class StateTables:
             write_states(Path(self.folder) / "states.safetensors", *self._first)
         for table, rows in self._rows.items():
             path = table_path(self.folder, table, self.iteration)
+            # an earlier recording may have had this table
             path.unlink(missing_ok=True)
             if rows:
                 tables.write(table, pd.DataFrame(rows)[list(tables.columns(table))], path)
@@ -197,6 +198,7 @@ class StateTables:
         self._rows["recorded_depths"] += _exit_depths(batch, keys)
         self._tokens += int(kept.sum())
         if batch.tokens is not None:
+            # as int64, so that the digest does not depend on the type of the ids
             self._text.update(batch.tokens.long().numpy().tobytes())
         if not self._sequences:
             self._first = self._first_sequence(batch)
@@ -222,8 +224,10 @@ class StateTables:
         """States (P, T, C) of the first sequence and their header, for Fig. 1."""
         kept = batch.kept[0]
         sizes = {states[0].shape[-1] for states in batch.states.values()}
+        # Fig. 1 projects all states together
         if len(sizes) > 1 or not kept.any():
             return None
+        # numbers in place of ids that are not known
         tokens = torch.arange(len(kept)) if batch.tokens is None else batch.tokens[0]
         words = [self.word(token) for token in tokens[kept].tolist()]
         sites = []
@@ -263,7 +267,8 @@ def _depth_rows(batch: RecordedBatch, keys: Sequence[Key], trained: int | None) 
     most = len(batch.decoded)
     trained = trained or most
     counts = loop_counts(trained, most=most)
-    decoded = [batch.decoded[count - 1] for count in counts]
+    decoded = [batch.decoded[count - 1] for count in counts]  # [0]: after loop step 1
+    # fewer loop steps than in training may have been recorded
     at_trained = batch.decoded[min(trained, most) - 1]
     for loops, columns in zip(counts, compare_predictions(decoded, at_trained), strict=True):
         for row in _means(columns, batch.predicted, keys):

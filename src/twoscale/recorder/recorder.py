@@ -87,6 +87,7 @@ class Input:
         if self.pick is None:
             return _first_tensor((args, kwargs), self.module)
         named = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        # by name, and by position where it was passed so
         given: dict[Any, Tensor] = {**named, **kwargs, **dict(enumerate(args))}
         if self.pick not in given:
             known = list(map(str, given))
@@ -134,6 +135,7 @@ class _Pass:
         states = {label: [self.initial[label]] for label in groups}
         for label, state in self.steps:
             states[label].append(state)
+        # of x^1, which is a state for certain; x^0 may be another tensor
         leading = states[groups[0]][1].shape[:-1]  # (B, T)
         for label, of_group in states.items():
             expected = (*leading, of_group[1].shape[-1])
@@ -152,7 +154,7 @@ class _Pass:
                     f" {tuple(leading)}, the shape of the states without channels."
                 )
         # a group follows if its first loop step comes after the last one of the group before it
-        order = [label for label, _ in self.steps]
+        order = [label for label, _ in self.steps]  # one for each loop step
         first = {label: order.index(label) for label in groups}
         last = {label: len(order) - 1 - order[::-1].index(label) for label in groups}
         follows = [right for left, right in pairwise(groups) if first[right] > last[left]]
@@ -230,6 +232,7 @@ class Recorder:
             raise InputError("recorder: found no looped group, expected at least one module.")
         for name, least in (("iteration", 0), ("trained_loops", 1)):
             value = getattr(self, name)
+            # integers of NumPy are `Integral` too
             if value is not None and not (isinstance(value, Integral) and int(value) >= least):
                 raise InputError(
                     f"recorder: found {name} = {value!r}, expected a whole number, at least"
@@ -262,6 +265,7 @@ class Recorder:
                 replace=self.replace,
             )
             self._tables = stack.enter_context(recorded)
+            # only now: if the lines above fail, the stack removes the hooks that are there
             self._hooks = stack.pop_all()
         return self
 
@@ -312,6 +316,7 @@ class Recorder:
         recorded = self._pass
         assert recorded is not None
         for label, loop in self._loops.items():
+            # only which groups have states matters here
             found = (loop.output, dict(recorded.steps)), (loop.start, recorded.initial)
             for source, states in found:
                 if label not in states:
@@ -321,7 +326,7 @@ class Recorder:
                         " its last layer."
                     )
         groups = list(self._loops)
-        shape = recorded.initial[groups[0]].shape[:-1]
+        shape = recorded.initial[groups[0]].shape[:-1]  # (B, T)
         if self.tokens is None and recorded.tokens is not None and recorded.tokens.shape != shape:
             recorded.tokens = None  # other integers
         batch = recorded.batch(groups)
@@ -338,17 +343,18 @@ class Recorder:
                 "recorder: found a call without token ids, expected them or `targets` beside"
                 " `decode`."
             )
-        *_, states = batch.states.values()
+        *_, states = batch.states.values()  # of the last group
         read = _Reader(decode, batch, next(self.model.parameters()).device)
         if not self._criteria:
             return replace(batch, decoded=[read(state) for state in states[1:]])
-        start = states[0].flatten(0, 1)
+        start = states[0].flatten(0, 1)  # (B T, C)
         exits = {
             point: FrozenExits(criterion, start, read.rows)
             for point, criterion in self._criteria.items()
         }
         decoded = [read(states[0])]  # criteria that keep the state before a step may keep x^0
         for state in states[1:]:
+            # before the criteria, which then find these logits and do not decode again
             decoded.append(read(state))
             for of_point in exits.values():
                 of_point.update(state.flatten(0, 1))
@@ -395,8 +401,10 @@ class _Reader:
     def __call__(self, state: Tensor) -> dict[str, Tensor]:
         """Cross-entropy, entropy and prediction of each target, for states (B, T, C)."""
         logits = self.logits(state)
+        # logits of x^0 stay, because criteria read them at their first update
         first = dict(list(self._kept.items())[:1])
         self._kept = first | {state.data_ptr(): logits.flatten(0, 1).cpu()}
+        # of next tokens, the last position has none to predict
         ahead, vocab = logits[:, : self._targets.shape[1]], logits.shape[-1]
         unknown = self._targets[self._targets >= vocab]
         if unknown.numel():
@@ -458,7 +466,7 @@ def _exits(
     counts = {}
     for k in range(1, len(losses)):
         full = torch.full(shape, k)
-        counts["fixed", float(k)] = full, full, full > 0
+        counts["fixed", float(k)] = full, full, full > 0  # all leave
     for point, found in exits.items():
         loop_steps, evaluations, left = (
             values.cpu().view(shape) for values in (found.loop_steps, found.evaluations, found.left)
@@ -467,6 +475,7 @@ def _exits(
     length = losses.shape[-1]
     values = {}
     for point, (loop_steps, evaluations, left) in counts.items():
+        # the loss after the loop step whose state is kept
         ce = losses.gather(0, loop_steps[None, :, :length])[0]
         values[point] = {
             "ce": ce,
@@ -525,7 +534,7 @@ def _state(label: str, state: Any) -> Tensor:
             " or (B, C)."
         )
     copy = _host(state)
-    return copy[:, None] if copy.dim() == 2 else copy
+    return copy[:, None] if copy.dim() == 2 else copy  # (B, C) -> (B, 1, C)
 
 
 def _host(tensor: Tensor) -> Tensor:

@@ -100,6 +100,7 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     config = ConfigSlice({"run": folder.name, "seed": SEED})
     frames: dict[str, pd.DataFrame] = {}
     for run, needed, outputs in jobs:
+        # without `decode` there is no quality, and without equal channels there are no states
         if inputs[needed]:
             paths = {name: folder / "tables" / f"{name}.parquet" for name in outputs}
             run(TableJob(config, inputs | {name: [path] for name, path in paths.items()}))
@@ -114,6 +115,7 @@ def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str
     """
     config = Config.model_validate({"figures": {"reading": reading}})
     loops = frames["loop_metrics"].groupby("group")["k"].max()
+    # groups may run different numbers of loop steps
     most, fewest = int(loops.max()), int(loops.min())
     context = style.FigureContext(folder.name, text, most, fewest_loops=fewest)
     for figure in figures():
@@ -123,6 +125,8 @@ def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str
         values = figure.values(config)
         if figure.name == "scaling":
             values["mean_loops"] = None  # only the last group has these loops
+        if figure.name == "fig3":
+            values["dtype"] = None  # the tables do not have that of the states
         path = folder / f"{figure.name}.pdf"
         draw = command.function(figure.function)
         style.save(draw(**inputs, **values, context=context), path)
@@ -132,6 +136,7 @@ def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str
 def _judge(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     """Write the verdicts on the claims about geometry, as a table and as a page."""
     exits = ("exit_quality", "exit_loops", "exit_latency", "exit_costs")
+    # the claims in GEOMETRY read no table of exits
     not_measured = [pd.DataFrame(columns=list(tables.columns(name))) for name in exits]
     loops, drift = frames["loop_sequences"], frames["drift_sequences"]
     quality, exit_loops, latency, costs = not_measured
@@ -282,6 +287,7 @@ def _gains(folder: Path, iteration: int) -> list[Found]:
     """Each recorded criterion at each threshold against random exits, for the page."""
     run = read_recorded(folder, iteration)
     options = [option for of_rule in run.options() for option in of_rule]
+    # on all documents: no threshold was chosen by them, so no half is held back
     return measure(run, options, run.depths, SEED)
 
 

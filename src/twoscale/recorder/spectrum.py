@@ -97,7 +97,7 @@ def measure_spectrum(
         jacobian = LoopStepMap(step, step.state)
         for reading in READINGS:
             product = _read(step, reading, jacobian.product)
-            start = start_vectors(step.state.flatten(1))
+            start = start_vectors(step.state.flatten(1))  # (B, T C)
             try:
                 value, vector, residual = arnoldi(product, start, *EFFORT)
             except (RuntimeError, NotImplementedError) as error:
@@ -105,6 +105,7 @@ def measure_spectrum(
                     f"group {label}: found no forward derivative of a loop step"
                     f" ({first_line(error)}), expected a model whose operations have one."
                 ) from error
+            # the check needs some real vector
             unit = vector.real / vector.real.norm(dim=-1, keepdim=True)
             gaps = _gaps(product(unit), _read(step, reading, step.difference)(unit))
             if (gaps > MOST_DIFFERENCE).any():
@@ -162,17 +163,20 @@ class RecordedStep:
             last.append(found.detach())
 
         module = find_module(model, output.module, f"group {label}")
+        # one whole pass, which counts the loop steps and keeps the last two states
         with output.hook(module, receive):
             call()
         if count < 2:
             raise InputError(
                 f"group {label}: found {count} loop steps in a forward pass, expected at least 2."
             )
+        # x^{K-1} and x^K
         state, after = last
         norms = torch.stack([norm(state), norm(after)])  # (2, B, …)
         sequence, position = np.indices(norms[0].flatten(1).shape)
         keys = {"sequence": sequence.flatten(), "position": position.flatten()}
         check_finite(norms, keys, loop_places(label, count + 1)[-2:], "a state of norm")
+        # if the first call leads from x^{K-1} to x^K too, a loop step does not depend on k
         early = cls(label, module, output, call, 0, count - 1, state, after)
         gap = (early(early.state) - early.after).norm() / early.after.norm()
         return early if gap <= SAME else replace(early, place=count - 2)
@@ -184,8 +188,10 @@ class RecordedStep:
         def put(_: Any, args: Any, found: Any) -> Any:
             nonlocal calls, reached
             calls += 1
+            # what this call returns is the argument of the map
             if calls == self.place + 1:
                 return with_state(found, self.output.pick, state)
+            # and what the next one returns is its value
             if calls == self.place + 2:
                 reached = self.output.find(found)
                 raise _Reached
@@ -202,6 +208,7 @@ class RecordedStep:
     def difference(self, vectors: Tensor) -> Tensor:
         """J v by central differences, (B, T C) -> (B, T C)."""
         size = STEP * self.state.flatten(1).norm(dim=-1, keepdim=True)  # (B, 1)
+        # (f(x + h v) - f(x - h v)) / 2 h
         change = (size * vectors).view_as(self.state)
         difference = self(self.state + change) - self(self.state - change)
         return difference.flatten(1) / (2 * size)
@@ -240,6 +247,7 @@ def with_state(found: Any, pick: Any, state: Tensor) -> Any:
         return state
     if isinstance(found, Mapping):
         key = _first_with_state(found.items()) if pick is None else pick
+        # output classes of transformers are mappings that are made from keywords
         changed = {**found, key: with_state(found[key], None, state)}
         return changed if type(found) is dict else type(found)(**changed)
     index = _first_with_state(enumerate(found)) if pick is None else pick

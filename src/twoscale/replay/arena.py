@@ -89,6 +89,7 @@ def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
         quality.append(own.drop(columns="evaluations"))
         evaluations.append(own.drop(columns="ce").assign(group=_GROUP))
         for reference, plan in {"random": depths, "fixed": _equal(depths)}.items():
+            # over all draws, every token takes the mean
             spent = np.full(len(plan), plan.mean())
             matched = _means(recording, ce=mean_over_draws(recording.cost, plan), evaluations=spent)
             cost_matched.append(matched.assign(**point, reference=reference))
@@ -134,6 +135,7 @@ def _with_input(recording: Recording) -> np.ndarray:
 
 def _at(recording: Recording, depths: np.ndarray) -> pd.DataFrame:
     """Means of `ce` and `evaluations` of tokens that leave at these depths (M,)."""
+    # (K, M) -> (M,)
     ce = np.take_along_axis(recording.cost, depths[None] - 1, axis=0)[0]
     return _means(recording, ce=ce, evaluations=depths)
 
@@ -226,19 +228,22 @@ def draw_gains(axes: Axes, arena: pd.DataFrame, reference: str, colours: Mapping
     Criteria without a colour are left out.
     """
     gains = judged(arena).sort_values("evaluations", kind="stable")
-    gains = gains[(gains["reference"] == reference) & gains["criterion"].isin(list(colours))]
+    is_drawn = (gains["reference"] == reference) & gains["criterion"].isin(list(colours))
+    gains = gains[is_drawn]
     for criterion, rows in gains.groupby("criterion", sort=False):
         colour = colours[criterion]
         look: style.Look = {"linewidth": 0.8, "zorder": 0}
         if colour == style.OTHERS:
             look = {"linewidth": 0.5, "zorder": -1}
         axes.plot(rows["evaluations"], rows["gain"], color=colour, **look)
-        sure = rows["verdict"].isin((BETTER, WORSE))
-        for points, look in ((rows[~sure], UNSURE), (rows[sure], SURE)):
+        # open markers for gains that are not shown, filled ones for those that are
+        is_shown = rows["verdict"].isin((BETTER, WORSE))
+        for points, look in ((rows[~is_shown], UNSURE), (rows[is_shown], SURE)):
             axes.plot(points["evaluations"], points["gain"], color=colour, **look)
     _name_best(axes, gains, colours)
     # the grey area, from the median of the points in each of eight bins of the axis
-    bins = np.geomspace(1, max(2, gains["evaluations"].max()) * 1.001, 9)
+    most = max(2, gains["evaluations"].max())
+    bins = np.geomspace(1, most * 1.001, 9)  # the last point is inside the last bin
     by_bin = gains.groupby(np.digitize(gains["evaluations"], bins))
     least = by_bin[["evaluations", "least"]].median()
     axes.fill_between(least["evaluations"], -least["least"], least["least"], **TOO_SMALL)

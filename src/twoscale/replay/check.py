@@ -145,6 +145,7 @@ def check(data: Data, offer: Offer, tolerance: float, seed: int = 0) -> Check:
     """
     first, second = data.halves(seed)
     counts = sorted(first.fixed)
+    # full depth has no excess, so there is one
     fixed = next(k for k in counts if _is_within(first.fixed[k], first.tokens, tolerance))
     chosen, none_within = [], []
     for options in tqdm(offer(first), desc="rules", unit="", leave=False, disable=None):
@@ -179,6 +180,7 @@ def _is_within(excess: np.ndarray, tokens: np.ndarray, tolerance: float) -> bool
         tokens: Their numbers (D,).
         tolerance: Of the mean over tokens.
     """
+    # nothing changes, as at full depth, so there is no noise to allow for
     if not excess.any():
         return True
     mean = excess.sum() / tokens.sum()
@@ -186,6 +188,7 @@ def _is_within(excess: np.ndarray, tokens: np.ndarray, tolerance: float) -> bool
     residual = excess - mean * tokens
     number = effective_number(tokens)
     error = np.sqrt((residual @ residual) * number / (number - 1)) / tokens.sum()
+    # sqrt(2): the mean over the other half has the same error, independently
     return bool(mean + t_quantile(CONFIDENCE, number - 1) * np.sqrt(2) * error <= tolerance)
 
 
@@ -218,6 +221,7 @@ def measure(part: Part, chosen: list[Option], fixed: float, seed: int) -> list[F
     if not rows:
         return []
     frame = pd.DataFrame(rows)
+    # no oracle was measured
     frame = frame.assign(room=np.nan, effective_documents=effective_number(tokens))
     judged = with_verdicts(frame)
     words = {BETTER: SHOWN, WORSE: IS_WORSE}

@@ -52,9 +52,14 @@ def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndar
     The last entry counts the tokens. `by` names keys with their values in order; `rows` have every
     combination in every document.
     """
-    sums = rows[columns].mul(rows["tokens"], axis="index").assign(tokens=rows["tokens"])
+    # columns are means over the tokens of a row
+    sums = rows[columns].mul(rows["tokens"], axis="index")
+    sums = sums.assign(tokens=rows["tokens"])
+    # categories give the groups the order of `by`
     keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
-    total = sums.groupby([rows["document"], *keys], observed=True).sum().to_numpy(np.float64)
+    by_document = sums.groupby([rows["document"], *keys], observed=True)
+    # the document is the first key, so documents are the first axis
+    total = by_document.sum().to_numpy(np.float64)
     shape = [len(values) for values in by.values()]
     return total.reshape(-1, *shape, len(columns) + 1)
 
@@ -66,11 +71,12 @@ def estimates(
 
     `units` (documents, ...) are the sums of each document, `tokens` (documents,) its tokens.
     """
+    # all documents as the one sample
     values = statistic(units.sum(axis=0)[None])[0]  # (P,)
     if len(units) < 2:
         return [Estimate(value) for value in values]
     samples = statistic(bootstrap.totals(units, seed))  # (R, P)
-    effective = bootstrap.effective_number(tokens)
+    effective = bootstrap.effective_number(tokens)  # documents of equal length
     found = []
     for value, of_value in zip(values, samples.T, strict=True):
         of_value = np.ascontiguousarray(of_value)
@@ -119,6 +125,7 @@ def _gains(
             joined = own.join(means.add_suffix("_reference"), on=keys)
             columns = ["evaluations", "ce", "evaluations_reference", "ce_reference"]
             units = document_sums(joined, columns, threshold=thresholds)  # (D, thresholds, 5)
+            # after `columns` the tokens, which are the same at every threshold
             tokens = units[:, 0, 4]
             gains = estimates(_mean_gain, units, tokens, seed)
             for place, (threshold, gain) in enumerate(zip(thresholds, gains, strict=True)):
@@ -142,6 +149,7 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
 
     def gain_of(sums: np.ndarray) -> np.ndarray:
         """`oracle_gain`, mean over groups, from sums (R, G, 3 + 2 L) -> (R, 1)."""
+        # evaluations, nats, tokens, and then evaluations and nats at each price in turn
         means = sums / sums[..., 2:3]  # over tokens
         gains = oracle_gain(
             evaluations=means[..., 0],
@@ -154,8 +162,8 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
 
     for (criterion, threshold), rows in regret.groupby(OPERATING_POINT, sort=False):
         spent = document_sums(rows, columns, group=groups)  # (D, G, 3)
-        units = np.concatenate([spent, bought], axis=-1)
-        tokens = units[:, 0, 2]
+        units = np.concatenate([spent, bought], axis=-1)  # (D, G, 3 + 2 L)
+        tokens = units[:, 0, 2]  # the same in every group
         of_groups = units[..., :2].sum(axis=0) / units[..., 2:3].sum(axis=0)  # (G, 2)
         evaluations, ce = of_groups.mean(axis=0)
         (gain,) = estimates(gain_of, units, tokens, seed)
@@ -182,6 +190,7 @@ def oracle_gain(
         cost, quality: Mean evaluations and nats of the oracle at each price (..., L).
         prices: Nats per evaluation (L,).
     """
+    # the Lagrangian bound: exits of mean cost c lose at least quality(p) + p (cost(p) - c) at any p
     bounds = quality + prices * (cost - evaluations[..., None])  # of the nats, at each price
     return (bounds - ce[..., None]).max(axis=-1)
 
@@ -236,17 +245,23 @@ def judged(arena: pd.DataFrame) -> pd.DataFrame:
     Where `least` exceeds `RELEVANT` or `room`, a gain that is not shown says nothing.
     """
     is_regret = arena["reference"] == ORACLE
-    gains, regrets = arena[~is_regret].reset_index(drop=True), arena[is_regret]
+    gains = arena[~is_regret].reset_index(drop=True)
+    regrets = arena.loc[is_regret, [*OPERATING_POINT, "gain"]]
     depth = _depth(arena)
+
+    # primary: of each criterion the thresholds nearest to the shares of full depth
     of_primary = gains["criterion"].str.removeprefix("direction_").isin(PRIMARY)
-    family = gains[of_primary] if of_primary.any() else gains
+    candidates = gains[of_primary] if of_primary.any() else gains
     chosen = set()
-    for _, rows in family.groupby(["criterion", "reference"]):
+    for _, rows in candidates.groupby(["criterion", "reference"]):
         for share in SHARES:
-            chosen.add((rows["evaluations"] - share * depth).abs().idxmin())
-    of_oracle = regrets[[*OPERATING_POINT, "gain"]]
-    regret = gains[OPERATING_POINT].merge(of_oracle, how="left", on=OPERATING_POINT)["gain"]
+            distance = (rows["evaluations"] - share * depth).abs()
+            chosen.add(distance.idxmin())
+
+    # the oracle's gain over the same exits: the criterion's over them, minus its over the oracle
+    regret = gains[OPERATING_POINT].merge(regrets, how="left", on=OPERATING_POINT)["gain"]
     gains = gains.assign(primary=gains.index.isin(chosen), room=gains["gain"] - regret)
+    # Holm's correction is within a family
     families = [with_verdicts(rows) for _, rows in gains.groupby("primary")]
     return pd.concat(families or [with_verdicts(gains)]).sort_index()
 
@@ -265,14 +280,16 @@ def with_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     low = rows["gain_low"].to_numpy(np.float64)
     high = rows["gain_high"].to_numpy(np.float64)
     # the standard error, from the end of the interval on the side of 0, which decides
-    error = np.where(gain > 0, gain - low, high - gain) / _quantiles(0.975, freedom)
+    half_width = np.where(gain > 0, gain - low, high - gain)
+    error = half_width / _quantiles(0.975, freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = np.where(gain == 0, 0, np.abs(gain) / error)  # Student's t
-    pairs = zip(statistic, freedom, strict=True)
-    p_values = np.array([2 * bootstrap.t_tail(t, degrees) for t, degrees in pairs])
+    tails = [bootstrap.t_tail(t, degrees) for t, degrees in zip(statistic, freedom, strict=True)]
+    p_values = 2 * np.array(tails)  # two-sided
     is_shown = bootstrap.holm(np.nan_to_num(p_values, nan=1.0))
     # what would have been seen: the smallest gain that is shown with probability POWER
     least = error * _least_errors(len(rows), freedom)
+    # `fmin` takes RELEVANT where the room is not known
     is_blind = least > np.fmin(rows["room"].to_numpy(np.float64), RELEVANT)
     verdict = np.where(is_blind | np.isnan(low), UNKNOWN, NO_DIFFERENCE)
     verdict = np.where(is_shown & (gain > 0), BETTER, verdict)
@@ -287,6 +304,8 @@ def _quantiles(probability: float, freedom: np.ndarray) -> np.ndarray:
 
 def _least_errors(family: int, freedom: np.ndarray) -> np.ndarray:
     """The smallest gain shown with probability `POWER`, in standard errors, first of a family."""
+    # Holm's first step tests at 5 % over the size of the family, two-sided; the second quantile is
+    # the distance from there that gives the power
     return _quantiles(1 - 0.025 / max(1, family), freedom) + _quantiles(POWER, freedom)
 
 
@@ -319,12 +338,14 @@ def ranking(arena: pd.DataFrame) -> str:
 
     Between two thresholds the loss is that of tokens which take either of them at random.
     """
+    # rows of all references have the loss of the criterion, so one reference is enough
     fixed = arena[arena["reference"] == "fixed"].sort_values("evaluations", kind="stable")
     sentences = []
     for cost in np.multiply(SHARES, _depth(arena)):
         losses = {}
         for criterion, rows in fixed.groupby("criterion", sort=False):
             taken = rows["evaluations"].to_numpy()
+            # nothing is extrapolated
             if taken[0] <= cost <= taken[-1]:
                 losses[criterion.replace("_", " ")] = np.interp(cost, taken, rows["ce"])
         if losses:
@@ -342,10 +363,13 @@ def _by_verdict(rows: pd.DataFrame, is_primary: bool) -> str:
         most = of_criterion.loc[of_criterion["verdict"] == BETTER, "gain"].max()
         if not np.isnan(most):
             named += f" (by up to {number(most)} nats per token)"
-        found[_verdict_of(set(of_criterion["verdict"]))].append(named)
+        verdict = _verdict_of(set(of_criterion["verdict"]))
+        found[verdict].append(named)
+
+    named_verdicts = VERDICTS if is_primary else (BETTER, BOTH, WORSE)
     listed = []
     for verdict, names in found.items():
-        if names and (is_primary or verdict in (BETTER, BOTH, WORSE)):
+        if names and verdict in named_verdicts:
             at = f" at {rows['documents'].max()} documents" if verdict == UNKNOWN else ""
             listed.append(f"{verdict}{at}: {', '.join(names)}")
     return "; ".join(listed) or f"no difference is shown in {len(rows)} gains"

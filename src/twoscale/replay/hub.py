@@ -55,6 +55,7 @@ def _depth(findings: pd.DataFrame) -> Iterator[Fact]:
     """Useful loops, loop gain, regime and sequences that do not settle."""
     known = findings.set_index("quantity")["value"]
     for row in findings.itertuples():
+        # NaN, which an interval that was not computed has, differs from itself
         ends = f" ({interval(row)})" if row.low == row.low else ""
         match row.quantity:
             case "plateau_first":

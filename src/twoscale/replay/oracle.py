@@ -38,8 +38,9 @@ def split_half(losses: np.ndarray, tolerance: float = TOLERANCE) -> dict[str, np
     the product with the even depth of another token, (…) each. If the halves correlate only by
     chance, an oracle gains from noise.
     """
-    odd = 2.0 * _first_within(losses[1::2], tolerance) + 1
-    even = 2.0 * _first_within(losses[2::2], tolerance) + 2
+    odd = 2.0 * _first_within(losses[1::2], tolerance) + 1  # of x^1, x^3, …
+    even = 2.0 * _first_within(losses[2::2], tolerance) + 2  # of x^2, x^4, …
+    # the token half the text away
     other = np.roll(even.reshape(-1), even.size // 2).reshape(even.shape)
     return {
         "odd": odd,

@@ -177,6 +177,7 @@ def draw(result: Check, context: style.FigureContext | None = None) -> Figure:
         axes.plot([at, at], [found.excess.value, found.random], color=look["color"], linewidth=0.8)
         axes.plot(at, found.excess.value, linestyle="", **look)
         axes.plot(at, found.random, color=look["color"], **_RANDOM)
+    # lines without points, for the legend only
     for verdict in dict.fromkeys(found.verdict for found in result.found):
         axes.plot([], [], linestyle="", label=_LABELS[verdict], **_LOOKS[verdict])
     axes.plot([], [], color=style.GREY, label="random exits of the same cost", **_RANDOM)
@@ -184,6 +185,7 @@ def draw(result: Check, context: style.FigureContext | None = None) -> Figure:
         place = (result.best.evaluations, result.best.excess.value)
         axes.annotate(result.best.option.rule, place, (5, 4), textcoords="offset points")
     axes.margins(y=0.12)
+    # linear near 0, because an excess may be 0 or negative
     axes.set_yscale("symlog", linthresh=max(result.tolerance, 1e-4))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("loop steps per token (mean)")

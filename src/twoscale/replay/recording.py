@@ -40,7 +40,6 @@ HOOK_SIGNALS = {
 }
 # Where a trajectory of decoding names no prompts, so many passes in a row count as a document.
 HOOK_PASSES = 64
-FEWEST_DOCUMENTS = 4  # two for each half
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ class Recording:
 
     def sums(self, depths: np.ndarray) -> Sums:
         """Where the tokens leave at these depths (M,)."""
+        # dealt at random, every depth comes to each token with its share of the tokens
         shares = np.bincount(depths - 1, minlength=self.depths) / len(depths)
         return Sums(
             evaluations=np.bincount(self.codes, depths),
@@ -175,13 +175,17 @@ def _read_table(path: Path, names: list[str]) -> Recording:
             meant = did_you_mean(key, names)
             expected = f"a column {key}, one row for each token and depth{meant}"
             raise InputError(f"{path}: found no column {key}, expected {expected}.")
-    columns = {name: _numbers(path, name) for name in (*KEYS, LOSS, TOP1) if name in names}
+    known = (*KEYS, LOSS, TOP1)
+    columns = {name: _numbers(path, name) for name in known if name in names}
     keys = {name: _whole(path, name, columns.pop(name)) for name in KEYS if name in columns}
-    keys.setdefault("document", keys["sequence"])
+    keys.setdefault("document", keys["sequence"])  # without it each sequence is a document
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
-    further = [name for name in names if name not in (*KEYS, LOSS, TOP1) and _is_number(path, name)]
-    signals = {name: grid.spread(_numbers(path, name)) for name in further}
+    # every further column of numbers is a signal that a rule may exit by
+    signals = {}
+    for name in names:
+        if name not in known and _is_number(path, name):
+            signals[name] = grid.spread(_numbers(path, name))
     return grid.recording(path, columns.get(LOSS), columns.get(TOP1), signals)
 
 
@@ -202,6 +206,7 @@ def _read_hook(path: Path, names: list[str]) -> Recording:
     prompts = np.cumsum(prompt) - 1
     if prompts.max(initial=0) == 0:
         prompts = passes // HOOK_PASSES
+    # a document is a pair of prompt and slot, as one number
     keys = {
         "document": prompts * (slot[decoded].max(initial=0) + 1) + slot,
         "sequence": passes,
@@ -212,7 +217,7 @@ def _read_hook(path: Path, names: list[str]) -> Recording:
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
     further = [name for name in names if name not in HOOK_KEYS and _is_number(path, name)]
-    found = {HOOK_SIGNALS.get(name, name): name for name in further}
+    found = {HOOK_SIGNALS.get(name, name): name for name in further}  # our name -> theirs
     columns = {
         name: _numbers(path, found.pop(name))[decoded] for name in (LOSS, TOP1) if name in found
     }
@@ -242,10 +247,10 @@ class _Grid:
         if depths < 2:
             expected = "at least 2 depths to choose from"
             raise InputError(f"{path}: found {depths} depth, expected {expected}.")
-        is_new = np.r_[True, np.diff(ordered["sequence"]) != 0]
+        is_new = np.r_[True, np.diff(ordered["sequence"]) != 0]  # whether a token begins
         is_new[1:] |= np.diff(ordered["position"]) != 0
         starts = np.flatnonzero(is_new)
-        counts = np.diff(np.r_[starts, len(is_new)])
+        counts = np.diff(np.r_[starts, len(is_new)])  # rows of each token
         # the depth that each row should have
         due = np.arange(len(is_new)) - np.repeat(starts, counts) + 1
         wrong = np.flatnonzero((ordered["depth"] != due) | np.repeat(counts != depths, counts))
@@ -259,7 +264,7 @@ class _Grid:
             )
         tokens = {name: values[starts] for name, values in ordered.items()}
         same = np.diff(tokens["sequence"]) == 0
-        torn = np.flatnonzero(same & (np.diff(tokens["document"]) != 0))
+        torn = np.flatnonzero(same & (np.diff(tokens["document"]) != 0))  # within a sequence
         if len(torn):
             sequence = tokens["sequence"][torn[0]]
             expected = "one document per sequence"
@@ -283,9 +288,11 @@ class _Grid:
             expected = f"a column {LOSS} in nats, or {TOP1}, the predicted token"
             raise InputError(f"{path}: found neither losses nor predictions, expected {expected}.")
         if top1 is not None:
+            # float32 is exact for ids below 2**24
             predicted = self.spread(top1)
             signals = signals | {"argmax_stability": _unchanged(predicted)}
         if loss is not None:
+            # in the precision of the file, because small differences of losses are summed
             cost = np.ascontiguousarray(loss[self.order].reshape(-1, self.depths).T)
             self._check_finite(path, cost, "loss")
         else:
@@ -303,12 +310,14 @@ class _Grid:
 
     def _check_finite(self, path: Path, values: np.ndarray, what: str) -> None:
         wrong = np.argwhere(~np.isfinite(values))
-        if len(wrong):
-            depth, token = wrong[0]
-            where = f"sequence {self.keys['sequence'][token]}, position"
-            where += f" {self.keys['position'][token]}, depth {depth + 1}"
-            found = f"the {what} {values[depth, token]} for {where}"
-            raise InputError(f"{path}: found {found}, expected a finite number.")
+        if not len(wrong):
+            return
+        depth, token = wrong[0]
+        sequence = self.keys["sequence"][token]
+        position = self.keys["position"][token]
+        where = f"sequence {sequence}, position {position}, depth {depth + 1}"
+        found = f"the {what} {values[depth, token]} for {where}"
+        raise InputError(f"{path}: found {found}, expected a finite number.")
 
 
 def _unchanged(predicted: np.ndarray) -> np.ndarray:
@@ -321,11 +330,16 @@ def _unchanged(predicted: np.ndarray) -> np.ndarray:
 
 def _order(*keys: np.ndarray) -> np.ndarray | slice:
     """The order of rows by these keys, the first one first; a slice if they are ordered already."""
-    ordered = np.ones(max(0, len(keys[0]) - 1), dtype=bool)
+    neighbours = max(0, len(keys[0]) - 1)
+    # from the last key to the first: a pair of rows is in order if its key rises, or if the key is
+    # equal and the later keys are in order
+    ordered = np.ones(neighbours, dtype=bool)
     for key in reversed(keys):
         difference = np.diff(key)
         ordered = (difference > 0) | ((difference == 0) & ordered)
-    return slice(None) if ordered.all() else np.lexsort(keys[::-1])
+    if ordered.all():
+        return slice(None)
+    return np.lexsort(keys[::-1])  # which sorts by its last key first
 
 
 def _numbers(path: Path, name: str) -> np.ndarray:
@@ -379,11 +393,13 @@ def _read_arrays(path: Path) -> Recording:
         )
     documents = _whole(path, "documents", _floats(path, "documents", documents))
     missing = np.isnan(losses).sum(-1)  # (sequences, positions)
+    # NaN at some depths but not at all of them, or infinite
     wrong = np.argwhere((missing % shape[-1] > 0) | np.isinf(losses).any(-1))
     if len(wrong):
         where = f"sequence {wrong[0][0]}, position {wrong[0][1]}"
         expected = "one finite loss at each depth, or NaN at all of them"
         raise InputError(f"{path}: found {where}, expected {expected}.")
+    # tokens with losses, sequence by sequence
     sequence, position = np.nonzero(missing < shape[-1])
     if not len(sequence):
         expected = "those of at least one token"
@@ -437,6 +453,7 @@ def read_exits(path: Path, recording: Recording) -> Exits:
         raise InputError(f"{path}: found the criterion fixed, expected {expected}.")
     exits: Exits = {}
     for (criterion, threshold), rows in frame.groupby(["criterion", "threshold"], sort=False):
+        # the order of tokens in a recording
         rows = rows.sort_values(["sequence", "position"])
         matches = np.array_equal(rows["sequence"], recording.sequences)
         if not matches or not np.array_equal(rows["position"], recording.positions):

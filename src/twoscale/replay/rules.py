@@ -81,11 +81,13 @@ def with_contraction(signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     found = dict(signals)
     if "step_norm" not in signals or "norm" not in signals:
         return found
+    # the least norm and the least step below keep both divisions finite
     step, norm = signals["step_norm"], np.maximum(signals["norm"], 1e-9)
     before = np.full_like(step, np.nan)
     before[1:] = step[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = step / np.maximum(before, 1e-9)
+        # the sum δ r + δ r² + … of the steps that are left
         rest = step * factor / (1 - factor) / norm
         found["contraction"] = np.where(factor < 1, rest, np.nan)
     found.setdefault("step_norm_relative", step / norm)
@@ -99,6 +101,7 @@ def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list
     """
     signals = recording.signals
     for name, values in signals.items():
+        # `with_contraction` reads it, but no rule exits by it
         if name == "norm":
             continue
         directions = [DIRECTIONS[name]] if name in DIRECTIONS else [BELOW, ABOVE]
@@ -135,7 +138,7 @@ def options_of_exits(exits: Exits) -> list[list[Option]]:
     """The options of each criterion of another program."""
     by_rule: dict[str, list[Option]] = {}
     for (criterion, threshold), depths in exits.items():
-
+        # the default holds these depths; without it all options would read the last ones
         def chosen(part: Recording, depths: np.ndarray = depths) -> np.ndarray:
             return depths if part.places is None else depths[part.places]
 
@@ -152,9 +155,9 @@ def _option(conditions: list[tuple[str, str, float]]) -> Option:
     _, _, threshold = conditions[0]
 
     def depths(part: Recording) -> np.ndarray:
-        holds = np.ones(part.cost.shape, dtype=bool)
+        holds = np.ones(part.cost.shape, dtype=bool)  # (K, M)
         for name, direction, value in conditions:
-            values = part.signals[name]
+            values = part.signals[name]  # (K, M)
             holds &= values < value if direction == BELOW else values >= value  # NaN: neither
         return exit_depths(holds, patience)
 
@@ -167,16 +170,19 @@ def exit_depths(holds: np.ndarray, patience: int = 1) -> np.ndarray:
     hit = holds
     if patience > 1:
         hit = holds.copy()
-        hit[: patience - 1] = False
+        hit[: patience - 1] = False  # too few depths so far
+        # hit[k] = holds[k] and … and holds[k - patience + 1]
         for back in range(1, patience):
             hit[patience - 1 :] &= holds[patience - 1 - back : len(holds) - back]
+    # `argmax` of booleans is the place of the first true one; depths count from 1
     return np.where(hit.any(axis=0), hit.argmax(axis=0) + 1, len(holds))
 
 
 def _quantiles(values: np.ndarray, count: int) -> np.ndarray:
     """Thresholds (≤ count,) between the values of a signal, ascending and different."""
-    sample = values.reshape(-1)[:: max(1, values.size // _SAMPLED)]
+    sample = values.reshape(-1)[:: max(1, values.size // _SAMPLED)]  # evenly
     sample = sample[np.isfinite(sample)]
     if not len(sample):
         return sample
+    # without the outermost values, at which nearly all tokens leave at once, or nearly none at all
     return np.unique(np.quantile(sample, np.linspace(0.005, 0.995, count)))

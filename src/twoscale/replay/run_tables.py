@@ -110,8 +110,9 @@ def of_tables(
     if not is_fixed.any():
         raise InputError(f"{path}: found no rows of fixed loops, expected those of full depth.")
     depths = quality.loc[is_fixed, "threshold"].max()
+    # loss of each sequence at full depth, from which all excess is counted
     full = quality[is_fixed & (quality["threshold"] == depths)].set_index("sequence")["ce"]
-    own = dict(list(quality[~is_fixed].groupby(_POINT, sort=False)))
+    own = dict(list(quality[~is_fixed].groupby(_POINT, sort=False)))  # by operating point
     keys = [*_POINT, "reference", "sequence"]
     matched = matched.groupby(keys, sort=False).mean(numeric_only=True).reset_index()  # over draws
     points = {}
@@ -125,7 +126,9 @@ def of_tables(
         of_fixed = of_point[of_point["reference"] == "fixed"]
         taken, of_fixed_excess = _sums(of_fixed, full, "evaluations", "ce")
         mean = float(taken.sum() / of_fixed["tokens"].sum())
+        # a count between two whole ones, of the fixed loops with the cost of this criterion
         fixed[round(mean, 2)] = of_fixed_excess
+    # whole counts last, because these were measured without a random part
     for threshold, rows in quality[is_fixed].groupby("threshold"):
         (fixed[float(threshold)],) = _sums(rows, full, "ce")
     at_full = quality[is_fixed & (quality["threshold"] == depths)]
@@ -145,9 +148,10 @@ def _sums(rows: pd.DataFrame, full: pd.Series, *columns: str) -> list[np.ndarray
 
     `full` is the loss at full depth by sequence.
     """
+    # columns are means over the tokens of a sequence
     weighted = rows.assign(ce=rows["ce"] - rows["sequence"].map(full))
     sums = weighted[list(columns)].mul(rows["tokens"], axis="index")
-    return list(sums.groupby(rows["document"]).sum().to_numpy().T)
+    return list(sums.groupby(rows["document"]).sum().to_numpy().T)  # (D,) for each column
 
 
 def read_recorded(folder: Path, iteration: int | None = None) -> RunTables:
@@ -197,5 +201,7 @@ def _recorded_points(
         evaluations, excess = _sums(rows, full, "evaluations", "ce")
         at = tokens[point]
         leaving = np.bincount(at["depth"] - 1, at["tokens"], minlength=len(fixed))  # (K,)
+        # random exits: the excess at each depth (K, D), weighted by the share of tokens that leave
+        # there
         points[point] = Sums(evaluations, excess, leaving / leaving.sum() @ fixed)
     return points

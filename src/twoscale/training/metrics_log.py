@@ -49,8 +49,8 @@ def monitoring(
     header = ",".join([*tables.columns("training"), *_TIME_LEFT, *loops]) + "\n"
     path = folder / METRICS
     _remove_later_lines(path, header, state.iteration)
-    first = state.iteration - len(state.log)
-    shown = len(state.log)
+    first = state.iteration - len(state.log)  # where the segment starts
+    shown = len(state.log)  # by an attempt that was interrupted
     started = printed = time.monotonic()
     count = 0
 
@@ -97,6 +97,7 @@ def _remove_later_lines(path: Path, header: str, iteration: int) -> None:
     first, *lines = found.splitlines(keepends=True) or [""]
     if first != header:
         lines = []  # of another training
+    # a process that was killed may have left a line without its end
     whole = [line for line in lines if line.count(",") == header.count(",") and line.endswith("\n")]
     kept = [line for line in whole if int(line.partition(",")[0]) <= iteration]
     wanted = header + "".join(kept)

@@ -97,6 +97,7 @@ class SegmentPaths:
     @property
     def previous_log(self) -> Path:
         """The log of the segment before, in the folder of this segment's."""
+        # files of a segment have the iteration at its end in their names
         return self.log.with_name(self.start[0].with_suffix(self.log.suffix).name)
 
 
@@ -155,6 +156,7 @@ def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> 
     partial = load_partial(paths.partial, first, segment.until, identity, config)
     if partial is not None:
         return restore(config, *partial)
+    # popped, because training changes its tensors in place
     kept = _kept.pop((checkpoints.digest(start), canonical_json(segment.identity)), None)
     if kept is not None:  # with its optimizer and compiled layers
         return replace(kept, log=[], environments=[])
@@ -187,6 +189,7 @@ def load_partial(
     except InputError as error:
         print(f"restarting the segment: {error}", file=sys.stderr)
         return None
+    # the log of the segment needs a row for each of its iterations
     has_log = len(header.extra["log"]) == header.iteration - first
     return (weights, moments, header) if first < header.iteration < until and has_log else None
 
@@ -246,6 +249,7 @@ def restore(
         compile_blocks(model, sharded)
     if sharded:
         shard_model(model, config.device)
+    # only now: `fully_shard` has replaced the parameters
     optimizer = make_optimizer(model, config.train)
     for name, parameter in model.named_parameters():
         if not moments or not parameter.requires_grad:
@@ -298,6 +302,7 @@ def note_environment(
     state: TrainingState, previous_log: Path, now: machine.Environment, visible: bool
 ) -> None:
     """Record the environment in which training continues, and report a change."""
+    # of this segment if an attempt was interrupted, otherwise of the one before
     before = state.environments or machine.recorded_environments(previous_log)
     changes = machine.differences(before[-1], now) if before else []
     if changes and visible:
@@ -332,6 +337,7 @@ def save_partial(
     """Write all of an unfinished segment to one file. All processes call this, and the main one
     writes.
     """
+    # before the others return: a divided model is gathered by all processes together
     weights, moments = tensors_of(state)
     if not is_main:
         return
@@ -354,6 +360,7 @@ def write_segment(
     checkpoints.save(paths.optimizer, moments, Header("optimizer", *counts, identity, {}))
     checkpoints.save(paths.checkpoint, weights, Header("weights", *counts, identity, {}))
     paths.partial.unlink(missing_ok=True)  # only now: the outputs replace it
+    # one state in memory, the latest
     _kept.clear()
     _kept[checkpoints.digest(paths.checkpoint), canonical_json(identity)] = state
 

@@ -118,6 +118,7 @@ def run_segment(
         is_last = state.iteration == until
         if is_last or state.iteration % train.held_out_every == 0:
             trainer.measure_held_out(state)
+        # after the last iteration the outputs of the segment follow, which replace a partial state
         saves = not is_last and time.monotonic() - saved >= train.save_seconds
         if state.sharded:
             saves = bool(world.gather_number(saves)[0])  # as the main process decides
@@ -164,9 +165,9 @@ class Trainer:
             self.train.order,
             self.seed,
         )
-        pins = self.device == "cuda"
+        pins = self.device == "cuda"  # page-locked memory, from which copies do not block the host
         self.batches = Prefetched(batches, pins) if self.train.prefetch else batches
-        self._held_out_noise = DrawnNoise()
+        self._held_out_noise = DrawnNoise()  # the same at every measurement
         # row and numbers of the last iteration, if they are not in the log yet
         self._unread: tuple[dict[str, Any], Timer] | None = None
 
@@ -215,7 +216,7 @@ class Trainer:
         inputs, targets = (
             part.to(self.device, non_blocking=True) for part in self.batches[iteration]
         )  # (B, T)
-        loss = torch.zeros((), device=self.device)
+        loss = torch.zeros((), device=self.device)  # a Python number would wait for the device
         # weights are rounded to bfloat16 once, not at every loop step; FSDP has to gather them
         # first, so of a divided model autocast rounds them
         lowered = model.blocks if self.precision == "bfloat16" and not self.train.shard else ()
@@ -244,6 +245,7 @@ class Trainer:
     def clip_gradient(self, model: LoopedModel) -> Tensor:
         """Limit the norm of the gradient to train.grad_clip; the norm before, ()."""
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.train.grad_clip)
+        # with FSDP the norm of a process is that of its parts until it is combined
         return cast("DTensor", norm).full_tensor() if self.train.shard else norm
 
     def log_last_iteration(self, state: TrainingState) -> None:
@@ -321,7 +323,7 @@ def learning_rate(train: TrainConfig, iteration: int) -> float:
     peak, lowest = train.learning_rate, train.min_learning_rate
     warmup, end = train.warmup_iterations, train.lr_decay_iterations
     if iteration < warmup:
-        return peak * (iteration + 1) / (warmup + 1)
+        return peak * (iteration + 1) / (warmup + 1)  # not 0 at iteration 0
     if end is None:
         return peak
     if iteration >= end:
@@ -402,6 +404,7 @@ def held_out_loss(
             noise = EvaluationNoise.of(model.config, seed, batch.sequences, drawn)
             hidden = model.hidden_states(batch.inputs.to(device), counts, noise)
             loss = model.loss(hidden, batch.targets.to(device)).item()
+            # weighted by tokens, because the last batch may be smaller
             total += loss * batch.targets.numel()  # nats
     return total / held_out.targets.numel()
 
@@ -430,6 +433,7 @@ class Timer:
         self._numbers = torch.stack(numbers)
         if self._on_cuda:
             pinned = torch.empty(len(numbers), dtype=self._numbers.dtype, pin_memory=True)
+            # queued before the event, so the numbers have arrived when `read` has waited for it
             self._numbers = pinned.copy_(self._numbers, non_blocking=True)
         self._stopped = self._now()
 
@@ -438,6 +442,7 @@ class Timer:
         if not self._on_cuda:
             return self._numbers.tolist(), self._stopped - self._started
         self._stopped.synchronize()
+        # CUDA events give milliseconds
         return self._numbers.tolist(), self._started.elapsed_time(self._stopped) / 1000
 
     def _now(self) -> Any:  # seconds, or an event on the current stream

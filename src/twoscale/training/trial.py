@@ -70,6 +70,7 @@ def _measure(run: Config, batch_size: int, micro_batches: int, compiled: bool) -
     changed = run.model_copy(update={"train": run.train.model_copy(update=keys)})
     on_cuda = run.compute.device == "cuda"
     if on_cuda:
+        # the peak memory of this setting alone
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     try:
@@ -78,6 +79,7 @@ def _measure(run: Config, batch_size: int, micro_batches: int, compiled: bool) -
         return row | {"failed": "out of memory"}
     except Exception as error:  # whatever a compiler raises must not end the session
         return row | {"failed": first_line(error)}
+    # iterations draw different loop counts, so their speed in FLOPs is converted at the mean count
     tokens_per_s = flops_per_s / mean_flops_per_token(run.model, run.train).total
     row |= {"tokens_per_s": tokens_per_s, "tflops": flops_per_s / 1e12, "startup_s": startup}
     if on_cuda:
@@ -90,6 +92,7 @@ def _speed(run: Config) -> tuple[float, float]:
     the first ones.
     """
     identity = configs.training_identity(run)
+    # the identity leaves out keys such as `micro_batches`, which change no result but for rounding
     settings = ConfigSlice(identity | {"train": identity["train"] | configs.runtime(run)})
     trainer, state = start(settings)
     for _ in range(_WARM_UP + _COUNTED):
@@ -100,11 +103,13 @@ def _speed(run: Config) -> tuple[float, float]:
         trainer.accumulate_gradient(state.model, 0, max(draws, key=sum))
         torch.cuda.synchronize()
     log = pd.DataFrame(state.log)
+    # the log has the speeds of each iteration; sums need seconds and FLOPs
     log["seconds"] = run.train.batch_size * run.model.context_length / log["tokens_per_s"]
     log["flops"] = 1e12 * log["tflops"] * log["seconds"]
     sums = log[["seconds", "flops"]]
     first, counted = sums[:_WARM_UP].sum(), sums[_WARM_UP:].sum()
     rate = counted["flops"] / counted["seconds"]
+    # seconds of the first iterations beyond what their FLOPs take at the later rate
     return rate, first["seconds"] - first["flops"] / rate
 
 
@@ -113,10 +118,10 @@ def start(settings: Any) -> tuple[Trainer, TrainingState]:
     right size.
     """
     model, train = settings.model, settings.train
-    count = 4 * train.batch_size * model.context_length + 1
+    count = 4 * train.batch_size * model.context_length + 1  # with the last target
     tokens = rng.stream(settings.seed, "trial").integers(0, model.vocab_size, size=count)
     none = torch.empty(0, model.context_length, dtype=torch.int64)
-    data = TrainingData(tokens.astype("<u2"), HeldOut(none, none, (), ()))
+    data = TrainingData(tokens.astype("<u2"), HeldOut(none, none, (), ()))  # no held-out text
     weights = dict(any_model(model).state_dict())
     state = restore(settings, weights, {}, Header("weights", 0, 0, {}, {}))
     return Trainer(settings, data), state

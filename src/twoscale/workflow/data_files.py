@@ -57,6 +57,7 @@ class DataFiles:
 
         def identity(config: Config) -> tuple[Any, ...]:
             model = config.model
+            # a published tokenizer is part of the model
             published = config.tokenizer.name == "published"
             return (
                 config.data,

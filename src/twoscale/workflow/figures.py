@@ -82,6 +82,7 @@ class Figures:
                 "figures of the paper; the checkpoints of this run and the baselines can still be"
                 " requested by name."
             )
+        # a release has no trajectories, from which this page is made
         page = [] if self.runs.release else ["results/loops.html"]
         return self.of_target("all") + list(map(in_results, self.claims)) + page
 
@@ -112,6 +113,7 @@ class Figures:
         has_band = figure.seed_band and self.runs.config.figures.seed_band
         if has_band or figure.study == "seeds":
             return self.runs.seed_runs
+        # the selected run, unless the figure is of a study that has runs
         return (self.runs.study(figure.study) if figure.study else []) or [self.runs.selected]
 
     def inputs(self, figure: Figure) -> dict[str, Any]:
@@ -136,6 +138,7 @@ class Figures:
     ) -> dict[str, Any]:
         problem, root = self._problem(figure), self.runs.table_root
 
+        # raised only when Snakemake plans this figure
         def refuse(wildcards: Any) -> list[str]:
             raise InputError(f"{output}: run {self.runs.selected} {problem}.")
 
@@ -268,6 +271,7 @@ class Figures:
             *pictures,
             *read,
         ]
+        # figures share tables, and each file is copied once
         return list(dict.fromkeys(files))
 
     # --- captions ---------------------------------------------------------------------------------
@@ -283,6 +287,7 @@ class Figures:
         values = report_values(self.runs.selected, self.runs.config)
         if figure is not None:
             values |= caption_values(figure, self.runs[self._shown_runs(figure)[0]])
+        # captions are reStructuredText
         values |= {name: rst(value) for name, value in values.items() if isinstance(value, str)}
 
         @untracked

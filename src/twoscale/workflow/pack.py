@@ -63,6 +63,7 @@ def make(folder: Path, user: dict[str, Any], python: str) -> str:
         raise InputError(
             f"{folder}: found files that are no pack, expected an empty folder or an earlier pack."
         )
+    # which is empty or an earlier pack
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(yaml.safe_dump(user), encoding="utf-8")
@@ -134,6 +135,7 @@ def _download_wheels(folder: Path, python: str) -> None:
     pins = re.findall(
         rf"^(?:{'|'.join(_NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE
     )
+    # pip takes no range: all versions up to the newest glibc
     names = [
         *(f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)),
         "manylinux2014",
@@ -141,6 +143,7 @@ def _download_wheels(folder: Path, python: str) -> None:
     ]
     platforms = (word for name in names for word in ("--platform", f"{name}_x86_64"))
     pip = ("pip", "--quiet", "--disable-pip-version-check")
+    # first, because `download` finds these in the folder
     _call(*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *_SOURCE_ONLY)
     target = (
         "--only-binary=:all:",

@@ -82,6 +82,7 @@ class Params:
         def param(wildcards: Any) -> str:
             exits = self.runs.exits(wildcards, grid)
             if (name := getattr(wildcards, "criterion", None)) is not None:
+                # so a change of one criterion reruns the jobs of that criterion only
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             values = {
                 "exits": lambda config: exits,
@@ -124,7 +125,9 @@ class Params:
         a digest. Untracked.
         """
         digest = self.source_digest(wildcards)
+        # the folder above that of the shards
         record = Path(output[0]).parents[1] / SOURCE_DIGEST
+        # `&&`: only after the text was written
         return f" && echo {digest} > {shlex.quote(str(record))}" if digest else ""
 
     # --- code -------------------------------------------------------------------------------------
@@ -218,6 +221,7 @@ class Params:
         code = self.torch_code(name, *map(module_of, function))
 
         def result_cache(wildcards: Any, input: Any, output: Any) -> dict[str, Any]:
+            # all that the result depends on besides inputs and environment
             version = json_digest([code(wildcards), config(wildcards), columns])
             device = self.runs.of(wildcards)[1].compute.device
             job = _cached_job(wildcards.run, input, output, later(wildcards))
@@ -317,6 +321,7 @@ def _write_once(path: Path, text: str) -> None:
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    # other processes and nodes may write the same file at this time
     temporary = path.with_suffix(f".{os.uname().nodename}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
@@ -331,6 +336,7 @@ def _file_options(wildcards: Any, input: Any, output: Any) -> str:
     words = []
     for name, files in [*input.items(), *output.items()]:
         if files:
+            # Snakemake gives a single file as a string
             paths = [files] if isinstance(files, str) else files
             words += [f"--{name.replace('_', '-')}", *paths]
     return shlex.join(words)

@@ -39,6 +39,7 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
     training_rate = tflops or training_rate
     flops, tokens = analyses(run)
     hours = flops / (3600e12 * analysis_rate)
+    # one token at a time, the memory's bandwidth is the limit: all weights are read for one row
     hours += tokens * _decoded_bytes(run) / (3600e9 * bandwidth)
     lines = [("parameters", f"{parameters(run.model) / 1e6:,.4g} M")]
     if run.model.source == "published":
@@ -50,8 +51,8 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
         lines += _training_rows(run)
         label = f"hours of training at {training_rate:g} TFLOP/s a process"
         lines.append((label, f"{trained:.3g}"))
-    decoding = parameters(run.model) * BYTES[run.exits.dtype]
-    decoding += cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)
+    decoding = parameters(run.model) * BYTES[run.exits.dtype]  # weights
+    decoding += cache_bytes(run.model, run.exits.max_loops, run.exits.dtype)  # KV cache
     return [
         *lines,
         ("states for Fig. 1 on disk", _gigabytes(states_bytes(run))),
@@ -136,6 +137,7 @@ def analyses(run: config.Config) -> tuple[float, int]:
         if needs_readout and exits.readout != "head":
             sequential += number
     total = sum(points.values())
+    # at each point but those of `fixed`: all draws of random exits, and the fixed ones once
     matched = (total - points.get("fixed", 0)) * (exits.random_draws + 1)
     passes = run.quality_sequences * (total - sequential + matched)
     flops = passes * _forward_flops(run.model, exits.max_loops)
@@ -159,7 +161,7 @@ def _decoded_bytes(run: config.Config) -> float:
     the head.
     """
     model = run.model
-    weights = model.hidden_size * model.padded_vocab_size
+    weights = model.hidden_size * model.padded_vocab_size  # head
     for number in range(1, model.num_layers + 1):
         applied = run.exits.max_loops if model.is_looped(number) else 1
         weights += applied * layer_matrices(model, number)

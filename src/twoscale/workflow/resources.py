@@ -40,7 +40,7 @@ class Resources:
             config = self.runs.of(wildcards)[1]
             weights = parameters(config.model)
             if config.model.source == "published":
-                loaded = weights * BYTES[getattr(config, section).dtype] // 10**6
+                loaded = weights * BYTES[getattr(config, section).dtype] // 10**6  # MB
                 return (_ANALYSIS_MB + loaded) * attempt
             return (_ANALYSIS_MB // 2 if weights < _SMALL else _ANALYSIS_MB) * attempt
 
@@ -126,7 +126,7 @@ class Resources:
         if config.compute.device == "cuda":
             needed = TRAINING_MB
         else:
-            libraries = _LIBRARIES_MB * train.processes // train.nodes
+            libraries = _LIBRARIES_MB * train.processes // train.nodes  # of a node
             needed = libraries + training_bytes(config) // 10**6
         if train.shard:
             needed += loading_bytes(config) // 10**6

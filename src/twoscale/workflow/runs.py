@@ -108,6 +108,7 @@ class Runs:
         last = {
             run: self.iterations(run)[-1] for run, config in self.configs.items() if trains(config)
         }
+        # a lookahead: the run matches only where its last iteration follows in the path
         path = r"(?=/(?:checkpoints|training|logs|benchmarks)/\D*%06d\.)"
         return (
             "|".join(re.escape(run) + path % iteration for run, iteration in last.items())

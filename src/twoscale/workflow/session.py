@@ -154,6 +154,7 @@ def work(session: Session) -> str:
     with _training_worker(session, lock):
         last = session.runs.last_checkpoint(None)
         _stage(session, lock, "training", f"{snakemake} -- {last}", address=session.address)
+    # several jobs share the GPU, and one that fails does not stop the others
     snakemake += f" --resources gpu_slot={_JOBS_ON_GPU} --keep-going --"
     quality = session.runs.table_file("exit_quality")
     _stage(session, lock, "analyses", f"{snakemake} {_FIGURES} {quality}")
@@ -187,6 +188,7 @@ def _stage(
     command = [sys.executable, *arguments.split()]
     began = time.time()
     status = None
+    # beyond the limit `run` kills the process
     with suppress(subprocess.TimeoutExpired):
         status = subprocess.run(
             command, timeout=limit, pass_fds=[lock], env=variables, check=False
@@ -243,8 +245,10 @@ def outlasts_its_time(session: Session, process: subprocess.Popen) -> bool:
     began = time.monotonic()
     while process.poll() is None:
         rows = trial_rows(session)
+        # the trial has ended, and its process serves as the worker
         if rows[-1:] == [None]:
             return False
+        # each row may take the whole time
         if len(rows) > count:
             count = len(rows)
             began = time.monotonic()
@@ -256,6 +260,7 @@ def outlasts_its_time(session: Session, process: subprocess.Popen) -> bool:
 
 def trial_rows(session: Session) -> list[dict[str, Any] | None]:
     """The rows of the trial so far; the last one is None once it has ended."""
+    # without the last part: empty after a whole line, and otherwise a line that is being written
     lines = (
         session.trial.read_text(encoding="utf-8").split("\n")[:-1] if session.trial.exists() else []
     )
@@ -344,7 +349,7 @@ def status(session: Session) -> str:
     if (lock := session.lock()) is None:
         where = f"stage {stage} is running"
     else:
-        os.close(lock)
+        os.close(lock)  # it was free
         is_finished = state.get("latency", {}).get("status") == 0
         where = "finished" if is_finished else f"stopped in stage {stage}; `run` continues it"
     minute = (time.time() - state["started"]) / 60
@@ -384,6 +389,7 @@ def collect(session: Session, folder: Path) -> str:
     with replacing(target) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(session.pack / pack.MANIFEST, pack.MANIFEST)
         for path in files:
+            # the size before compression, so the archive stays below the limit
             if new.stat().st_size + path.stat().st_size <= MOST_BYTES:
                 archive.write(path, path.relative_to(results))
             else:

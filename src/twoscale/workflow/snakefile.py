@@ -136,6 +136,7 @@ def prepare(source: str) -> None:
 
 
 def _prepend(variable: str, folder: str) -> None:
+    # the folder comes first, and only once
     folders = [
         part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != folder
     ]
@@ -159,9 +160,11 @@ PlannedJob = namedtuple("PlannedJob", "rule wildcards uses_torch")
 
 
 def check_plan(workflow: Any, runs: Runs) -> None:
+    # Snakemake plans in the processes of its jobs too, which need no check
     if workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
         return
     methods, planned = workflow.deployment_settings.deployment_method, workflow.dag.needrun_jobs()
+    # rules of jobs with torch have the resource `gpu`
     jobs = [
         PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in planned
     ]
@@ -230,6 +233,7 @@ def _recorded_values(params: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for param in params:
         with suppress(ValueError, SyntaxError, TypeError):
+            # Snakemake records the `repr` of a param
             found |= json.loads(ast.literal_eval(param))
     return found
 
@@ -282,7 +286,7 @@ def _recorded_identity(weights: Path) -> dict[str, Any]:
     such a file.
     """
     with suppress(OSError, ValueError, KeyError), weights.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
+        size = int.from_bytes(file.read(8), "little")  # of the header
         header = json.loads(file.read(min(size, _MOST_HEADER)))
         return json.loads(header["__metadata__"]["twoscale"])["identity"]
     return {}
@@ -300,6 +304,7 @@ def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
             case "init_model":
                 total += count * BYTES["float32"]
             case "train_segment" | "train_segment_last":
+                # a checkpoint for each job; other states are there once for the whole run
                 total += count * BYTES["float32"] * (1 if run in trained else 1 + SEGMENT_STATES)
                 trained.add(run)
             case "extract_states":
@@ -336,7 +341,7 @@ def ending(runs: Runs) -> str:
         return ""
     (page,) = map(in_results, runs.figures.claims)
     table = tables.read("claims", runs.table_file("claims"))
-    whole = table[table["scope"] == ALL]
+    whole = table[table["scope"] == ALL]  # the verdict on each claim
     counts = Counter(whole["verdict"])
     plural = {HOLDS: "hold", FAILS: "do not hold"}
     found = []

@@ -61,6 +61,7 @@ class Names:
         """The published tensors of a parameter of a model."""
         if parameter == "head.weight" or parameter in self.outside:
             return _listed(self.outside.get(parameter, HEAD))
+        # such as unlooped.3.qkv.weight, and groups.0.layers.1.qkv.weight
         match parameter.split(".", 4):
             case ["unlooped", number, *rest]:
                 layer, name = int(number), ".".join(rest)
@@ -167,6 +168,7 @@ def _rotation(options: Options, default_base: float | None) -> dict[str, Any]:
     together = options.within("rope_parameters")
     key = "rope_parameters" if together.values else "rope_scaling"
     if together.values:
+        # a base in both places has to be the same one
         options.require({"rope_theta": together.get("rope_theta", options.get("rope_theta"))})
     scaling = options.within(key)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -205,6 +207,7 @@ def _describe_ouro(options: Options, shapes: Shapes) -> Description:
     layers, size = options.count("num_hidden_layers"), options.count("hidden_size")
     heads = options.count("num_attention_heads")
     mean = options.count("total_ut_steps", default=4)
+    # what their code can vary and our model cannot
     options.require(
         {
             "hidden_act": "silu",
@@ -227,11 +230,11 @@ def _describe_ouro(options: Options, shapes: Shapes) -> Description:
         "groups": [list(range(1, layers + 1))],
         "mean_loops": mean,
         "norms": "sandwich",
-        "sandwich": "branch",
+        "sandwich": "branch",  # x + n(f(n x))
         "norm_epsilon": options.positive("rms_norm_eps", 1e-6),
-        "state_init": "input",
+        "state_init": "input",  # x^0 is the embedding
         "injection": "none",
-        "loop_norm": True,
+        "loop_norm": True,  # the final norm ends every loop step
         "exit_gate": True,
         "rotary_pairs": "halves",
         **_rotation(options, 10_000.0),
@@ -261,13 +264,14 @@ _OURO_NAMES = Names(
         "norm2.weight": "input_layernorm_2.weight",
         "norm3.weight": "post_attention_layernorm.weight",
         "norm4.weight": "post_attention_layernorm_2.weight",
+        # rows of ours in this order
         "qkv.weight": [
             "self_attn.q_proj.weight",
             "self_attn.k_proj.weight",
             "self_attn.v_proj.weight",
         ],
         "attention_out.weight": "self_attn.o_proj.weight",
-        "mlp_in.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+        "mlp_in.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],  # gate, value
         "mlp_out.weight": "mlp.down_proj.weight",
     },
     lambda model, number: f"model.layers.{number - 1}",
@@ -321,12 +325,12 @@ def _describe_raven(options: Options, shapes: Shapes) -> Description:
         options.require({"num_key_value_heads": heads})
     init = options.within("init_values")
     scale = math.sqrt(size)
-    if "transformer.core_block.0.norm_3.weight" in shapes:
+    if "transformer.core_block.0.norm_3.weight" in shapes:  # Huginn: four norms in a layer
         # Huginn's code takes the scale from the size and draws the first state, whatever the config
         # says
         variant = {
             "norms": "sandwich",
-            "sandwich": "post_residual",
+            "sandwich": "post_residual",  # n(x + f(n x))
             "exit_norm": "final_norm",
             "rotary_pairs": "interleaved",
             "rotary_base": options.positive("rope_base", 50_000.0),
@@ -352,7 +356,7 @@ def _describe_raven(options: Options, shapes: Shapes) -> Description:
         "mlp_size": options.count("intermediate_size"),
         **variant,
         "qk_bias": qk_bias,
-        "qk_norm": variant["norms"] == "post",
+        "qk_norm": variant["norms"] == "post",  # OLMo's
         "norm_epsilon": options.positive("norm_eps", 1e-6),
         "state_init": "input" if starts_from_input else "noise",
         "state_std": init.positive("std", math.sqrt(2 / (5 * size))) * scale,
@@ -464,11 +468,12 @@ def _describe_parcae(options: Options, shapes: Shapes) -> Description:
     _refuse_parcae(options, shapes, of)
     loops = options.count("mean_recurrence")
     cap = options.get("logit_softcap", of.softcap)
-    rows, size = shapes[f"{of.embedding}.weight"]
+    rows, size = shapes[f"{of.embedding}.weight"]  # V, C
     # the scale of the embedding is also the scale of the noise
     strategy = options.choice("init_strategy", "scaled", _PARCAE_STRATEGIES)
     default_scale = math.sqrt(size) if _PARCAE_STRATEGIES[strategy] else 1.0
     scale = options.positive("emb_scale", default_scale)
+    # of the noise, before the scale
     std = options.positive("tied_embed_init_std", of.state_std or math.sqrt(2 / (5 * size)))
     injection = "add"
     if f"{of.prefix}adapter.A_log" in shapes:
@@ -477,8 +482,9 @@ def _describe_parcae(options: Options, shapes: Shapes) -> Description:
         injection = "projection"
     rope = options.within("rope_settings")
     rope.require({"use_rope": 1, "rope_condense_ratio": 1})
+    # the base is in rope_settings, or at the top level
     rope = rope if rope.get("rope_base") is not None else options
-    channels = options.get("rope_dims", 0) or None
+    channels = options.get("rope_dims", 0) or None  # 0: all
     options.require({"outer_rope_dims": channels, "recurrent_rope_dims": channels})
     model = _SHARED | {
         **_parcae_sizes(options, shapes, of),
@@ -556,13 +562,16 @@ def _parcae_sizes(options: Options, shapes: Shapes, of: _Layout) -> dict[str, An
         start = f"{of.prefix}{part}.0"
         keys = shapes.get(f"{start}.attn.c_k.weight", (head_dim,))
         inner = shapes.get(f"{start}.mlp.proj.weight", (1,))
+        # keys have G D rows; the output matrix of the MLP has as many columns as its hidden size
         return max(1, keys[0] // head_dim), inner[-1]
 
     prelude, core, coda = (layers(part) for part in ("prelude", "core_block", "coda"))
     looped = range(prelude + 1, prelude + core + 1)
     outside = "prelude" if prelude else "coda"
+    # layers outside of the core may have other sizes than those in it
     kv_heads, width = layer_sizes(outside if prelude or coda else "core_block")
     looped_kv_heads, looped_width = layer_sizes("core_block")
+    # gate and value are the rows of one matrix
     is_gated = shapes[f"{of.prefix}core_block.0.mlp.fc.weight"][0] == 2 * looped_width
     # their code has tables without gates and gates without tables, and uses neither
     value_embeddings = []
@@ -608,6 +617,7 @@ def _parcae_names(model: ModelConfig, shapes: Shapes) -> Names:
         "value_embedding.gate.weight": "attn.ve_gate.weight",
     }
     (core,) = model.groups
+    # in their files the tables are outside of the layers
     for number in model.value_embeddings:
         ours = f"groups.0.layers.{number - core[0]}" if number in core else f"unlooped.{number}"
         outside[f"{ours}.value_embedding.table.weight"] = f"value_embeds.{number - 1}.weight"
@@ -630,7 +640,7 @@ _LADDER_NAMES = Names(
         "norm3.weight": [],
         "qkv.weight": ["attn.c_q.weight", "attn.c_k.weight", "attn.c_v.weight"],
         "attention_out.weight": "attn.c_proj.weight",
-        "mlp_in.weight": ["mlp.c_gate.weight", "mlp.c_fc.weight"],
+        "mlp_in.weight": ["mlp.c_gate.weight", "mlp.c_fc.weight"],  # gate, value
         "mlp_out.weight": "mlp.c_proj.weight",
     },
     lambda model, number: f"transformer.h.{number - 1}",
@@ -655,7 +665,7 @@ def _describe_ladder(options: Options, shapes: Shapes) -> Description:
     grown = "final_eval_active_core_repetitions"
     key = "core_repetitions" if options.get(grown) is None else grown
     loops = options.positive(key)
-    if loops % 1:
+    if loops % 1:  # JSON may have it as a float
         raise options.error(key, "a whole number")
     model = _SHARED | {
         "num_layers": layers,
@@ -690,6 +700,7 @@ def _adapt_ladder(options: Options, name: str, rows: Any) -> None:
     if name == "transformer.wte.weight":
         rows *= (rows.square().mean(-1, keepdim=True) + _FLOAT32_EPSILON).rsqrt()
     elif name.endswith("c_proj.weight"):
+        # c_proj ends the branches of attention and of the MLP
         rows *= options.positive("residual_branch_multiplier", 1.0)
     elif name.endswith(("c_q.weight", "c_k.weight")):
         halves = rows.unflatten(0, (options.count("n_head"), 2, -1))

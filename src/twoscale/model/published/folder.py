@@ -150,8 +150,9 @@ def tensor_shapes(file: Path) -> Shapes:
             size = int.from_bytes(opened.read(8), "little")  # of the header
             tensors = json.loads(opened.read(size))
         tensors.pop("__metadata__", None)
+        # offsets begin after the header
         end = max(tensor["data_offsets"][1] for tensor in tensors.values())
-        if file.stat().st_size != 8 + size + end:
+        if file.stat().st_size != 8 + size + end:  # length of the header, header, tensors
             raise ValueError("the file is cut or has further bytes")
         return {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
     except _UNREADABLE as error:

@@ -32,6 +32,7 @@ def open_published(
     """
     source = PublishedFolder(folder)
     source.check(config)
+    # before memory is taken
     _check_memory(folder, config, dtype, device)
     model = blank(config).to(dtype)  # without values, to compare names and shapes
     names = source.family.names(config, source.shapes)
@@ -47,6 +48,7 @@ def open_published(
         elif len(parts) == 1:
             targets[parts[0]] = parameter.data
         else:
+            # the parts are views of the parameter, so filling them fills it
             rows = [source.shapes[part][0] for part in parts]
             targets |= dict(zip(parts, parameter.data.split(rows), strict=True))
     for file in source.weight_files:  # in the order of the files
@@ -58,6 +60,7 @@ def open_published(
                         f"{file}: tensor {name}: found the dtype {tensor.dtype}, expected a float."
                     )
                 check_finite(file, name, tensor)
+                # `copy_` converts to our dtype; published tensors may have further axes, see `_fit`
                 targets[name].copy_(tensor.reshape(targets[name].shape))
                 source.family.adapt(source.options, name, targets[name])
     return model
@@ -71,6 +74,7 @@ def _check_tensors(
     wanted = {part for parts in theirs.values() for part in parts}
     unknown = set()
     for name in shapes.keys() - wanted:
+        # a folder may have a copy of a tied head
         is_tied_head = name == HEAD and model.config.tied_head
         if not is_tied_head and not re.fullmatch(source.family.droppable, name):
             unknown.add(name)
@@ -105,7 +109,7 @@ def _check_memory(folder: Path, config: ModelConfig, dtype: torch.dtype, device:
     if torch.device(device).type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     elif _MEMORY.is_file():
-        free = 1024 * int(re.findall(r"MemAvailable:\s*(\d+)", _MEMORY.read_text())[0])
+        free = 1024 * int(re.findall(r"MemAvailable:\s*(\d+)", _MEMORY.read_text())[0])  # of kB
     else:
         return
     if needed > free:

@@ -124,7 +124,7 @@ def draw_pareto(
     points = summarise_quality(exit_quality, exit_loops, context.loops)
     points = points.merge(times, on=OPERATING_POINT).sort_values("threshold")
     is_full = (points["criterion"] == "fixed") & (points["threshold"] == context.loops)
-    full = points.loc[is_full, "ce"].item()
+    full = points.loc[is_full, "ce"].item()  # at full depth
     points["excess"] = points["ce"] - full
     colours = style.criterion_colours(exit_quality["criterion"])
     others = [name for name, colour in colours.items() if colour == style.OTHERS]
@@ -139,6 +139,7 @@ def draw_pareto(
             rows = points[points["criterion"] == criterion]
             below = rows["ce"] - rows["low"]
             above = rows["high"] - rows["ce"]
+            # `errorbar` refuses lengths below 0, which rounding may give
             bars = np.maximum([below, above], 0)
             axes.errorbar(rows[column], rows["excess"], yerr=bars, elinewidth=0.6, **look)
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
@@ -160,6 +161,7 @@ def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray
     order = np.lexsort((excess, cost))
     costs = cost.to_numpy()[order]
     excesses = excess.to_numpy()[order]
+    # a point is on the frontier if its excess is below that of all cheaper ones
     before = np.concatenate([[np.inf], excesses[:-1]])
     is_best = excesses < np.minimum.accumulate(before)
     return costs[is_best], excesses[is_best]

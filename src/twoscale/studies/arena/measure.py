@@ -67,7 +67,7 @@ class FrozenAttention:
         mask = torch.cat([earlier, itself], dim=1)  # (T, 2 T)
         keys = _by_head(_after_frozen(k))
         values = _by_head(_after_frozen(v))
-        attended = attention(_by_head(q), keys, values, mask)
+        attended = attention(_by_head(q), keys, values, mask)  # (S B, H, T, D)
         return attended.transpose(1, 2).unflatten(0, (streams, batch))
 
 
@@ -96,8 +96,10 @@ class FrozenGroup:
         streams = replace(
             self.passing,
             attend=FrozenAttention(attend.positions, attend.tokens),
+            # every stream has the noise of the run
             noise=lambda group, k, like: noise(group, k, like[0]).expand_as(like),
         )
+        # stream 0 leaves with x^K as in the run; its result is known
         return streams.after(self.group, torch.cat([self.states[-1:], exits]))[1:]
 
     def losses(self, targets: Tensor) -> Tensor:
@@ -127,6 +129,7 @@ class FrozenGroup:
 
     def _read_on(self, x: Tensor) -> Tensor:
         """Logits (B T, V) of states (B T, C) through the remaining layers, all in parallel."""
+        # all states as one stream, (1, B, T, C)
         (hidden,) = self.behind(x.view_as(self.states[:1]))
         return self.passing.model.readout(hidden).flatten(0, 1)
 

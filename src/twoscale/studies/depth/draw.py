@@ -129,9 +129,11 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
         known = lens.dropna(subset=name)
         columns |= with_bounds(known, point, name, name, seed)
     summary = pd.DataFrame(columns).reset_index()
+    # exp of a mean of logarithms is a geometric mean, and its bounds follow in the same way
     for name in [name for name in summary if name.startswith("log_rank")]:
         summary[name.removeprefix("log_")] = np.exp(summary.pop(name))
     groups = pd.Index(lens["group"].unique())
+    # groups in the order of the table, not of their names
     order = np.lexsort((summary["k"], groups.get_indexer(summary["group"])))
     return summary.iloc[order].reset_index(drop=True)
 
@@ -186,6 +188,7 @@ def draw_lens(
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
         low, high = axes.dataLim.intervaly
         style.scale_nats(axes)
+        # room around the lines, and at least the linear part of the axis
         axes.set_ylim(min(2 * low, -style.LINEAR_NATS), max(2 * high, style.LINEAR_NATS))
     rank, lost = panels[1]
     rank.set_yscale("log")
@@ -223,6 +226,7 @@ def run_card(job: TableJob) -> None:
     quality, states = job.read("depth_quality", "quality"), job.read("depth_states", "states")
     if (path := job.optional("unlooped")) is not None:
         files = [job.file(name) for name in ("text", "unlooped_text")]
+        # digests of the held-out tokens
         ours, theirs = (release.text_digests(file)["val.bin"] for file in files)
         if ours != theirs:
             found = f"found the run {config.unlooped} with other held-out tokens"
@@ -308,6 +312,7 @@ def draw_depth_card(
 
 def _draw_loss(axes: Axes, card: pd.DataFrame, known: pd.Series) -> dict[str, Artist]:
     """The loss, the plateau and the model without loops; entries of the legend."""
+    # a little beyond the first and the last loop count, on a logarithmic axis
     first = known["plateau_first"] / 1.06
     last = known["plateau_last"] * 1.06
     handles: dict[str, Artist] = {"plateau": axes.axvspan(first, last, **PLATEAU)}
@@ -315,11 +320,13 @@ def _draw_loss(axes: Axes, card: pd.DataFrame, known: pd.Series) -> dict[str, Ar
     losses = by_loops.loc[by_loops["quantity"] == "ce", "value"]
     excess = by_loops[by_loops["quantity"] == "excess"]
     axes.plot(losses.index, losses, color=style.BLUE, marker="o")
+    # the interval is that of the difference from the lowest loss, so it is drawn above this loss
     lowest = losses - excess["value"]
     low = lowest + excess["low"]
     high = lowest + excess["high"]
     style.band(axes, losses.index, low, high, color=style.BLUE, alpha=0.15)
     if not pd.isna(known["loop_gain"]):
+        # the gain is the loss without loops above that at the trained loops
         loss = losses[known["trained_loops"]] + known["loop_gain"]
         handles["without loops"] = axes.axhline(loss, **UNLOOPED)
     return handles

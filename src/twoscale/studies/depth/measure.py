@@ -102,7 +102,7 @@ def _measure_group(
         torch.stack([columns[name] for columns in decoded])
         for name in ("ce", "entropy", "rank", "predicted")
     )
-    trained = steps.index(passing.model.config.typical_loops)
+    trained = steps.index(passing.model.config.typical_loops)  # its place in the first axis
     right = rank == 1
     # no loop step precedes x^0, so nothing is lost by more of them
     was_right = right[1:].int().cummax(0).values.bool()  # at this or an earlier k > 0
@@ -177,6 +177,7 @@ class _Card:
         states = self.passing.states(index, entered, last + 1)  # one more, for the last row's step
         if index == 0:
             states = self._decoding(states)
+        # for the messages of `check_finite`
         keys, places = token_keys(0, self.batch), loop_places(label, last + 1)
         for k, step in enumerate(_loop_steps(states, entered.dtype)):
             check_finite(step.state_norm[None], keys, places[k:], "a state of norm")
@@ -186,6 +187,7 @@ class _Card:
                 self.states += (point | row for row in rows)
             if k == last:
                 break
+        # in the dtype of the model again: states are measured in float32 at least
         return self.passing.model.finish(index, step.state.to(entered.dtype))
 
     def _decoding(self, states: Iterator[Tensor]) -> Iterator[Tensor]:

@@ -26,7 +26,7 @@ def lens_steps(config: "Config") -> list[int]:
     last = max(model.typical_loops, round(config.lens.max_multiple * model.mean_loops))
     steps = {0, 1, model.typical_loops, last}
     for shift in range(last.bit_length()):
-        steps |= {2 << shift, 3 << shift}
+        steps |= {2 << shift, 3 << shift}  # 2^n and 1.5 times 2^n
     return sorted(k for k in steps if k <= last)
 
 

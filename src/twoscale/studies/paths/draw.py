@@ -66,6 +66,7 @@ def draw_path_types(
             places = style.scale_iterations(column[-1], iterations, context)
             for name, share in shares.loc[group].items():
                 if (share > 0).any():
+                    # not clipped, because shares of 0 are on the edge of the panel
                     column[-1].plot(places, share, clip_on=False, **_OTHER_LOOKS[name])
             column[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     _title(panels[0], groups, path_types)
@@ -99,7 +100,7 @@ def other_shares(path_types: pd.DataFrame) -> pd.DataFrame:
     period = np.where(path_types["period"] == 2, ", period 2", ", longer period")
     name = name.mask(name == "orbiting", name + period)
     keys = [path_types["group"], path_types["iteration"], name]
-    shares = path_types.groupby(keys)["share"].sum().unstack(fill_value=0.0)
+    shares = path_types.groupby(keys)["share"].sum().unstack(fill_value=0.0)  # types in columns
     shares = shares.reindex(columns=_OTHER_TYPES, fill_value=0.0)
     return shares.loc[:, (shares > 0).any()]
 
@@ -113,9 +114,12 @@ def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> N
     of_checkpoint = converging.groupby([path_types["group"], path_types["iteration"]]).sum()
     for axes, group in zip(panels, groups, strict=True):
         shares = of_checkpoint[group]
-        least = "at least " if len(shares) > 1 else ""
-        share = shares.min()
-        tokens = "all" if share > 1 - 1e-9 else f"{least}{min(100 * share, 99.9):.3g} %"
+        least = shares.min()
+        percent = min(100 * least, 99.9)  # 99.99 is not rounded to 100
+        tokens = f"at least {percent:.3g} %" if len(shares) > 1 else f"{percent:.3g} %"
+        # up to the rounding of a sum of shares
+        if least > 1 - 1e-9:
+            tokens = "all"
         axes.set_title(f"{axes.get_title()}, {tokens} converge")
 
 
@@ -205,7 +209,7 @@ def _draw_measure(
     for group, look in looks.items():
         rows = of_measure[of_measure["group"] == group].set_index("iteration").reindex(iterations)
         if (of_measure["measure"] == "agreement").all():
-            axes.plot(places, 1 - rows["mean"], **look)
+            axes.plot(places, 1 - rows["mean"], **look)  # changed, not equal
             continue
         axes.set_yscale("log")
         low, median, high = (rows[name].clip(lower=floor) for name in ("q05", "q50", "q95"))

@@ -46,15 +46,18 @@ def measure_batch(
     The distance is between the last states x^K of the varied group; of the last group if all are
     varied, which is not measured again for a model with one group.
     """
-    model, labels = checkpoint.model, checkpoint.model.config.group_labels
+    model = checkpoint.model
+    labels = model.config.group_labels
     if not labels:
         return
     keys = token_keys(checkpoint.iteration, batch)
-    tokens, own = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
+    tokens = batch.inputs.to(checkpoint.device)
+    own = checkpoint.noise(batch.sequences)
     states, log_p = final_states(model, tokens, loops, own)
+    # which groups take the noise of another draw: each alone, then all
     varied = {label: [group] for group, label in enumerate(labels)}
     if len(labels) > 1:
-        varied |= {ALL: list(range(len(labels)))}
+        varied[ALL] = list(range(len(labels)))
     for draw in range(1, draws + 1):
         # a further draw is the noise of another seed
         other = replace(checkpoint, seed=checkpoint.seed + draw).noise(batch.sequences)

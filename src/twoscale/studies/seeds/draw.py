@@ -204,7 +204,7 @@ def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_ylim(min(limits), max(limits))
     style.label_powers(axes.xaxis)
     style.label_powers(axes.yaxis)
-    axes.plot(axes.get_xlim(), axes.get_xlim(), zorder=0, **_EQUAL)
+    axes.plot(axes.get_xlim(), axes.get_xlim(), zorder=0, **_EQUAL)  # diagonal
     axes.set_xlabel("standard error over documents")
     axes.set_ylabel("standard deviation between seeds")
     axes.set_title(f"{style.panel_number(2)}  quantities, each in its unit")

@@ -53,6 +53,7 @@ def agreement(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
     """The table "spectrum" from tables "token_spectrum", one per checkpoint."""
     rows = []
     for path in paths:
+        # eigenvalues are known in exact sequences only, and mean something at a fixed point
         tokens = tables.read("token_spectrum", path).query("exact and converged")
         cells = tokens.groupby(["iteration", "group"], sort=False)
         for (key, of_group), prediction in product(cells, _PREDICTIONS):
@@ -78,8 +79,10 @@ def _agreement(tokens: pd.DataFrame, prediction: str, quantity: str, seed: int) 
     values = pd.DataFrame(columns).dropna()
     if values.empty:
         return {"tokens": 0}
+    # the same prediction from the leading eigenvalue, for `nearer`
     values = values.assign(leading=predicted(tokens, "leading", quantity)).astype(np.float64)
     found = compare(values.join(tokens["document"]), seed)
+    # where both eigenvalues are the same, neither prediction is nearer
     differing = values[values["predicted"] != values["leading"]]
     gap = (differing["predicted"] - differing["measured"]).abs()
     gap_of_leading = (differing["leading"] - differing["measured"]).abs()
@@ -93,9 +96,10 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
     means = values[["predicted", "measured"]].mean()
     found = {"tokens": len(values), **means}
     # sums over the tokens of each document, (D, 7), with both columns about their means
-    x, y = values["predicted"] - means["predicted"], values["measured"] - means["measured"]
-    terms = {"one": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
-    terms["gap"] = (values["predicted"] - values["measured"]).abs()
+    x = values["predicted"] - means["predicted"]
+    y = values["measured"] - means["measured"]
+    gap = (values["predicted"] - values["measured"]).abs()
+    terms = {"one": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y, "gap": gap}
     frame = pd.DataFrame(terms, index=values.index)
     units = frame.groupby(values["document"]).sum().to_numpy(np.float64)
     # an interval ends where the values of its statistic do
@@ -106,7 +110,9 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
         if not np.isfinite([value, low, high]).all():  # undefined, or undefined in a sample
             low, high = np.nan, np.nan
         name = statistic.__name__
-        found |= {name: value, f"{name}_low": max(low, least), f"{name}_high": min(high, most)}
+        found[name] = value
+        found[f"{name}_low"] = max(low, least)
+        found[f"{name}_high"] = min(high, most)
     return found
 
 
@@ -240,11 +246,15 @@ def _draw_checkpoints(
     rates = spectrum[spectrum["quantity"] == "rate"]
     for (group, prediction), rows in rates.groupby(["group", "prediction"], sort=False):
         rows = rows.set_index("iteration").reindex(iterations)
-        color, dashes = colors[group], _PREDICTIONS[prediction]
+        look: style.Look = {"color": colors[group], "marker": "o", "markersize": 2.5}
         low, high = rows["difference_low"], rows["difference_high"]
-        style.band(axes, places, low, high, color=color, alpha=0.12)
-        look: style.Look = {"linestyle": dashes, "marker": "o", "markersize": 2.5}
-        axes.plot(places, rows["difference"], color=color, **look)
+        style.band(axes, places, low, high, color=colors[group], alpha=0.12)
+        axes.plot(places, rows["difference"], linestyle=_PREDICTIONS[prediction], **look)
     axes.set_ylim(bottom=0)
-    handles = [Line2D([], [], color=style.GREY, linestyle=dash) for dash in _PREDICTIONS.values()]
-    axes.legend(handles, [f"{prediction} eigenvalue" for prediction in _PREDICTIONS])
+    # the legend names the dashes only: the colours of the groups are those of the other panels
+    handles = []
+    names = []
+    for prediction, dashes in _PREDICTIONS.items():
+        handles.append(Line2D([], [], color=style.GREY, linestyle=dashes))
+        names.append(f"{prediction} eigenvalue")
+    axes.legend(handles, names)

@@ -89,8 +89,10 @@ class LatePath:
     def add(self, before: Tensor, after: Tensor) -> None:
         """One more loop step, from `before` to `after` (..., C)."""
         update = after - before
-        step_norm, floor = vectors.norm(update), vectors.rounding_floor(vectors.norm(before))
+        step_norm = vectors.norm(update)  # (...)
+        floor = vectors.rounding_floor(vectors.norm(before))
         self.is_open = self.is_open & (step_norm > MARGIN * floor)
+        # open windows drop their oldest update for the new one
         moved = torch.cat([self.updates[1:], update[None]])
         self.updates = torch.where(self.is_open[..., None], moved, self.updates)
         self.count += self.is_open
@@ -103,13 +105,19 @@ class LatePath:
         valid = (self.count // 2).clamp(FEWEST, window)
         first = window - valid  # place of the first update that counts, (...)
         norms = vectors.norm(self.updates)  # (W, ...)
-        # geometric mean of the ratios of successive norms
-        rate = (norms[-1] / norms.gather(0, first[None])[0]) ** (1 / (valid - 1))
+        # geometric mean of the ratios of successive norms: all but the first and last cancel
+        first_norm = norms.gather(0, first[None])[0]
+        rate = (norms[-1] / first_norm) ** (1 / (valid - 1))
+        # mean cosine between successive updates; pairs that begin before `first` do not count
         cosines = vectors.cosine(self.updates[1:], self.updates[:-1])  # (W - 1, ...)
-        place = torch.arange(window - 1, device=valid.device).view(-1, *[1] * valid.dim())
+        place = torch.arange(window - 1, device=valid.device)
+        place = place.view(-1, *[1] * valid.dim())  # one axis for the window, broadcast over tokens
         cosine = cosines.where(place >= first, torch.nan).nanmean(0)
         is_long = self.count >= FEWEST
-        return {"rate": rate.where(is_long, torch.nan), "cosine": cosine.where(is_long, torch.nan)}
+        return {
+            "rate": rate.where(is_long, torch.nan),
+            "cosine": cosine.where(is_long, torch.nan),
+        }
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,7 @@ def diagonal_blocks(
     def step(x: Tensor, its_input: Tensor, attend: Attend) -> Tensor:
         return model.recur(group, k, x, its_input, attend)
 
+    # one pass over whole sequences, for the keys and values that are then held
     model.recur(group, k, states, injected, AttendAt(causal.positions, record, tokens))
     for b, (of_sequence, its_input) in enumerate(zip(states, injected, strict=True)):
         held = {layer: (keys[b], values[b]) for layer, (keys, values) in found.items()}
@@ -190,12 +199,23 @@ def attend_held(
     is_hidden = places >= positions[:, None, None]  # (N, 1, T): the token itself and later ones
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        held_k, held_v = held[layer]
         heads = q.shape[-2] // k.shape[-2]  # query heads of each head of keys and values
-        own_k, own_v, keys, values = (z.repeat_interleave(heads, -2) for z in (k, v, *held[layer]))
-        earlier = torch.einsum("nhd,thd->nht", q, keys).masked_fill(is_hidden, -torch.inf)
-        own = (q * own_k).sum(-1, keepdim=True)  # the only scores that the state acts on by its key
-        weights = (torch.cat([earlier, own], dim=-1) * q.shape[-1] ** -0.5).softmax(-1)
-        return torch.einsum("nht,thd->nhd", weights[..., :-1], values) + weights[..., -1:] * own_v
+
+        def repeated(z: Tensor) -> Tensor:
+            return z.repeat_interleave(heads, -2)  # (..., G, D) -> (..., H, D)
+
+        # scores with the earlier tokens, whose keys do not depend on the state, (N, H, T)
+        earlier = torch.einsum("nhd,thd->nht", q, repeated(held_k))
+        earlier = earlier.masked_fill(is_hidden, -torch.inf)
+        # the score with the token itself, the only one that the state acts on by its key, (N, H, 1)
+        own = (q * repeated(k)).sum(-1, keepdim=True)  # q k^T
+        # over sqrt(D), as in causal attention
+        scores = torch.cat([earlier, own], dim=-1) * q.shape[-1] ** -0.5
+        weights = scores.softmax(-1)  # (N, H, T + 1)
+        of_earlier = torch.einsum("nht,thd->nhd", weights[..., :-1], repeated(held_v))
+        of_itself = weights[..., -1:] * repeated(v)
+        return of_earlier + of_itself
 
     return AttendAt(positions, attend, tokens)
 
@@ -207,11 +227,14 @@ def leading(blocks: LoopStepMap, dense_size: int) -> tuple[Tensor, Tensor]:
     eigenvalue that has not converged then is NaN.
     """
     if blocks.state.shape[-1] <= dense_size:
-        values, _ = torch.linalg.eig(blocks.dense())
-        value = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
+        values, _ = torch.linalg.eig(blocks.dense())  # (N, C), complex
+        largest = values.abs().argmax(-1, keepdim=True)
+        value = values.gather(-1, largest)[..., 0]
     else:
         value, _, residual = arnoldi(blocks.product, start_vectors(blocks.state))
-        value = value.where(residual <= TOLERANCE * value.abs(), complex(torch.nan, torch.nan))
+        has_converged = residual <= TOLERANCE * value.abs()
+        value = value.where(has_converged, complex(torch.nan, torch.nan))
+    # a real block has conjugate pairs, of which either may be found: the angle has no sign
     return value.abs(), value.angle().abs()
 
 
@@ -220,10 +243,12 @@ def inherit(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     equals: (B, T) each.
     """
     largest = modulus.cummax(-1).values
+    # a position sets a new record if it exceeds all before it
     is_new = torch.ones_like(modulus, dtype=torch.bool)
     is_new[:, 1:] = modulus[:, 1:] > largest[:, :-1]
-    place = torch.arange(modulus.shape[-1], device=modulus.device).expand_as(is_new)
-    source = torch.where(is_new, place, -1).cummax(-1).values
+    place = torch.arange(modulus.shape[-1], device=modulus.device)
+    records = torch.where(is_new, place, -1)  # (B, T); -1 where there is none
+    source = records.cummax(-1).values  # the latest record
     return largest, angle.gather(-1, source), source
 
 
@@ -242,10 +267,12 @@ def measure_batch(
     found: list[Columns] = []
 
     def group(index: int, entered: Tensor) -> Tensor:
-        converged = loops.converge(index, entered, model.init_state(index, entered, noise), attend)
-        label = {"group": np.full(tokens.numel(), model.config.group_labels[index])}
-        columns = _columns(loops, index, converged, tokens, is_exact)
-        found.append(token_keys(checkpoint.iteration, batch) | label | columns)
+        start = model.init_state(index, entered, noise)
+        converged = loops.converge(index, entered, start, attend)
+        keys = token_keys(checkpoint.iteration, batch)
+        keys["group"] = np.full(tokens.numel(), model.config.group_labels[index])
+        found.append(keys | _columns(loops, index, converged, tokens, is_exact))
+        # not the fixed point: later groups are to enter as in the table "trajectories"
         return model.finish(index, converged.passed)
 
     layer = partial(model.unlooped_layer, attend=attend)
@@ -263,17 +290,27 @@ def _columns(
     source = torch.full_like(converged.steps, -1)
     chosen = np.flatnonzero(is_exact)  # the S exact sequences
     if len(chosen):
-        states, injected = converged.state[chosen], converged.injected[chosen]
-        at = converged.last
-        blocks = diagonal_blocks(loops.model, group, at, states, injected, tokens[chosen])
+        blocks = diagonal_blocks(
+            loops.model,
+            group,
+            converged.last,
+            states=converged.state[chosen],
+            injected=converged.injected[chosen],
+            tokens=tokens[chosen],
+        )
         own = [leading(of_sequence, loops.config.dense_size) for of_sequence in blocks]
+        # pairs of (T,), one for each of the S sequences
         modulus, angle = map(torch.stack, zip(*own, strict=True))  # (S, T) each
         largest, its_angle, its_source = inherit(modulus, angle)
+        # a block means something at a fixed point only
         known = has_fixed_point[chosen]
         for name, rows in zip(EXACT, (modulus, angle, largest, its_angle), strict=True):
             values[name][chosen] = rows.where(known, torch.nan)
         source[chosen] = its_source.where(known, -1)
+
     columns = {name: flat(value) for name, value in values.items()}
     integers = {"converged": has_fixed_point, "steps": converged.steps, "source": source}
-    columns |= {name: value.flatten().cpu().numpy() for name, value in integers.items()}
-    return columns | {"exact": np.repeat(is_exact, tokens.shape[1])}
+    for name, value in integers.items():
+        columns[name] = value.flatten().cpu().numpy()
+    columns["exact"] = np.repeat(is_exact, tokens.shape[1])
+    return columns

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
@@ -84,9 +84,10 @@ def compare_starts(runs: Sequence[InitRun]) -> pd.DataFrame:
     """
     bounds = between(*geometry.PAPER_ANGLES)
     rows = []
-    for start, same in groupby(runs, key=lambda run: run[:3]):
+    for start, same in groupby(runs, key=lambda run: run[:3]):  # all but the seed
         of_start = list(same)
         evidence = of_start[0].evidence
+        # each seed alone, then all of them
         sets = [(str(run.seed), [run]) for run in of_start] + [(_ALL, of_start)]
         cosines, losses = [], []
         for iteration, (seed, chosen) in product(evidence.iterations, sets):
@@ -121,7 +122,7 @@ def late_cosine(runs: Sequence[InitRun], group: str, iteration: int) -> Estimate
 def held_out_loss(runs: Sequence[InitRun], iteration: int) -> Estimate:
     """Held-out loss of training in nats per token; its interval is over seeds alone."""
     logs = [run.training.set_index("iteration")["held_out_loss"] for run in runs]
-    losses = np.array([log.get(iteration, np.nan) for log in logs])
+    losses = np.array([log.get(iteration, np.nan) for log in logs])  # NaN: not measured
     if np.isnan(losses).any():
         raise InconclusiveError("no held-out loss was measured at this iteration")
     if len(losses) == 1:
@@ -150,7 +151,7 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
         row[0].set_ylabel(f"{name}late cosine")
         row[-1].set_ylabel("nats per token")
     for axes in panels[:, :-1].flat:
-        axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
+        reported = style.mark_reported(axes)
         axes.set_ylim(-1.15, 1.15)  # lines at 1 are below the frame
     for axes in panels[:, 1:-1].flat:
         axes.tick_params(labelleft=False)
@@ -160,7 +161,6 @@ def draw_adapter_init(adapter_init: pd.DataFrame, *, context: style.FigureContex
     panels[0, -1].set_title("held-out loss")
     drawn = set(adapter_init.dropna(subset="value")["iteration"])
     styles = {iteration: look for iteration, look in styles.items() if iteration in drawn}
-    reported = {style.REPORTED_LABEL: Patch(color=style.REPORTED_BAND)}
     style.checkpoint_legend(figure, styles, context, reported)
     return figure
 
@@ -173,17 +173,22 @@ def _draw_starts(axes: Axes, rows: pd.DataFrame, styles: _Styles) -> None:
     for iteration, look in styles.items():
         of_checkpoint = rows[rows["iteration"] == iteration]
         means = of_checkpoint.query("seed == @_ALL")
+        mark = {**look, "marker": look.get("marker") or "o"}  # a point may be alone
+        # no line leads from the shares to random weights, which are no share
         for _, line in means.groupby(means["share"].isna()):
-            axes.plot(line["place"], line["value"], **look, marker="o")
+            axes.plot(line["place"], line["value"], **mark)
     # only the last checkpoint, drawn last, has intervals and single seeds
-    color, seeds = look["color"], of_checkpoint.query("seed != @_ALL")
+    color = look["color"]
+    seeds = of_checkpoint.query("seed != @_ALL")
     axes.vlines(means["place"], means["low"], means["high"], color=color, linewidth=0.8)
     if seeds["seed"].nunique() > 1:
         axes.plot(seeds["place"] + _SEED_GAP, seeds["value"], "_", color=color, markersize=4)
     if rows["value"].isna().all():
         axes.text(0.5, 0.3, _BELOW, ha="center", transform=axes.transAxes, color=style.GREY)
     # random weights are at the end of the axis of shares
-    ticks = _TICKS | ({_RANDOM: "random"} if rows["share"].isna().any() else {})
+    ticks = dict(_TICKS)
+    if rows["share"].isna().any():
+        ticks[_RANDOM] = "random"
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.set_xlim(-0.12, _RANDOM + 0.25)
 
@@ -231,9 +236,13 @@ def draw_variants(
             _draw_curves(axes, style.points_above_rounding(rows), "k", looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
+    handles: dict[str, Artist] = {}
+    for name, look in looks.items():
+        handles[name.replace("-", ", ").replace("_", "-")] = Line2D([], [], **look)
     for axes in panels[0] if reading == "state" else ():
-        axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
+        handles |= style.mark_reported(axes)
     style.title_groups(panels[0], groups)
+    # a step of length 0 has no logarithm
     panels[1, 0].set_yscale("log", nonpositive="mask")
     style.label_powers(panels[1, 0].yaxis)
 
@@ -249,10 +258,6 @@ def draw_variants(
     panels[-1, -1].set(title="held-out loss", xlabel="iteration", ylabel="nats per token")
     figure.align_ylabels(panels[:, 0])
 
-    handles: dict[str, Artist] = {}
-    for name, look in looks.items():
-        handles[name.replace("-", ", ").replace("_", "-")] = Line2D([], [], **look)
-    handles[style.REPORTED_LABEL] = Patch(color=style.REPORTED_BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(
         handles.values(), handles.keys(), loc="outside upper center", ncols=3, title=title
@@ -266,6 +271,7 @@ def _with_variant(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_last_checkpoint(table: pd.DataFrame) -> pd.DataFrame:
+    # of each run, because the runs of a sweep may end at different iterations
     return table[table["iteration"] == table.groupby("run")["iteration"].transform("max")]
 
 
@@ -285,11 +291,17 @@ def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: _Styles) -> N
     """The column `mean` against the column `x`, one line per variant: the mean over seeds, and
     their range.
     """
-    for name, look in looks.items():
-        rows = metrics[metrics["variant"] == name]
-        style.seed_band(axes, rows, x, look["color"])
-        means = rows.groupby(x)["mean"].mean()
-        axes.plot(means.index, means, **{**look, "marker": ""})
+    sns.lineplot(
+        metrics,
+        x=x,
+        y="mean",
+        errorbar=("pi", 100),
+        legend=False,
+        ax=axes,
+        **style.BANDS,
+        **{**style.semantics("variant", looks), "markers": False},
+    )
+    axes.set(xlabel="", ylabel="")
 
 
 def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: _Styles) -> None:
@@ -349,15 +361,20 @@ def compare_baselines(
         quality = tables.read("scaling_quality", path)
         frames.append(quality.assign(model=model["model"], seed=model["seed"]))
     rows = pd.concat(frames, ignore_index=True)
+    # paired: each sequence under each seed against the looped model on the same sequence
     keys = ["seed", "sequence"]
     looped = rows.query("model == @LOOPED").set_index(keys)["ce"].rename("looped")
     rows["difference"] = rows["ce"] - rows.join(looped, on=keys)["looped"]
+    # a further "seed": the mean over seeds of every sequence
     by_sequence = rows.groupby(["model", "sequence", "document", "tokens"], sort=False)
-    means = by_sequence[["ce", "difference"]].mean().reset_index().assign(seed=_EVERY)
+    means = by_sequence[["ce", "difference"]].mean().reset_index()
+    means = means.assign(seed=_EVERY)
     summary = _summary(pd.concat([rows, means], ignore_index=True), seed)
-    first = pd.DataFrame(models).groupby("model", sort=False).first()
-    sizes = first[["layers", "parameters", "flops", "iteration"]]
-    return summary.join(sizes, on="model").assign(run=run)[list(tables.columns("baselines"))]
+    # sizes do not depend on the seed
+    by_model = pd.DataFrame(models).groupby("model", sort=False)
+    sizes = by_model.first()[["layers", "parameters", "flops", "iteration"]]
+    table = summary.join(sizes, on="model").assign(run=run)
+    return table[list(tables.columns("baselines"))]
 
 
 def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -367,6 +384,7 @@ def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     bounds |= with_bounds(rows, _POINT, "difference", "difference", seed)
     counts = {"tokens": by_point["tokens"].sum(), "documents": by_point["document"].nunique()}
     summary = pd.DataFrame(bounds | counts).reset_index()
+    # differences of single seeds, whose spread gives the interval over seeds
     each = summary.query("seed != @_EVERY").groupby("model", sort=False)["difference"]
     spread = [
         (model, _EVERY, len(values), *bootstrap.t_interval(values.to_numpy()))

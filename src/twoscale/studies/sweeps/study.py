@@ -197,12 +197,15 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     """The compared models; the looped one is the selected run under every seed, unless the sweep
     has overrides.
     """
+    # run -> model, such as baselines/flops-seed1338 -> flops
     names = {
         run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")
     }
     if LOOPED not in names.values():
+        # the sweep does not train the looped model again
         names = dict.fromkeys(runs.seed_runs, LOOPED) | names
     points = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
+    # the untrained model is the looped one before its first iteration
     points += [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
     found = []
     for name, run, iteration in points:
