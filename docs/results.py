@@ -17,7 +17,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import markdown, replacing
 from twoscale.claims import verdicts as judging
-from twoscale.claims.evidence import Evidence
+from twoscale.claims.evidence import NO_COSTS, Evidence
 from twoscale.claims.exits import AT_PAPERS
 from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.claims.scale import LABELS, MEANING, Scales, scales, text
@@ -39,7 +39,6 @@ RELEASES = {
 PAPER_SCALE = "snakemake --config preset=paper run=paper"
 DOCUMENTS = f"{PAPER_SCALE} 'trajectories={{tokens: 49152}}'"
 COURSE = f"{DOCUMENTS} 'train={{checkpoint_every: 1000}}'"
-MORE_PROMPTS = "snakemake --config 'exits={latency_repeats: 30}'"
 MORE_TEXT = "snakemake --config 'exits={quality_tokens: 12288}'"
 VOCABULARY = "snakemake --config run=gpt2 'tokenizer={name: gpt2}'"
 MARKS = {HOLDS: "✓", FAILS: "✗", OPEN: "?", "": ""}  # verdict on a number -> its mark
@@ -79,6 +78,7 @@ SAVING = (360 / 580,) * 2  # ms per token under acceleration at τ = 1e-2 and 1e
 LONG = "training of the paper's length, with a checkpoint every 1000 iterations"
 WIDE = "a model of the paper's size"
 UNITS = "a model of the paper's size, because τ is compared with the norms of the model"
+TEXT = "three times the held-out text (this command: the demo)"
 MORE = (
     "; at the checkpoints and documents of the preset it would most likely stay open "
     "([power](judging.md#what-a-claim-needs-for-a-verdict))"
@@ -90,8 +90,8 @@ PAPER = {
     4: Paper(DOCUMENTS, f"{WIDE}, on 96 held-out sequences{MORE}", REPORTED_COSINE),
     5: Paper(COURSE, LONG + MORE),
     6: Paper(PAPER_SCALE, WIDE, words="≫ 1"),
-    7: Paper(MORE_PROMPTS, "more timed prompts (this command: the demo)", SAVING),
-    8: Paper(MORE_TEXT, "three times the held-out text (this command: the demo)"),
+    7: Paper(MORE_TEXT, TEXT, SAVING),
+    8: Paper(MORE_TEXT, TEXT),
     9: Paper(PAPER_SCALE, UNITS),
     10: Paper(PAPER_SCALE, "a model of the paper's size and vocabulary"),
     11: Paper(
@@ -159,15 +159,17 @@ class Column:
 def judged(docs: Path) -> dict[str, pd.DataFrame]:
     """The table "claims" of each run with released tables in `docs`, by the present rules.
 
-    A run without all tables that claims are judged on has the table that was released.
+    A run without all tables that claims are judged on has the table that was released, but a run
+    whose costs were not measured is only not judged on times.
     """
     found = {}
     for release in releases(docs).values():
         run = release.manifest.run
         folder = Path(release.source, run, "tables")
         files = {name: folder / f"{file}.parquet" for name, file in tables.CLAIM_TABLES.items()}
-        if not all(file.is_file() for file in files.values()):
-            found[run] = tables.read("claims", folder / "claims.parquet")
+        files = {name: file for name, file in files.items() if file.is_file()}
+        if not files.keys() >= tables.CLAIM_TABLES.keys() - {"costs"}:
+            found[run] = _without_times(tables.read("claims", folder / "claims.parquet"))
             continue
         config = release.runs({})[run]
         evidence = Evidence.read(
@@ -195,12 +197,15 @@ def columns(docs: Path, claims_of: Mapping[str, pd.DataFrame]) -> Iterator[Colum
             _facts(release.manifest, config),
         )
         claims = claims_of[run]
+        has_costs = f"{run}/tables/exit_costs.parquet" in release.manifest.files
         stated = claims.drop_duplicates("claim").set_index("claim")["statement"]
         as_now = all(stated.get(claim.number) == claim.statement for claim in CLAIMS)
         rules = {"rules of judging": "present" if as_now else "earlier"}
         yield Column(name, claims, claims.iloc[:0], scale, state, facts | rules)
         if (file := docs / SEEDS / f"{run}.parquet").is_file():
             frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
+            if not has_costs:
+                frame = _without_times(frame)
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
             count = each["seed"].nunique()
             names = set(claims.loc[claims["bounds"] != "", "quantity"])
@@ -209,6 +214,17 @@ def columns(docs: Path, claims_of: Mapping[str, pd.DataFrame]) -> Iterator[Colum
             yield Column(
                 f"{name}, {count} seeds", means, each, scale, state, {"text": facts["text"]} | rules
             )
+
+
+def _without_times(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table "claims" or "seeds" of a run whose times were measured and not computed."""
+    timed = [claim for claim in CLAIMS if claim.timed]
+    is_timed = frame["claim"].isin(claim.number for claim in timed)
+    kept = frame[~is_timed | (frame["scope"] == ALL)].copy()
+    for claim in timed:
+        columns = ["statement", "verdict", "reason"]
+        kept.loc[kept["claim"] == claim.number, columns] = [claim.statement, OPEN, NO_COSTS]
+    return kept
 
 
 def releases(docs: Path) -> dict[str, Release]:

@@ -8,7 +8,8 @@ def main(arguments) -> None:
     for (name, facts), path in zip(
         sorted(arguments.config.files.items()), arguments.tables, strict=True
     ):
-        fetch(arguments.source, name, File(**facts), path, arguments.download.download)
+        file = File(**facts) if facts else None  # none of an earlier release
+        fetch(arguments.source, name, file, path, arguments.download.download)
 
 
 if __name__ == "__main__":

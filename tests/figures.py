@@ -67,8 +67,8 @@ def drift_table(boundaries=("4->5-6", "5-6->7")):
 
 
 def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
-    """The tables exit_latency, exit_quality, exit_loops and exit_cost_matched: 3.5 and 4 loops in
-    two sequences.
+    """The tables exit_latency, exit_quality, exit_loops, exit_cost_matched and exit_costs: 3.5 and 4
+    loops in two sequences.
     """
     cases = [
         (criterion, float(threshold))
@@ -95,12 +95,20 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
         for reference, draw in (("random", 1), ("random", 3), ("fixed", 0))
         for sequence, (tokens, ce) in sequences
     ]
+    costs = [
+        (criterion, group, repeat, step, 1.0 + number, 5.0, 0.5)
+        for number, criterion in enumerate(criteria)
+        if criterion != "fixed"
+        for repeat in range(3)
+        for group, step in (("4", 1.0), ("5-6", 2.0))
+    ]
     point = ["criterion", "threshold"]
     return (
         pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
         pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
         pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
         pd.DataFrame(cost_matched, columns=list(tables.columns("exit_cost_matched"))[1:]),
+        pd.DataFrame(costs, columns=list(tables.columns("exit_costs"))[1:]),
     )
 
 

@@ -9,8 +9,8 @@ Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREAD
 on a machine that has other work.
 
 A draw adds to a world of `tests.worlds` what a run adds: documents that differ, sequences of a
-document that are alike, a course of training that scatters about its line, and timings with noise
-and outliers. The sizes are those of a preset; the documents of "demo" are those of
+document that are alike, a course of training that scatters about its line, and costs with noise and
+outliers. The sizes are those of a preset; the documents of "demo" are those of
 docs/demo-release. The verdict is that of `claims.examine` itself; only the tables are left out, a
 draw gives the arrays of units.
 """
@@ -71,6 +71,16 @@ DECAY_SPREAD = (0.02, 0.11, 0.23)
 # the threshold. The loss itself varies by half, or as `World.root_of_loss` says.
 LOSS_SPREAD = {"kl": 0.0164, "acceleration": 0.0003, "step_norm": 0.0003, "fixed": 0.0}
 LOSS_EXPONENT = 0.45
+# Of the logarithm of the evaluations of a sequence, in the demo.
+EVALUATION_SPREAD = 0.04
+# Milliseconds in a model like the demo's: of a token outside its loops, of a loop step in each
+# group, and by criterion of a decision, of which a token has one more.
+OUTSIDE_LOOPS = 0.7
+LOOP_STEPS = np.array([0.1, 0.2, 0.1])
+DECISIONS = {"fixed": 0.0, "acceleration": 0.022, "step_norm": 0.02, "kl": 0.08}
+# Of repeats, on a machine with two other programs for each core: of a loop step as a share, and of
+# a decision as a share of a loop step.
+COST_SPREAD, DECISION_SPREAD = 0.14, 0.06
 
 
 def index(place: str) -> int:
@@ -240,21 +250,41 @@ class Draw(Evidence):
         values = [self.once(("evaluations", point), lambda p=point: draw(p)) for point in points]
         return np.stack([self.units(value, quality=True) for value in values], axis=1)
 
-    def latencies(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
-        return np.stack(
-            [self.once(("times", point), lambda p=point: self._times(p)) for point in points],
-            axis=1,
-        )
+    @property
+    def exit_documents(self) -> list[int]:
+        return list(range(len(self.size.quality_documents)))
 
-    def _times(self, point: tuple[str, float]) -> np.ndarray:
-        """Prompts differ by 3 %, timings by 4 %; one of thirty is half as long again."""
-        prompts = self.once("prompts", lambda: self.generator.normal(size=self.size.prompts))
-        noise, outliers = (
-            self.generator.normal(size=self.size.prompts),
-            self.generator.random(self.size.prompts) < 1 / 30,
-        )
-        milliseconds = at(self.world.milliseconds, point, 10.0)
-        return milliseconds * np.exp(0.03 * prompts + 0.04 * noise + np.log(1.5) * outliers)
+    def group_evaluations(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
+        """Evaluations with which times are those of the world, the same in all groups."""
+
+        def draw(point: tuple[str, float]) -> np.ndarray:
+            criterion, _ = point
+            of_evaluations = at(self.world.milliseconds, point, 10.0) - OUTSIDE_LOOPS
+            of_evaluations = max(of_evaluations - DECISIONS[criterion], 0.05)
+            mean = of_evaluations / (LOOP_STEPS + DECISIONS[criterion]).sum()
+            effects = self.effects(len(GROUPS), quality=True)  # (sequences, groups)
+            noise = EVALUATION_SPREAD * effects - EVALUATION_SPREAD**2 / 2
+            return mean * np.exp(noise)  # the mean is the truth
+
+        values = [self.once(("counts", point), lambda p=point: draw(p)) for point in points]
+        return np.stack([self.units(value, quality=True) for value in values], axis=1)
+
+    def cost_units(self, criterion: str) -> np.ndarray:
+        return self.once(("costs", criterion), lambda: self._costs(criterion))
+
+    def _costs(self, criterion: str) -> np.ndarray:
+        """Repeats of costs; one of ten is half as large again."""
+
+        def noise(*shape: int) -> np.ndarray:
+            outliers = self.generator.random(shape) < 1 / 10
+            return self.generator.normal(size=shape) + outliers * np.log(1.5) / COST_SPREAD
+
+        shape = self.size.repeats, 1 + len(GROUPS)
+        costs = np.array([OUTSIDE_LOOPS, *LOOP_STEPS])
+        # the same for all criteria
+        bare = self.once("bare", lambda: costs * np.exp(COST_SPREAD * noise(*shape)))
+        added = DECISIONS[criterion] + DECISION_SPREAD * costs * noise(*shape)
+        return np.stack([bare, added], axis=1)
 
 
 def count_verdicts(

@@ -5,12 +5,15 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from twoscale import tables
 from twoscale.claims import evidence
 from twoscale.claims import verdicts as claims
 
 GROUPS = ("4", "5-6")
 BOUNDARY = "4->5-6"
-SEQUENCES, TOKENS, PROMPTS = 8, 50, 5
+SEQUENCES, TOKENS, PROMPTS, REPEATS = 8, 50, 5, 11
+LOOP_STEPS = {"4": 0.4, "5-6": 0.6}  # milliseconds
+DECISIONS = {"acceleration": 0.0, "step_norm": 0.0, "kl": 0.15}
 SPREAD = np.linspace(
     -1, 1, SEQUENCES
 )  # how the sequences differ, in units of each test's own; a document each
@@ -130,20 +133,23 @@ def quality(spread=0.0, grid=HALF_DECADES, **changes):
     return pd.DataFrame(rows)
 
 
-def exit_loops(spread=1.0, **means):
-    """Evaluations 12 under acceleration, which keeps the state of one fewer, 15 under KL, and at one
-    fixed loop step, in both groups; `means` changes a criterion.
+def exit_loops(spread=1.0, fall=1.0, grid=HALF_DECADES, **means):
+    """Evaluations 12 under acceleration, which keeps the state of one fewer, 13 under step norm, 15
+    under KL at the first threshold, and at one fixed loop step, in both groups, and `fall` less from
+    one threshold to the next; `means` changes a criterion.
+
+    Sequences differ under KL.
     """
-    means = {"acceleration": 12.0, "kl": 15.0, "fixed": 1.0} | means
+    means = {"acceleration": 12.0, "step_norm": 13.0, "kl": 15.0, "fixed": 1.0} | means
     rows = [
         {"run": "trial", "criterion": criterion, "threshold": threshold, "sequence": sequence}
         | {
             "document": 100 - sequence,
             "group": group,
-            "evaluations": mean + spread * unit * (criterion == "kl"),
+            "evaluations": mean - fall * number + spread * unit * (criterion == "kl"),
         }
         for criterion, mean in means.items()
-        for threshold in ([1.0] if criterion == "fixed" else HALF_DECADES)
+        for number, threshold in enumerate([1.0] if criterion == "fixed" else grid)
         for sequence, unit in enumerate(SPREAD)
         for group in GROUPS
     ]
@@ -163,9 +169,29 @@ def cost_matched(**changes):
     return pd.concat([*draws, rows.assign(draw=0, reference="fixed", ce=9.0)])
 
 
+def costs(spread=0.02, loop_steps=LOOP_STEPS, **decisions):
+    """Milliseconds of the parts of a token: 2 outside its loops, 0.4 and 0.6 a loop step of either
+    group, and by criterion a decision and what it adds to a token; `spread` is over repeats.
+    """
+    rows = []
+    for criterion, decision in (DECISIONS | decisions).items():
+        for repeat, unit in enumerate(np.linspace(-1, 1, REPEATS)):
+            for group, step in loop_steps.items():
+                rows.append(
+                    {"run": "trial", "criterion": criterion, "group": group, "repeat": repeat}
+                    | {
+                        "loop_step_ms": step * (1 + spread * unit),
+                        "decision_ms": decision * (1 - spread * unit),
+                        "outside_ms": 2.0 * (1 + spread * unit),
+                        "start_ms": decision,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
 def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
-    """From 14 ms down to 8 under acceleration, less under step norm, more under KL; `factors` scale
-    a criterion.
+    """Measured times, from 14 ms down to 8 under acceleration as computed; `factors` scale a
+    criterion.
     """
     scale = {"fixed": 1.2, "acceleration": 1.0, "kl": 1.5, "step_norm": 1.1} | factors
     rows = []
@@ -191,15 +217,14 @@ def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
     return pd.DataFrame(rows)
 
 
-CHECKS = pd.DataFrame(
-    {
-        "run": "trial",
-        "group": "4",
-        "repeat": range(3),
-        "check_ms": [3.0, 3.1, 2.9],
-        "loop_step_ms": [2.0, 2.0, 2.0],
-    }
-)
+def released(folder, **values):
+    """The evidence of a run in a folder of released tables; earlier ones lack costs."""
+    frames = {}
+    for name, table in tables.CLAIM_TABLES.items():
+        file = folder / f"{table}.parquet"
+        empty = pd.DataFrame(columns=list(tables.columns(table)))
+        frames[name] = tables.read(table, file) if file.exists() else empty
+    return evidence.Evidence(**(frames | values))
 
 
 def synthetic(**changes):
@@ -216,7 +241,7 @@ def usual_tables():
         "quality": quality(),
         "exit_loops": exit_loops(),
     }
-    return run_tables | {"latency": latency(), "checks": CHECKS, "cost_matched": cost_matched()}
+    return run_tables | {"latency": latency(), "costs": costs(), "cost_matched": cost_matched()}
 
 
 @cache

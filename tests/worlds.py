@@ -34,12 +34,12 @@ BOUNDARIES = ("4->5-6", "5-6->7")
 
 @dataclass(frozen=True)
 class Size:
-    """A preset: the sequences of each held-out document, timed prompts, checkpoints."""
+    """A preset: the sequences of each held-out document, repeats of costs, checkpoints."""
 
     name: str
     documents: tuple[int, ...]
     quality_documents: tuple[int, ...]
-    prompts: int
+    repeats: int
     warmup: int
     iterations: tuple[int, ...]
 
@@ -48,7 +48,7 @@ DEMO = Size(
     "demo",
     (1, 1, 4, 1, 2, 1, 1, 3, 1, 1),
     (1, 2, 8, 2, 4, 3, 1, 7, 2, 2),
-    9,
+    30,
     30,
     (0, 30, 60, 120, 240, 360, 480, 600),
 )
@@ -56,7 +56,7 @@ PAPER = Size(
     "paper",
     (1,) * 16,
     (1,) * 24 + (2,) * 4,
-    5,
+    30,
     2000,
     (0, 500, 1000, 2000, *range(5000, 60_001, 5000)),
 )
@@ -118,7 +118,7 @@ class World:
         loss: Nats lost at an operating point, else 0, but 1 at `TOO_LARGE`.
         gain: Nats lost at `CHEAPEST`.
         random: Nats lost by random exits of the cost of an operating point, else 0.1.
-        milliseconds: Median latency at an operating point, else 10.
+        milliseconds: Time at an operating point, else 10.
         evaluations: Mean at an operating point, else 12.
         one: The world of the last group and boundary, if it differs. They have the most noise.
     """

@@ -108,7 +108,7 @@ CLAIM_TABLES = {
     "quality": "exit_quality",
     "exit_loops": "exit_loops",
     "latency": "exit_latency",
-    "checks": "check_cost",
+    "costs": "exit_costs",
     "cost_matched": "exit_cost_matched",
 }
 
@@ -237,10 +237,25 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per (criterion, threshold, timed repeat).
     "exit_latency": table(
         "run criterion threshold repeat tokens latency_ms baseline_ms load_average cpus",
-        latency_ms=("float64", "time per token, with the exit criterion"),
+        latency_ms=(
+            "float64",
+            "time per token, with the exit criterion; on the CPU, time of the processor",
+        ),
         baseline_ms=("float64", "time per token for the same evaluations without a criterion"),
         load_average=("float64", "load average of the machine over the last minute"),
         cpus=("int32", "number of cores that the job may use"),
+    ),
+    # One row per (exit criterion, group, repeat): the costs of which the time of a token consists.
+    "exit_costs": table(
+        "run criterion group repeat",
+        loop_step_ms=("float64", "time of one loop step without a criterion"),
+        decision_ms=("float64", "time that a decision adds to it"),
+        outside_ms=("float64", "time of a token outside its loops, the same for all groups"),
+        start_ms=(
+            "float64",
+            "time that the criterion adds to a token however short its loops, the same for all"
+            " groups",
+        ),
     ),
     # The mean evaluations per group, with the same repeats.
     "exit_latency_loops": table("run criterion threshold repeat group evaluations"),
@@ -334,12 +349,6 @@ CORE: dict[str, dict[str, Column]] = {
             "float64",
             "relative difference between the exact product with Re v and a central difference",
         ),
-    ),
-    # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
-    "check_cost": table(
-        "run group repeat",
-        check_ms=("float64", "time of one check of the KL criterion, per token"),
-        loop_step_ms=("float64", "time of one loop step, per token"),
     ),
     # One row per (quantity, setting) of `make gpu-check`.
     "gpu_check": table(

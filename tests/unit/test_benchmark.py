@@ -10,8 +10,12 @@ import torch
 
 from tests import reference_engine, small
 from twoscale import config, tables
-from twoscale.exits import benchmark
-from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality
+from twoscale.claims.costs import summarise_times
+from twoscale.exits import benchmark, costs
+from twoscale.exits.benchmark import measure_latency, measure_quality
+from twoscale.exits.costs import measure_costs
+from twoscale.exits.criteria import make_criterion
+from twoscale.exits.evaluation import make_criteria, make_decoder
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 
@@ -80,8 +84,13 @@ def quality(model, **changes):
 
 def latency(model, repeats=2, **changes):
     """The tables exit_latency and exit_latency_loops."""
-    rows = measure_latency(checkpoint(model), held_out()[:repeats], exits(**changes))
+    rows = timed(measure_latency, model, held_out()[:repeats], exits(**changes))
     return frames(("exit_latency", "exit_latency_loops"), rows)
+
+
+def timed(measure, model, prompts, config):
+    decoder = make_decoder(checkpoint(model), config)
+    return measure(decoder, make_criteria(config), prompts, config)
 
 
 def frames(names, parts):
@@ -248,18 +257,85 @@ def test_a_model_in_bfloat16_is_measured_with_nats_in_float32():
         assert evaluations.between(1, 6).all()
 
 
-def check_cost(model, **changes):
-    rows = measure_check_cost(checkpoint(model), held_out()[:2], exits(**changes))
-    return pd.DataFrame(rows, columns=list(tables.columns("check_cost"))[1:])
+def exit_costs(model, **changes):
+    rows = timed(measure_costs, model, held_out()[:2], exits(**changes))
+    return pd.DataFrame(rows, columns=list(tables.columns("exit_costs"))[1:])
 
 
-@pytest.mark.parametrize("readout", ["head", "remaining_layers"])
-def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch, readout):
-    monkeypatch.setattr(benchmark, "MIN_TIMING_SECONDS", 1e-3)
-    frame = check_cost(small_model(), readout=readout)
-    tables.write("check_cost", frame.assign(run="trial"), tmp_path / "table.parquet")
-    assert list(zip(frame["repeat"], frame["group"], strict=True)) == [
-        (r, g) for r in (0, 1) for g in ("2", "3-4")
-    ]
-    assert frame[["check_ms", "loop_step_ms"]].gt(0).all(axis=None)
-    assert check_cost(small_model(groups=())).empty  # no step to compare a check with
+@pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}], ids=str)
+def test_costs_are_measured_per_criterion_group_and_repeat(tmp_path, changes):
+    frame = exit_costs(small_model(), cost_repeats=2, **changes)
+    tables.write("exit_costs", frame.assign(run="trial"), tmp_path / "table.parquet")
+    keys = frame[["criterion", "repeat", "group"]].itertuples(index=False, name=None)
+    names = ("step_norm", "kl", "acceleration")
+    assert sorted(keys) == sorted(itertools.product(names, (0, 1), ("2", "3-4")))
+    assert frame[["loop_step_ms", "outside_ms"]].gt(0).all(axis=None)
+
+
+def test_nothing_is_measured_where_loop_steps_cannot_be_told_from_the_rest():
+    fixed = {"fixed": {"thresholds": [1]}}
+    assert exit_costs(small_model(groups=())).empty
+    assert exit_costs(small_model(), max_loops=1, criteria=fixed).empty
+    assert exit_costs(small_model(), criteria=fixed).empty
+
+
+def test_costs_are_solved_from_tokens_whose_times_they_give(monkeypatch):
+    """A clock that advances by the costs of what is computed gives them back."""
+    model = small_model()
+    seconds = {"now": 0.0}
+    spent = {"recur 0": 2.0, "recur 1": 3.0, "readout": 7.0, "embed": 11.0}
+
+    def advances(kind):
+        def hook(*_):
+            seconds["now"] += spent[kind]
+
+        return hook
+
+    model.token_embedding.register_forward_hook(advances("embed"))
+    model.final_norm.register_forward_hook(advances("readout"))
+    for number, group in enumerate(model.groups):
+        group.register_forward_hook(advances(f"recur {number}"))
+    monkeypatch.setattr(costs, "processor_clock", lambda model: lambda: seconds["now"])
+    frame = exit_costs(model, cost_repeats=99)
+    assert frame["repeat"].max() == costs.FEWEST_REPEATS - 1  # known exactly from the first one on
+    found = frame.groupby(["criterion", "group"], sort=False).median() / 1e3
+    for criterion, decision in (("step_norm", 0.0), ("kl", 7.0), ("acceleration", 0.0)):
+        assert found.loc[criterion, "loop_step_ms"].tolist() == pytest.approx([2.0, 3.0])
+        assert found.loc[criterion, "decision_ms"].tolist() == pytest.approx([decision] * 2)
+        assert found.loc[criterion, "outside_ms"].tolist() == pytest.approx([11.0 + 7.0] * 2)
+        # KL reads out x^0 of both groups, too
+        assert found.loc[criterion, "start_ms"].tolist() == pytest.approx([2 * decision] * 2)
+
+
+def test_decisions_that_are_not_followed_change_no_state():
+    model = small_model()
+    tokens = held_out().inputs[0].tolist()
+    never, at_once = (make_criterion("acceleration", threshold) for threshold in (1e-300, 1e300))
+    logits = []
+    for criterion in (None, never, at_once):
+        decoder = make_decoder(checkpoint(model), exits())
+        fed = [decoder.feed(token, [4, 2], criterion) for token in tokens]
+        assert [evaluations for _, evaluations in fed] == [[4, 2]] * len(tokens)
+        logits.append(torch.stack([of_token for of_token, _ in fed]))
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+def test_measurement_ends_when_every_relative_cost_is_known():
+    precise = [1.2 + 0.001 * number for number in range(12)]
+    assert costs._is_precise([precise, precise])
+    assert not costs._is_precise([precise, [1.0, 1.4] * 6])
+
+
+def test_computed_times_are_of_the_size_of_measured_ones():
+    """A wide factor, because the machine of a test has other work."""
+    model = small_model()
+    thresholds = {"thresholds": [1e-300]}
+    criteria = {"fixed": {"thresholds": [6]}, "kl": thresholds, "acceleration": thresholds}
+    frame = exit_costs(model, criteria=criteria, cost_repeats=10)
+    measured, loops = latency(model, criteria=criteria)
+    for name, column in (("fixed", "bare_ms"), ("kl", "time_ms"), ("acceleration", "time_ms")):
+        times = summarise_times(loops, frame).set_index("criterion")
+        computed = times.loc[name, column]
+        median = measured[measured["criterion"] == name]["latency_ms"].median()
+        assert 0.25 < computed / median < 4

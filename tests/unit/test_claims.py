@@ -15,6 +15,7 @@ from tests.synthetic_run import (
     SEQUENCES,
     WARMUP,
     cost_matched,
+    costs,
     drift,
     examine,
     exit_loops,
@@ -22,6 +23,7 @@ from tests.synthetic_run import (
     loop_rows,
     loops,
     quality,
+    released,
     synthetic,
     usual_tables,
     usual_verdicts,
@@ -30,6 +32,7 @@ from tests.synthetic_run import (
 from twoscale import tables
 from twoscale.claims import evidence, exits
 from twoscale.claims import verdicts as claims
+from twoscale.claims.costs import summarise_times
 from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.config import DownloadConfig
 from twoscale.report.release import Release
@@ -62,13 +65,9 @@ CASES = [
     (5, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
     (6, FAILS, {"drift": drift(final=3.0)}, "final"),
     (6, OPEN, {"drift": drift(projected=5.0)}, "crosses"),
-    (7, FAILS, {"latency": latency().assign(latency_ms=10.0)}, "outside"),
-    (
-        7,
-        OPEN,
-        {"latency": without(latency(), criterion="acceleration", threshold=1e-2)},
-        "rows missing: acceleration",
-    ),
+    (7, FAILS, {"exit_loops": exit_loops(fall=0.1)}, "outside"),
+    (7, OPEN, {"exit_loops": without(exit_loops(), "acceleration", 1e-2)}, "acceleration at 0.01"),
+    (7, OPEN, {"costs": costs()[:0]}, "the run has no costs measured in pairs"),
     (
         8,
         FAILS,
@@ -88,15 +87,10 @@ CASES = [
         {"quality": without(quality(), "step_norm", 1e-3)},
         "rows missing: step_norm at 0.001",
     ),
-    (10, FAILS, {"latency": latency(kl=0.5)}, "kl at τ = 0.01"),
-    (10, OPEN, {"latency": latency(spread=0.3, kl=1.05)}, "crosses"),
-    (11, FAILS, {"latency": latency(kl=0.9)}, "outside"),
-    (
-        11,
-        OPEN,
-        {"latency": without(latency(), criterion="kl", threshold=1e-4)},
-        "rows missing: kl at 0.0001",
-    ),
+    (10, FAILS, {"exit_loops": exit_loops(kl=8.0)}, "kl at τ = 0.01"),
+    (10, OPEN, {"exit_loops": exit_loops(kl=12.0), "costs": costs(kl=0.0)}, "crosses"),
+    (11, FAILS, {"exit_loops": exit_loops(kl=8.0)}, "outside"),
+    (11, OPEN, {"exit_loops": without(exit_loops(), "kl", 1e-4)}, "rows missing: kl at 0.0001"),
     (
         12,
         FAILS,
@@ -195,11 +189,10 @@ def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
     disqualified.
     """
     better = quality(acceleration={1e-2: -0.05})
-    faster = latency()
-    faster.loc[
-        (faster["criterion"] == "acceleration") & (faster["threshold"] == 1e-2), "latency_ms"
-    ] = 4.0
-    verdict = examine(10, synthetic(quality=better, latency=faster))
+    faster = exit_loops()
+    is_fast = (faster["criterion"] == "acceleration") & (faster["threshold"] == 1e-2)
+    faster.loc[is_fast, "evaluations"] = 2.0
+    verdict = examine(10, synthetic(quality=better, exit_loops=faster))
     assert verdict.verdict == HOLDS
     assert all("acceleration at τ = 0.01" in f.reason for f in verdict.findings if f.bounds)
 
@@ -264,6 +257,65 @@ def test_a_loaded_machine_is_named_in_the_claims_about_time_and_in_no_other():
     assert not any("load average" in verdict.reason for verdict in usual_verdicts())
 
 
+@pytest.mark.parametrize(("kl", "expected"), [(12.3, OPEN), (12.6, HOLDS)])
+def test_a_verdict_about_times_that_one_document_turns_is_none(kl, expected):
+    """KL takes hardly more evaluations than acceleration, but in one document."""
+    counts = exit_loops(spread=0.0, kl=kl)
+    slow = (counts["criterion"] == "kl") & (counts["sequence"] == 3)
+    counts.loc[slow, "evaluations"] = 17.0
+    verdict = examine(11, synthetic(exit_loops=counts, costs=costs(kl=0.0)))
+    assert [f.verdict for f in verdict.findings if f.counts] == [HOLDS] * 4
+    assert verdict.verdict == expected
+    turned = f"{HOLDS}, but {OPEN} without document "
+    assert (turned in verdict.reason) == (expected == OPEN)
+
+
+def test_leaving_out_a_document_gives_the_units_of_tables_without_it():
+    run = synthetic()
+    points = [("kl", 1e-2), ("acceleration", 1e-2)]
+    for place, document in enumerate(run.exit_documents):
+        tables_without = {}
+        for name in ("quality", "exit_loops"):
+            frame = usual_tables()[name]
+            tables_without[name] = frame[frame["document"] != document]
+        expected = synthetic(**tables_without)
+        found = evidence.WithoutDocument(run, place)
+        for measure in ("entropies", "group_evaluations", "evaluations"):
+            ours, theirs = (getattr(each, measure)(points) for each in (found, expected))
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_times_follow_from_evaluations_and_the_costs_of_each_group():
+    """2 ms outside loops, 1 for the criterion, 7 loop steps of 1.4 ms and 3 of 1.6 ms."""
+    counts = exit_loops(spread=0.0).query("criterion == 'kl' and threshold == 1e-5").copy()
+    counts["evaluations"] = counts["group"].map({"4": 7.0, "5-6": 3.0})
+    (row,) = summarise_times(counts, costs(kl=1.0)).to_dict("records")
+    assert row["time_ms"] == pytest.approx(2 + 1 + 7 * 1.4 + 3 * 1.6)
+    assert row["bare_ms"] == pytest.approx(2 + 7 * 0.4 + 3 * 0.6)
+    assert summarise_times(counts, costs()[:0]).empty
+
+
+@pytest.mark.parametrize(("factor", "agreement"), [(1.0, "agree"), (1.4, "differ")])
+def test_measured_tokens_check_the_computed_time(factor, agreement):
+    run = synthetic(latency=latency(acceleration=factor))
+    (found,) = [f for f in examine(7, run).findings if "computed over measured" in f.quantity]
+    assert found.estimate.value == pytest.approx(1 / factor)
+    assert found.reason.startswith(agreement)
+    assert not found.counts
+
+
+def test_the_cost_of_a_decision_that_decides_is_the_one_at_which_both_take_equally_long():
+    """At 1e-2 acceleration takes 8 ms, and KL 6 evaluations in either group."""
+    counts = exit_loops(spread=0.0, kl=12.0)
+    for kl in (0.01, 0.02):
+        run = synthetic(exit_loops=counts, costs=costs(kl=kl))
+        found = {f.quantity: f for f in examine(11, run).findings}
+        decision = found["decision in loop steps, τ = 0.01"]
+        assert decision.estimate.value == pytest.approx(2 * kl)  # a mean loop step takes 0.5 ms
+        equal = (8 - 2 - kl) / 6 - 1
+        assert f"slower than acceleration above {equal:.3g}" in decision.reason
+
+
 def fewer_loops(loop_steps):
     rows = usual_tables()["loops"]
     return {"loops": rows[rows["k"] <= loop_steps]}
@@ -322,7 +374,7 @@ def test_a_threshold_of_lesser_quality_does_not_race():
     """Step norm is fastest at 1e-2, where its quality is gone: 0.01 of 0.05 nats are lost a fifth
     beyond 1e-3.
     """
-    verdict = examine(10, synthetic(latency=latency(step_norm=0.99)))
+    verdict = examine(10, synthetic(exit_loops=exit_loops(step_norm=11.9)))
     race, *_ = (f for f in verdict.findings if f.scope == "step_norm")
     assert race.verdict == HOLDS
     assert (
@@ -336,9 +388,9 @@ def test_equal_thresholds_do_not_decide_where_equal_quality_says_the_opposite():
     """
     grid = [*HALF_DECADES, 0.1, 0.316, 1.0]
     lost = dict.fromkeys(grid[7:], 0.3)
-    run = synthetic(
-        quality=quality(grid=grid, kl=lost, step_norm=lost), latency=latency(grid=grid, kl=0.9)
-    )
+    faster = exit_loops(grid=grid, kl=11.0)
+    lossy = quality(grid=grid, kl=lost, step_norm=lost)
+    run = synthetic(quality=lossy, exit_loops=faster, costs=costs(kl=0.0))
     assert examine(11, run).verdict == FAILS
     assert examine(10, run).verdict == HOLDS
 
@@ -370,14 +422,8 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
         name: {tau: slope * max(0, place - 6) for place, tau in enumerate(grid)}
         for name, slope in (("acceleration", 0.01), ("kl", 0.02), ("step_norm", 0.03))
     }
-    loops = exit_loops(spread=0.0)
-    counts = [loops[loops["criterion"] == "fixed"]]
-    for tau in grid:
-        counts.append(loops[loops["threshold"] == 1e-5].assign(threshold=tau))
-    slower = latency(grid=grid, kl=1.2)
-    run = synthetic(
-        quality=quality(grid=grid, **lost), latency=slower, exit_loops=pd.concat(counts)
-    )
+    alike = exit_loops(spread=0.0, fall=0.0, grid=grid)
+    run = synthetic(quality=quality(grid=grid, **lost), exit_loops=alike)
     found = {}
     for number in (9, 11, 14, 15):
         verdict = examine(number, run)
@@ -393,7 +439,7 @@ def test_the_second_reading_compares_criteria_where_each_has_lost_as_much():
     assert found[
         f"{exits.EQUAL} {lost_by_ten}: step norm minus kl"
     ].estimate.value == pytest.approx(0.02)
-    latencies = found[f"{exits.EQUAL} latency over that of acceleration"].estimate
+    latencies = found[f"{exits.EQUAL} time over that of acceleration"].estimate
     race = next(f.estimate for f in examine(10, run).findings if f.scope == "kl")
     assert (latencies.value, latencies.low) == pytest.approx(
         (1 / race.value, 1 / race.high), rel=0.02
@@ -455,13 +501,15 @@ def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race(criteri
     """The criterion may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where
     it is slower.
     """
-    doubtful = synthetic(quality=quality(spread=3.0, **{criterion: {1e-2: 0.008}}))
+    counts = exit_loops(spread=0.0)
+    lost = quality(spread=3.0, **{criterion: {1e-2: 0.008}})
+    doubtful = synthetic(quality=lost, exit_loops=counts)
     limits = exits.equal_quality(doubtful, criterion)
     assert limits.places[-1] == pytest.approx(6, abs=0.03)
     assert 5 < limits.places.min() < 5.9
     sure, unsure = (
         next(f.estimate for f in examine(10, run).findings if f.scope == "kl")
-        for run in (synthetic(), doubtful)
+        for run in (synthetic(exit_loops=counts), doubtful)
     )
     assert unsure.value == pytest.approx(sure.value, rel=5e-3)
     assert abs(np.log(getattr(unsure, end) / unsure.value)) > 1.2 * abs(
@@ -498,8 +546,8 @@ def test_empty_tables_leave_claims_open_and_none_fails(empty):
     verdicts = claims.verdicts(replace(whole, **{empty: getattr(whole, empty)[:0]}))
     assert len(verdicts) == 15
     assert FAILS not in {v.verdict for v in verdicts}
-    if empty not in ("checks", "cost_matched"):
-        assert any(v.verdict in (OPEN, NOT_ASKED) for v in verdicts)
+    if empty not in ("latency", "cost_matched"):  # latency only checks computed times
+        assert any(v.verdict in (OPEN, NOT_ASKED) for v in verdicts if v.claim.number != 3)
 
 
 # claim -> the checkpoint at which training begins, with which the claim fails at the last one
@@ -583,16 +631,13 @@ def test_the_released_demo_is_judged_as_it_was():
     """
     folder = ROOT / "docs" / "demo-release"
     config = Release.open(str(folder), DownloadConfig()).runs({})["demo"]
-    files = {
-        name: folder / f"demo/tables/{table}.parquet" for name, table in tables.CLAIM_TABLES.items()
-    }
     values = {
         "max_loops": config.exits.max_loops,
         "warmup": config.train.warmup_iterations,
         "seed": config.seed,
     }
     found = claims.table(
-        claims.verdicts(evidence.Evidence.read(files, **values)), "demo", "small scale"
+        claims.verdicts(released(folder / "demo" / "tables", **values)), "demo", "small scale"
     )
     pd.testing.assert_frame_equal(
         found,

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer as Engine
 from tests import exported
 from tests.exported import SEED
 from tests.small import ROOT, train_config
+from tests.synthetic_run import costs, released
 from twoscale import config as configs
-from twoscale import tables
 from twoscale.base import InputError, markdown
 from twoscale.claims import regime
 from twoscale.claims.evidence import Evidence
@@ -181,19 +181,21 @@ def front_matter(text):
 def demo_evidence(**changes) -> Evidence:
     """The released tables of the demo."""
     folder = ROOT / "docs" / "demo-release" / "demo" / "tables"
-    files = {name: folder / f"{table}.parquet" for name, table in tables.CLAIM_TABLES.items()}
-    return replace(Evidence.read(files, max_loops=30, seed=1337), **changes)
+    groups = {"4": 0.1, "5-6": 0.2, "7": 0.1}  # milliseconds of a loop step
+    return replace(
+        released(folder, max_loops=30, seed=1337, costs=costs(loop_steps=groups)), **changes
+    )
 
 
 def test_a_card_has_the_exits_at_equal_loss_of_the_claims():
-    """The numbers are those of claims 10 and 14 in docs/results.md."""
+    """Thresholds and evaluations are those of claims 10 and 14 in docs/results.md."""
     evidence = demo_evidence()
     text = card(evidence=evidence)
     for row in (
-        "| all loop steps |  | 30 | 26.4 |",
-        "| acceleration | 11.3 | 3.61 | 4.89 |",
-        "| KL | 0.0384 | 2.62 | 5.69 |",
-        "| step norm | 2.34 | 2.71 | 3.67 |",
+        "| all loop steps |  | 30 | 14 |",
+        "| acceleration | 11.3 | 3.61 | 3.46 |",
+        "| KL | 0.0384 | 2.62 | 4.31 |",
+        "| step norm | 2.34 | 2.71 | 3.1 |",
     ):
         assert row in text
     no_loss = evidence.quality.assign(ce=1.0)
@@ -201,8 +203,8 @@ def test_a_card_has_the_exits_at_equal_loss_of_the_claims():
         "| step norm | exits.criteria.step_norm.thresholds may end at equal quality, 31.6 |  |  |"
     )
     assert reason in card(evidence=demo_evidence(quality=no_loss))
-    one_prompt = evidence.latency[evidence.latency["repeat"] == 0]
-    assert "at equal loss" not in card(evidence=demo_evidence(latency=one_prompt))
+    one_repeat = evidence.costs[evidence.costs["repeat"] == 0]
+    assert "at equal loss" not in card(evidence=demo_evidence(costs=one_repeat))
     assert "at equal loss" not in card()
 
 

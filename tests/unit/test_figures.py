@@ -180,12 +180,25 @@ def test_fig4_has_the_panels_of_the_paper_with_controls_and_the_third_is_a_chang
     figure = fig4.draw(*exit_tables(("fixed", "kl", "step_norm")), **RUN)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["(i)  latency", "(ii)  perplexity", "(iii)  cross-entropy"]
-    values = {"control": (29.0, np.exp(3.95), 0.2), "criterion": (30.0, np.exp(3.75), 0.0)}
+    values = {"control": (17.0, np.exp(3.95), 0.2), "criterion": (30.0, np.exp(3.75), 0.0)}
     for axes, control, criterion in zip(figure.axes, *values.values(), strict=True):
         lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
         controls, criteria = lines[:2], [line for line in lines if line.get_marker() in "os"]
         assert [line.get_ydata()[0] for line in controls] == pytest.approx([control] * 2)
         assert [line.get_ydata()[0] for line in criteria] == pytest.approx([criterion] * 2)
+
+
+def test_fig4_draws_computed_times_as_lines_and_measured_ones_as_points():
+    """5.5 ms outside loops, 3 evaluations of 1 + 2 ms and 4.5 of 2 + 2 ms; 30 ms were measured."""
+    *others, costs = exit_tables(("fixed", "kl"))
+    for table, computed, bare in ((costs, 32.5, 17.0), (costs[:0], 30.0, 29.0)):
+        axes = fig4.draw(*others, table, **RUN).axes[0]
+        curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+        lines = [line.get_ydata() for line in curves if line.get_linestyle() != "None"]
+        points = [line.get_ydata() for line in curves if line.get_linestyle() == "None"]
+        expected = [pytest.approx([bare] * 3), pytest.approx([computed] * 3)]
+        assert [list(values) for values in lines] == expected
+        assert [30.0] * 3 in [list(values) for values in points]  # others are the ends of bars
 
 
 def test_fig4_sets_the_bars_of_criteria_with_the_same_threshold_apart():
@@ -197,9 +210,9 @@ def test_fig4_sets_the_bars_of_criteria_with_the_same_threshold_apart():
 
 
 def test_fig4_shows_losses_of_whole_nats_and_of_thousandths():
-    latency, quality, loops, controls = exit_tables(("fixed", "kl"))
+    latency, quality, *others = exit_tables(("fixed", "kl"))
     quality.loc[(quality["criterion"] == "kl") & (quality["threshold"] == 1e-2), "ce"] += 4.0
-    perplexity, change = fig4.draw(latency, quality, loops, controls, **RUN).axes[1:]
+    perplexity, change = fig4.draw(latency, quality, *others, **RUN).axes[1:]
     assert (perplexity.get_yscale(), change.get_yscale()) == ("log", "symlog")
     assert change.get_ylim()[1] > 4
 

@@ -151,6 +151,16 @@ def fetched(source, tmp_path, name=LOOPS) -> bytes:
     return (tmp_path / "here.parquet").read_bytes()
 
 
+def test_an_earlier_release_without_costs_has_an_empty_table_of_them(results, release, tmp_path):
+    folder = "tiny/tables"
+    (results / folder / "exit_latency.parquet").write_bytes((results / LOOPS).read_bytes())
+    source, name = opened(release()), f"{folder}/exit_costs.parquet"
+    assert source.tables[name] is None
+    copy = tmp_path / "exit_costs.parquet"
+    releases.fetch(source.source, name, source.tables[name], copy, ONCE)
+    assert tables.read("exit_costs", copy).empty
+
+
 def test_the_tables_of_a_release_are_read_from_a_folder_or_an_address(
     release, tmp_path, monkeypatch
 ):

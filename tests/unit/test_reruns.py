@@ -29,7 +29,7 @@ FIXED_LOOPS = (
     " exits.evaluation"
 )
 FIXED_LOOPS += " exits.parallel exits.cost_matched"
-EXITS = f"{FIXED_LOOPS} exits.benchmark"
+EXITS = f"{FIXED_LOOPS} exits.benchmark exits.costs"
 DEPTH = (
     "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria exits.oracle"
 )
@@ -58,7 +58,7 @@ ALLOWED = {
     f" studies.spectrum.measure",
     "measure_baseline": f"{MODEL} {FIXED_LOOPS}",
     # a few seconds
-    "judge_claims": "rng claims.bootstrap claims.evidence claims.exits claims.geometry"
+    "judge_claims": "rng claims.bootstrap claims.costs claims.evidence claims.exits claims.geometry"
     " claims.regime claims.scale "
     "claims.verdicts report.claims report.render model.flops",
 }

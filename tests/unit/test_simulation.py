@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import simulation, worlds
+from tests import simulation, synthetic_run, worlds
 from tests.worlds import DEMO, FALSE, FALSE_LIMIT, GROUPS, SIZES, TRUE, TRUE_LIMIT, WORLDS
-from twoscale import tables
 from twoscale.claims import bootstrap, evidence, exits, geometry
 from twoscale.claims import verdicts as claims
 from twoscale.claims.geometry import log_mean_step
@@ -143,8 +142,7 @@ def test_the_number_that_a_claim_needs_is_beyond_its_bound_and_one_that_never_su
 
 @cache
 def release() -> evidence.Evidence:
-    files = {name: RELEASE / f"{table}.parquet" for name, table in tables.CLAIM_TABLES.items()}
-    return evidence.Evidence.read(files, max_loops=30, warmup=DEMO.warmup)
+    return synthetic_run.released(RELEASE, max_loops=30, warmup=DEMO.warmup)
 
 
 def sequences_of_documents(rows):
@@ -170,6 +168,17 @@ def test_the_scatter_of_checkpoints_is_of_the_size_in_the_released_tables(name, 
         values = statistic(release().curves(measure, group, iterations).sum(axis=0)[None])[0]
         line = np.polyval(np.polyfit(np.log(iterations), values, 1), np.log(iterations))
         assert 0.5 < np.sqrt(((values - line) ** 2).sum() / (len(values) - 2)) / expected < 2.5
+
+
+def test_the_noise_of_evaluations_is_of_the_size_in_the_released_tables():
+    by_point = ["criterion", "threshold"]
+    exit_loops = release().exit_loops
+    means = exit_loops.groupby([*by_point, "sequence"])["evaluations"].mean().unstack(by_point)
+    logs = np.log(means)
+    for tau in worlds.PAPER_GRID:
+        ratio = logs["kl", tau] - logs["acceleration", tau]
+        expected = np.sqrt(2 / 3) * simulation.EVALUATION_SPREAD  # of a mean over groups
+        assert 0.5 < ratio.std() / expected < 2.5
 
 
 def test_the_noise_of_quality_is_of_the_size_in_the_released_tables():

@@ -81,7 +81,7 @@ TIMED = (
     "claims",
     "latency",
     "metrics.csv",
-    "check_cost",
+    "exit_costs",
 )
 TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]  # of the training log
 

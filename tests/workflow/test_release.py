@@ -157,5 +157,5 @@ def test_a_run_agrees_with_its_own_release_and_the_one_to_keep_is_that_of_a_chec
     assert released.python(*keep).returncode == 0
     names = {path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()}
     assert names == {*json.loads((kept / "manifest.json").read_text())["files"], "manifest.json"}
-    assert {*PICTURES, "tiny/tables/check_cost.parquet"} <= names
+    assert {*PICTURES, "tiny/tables/exit_costs.parquet"} <= names
     assert "claims.md" not in names

@@ -12,7 +12,7 @@ use rule table_job as judge_claims with:
         quality=TABLE.format("exit_quality"),
         exit_loops=TABLE.format("exit_loops"),
         latency=TABLE.format("exit_latency"),
-        checks=TABLE.format("check_cost"),
+        costs=TABLE.format("exit_costs"),
         cost_matched=TABLE.format("exit_cost_matched"),
     output:
         table=TABLE.format("claims"),

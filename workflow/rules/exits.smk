@@ -57,7 +57,7 @@ use rule table_job as join_exit_quality with:
 
 # Takes all cores, so that no other job disturbs the measured times; torch itself uses one.
 use rule torch_job as benchmark_exits with:
-    """Job: time per token of all exit criteria, and the cost of their checks"""
+    """Job: time per token of all exit criteria, and the costs of loop steps and decisions"""
     input:
         checkpoint=runs.last_checkpoint,
         val=runs.data.data_file("val.bin"),
@@ -67,7 +67,7 @@ use rule torch_job as benchmark_exits with:
     output:
         latency="results/{run}/tables/exit_latency.parquet",
         latency_loops="results/{run}/tables/exit_latency_loops.parquet",
-        check_cost="results/{run}/tables/check_cost.parquet",
+        costs="results/{run}/tables/exit_costs.parquet",
     log:
         "results/{run}/logs/benchmark_exits.log",
     benchmark:
@@ -78,6 +78,6 @@ use rule torch_job as benchmark_exits with:
     params:
         **runs.params.measure(
             "twoscale.exits.benchmark.run",
-            tables=("exit_latency", "exit_latency_loops", "check_cost"),
+            tables=("exit_latency", "exit_latency_loops", "exit_costs"),
             config=runs.params.exit_config("exit"),
         ),

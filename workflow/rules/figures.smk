@@ -53,6 +53,7 @@ use rule table_job as plot_fig4 with:
         exit_quality=runs.figures.table("fig4", "exit_quality"),
         exit_loops=runs.figures.table("fig4", "exit_loops"),
         exit_cost_matched=runs.figures.table("fig4", "exit_cost_matched"),
+        exit_costs=runs.figures.table("fig4", "exit_costs"),
     output:
         figure=SHOWN.format("fig4.pdf"),
         picture=report(SHOWN.format("fig4.svg"), **runs.figures.in_report("fig4")),

@@ -8,7 +8,7 @@ from twoscale.base import canonical_json
 from twoscale.workflow.runs import RELEASED
 
 verdicts = f"{runs.selected}/tables/claims.parquet"  # are judged again
-released = {name: vars(file) for name, file in runs.release.tables.items() if name != verdicts}
+released = {name: file and vars(file) for name, file in runs.release.tables.items() if name != verdicts}
 download = canonical_json({"download": configs.plain(runs.release.download)})
 
 

@@ -1,7 +1,8 @@
 """The tables of one run as arrays of units to resample, and what the claims are judged on.
 
-The first axis of each array is the unit: whole documents for geometry and quality, whole prompts
-for latency. Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
+The first axis of each array is the unit: whole documents for geometry, quality and evaluations,
+repeats for costs, whole prompts for measured latency. Missing values, or too many values under the
+rounding floor, raise `InconclusiveError`.
 
 A claim names its quantities before any of them is measured, so the number of those that count is
 known when they are judged. A finding *holds* if its whole 95 % interval is within the bounds. It
@@ -12,6 +13,7 @@ findings: a claim with many findings would otherwise be refuted by chance. Betwe
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,10 +23,12 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic
+from twoscale.claims.costs import cost_units, total_costs
 from twoscale.claims.regime import Regime, of_sequences
 from twoscale.claims.words import FAILS, HOLDS, OPEN
 
 _MOST_UNDER_FLOOR = 0.1  # share of values
+NO_COSTS = "the run has no costs measured in pairs"
 UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
 _SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
@@ -99,7 +103,7 @@ class Evidence:
     quality: pd.DataFrame
     exit_loops: pd.DataFrame
     latency: pd.DataFrame
-    checks: pd.DataFrame
+    costs: pd.DataFrame
     max_loops: int  # of a token under an exit criterion
     warmup: int = 0  # iterations
     seed: int = 0  # of the bootstraps
@@ -113,10 +117,19 @@ class Evidence:
 
         Raises InputError for a file that is no such table.
         """
-        frames = {
-            name: tables.read(table, files[name]) for name, table in tables.CLAIM_TABLES.items()
-        }
-        return cls(**frames, **values)
+        return cls.of(
+            {name: tables.read(tables.CLAIM_TABLES[name], path) for name, path in files.items()},
+            **values,
+        )
+
+    @classmethod
+    def of(cls, frames: Mapping[str, pd.DataFrame], **values: Any) -> "Evidence":
+        """The evidence in these tables; those of `tables.CLAIM_TABLES` that lack are empty."""
+        found = {}
+        for name, table in tables.CLAIM_TABLES.items():
+            absent = pd.DataFrame(columns=list(tables.columns(table)))
+            found[name] = frames.get(name, absent)
+        return cls(**found, **values)
 
     @property
     def groups(self) -> list[str]:
@@ -219,7 +232,7 @@ class Evidence:
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
-        return _entropies(self.quality, points)
+        return _entropies(self, tuple(points))
 
     def random_entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """As `entropies`, of random exits that cost as much as each operating point.
@@ -230,7 +243,7 @@ class Evidence:
             raise InconclusiveError("rows missing: random exits of the same cost")
         random = self.cost_matched[self.cost_matched["reference"] == "random"]
         keys = ["criterion", "threshold", "sequence", "document", "tokens"]
-        return _entropies(random.groupby(keys, sort=False)["ce"].mean().reset_index(), points)
+        return _loss_units(random.groupby(keys, sort=False)["ce"].mean().reset_index(), points)
 
     def cheapest(self) -> OperatingPoint:
         """The operating point with the fewest evaluations per token and group."""
@@ -239,28 +252,39 @@ class Evidence:
             raise InconclusiveError("rows missing: evaluations under an exit criterion")
         return points["evaluations"].mean().idxmin()
 
+    def group_evaluations(
+        self, points: Sequence[OperatingPoint], column: str = "evaluations"
+    ) -> np.ndarray:
+        """Units (documents, points, groups, 2): evaluations of a token, summed, and sequences.
+
+        The evaluations are the mean over the tokens of a sequence. With the column `loop_steps`
+        they are those whose state is kept.
+        """
+        return _group_evaluations(self, tuple(points), column)
+
     def evaluations(
         self, points: Sequence[OperatingPoint], column: str = "evaluations"
     ) -> np.ndarray:
-        """Units (documents, points, 2): evaluations of a token, summed, and sequences.
+        """Units (documents, points, 2): `group_evaluations`, as means over the groups."""
+        return self.group_evaluations(points, column).mean(axis=-2)
 
-        The evaluations are the mean over the groups of a model and over the tokens of a sequence.
-        With the column `loop_steps` they are those whose state is kept.
-        """
-        keys = ["criterion", "threshold", "sequence", "document"]
-        means = self.exit_loops.groupby(keys, sort=False)[column].mean().reset_index()
-        rows = means.assign(sequences=1.0)
-        return _per_document(rows, _by_point(rows, points, "sequence", [column, "sequences"]))
+    def cost_units(self, criterion: str) -> np.ndarray:
+        """Units (repeats, 2, 1 + groups) of `twoscale.claims.costs.cost_units`."""
+        return _cost_units(self, criterion)
+
+    def sampled_costs(self, criterion: str) -> np.ndarray:
+        """Costs with decisions (R + 1, 1 + groups) in samples of the repeats, and last of all."""
+        return _sampled_costs(self, criterion)
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
-        """Units (prompts, points): milliseconds per token at each operating point."""
+        """Units (prompts, points): measured milliseconds per token at each operating point."""
         times = _by_point(self.latency, points, "repeat", ["latency_ms"])
         return _enough("prompts", times[..., 0])
 
-    def check_times(self) -> np.ndarray:
-        """Units (prompts, 2): milliseconds of a KL check and of a loop step, summed over groups."""
-        times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum()
-        return _enough("prompts", times.to_numpy())
+    @property
+    def exit_documents(self) -> list[int]:
+        """Numbers of the documents of exit criteria, ascending as in units."""
+        return sorted(self.quality["document"].unique())
 
     def load(self) -> str:
         """The repeats of the timing with a load beyond the machine's cores; empty if none."""
@@ -360,6 +384,74 @@ def _estimate(
     ).checked()
 
 
+class WithoutDocument:
+    """Evidence without one document of exit criteria, which has this `place` among them."""
+
+    def __init__(self, whole: Evidence, place: int) -> None:
+        self._whole = whole
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        return self._reduced(self._whole.entropies(points))
+
+    def group_evaluations(
+        self, points: Sequence[OperatingPoint], column: str = "evaluations"
+    ) -> np.ndarray:
+        return self._reduced(self._whole.group_evaluations(points, column))
+
+    def evaluations(
+        self, points: Sequence[OperatingPoint], column: str = "evaluations"
+    ) -> np.ndarray:
+        return self._reduced(self._whole.evaluations(points, column))
+
+    def _reduced(self, units: np.ndarray) -> np.ndarray:
+        return _enough("documents", np.delete(units, self._place, axis=0))
+
+
+# units that several findings read
+
+_UNITS = 64  # kept
+
+
+@lru_cache(maxsize=_UNITS)
+def _entropies(evidence: Evidence, points: tuple[OperatingPoint, ...]) -> np.ndarray:
+    return _loss_units(evidence.quality, points)
+
+
+@lru_cache(maxsize=_UNITS)
+def _group_evaluations(
+    evidence: Evidence, points: tuple[OperatingPoint, ...], column: str
+) -> np.ndarray:
+    rows = evidence.exit_loops
+    groups = list(rows["group"].unique())
+    keys = ["criterion", "threshold", "sequence", "document"]
+    by_group = rows.pivot(index=keys, columns="group", values=column)
+    rows = by_group[groups].reset_index()
+    values = _by_point(rows, points, "sequence", groups)  # (sequences, points, groups)
+    return _per_document(rows, np.stack([values, np.ones_like(values)], axis=-1))
+
+
+@lru_cache(maxsize=_UNITS)
+def _cost_units(evidence: Evidence, criterion: str) -> np.ndarray:
+    if evidence.costs.empty:
+        raise InconclusiveError(NO_COSTS)
+    groups = list(evidence.exit_loops["group"].unique())
+    units = cost_units(evidence.costs, criterion, groups)
+    if units.size == 0 or np.isnan(units).any():
+        raise InconclusiveError(f"rows missing: costs of {criterion}")
+    return _enough("repeats", units)
+
+
+@lru_cache(maxsize=_UNITS)
+def _sampled_costs(evidence: Evidence, criterion: str) -> np.ndarray:
+    units = evidence.cost_units(criterion)
+    samples = bootstrap.replicates(total_costs, units, evidence.seed)
+    return np.concatenate([samples, total_costs(units)[None]])
+
+
 def _check_floor(rows: pd.DataFrame) -> None:
     nulls = rows["nulls"].sum()
     share = nulls / max(1, nulls + rows["count"].sum())
@@ -397,7 +489,7 @@ def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
     return _enough("documents", sums)
 
 
-def _entropies(quality: pd.DataFrame, points: Sequence[OperatingPoint]) -> np.ndarray:
+def _loss_units(quality: pd.DataFrame, points: Sequence[OperatingPoint]) -> np.ndarray:
     """Units (documents, points, 2): nats and tokens at each operating point."""
     rows = quality.assign(nats=quality["ce"] * quality["tokens"])
     return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))

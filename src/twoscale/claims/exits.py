@@ -5,13 +5,14 @@ of noisy numbers is biased, and resampling adds the bias again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
 from twoscale.claims import bootstrap
+from twoscale.claims.costs import Times, times
 from twoscale.claims.evidence import (
     Estimate,
     Evidence,
@@ -43,6 +44,7 @@ _LEAST_GAIN = 5 * EQUAL_QUALITY
 _OTHER_LOSSES = (0.003, 0.03)  # nats, at which claim 10 is printed too
 _ABRUPT_LOSS = 0.05  # nats
 _SAVING = 0.75  # of the time
+DECISION = "decision in loop steps"
 _CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
 
@@ -50,40 +52,112 @@ def criterion_name(criterion: str) -> str:
     return _CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
-# --- claims 7 and 11: latency ---------------------------------------------------------------------
+# --- claims 7 and 11: times -----------------------------------------------------------------------
 
 
 def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
-    name = "latency at τ = 1e-2 over that at 1e-5"
+    name = "time at τ = 1e-2 over that at 1e-5"
     points = (("acceleration", 1e-2), ("acceleration", 1e-5))
-    yield judged("acceleration", name, at_most(_SAVING), _latency_ratio, evidence, *points)
+    yield judged("acceleration", name, at_most(_SAVING), _time_ratio, evidence, *points)
+    yield _agreement(evidence, "acceleration")
     yield from _scales(evidence)
-
-
-def _latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
-    return _ratio_of_times(evidence, evidence.latencies([point, other]))
-
-
-def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
-    """Ratio of the medians of the two columns: milliseconds (prompts, 2)."""
-    first, second = np.median(units, axis=0)  # over prompts
-    return evidence.ratio_of_medians(units, f"{first:.3g} against {second:.3g} ms")
 
 
 def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
     for tau in PAPER_GRID:
-        name = f"latency over that of acceleration, τ = {tau:g}"
+        name = f"time over that of acceleration, τ = {tau:g}"
         points = (("kl", tau), ("acceleration", tau))
-        yield judged("kl", name, above(1), _latency_ratio, evidence, *points)
-    name = f"{EQUAL} latency over that of acceleration"
+        yield judged("kl", name, above(1), _time_ratio, evidence, *points)
+    name = f"{EQUAL} time over that of acceleration"
     yield judged("kl", name, above(1), _race, evidence, "kl", "acceleration", counts=False)
-    yield _check_cost(evidence)
+    for tau in PAPER_GRID:
+        name = f"{DECISION}, τ = {tau:g}"
+        yield reference("kl", name, _decision_at, evidence, "kl", tau)
+    for criterion in ("kl", "acceleration"):
+        yield _agreement(evidence, criterion)
     yield from _scales(evidence)
 
 
-def _check_cost(evidence: Evidence) -> Quantity:
-    name = "one KL check in loop steps, mean over groups"
-    return reference("kl", name, lambda: evidence.ratio_of_medians(evidence.check_times()))
+def _times(evidence: Evidence, points: Sequence[OperatingPoint]) -> Times:
+    """Computed times at thresholds of one criterion, (R + 1, T) each."""
+    evaluations = mean(_totals(evidence, evidence.group_evaluations(points)))  # (R + 1, T, G)
+    costs = evidence.sampled_costs(points[0][0])  # (R + 1, 1 + G)
+    with np.errstate(invalid="ignore"):
+        return Times(
+            of_documents=np.log(times(costs[-1], evaluations)),
+            of_repeats=np.log(times(costs[:, None], evaluations[-1])),
+        )
+
+
+def _time_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
+    """Computed time at an operating point over that at another."""
+    ours, theirs = (_times(evidence, [each])[:, 0] for each in (point, other))
+    ratio = ours - theirs
+    *samples, value = ratio.of_documents
+    effective = effective_number(evidence.group_evaluations([point]))
+    ends = bootstrap.interval_about(value, np.array(samples), effective)
+    repeats = len(evidence.cost_units(point[0]))
+    return _with_costs(ratio, ends, effective, repeats, f"{ours} against {theirs} ms")
+
+
+def _with_costs(
+    ratio: Times,
+    of_documents: tuple[float, float],
+    effective: float,
+    repeats: int,
+    remark: str,
+) -> Estimate:
+    """A ratio of times with the error of documents, an interval of its logarithm, and of costs."""
+    *samples, value = ratio.of_repeats
+    of_repeats = bootstrap.interval_about(value, np.array(samples), repeats)
+    ends = bootstrap.joined(value, of_documents, of_repeats)
+    freedom = min(effective, repeats) - 1
+    return Estimate(value, *ends, remark, freedom).checked().exponential()
+
+
+def _decision_at(evidence: Evidence, criterion: str, tau: float) -> Estimate:
+    evaluations = mean(evidence.group_evaluations([(criterion, tau)]).sum(axis=0))[0]  # (G,)
+    rival = _times(evidence, [("acceleration", tau)])[:, 0]
+    return _decision(evidence, criterion, evaluations, rival)
+
+
+def _decision(
+    evidence: Evidence, criterion: str, evaluations: np.ndarray, acceleration: Times
+) -> Estimate:
+    """Cost of a decision over that of a loop step, both weighted by the evaluations (G,).
+
+    The remark has the cost at which the criterion takes as long as acceleration.
+    """
+    units = evidence.cost_units(criterion)
+
+    def in_loop_steps(units: np.ndarray) -> np.ndarray:  # (..., repeats, 2, 1 + G) -> (...)
+        costs = np.median(units, axis=-3)[..., 1:] @ evaluations
+        return costs[..., 1] / costs[..., 0]
+
+    value = float(in_loop_steps(units))
+    samples = bootstrap.replicates(in_loop_steps, units, evidence.seed)
+    low, high = bootstrap.interval_about(value, samples, len(units))
+    bare, added = np.median(units, axis=0)
+    outside = bare[0] + added[0]
+    # outside + (1 + cost) * loop steps = time of acceleration
+    equal = (acceleration.milliseconds - outside) / (bare[1:] @ evaluations) - 1
+    return Estimate(value, low, high, f"slower than acceleration above {equal:.3g}").checked()
+
+
+def _agreement(evidence: Evidence, criterion: str) -> Quantity:
+    name = "computed over measured time, mean over thresholds"
+    return reference(criterion, name, _computed_over_measured, evidence, criterion)
+
+
+def _computed_over_measured(evidence: Evidence, criterion: str) -> Estimate:
+    """Ratio of the times of the timed tokens, with an interval over their prompts."""
+    points = [(criterion, threshold) for threshold in evidence.thresholds(criterion)]
+    computed = np.exp(_times(evidence, points).of_documents[-1]).mean()
+    measured = evidence.latencies(points).mean(axis=1)  # (prompts,)
+    units = np.stack([np.full_like(measured, computed), measured], axis=-1)
+    ratio = evidence.ratio_of_medians(units)
+    agree = ratio.low <= 1 <= ratio.high
+    return replace(ratio, remark="agree within the interval" if agree else "differ")
 
 
 def _scales(evidence: Evidence) -> Iterator[Quantity]:
@@ -223,13 +297,17 @@ def _later_exits_at_equal_quality(evidence: Evidence, column: str = "evaluations
 
 def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
     for other in ("kl", "step_norm"):
-        name = f"latency at equal quality, acceleration over {other}"
+        name = f"time at equal quality, acceleration over {other}"
         yield judged(other, name, below(1), _race, evidence, "acceleration", other)
     for other in ("kl", "step_norm"):
         for nats in _OTHER_LOSSES:
             name = f"the same at a loss of {nats:g} nats, acceleration over {other}"
             yield reference(other, name, _race, evidence, "acceleration", other, nats)
-    yield _check_cost(evidence)
+    for other in ("kl", "step_norm"):
+        name = f"{DECISION} at equal quality"
+        yield reference(other, name, _decision_at_equal_quality, evidence, other)
+    for criterion in ("acceleration", "kl", "step_norm"):
+        yield _agreement(evidence, criterion)
     yield from _scales(evidence)
 
 
@@ -272,6 +350,11 @@ class EqualQuality:
     def points(self) -> list[OperatingPoint]:
         return [(self.criterion, threshold) for threshold in self.thresholds]
 
+    def group_evaluations(self, evidence: Evidence) -> np.ndarray:
+        """Evaluations per token of each group (G,) at the place of all documents."""
+        means = mean(evidence.group_evaluations(self.points).sum(axis=0))  # (T, G)
+        return _interpolated(means.T, np.full(means.shape[1], self.places[-1]))
+
     def evaluations(self, evidence: Evidence, column: str = "evaluations") -> np.ndarray:
         """Evaluations per token and group at each place (R + 1,), see `Evidence.evaluations`."""
         totals = _totals(evidence, evidence.evaluations(self.points, column))  # (R + 1, T, 2)
@@ -292,18 +375,20 @@ class EqualQuality:
         lost = _interpolated(self.losses, self.places)
         return _interpolated(self.losses, beyond) - lost
 
-    def times(self, evidence: Evidence) -> np.ndarray:
-        """Milliseconds per token of each prompt at each place (R + 1, P), infinite without one.
+    def times(self, evidence: Evidence) -> Times:
+        """Computed times at the places (R + 1,), infinite without one.
 
         They are interpolated linearly in their logarithm.
         """
-        logs = np.log(evidence.latencies(self.points))  # (P, T)
-        shape = self.losses.shape  # (R + 1, T): a prompt has the same times in all samples
-        at_places = [
-            _interpolated(np.broadcast_to(of_prompt, shape), self.places) for of_prompt in logs
-        ]
-        times = np.exp(np.stack(at_places, axis=1))
-        return np.where(np.isnan(self.places)[:, None], np.inf, times)
+        at_thresholds = _times(evidence, self.points)
+        here = np.full_like(self.places, self.places[-1])  # where costs vary, and not documents
+        by_places = (at_thresholds.of_documents, self.places), (at_thresholds.of_repeats, here)
+        return Times(
+            *(
+                np.where(np.isnan(places), np.inf, _interpolated(logs, places))
+                for logs, places in by_places
+            )
+        )
 
 
 @lru_cache(maxsize=32)
@@ -373,33 +458,34 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
 
 
 def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QUALITY) -> Estimate:
-    """Latency of `criterion` over that of `other`, each where it has lost so many nats.
+    """Computed time of `criterion` over that of `other`, each where it has lost so many nats.
 
-    The place depends on quality and not on latency, so it is no choice of the fastest among noisy
-    times. Documents, on which both places depend, and prompts, with which both criteria are timed,
-    are two sources of error; what both criteria share of one does not widen the interval.
+    The place depends on quality and not on time, so it is no choice of the fastest among noisy
+    times. Documents, on which places and evaluations depend, and the repeats of costs are two
+    sources of error; what both criteria share of one does not widen the interval.
     """
     ours = equal_quality(evidence, criterion, nats)
     theirs = equal_quality(evidence, other, nats)
     if not (ours.is_known or theirs.is_known):
         raise InconclusiveError("neither criterion has a threshold of equal quality")
-    times = np.stack([ours.times(evidence), theirs.times(evidence)], axis=-1)  # (R + 1, P, 2)
-    medians = np.median(times, axis=1)  # over prompts
-    with np.errstate(divide="ignore", invalid="ignore"):
-        *samples, value = np.log(medians[:, 0] / medians[:, 1])
-
-    # error of the places: documents
+    of_ours, of_theirs = ours.times(evidence), theirs.times(evidence)
+    ratio = of_ours - of_theirs
+    *samples, value = ratio.of_documents
     ends = _interval_of_race(value, np.array(samples), ours.effective)
-    freedom = ours.effective - 1
     remark = f"{ours}, {theirs}"
-    if np.isfinite(value):
-        # error of the times at these places: prompts
-        of_prompts = _ratio_of_times(evidence, times[-1])
-        ends_of_prompts = (np.log(of_prompts.low), np.log(of_prompts.high))
-        ends = bootstrap.joined(value, ends, ends_of_prompts)
-        freedom = min(freedom, of_prompts.freedom)
-        remark = f"{remark}: {of_prompts.remark}"
-    return Estimate(value, *ends, remark, freedom).checked().exponential()
+    if not np.isfinite(value):
+        return Estimate(value, *ends, remark, ours.effective - 1).checked().exponential()
+    remark = f"{remark}: {of_ours} against {of_theirs} ms"
+    repeats = len(evidence.cost_units(criterion))
+    return _with_costs(ratio, ends, ours.effective, repeats, remark)
+
+
+def _decision_at_equal_quality(evidence: Evidence, criterion: str) -> Estimate:
+    acceleration, other = (equal_quality(evidence, name) for name in ("acceleration", criterion))
+    for quality in (acceleration, other):
+        quality.check_known()
+    evaluations = other.group_evaluations(evidence)
+    return _decision(evidence, criterion, evaluations, acceleration.times(evidence))
 
 
 def _interval_of_race(value: float, samples: np.ndarray, effective: float) -> tuple[float, float]:
@@ -476,14 +562,14 @@ class EqualQualityPoint:
     criterion: str
     threshold: float = np.nan
     evaluations: float = np.nan  # per token and group
-    milliseconds: float = np.nan  # per token, the median over prompts
+    milliseconds: float = np.nan  # per token, computed
     reason: str = ""  # why there is no such point
 
 
 def equal_quality_points(evidence: Evidence) -> list[EqualQualityPoint]:
     """The point of each exit criterion of a run, after that of full depth."""
     full = ("fixed", float(evidence.max_loops))
-    milliseconds = float(np.median(evidence.latencies([full])))
+    milliseconds = float(np.exp(_times(evidence, [full]).of_documents[-1, 0]))
     points = [EqualQualityPoint(*full, evaluations=full[1], milliseconds=milliseconds)]
     for criterion in evidence.quality["criterion"].unique():
         if criterion != "fixed":
@@ -496,9 +582,7 @@ def _equal_quality_point(evidence: Evidence, criterion: str) -> EqualQualityPoin
         quality = equal_quality(evidence, criterion)
         quality.check_known()
         evaluations = quality.evaluations(evidence)
-        times = quality.times(evidence)
+        milliseconds = quality.times(evidence).milliseconds
     except InconclusiveError as error:
         return EqualQualityPoint(criterion, reason=str(error))
-    return EqualQualityPoint(
-        criterion, quality.threshold, float(evaluations[-1]), float(np.median(times[-1]))
-    )
+    return EqualQualityPoint(criterion, quality.threshold, float(evaluations[-1]), milliseconds)

@@ -149,7 +149,7 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
             findings.append(_compare(list(evidence), of_runs, row, counted))
 
     if claim.timed:
-        verdict, reason = PER_RUN, "times depend on the machine and its load"
+        verdict, reason = PER_RUN, "times depend on the machine"
     else:
         verdict, reason = claims.decide([finding.mean for finding in findings])
     return SeedVerdict(claim, of_seeds, tuple(findings), verdict, reason)

@@ -3,8 +3,7 @@
 import copy
 import math
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,22 +14,21 @@ from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.contract import Decisions, make_readout
 from twoscale.exits.cost_matched import Row, measure_cost_matched
-from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions, make_loops
+from twoscale.exits.costs import measure_costs, processor_clock, timed_segments
+from twoscale.exits.criteria import ExitCriterion
+from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.evaluation import (
     OperatingPoint,
     TextEvaluator,
-    decoder_options,
     make_criteria,
     make_decoder,
 )
-from twoscale.exits.parallel import KVCache, LoopCounts, evaluate
+from twoscale.exits.parallel import LoopCounts, evaluate
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
 
-MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
 TRIAL_TOKENS = 8
 TRIAL_STEPS = 3
 TOLERANCE = 1e-3  # of logits, relative and absolute
@@ -56,17 +54,20 @@ def measure_exit_quality(job: CheckpointJob) -> None:
         job.write(table, rows, table.removeprefix("exit_"))
 
 
-@job_files(reads="criteria", writes="latency latency_loops check_cost")
+@job_files(reads="criteria", writes="latency latency_loops costs")
 def run(job: CheckpointJob) -> None:
-    """Latency of all criteria, and the time of a check where the job has an output for it."""
+    """Latency of all criteria, and the costs of loop steps and decisions if the job writes them."""
     exits = job.config.exits
     checkpoint = job.checkpoint(exits.dtype)
     prompts = job.held_out(exits.latency_repeats)
-    latency, loops = measure_latency(checkpoint, prompts, exits)
+    # one decoder and the same criteria, for which graphs are captured once
+    criteria = make_criteria(exits)
+    decoder = make_decoder(checkpoint, exits)
+    if "costs" in job.files:
+        job.write("exit_costs", measure_costs(decoder, criteria, prompts, exits), "costs")
+    latency, loops = measure_latency(decoder, criteria, prompts, exits)
     job.write("exit_latency", latency, "latency")
     job.write("exit_latency_loops", loops, "latency_loops")
-    if "check_cost" in job.files:
-        job.write("check_cost", measure_check_cost(checkpoint, prompts, exits))
 
 
 def measure_quality(
@@ -133,7 +134,10 @@ def _loops(batch: HeldOut, counts: LoopCounts, groups: Sequence[str]) -> Iterato
 
 
 def measure_latency(
-    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig
+    decoder: Decoder,
+    criteria: Mapping[OperatingPoint, ExitCriterion],
+    prompts: HeldOut,
+    exits: ExitsConfig,
 ) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
@@ -142,8 +146,6 @@ def measure_latency(
     operating points take turns within a repeat, each followed at once by its baseline, the same
     evaluations without a criterion, so a drift of the machine affects all of them alike.
     """
-    criteria = make_criteria(exits)
-    decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -172,64 +174,12 @@ def measure_latency(
                 }
             )
             means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()  # per group
-            for group, mean in zip(checkpoint.model.config.group_labels, means, strict=True):
+            for group, mean in zip(decoder.model.config.group_labels, means, strict=True):
                 loops.append(key | {"group": group, "evaluations": mean})
     return latency, loops
 
 
-@torch.inference_mode()
-def measure_check_cost(
-    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig
-) -> Iterator[Row]:
-    """Rows of the table "check_cost": a KL decision and a loop step on the same state (1, C).
-
-    One token, as in decoding, the first of each of the R prompts; one thread on CPU.
-    """
-    from torch.utils.benchmark import Timer  # imports setuptools, so only where a call is timed
-
-    def milliseconds(call: Callable[[], object]) -> float:
-        timer = Timer("call()", globals={"call": call})
-        return 1e3 * timer.blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
-
-    model = checkpoint.model
-    criterion = make_criterion("kl", 1.0)
-    cache = KVCache(model.config, slots=1, like=any_weight(model))
-    loops = make_loops(model, cache, 1, decoder_options(model, exits))
-    for repeat, sequence in enumerate(prompts.sequences):
-        noise = checkpoint.noise([sequence])
-        token = prompts.inputs[repeat, :1].to(checkpoint.device)
-        loops.start(0, token, noise)
-        entered = model.embed(token[None], loops.positions)  # (1, 1, C)
-        for group, label in enumerate(model.config.group_labels):
-            x = model.init_state(group, entered, noise)[0]
-            check = loops.check(criterion, group, x)
-            step = loops.step(group, entered[0], x)
-            yield {
-                "group": label,
-                "repeat": repeat,
-                "check_ms": milliseconds(check),
-                "loop_step_ms": milliseconds(step),
-            }
-
-
 # --- times ----------------------------------------------------------------------------------------
-
-
-def timed_segments(context_length: int, tokens: int, segments: int) -> list[slice]:
-    """Positions to time: `tokens` of them in up to `segments` stretches.
-
-    Each stretch is in the centre of one of as many equal parts of the context.
-    """
-    segments = min(segments, tokens)
-    stretches = []
-    for i in range(segments):
-        # context and tokens are split at the same fractions, so a stretch fits into its part
-        start, stop = (context_length * j // segments for j in (i, i + 1))
-        first, last = (tokens * j // segments for j in (i, i + 1))
-        count = last - first
-        start += (stop - start - count) // 2
-        stretches.append(slice(start, start + count))
-    return stretches
 
 
 def turns(
@@ -280,13 +230,11 @@ def time_tokens(
 
     With the `evaluations` of an earlier call, the same loop steps run without the criterion.
     """
-    synchronise = torch.cuda.synchronize if any_weight(decoder.model).is_cuda else lambda: None
+    clock = processor_clock(decoder.model)
     prescribed: Sequence[Sequence[int] | None] = evaluations or [None] * len(tokens)
-    synchronise()
-    started = time.perf_counter()
+    started = clock()
     counts = [decoder.feed(*token)[1] for token in zip(tokens, prescribed, strict=True)]
-    synchronise()
-    return time.perf_counter() - started, counts
+    return clock() - started, counts
 
 
 # --- trial of criteria before they are measured: both engines must see the same exits -------------

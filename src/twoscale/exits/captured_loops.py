@@ -202,13 +202,6 @@ class CapturedLoops:
             states = self._fixed[group][stop].call()
         return states[-1]
 
-    def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
-        self._enter(group, entered, x)
-        return self._fixed[group][1].call
-
-    def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
-        return self._capture(one_check(criterion, x, self.readout(criterion, group))).call
-
     def prepare(self, criterion: ExitCriterion) -> None:
         """Capture what tokens need under a criterion, if that has not happened; the cache at their
         position changes.
@@ -345,17 +338,6 @@ class Loop:
         # a part of the graph, so each replay copies its decisions to the host
         loops.flags[start:stop].copy_(torch.cat(flags), non_blocking=True)
         return results
-
-
-def one_check(
-    criterion: ExitCriterion, x: Tensor, readout: Callable[[Tensor], Tensor]
-) -> Callable[[], Any]:
-    """A call that decides on the state x (1, C) once more.
-
-    The first decision, which also reads out x^0, is made here.
-    """
-    _, state = criterion.update(criterion.start(x), x, readout)
-    return partial(criterion.update, state, x, readout)
 
 
 def make_recur(model: LoopedModel, group: int) -> Callable[..., Tensor]:

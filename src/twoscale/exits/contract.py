@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -198,6 +199,14 @@ def first_exit(
             return TokenExit(x_new, loop_steps=k + 1, evaluations=k + 1)
         x = x_new
     return TokenExit(x, max_loops, max_loops)
+
+
+def prescribed_exit(steps: Iterable[Decided], evaluations: int) -> TokenExit:
+    """The exit of a token after so many steps, at least 1; decisions are read and not followed."""
+    for decided in islice(steps, evaluations):
+        _, state, should_exit = decided
+        bool(should_exit)  # waits for the decision, as an engine does that follows it
+    return TokenExit(state, evaluations, evaluations)
 
 
 # --- exits on frozen trajectories -----------------------------------------------------------------

@@ -5,7 +5,7 @@ parallel are the same function.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from twoscale.base import InputError
-from twoscale.exits.captured_loops import CapturedLoops, one_check
+from twoscale.exits.captured_loops import CapturedLoops
 from twoscale.exits.contract import (
     Decided,
     Decisions,
@@ -21,6 +21,7 @@ from twoscale.exits.contract import (
     first_exit,
     is_sequential,
     make_readout,
+    prescribed_exit,
 )
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.parallel import (
@@ -133,14 +134,18 @@ class Decoder:
 
     @torch.inference_mode()
     def feed(
-        self, token: int, evaluations: Sequence[int] | None = None
+        self,
+        token: int,
+        evaluations: Sequence[int] | None = None,
+        decisions: ExitCriterion | None = None,
     ) -> tuple[Tensor, list[int]]:
         """Logits (V,) after one more token, and the evaluations of each group.
 
         With `evaluations`, at least 1 each, each group runs that many loop steps without the
-        criterion: the baseline of the latency benchmark.
+        criterion: the baseline of the latency benchmark. The `decisions` of a criterion are then
+        computed and read after each step, but not followed: so its cost is measured.
         """
-        logits, exits = self._feed_one(token, self.options.warm_start, evaluations)
+        logits, exits = self._feed_one(token, self.options.warm_start, evaluations, decisions)
         return logits, [one.evaluations for one in exits]
 
     @torch.inference_mode()
@@ -185,7 +190,11 @@ class Decoder:
         return torch.stack(logits), LoopCounts(*both[:, :, None])
 
     def _feed_one(
-        self, token: int, warm: bool, evaluations: Sequence[int] | None = None
+        self,
+        token: int,
+        warm: bool,
+        evaluations: Sequence[int] | None = None,
+        decisions: ExitCriterion | None = None,
     ) -> tuple[Tensor, list[TokenExit]]:
         """Logits (V,) after one more token, and its exit from each group.
 
@@ -204,9 +213,12 @@ class Decoder:
                 x = self._exit_states[index][self.position - 1, None]
             else:
                 x = model.init_state(index, entered, self._noise_rows)  # x^0 (1, C)
-            if evaluations:  # nothing is decided
+            if evaluations and decisions is None:
                 taken = evaluations[index]
                 one = TokenExit(loops.fixed(index, entered, x, taken), taken, taken)
+            elif evaluations and decisions is not None:
+                decided = loops.decided(decisions, index, entered, x)
+                one = prescribed_exit(decided, evaluations[index])
             else:
                 # eager loops compute a step when it is taken from `decided`; captured ones are
                 # ahead of it, and `fill` overwrites what these wrote
@@ -331,19 +343,6 @@ class EagerLoops:
     def fixed(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Tensor:
         """The state (1, C) after so many loop steps, at least one, without a criterion."""
         return last(self._states(group, entered, x, loops))
-
-    def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
-        """A call that computes one loop step only."""
-        injected = self.model.project_input(group, entered)
-        return lambda: self.model.recur(
-            group, 0, x, injected, self._cache.attend(0, self._position, self._token)
-        )
-
-    def check(self, criterion: ExitCriterion, group: int, x: Tensor) -> Callable[[], object]:
-        """A call that decides on the state x (1, C) once more."""
-        return one_check(
-            criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend)
-        )
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[Tensor]:
         """x^1 … x^loops (1, C); a step is computed when its state is taken."""

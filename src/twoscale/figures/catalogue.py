@@ -173,7 +173,9 @@ PAPER = (
     ),
     Figure(
         "fig4",
-        inputs_from("exit_latency", "exit_quality", "exit_loops", "exit_cost_matched"),
+        inputs_from(
+            "exit_latency", "exit_quality", "exit_loops", "exit_cost_matched", "exit_costs"
+        ),
         loops=exit_max_loops,
         target="all",
         title="Fig. 4, exit criteria",

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from twoscale.claims.bootstrap import random_exits, summarise_latency, summarise_quality
+from twoscale.claims.costs import summarise_times
 from twoscale.claims.exits import PAPER_GRID, criterion_name
 from twoscale.figures import style
 
@@ -34,20 +35,22 @@ def draw(
     exit_quality: pd.DataFrame,
     exit_loops: pd.DataFrame,
     exit_cost_matched: pd.DataFrame,
+    exit_costs: pd.DataFrame,
     *,
     context: style.FigureContext,
 ) -> Figure:
     """The three panels of the paper over tau, one line per exit criterion.
 
-    (i) median latency, (ii) perplexity, (iii) cross-entropy, as its change from full depth, the
-    criterion `fixed` at all `context.loops` loop steps. Light lines are controls: in (i) the times
-    of the same loop steps without a criterion, in (ii) and (iii) random exits with as many
-    evaluations. The dashed line is full depth. Bars are 95 % intervals: of the latency over
-    repeats, of the quality those of its change from full depth.
+    (i) time, a line computed from evaluations and costs, and points at medians of measured tokens,
+    (ii) perplexity, (iii) cross-entropy, as its change from full depth, the criterion `fixed` at
+    all `context.loops` loop steps. Light lines are controls: in (i) the times of the same loop
+    steps without a criterion, in (ii) and (iii) random exits with as many evaluations. The dashed
+    line is full depth. Bars are 95 % intervals: of measured times over repeats, of the quality
+    those of its change from full depth.
     """
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)
-    times = summarise_latency(exit_latency)
+    times = _times(exit_latency, exit_loops, exit_costs)
     scores = summarise_quality(exit_quality, exit_loops, context.loops)
     random = random_exits(exit_cost_matched)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])
@@ -70,10 +73,25 @@ def draw(
 
 def _draw_latency(axes: Axes, times: pd.DataFrame, styles: Styles, max_loops: int) -> None:
     measured = times.assign(value=times["latency_ms"])
-    without_criterion = times.assign(value=times["baseline_ms"])
-    _draw_panel(axes, measured, without_criterion, styles, max_loops)
+    computed = times.assign(value=times["time_ms"])
+    without_criterion = times.assign(value=times["bare_ms"])
+    _draw_panel(axes, measured, without_criterion, styles, max_loops, computed)
     style.name_panel(axes, 1, "latency", "latency (ms/token)")
     axes.set_ylim(bottom=0)
+
+
+def _times(
+    exit_latency: pd.DataFrame, exit_loops: pd.DataFrame, exit_costs: pd.DataFrame
+) -> pd.DataFrame:
+    """`summarise_latency` with the computed columns time_ms and bare_ms.
+
+    Without costs, as in earlier releases, they are those that were measured.
+    """
+    measured = summarise_latency(exit_latency)
+    if exit_costs.empty:
+        return measured.assign(time_ms=measured["latency_ms"], bare_ms=measured["baseline_ms"])
+    computed = summarise_times(exit_loops, exit_costs)
+    return measured.merge(computed, "left", on=["criterion", "threshold"])
 
 
 def _draw_perplexity(
@@ -105,10 +123,15 @@ def _draw_cross_entropy(
 
 
 def _draw_panel(
-    axes: Axes, points: pd.DataFrame, controls: pd.DataFrame, styles: Styles, max_loops: int
+    axes: Axes,
+    points: pd.DataFrame,
+    controls: pd.DataFrame,
+    styles: Styles,
+    max_loops: int,
+    computed: pd.DataFrame | None = None,
 ) -> None:
     """A line per criterion of `value` over the threshold, with bars from `low` to `high`, and one
-    of the controls.
+    of the controls. The line is that of `computed` if given, and does not connect the points.
     """
     axes.set_xscale("log")
     looks = style.semantics("criterion", styles)
@@ -122,6 +145,11 @@ def _draw_panel(
         **{**looks, "markers": False},
         **style.RANDOM_EXITS,
     )
+    if computed is not None:
+        line = {**looks, "markers": False}
+        placed = _placed(computed, styles)
+        sns.lineplot(placed, x="place", y="value", estimator=None, legend=False, ax=axes, **line)
+        looks = {**looks, "dashes": False, "linestyle": ""}
     placed = _placed(points, styles)
     # an interval of resampled medians or means need not contain the value itself
     low = placed[["low", "value"]].min(axis="columns")
@@ -139,7 +167,8 @@ def _draw_panel(
         **style.SPREAD,
         **looks,
     )
-    for full_depth in points.loc[_is_full(points, max_loops), "value"]:
+    lines = points if computed is None else computed
+    for full_depth in lines.loc[_is_full(lines, max_loops), "value"]:
         axes.axhline(full_depth, zorder=1, **_ALL_LOOPS)
     style.label_powers(axes.xaxis, _MOST_TICKS)
     axes.set_xlabel(r"exit threshold $\tau$")

@@ -135,12 +135,9 @@ def _draw(folder: Path, text: str, frames: dict[str, pd.DataFrame], reading: str
 
 def _judge(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     """Write the verdicts on the claims about geometry, as a table and as a page."""
-    exits = ("exit_quality", "exit_loops", "exit_latency", "check_cost")
     # the claims in GEOMETRY read no table of exits
-    not_measured = [pd.DataFrame(columns=list(tables.columns(name))) for name in exits]
-    loops, drift = frames["loop_sequences"], frames["drift_sequences"]
-    quality, exit_loops, latency, checks = not_measured
-    evidence = Evidence(loops, drift, quality, exit_loops, latency, checks, max_loops=0, seed=SEED)
+    of_geometry = {"loops": frames["loop_sequences"], "drift": frames["drift_sequences"]}
+    evidence = Evidence.of(of_geometry, max_loops=0, seed=SEED)
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
     written = {
         "claims": claims.table(verdicts, folder.name),

@@ -57,6 +57,8 @@ _OWN_SECTIONS = (
 )  # of the user's config: how the tables are fetched and drawn
 # {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
 TABLE = re.compile(rf"{FILE_NAME}(?:/{FILE_NAME})?/tables/{FILE_NAME}\.parquet")
+# Tables that earlier releases lack -> one that they have with it. They are fetched as empty tables.
+_ADDED = {"exit_costs": "exit_latency"}
 _PACKAGES = (
     "datasets matplotlib numpy pandas pyarrow pydantic safetensors seaborn snakemake"
     " tiktoken tokenizers torch"
@@ -111,10 +113,20 @@ class Release:
         return cls(source.rstrip("/"), manifest, download)
 
     @property
-    def tables(self) -> dict[str, File]:
-        """The tables by their path in the release, {run}/tables/{table}.parquet, sorted."""
-        files = sorted(self.manifest.files.items())
-        return {name: file for name, file in files if TABLE.fullmatch(name)}
+    def tables(self) -> dict[str, File | None]:
+        """The tables by their path in the release, {run}/tables/{table}.parquet, sorted.
+
+        Those of `_ADDED` that it lacks have no file.
+        """
+        found: dict[str, File | None] = {}
+        for name, file in self.manifest.files.items():
+            if TABLE.fullmatch(name):
+                found[name] = file
+        for table, other in _ADDED.items():
+            for name in [*found]:
+                if Path(name).stem == other:
+                    found.setdefault(name.replace(f"/{other}.", f"/{table}."), None)
+        return dict(sorted(found.items()))
 
     def runs(self, user: Mapping[str, Any]) -> dict[str, Config]:
         """Run name -> config of the released run, its seeds and its studies. Raises InputError.
@@ -132,11 +144,14 @@ class Release:
             raise InputError(f"{self.source}/{MANIFEST}: {error}") from error
 
 
-def fetch(source: str, name: str, file: File, path: Path, download: DownloadConfig) -> None:
-    """Write a file of the release at `source` to `path`.
+def fetch(source: str, name: str, file: File | None, path: Path, download: DownloadConfig) -> None:
+    """Write a file of the release at `source` to `path`; an empty table if it has none.
 
     Raises InputError unless it is as the manifest says.
     """
+    if file is None:
+        _write_empty(path)
+        return
     content = _content(source, name, download)
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
@@ -146,6 +161,14 @@ def fetch(source: str, name: str, file: File, path: Path, download: DownloadConf
         )
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+def _write_empty(path: Path) -> None:
+    """Write the table of this name without rows."""
+    import pandas as pd
+
+    columns = tables.columns(path.stem)
+    tables.write(path.stem, pd.DataFrame(columns=list(columns)).astype(columns), path)
 
 
 def _known_keys(values: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:

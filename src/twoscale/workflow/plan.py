@@ -145,6 +145,8 @@ def analyses(run: config.Config) -> tuple[float, int]:
     flops += passes * _forward_flops(run.model, run.trajectories.loops)
     rounds = exits.latency_repeats + 1  # the first warms up
     timed = 2 * exits.latency_tokens * rounds * total
+    # pairs of tokens whose loop steps are those of one at full depth, and of one that hardly loops
+    timed += 2 * exits.latency_segments * (exits.cost_repeats + 1) * len(points)
     decoded = length * (rounds + run.quality_sequences) * sequential
     return length * flops, timed + decoded
 

@@ -21,7 +21,7 @@ from twoscale.studies.sweeps import draw
 
 ABSENT = [
     pd.DataFrame(columns=list(tables.columns(name)))
-    for name in ("drift_sequences", "exit_quality", "exit_loops", "exit_latency", "check_cost")
+    for name in ("drift_sequences", "exit_quality", "exit_loops", "exit_latency", "exit_costs")
 ]
 
 

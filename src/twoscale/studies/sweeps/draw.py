@@ -67,12 +67,11 @@ class InitRun(NamedTuple):
 def run_adapter_init(job: TableJob) -> None:
     """Write the table "adapter_init"."""
     config = job.config
-    absent = dict.fromkeys(tables.CLAIM_TABLES, pd.DataFrame(columns=["iteration"]))
     files = zip(config.runs, job.files["loops"], job.files["training"], strict=True)
     runs = []
     for labels, loops, training in files:
-        found = absent | {"loops": tables.read("loop_sequences", loops)}
-        evidence = Evidence(**found, max_loops=0, seed=config.seed)
+        of_loops = {"loops": tables.read("loop_sequences", loops)}
+        evidence = Evidence.of(of_loops, max_loops=0, seed=config.seed)
         log = tables.read("training", training)
         runs.append(InitRun(**labels, evidence=evidence, training=log))
     job.write("adapter_init", compare_starts(runs))
