@@ -290,9 +290,7 @@ def test_a_recording_without_decode_has_a_page_of_its_states(tmp_path):
     assert group["exits"] == []
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs" / "loops").glob("*.html")), ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "loops").glob("*.html")), ids=lambda page: page.name)
 def test_the_shipped_pages_have_the_style_and_the_script_of_the_template(page):
     template = (ROOT / "src" / "twoscale" / "report" / "templates" / "loops.html.j2").read_text()
     shipped = page.read_text()
