@@ -254,7 +254,9 @@ class Draw(Evidence):
     def exit_documents(self) -> list[int]:
         return list(range(len(self.size.quality_documents)))
 
-    def group_evaluations(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
+    def group_evaluations(
+        self, points: Sequence[tuple[str, float]], column: str = "evaluations"
+    ) -> np.ndarray:
         """Evaluations with which times are those of the world, the same in all groups."""
 
         def draw(point: tuple[str, float]) -> np.ndarray:
