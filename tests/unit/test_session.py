@@ -9,6 +9,8 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -19,7 +21,7 @@ from tests.small import ROOT
 from twoscale import config
 from twoscale.base import InputError
 from twoscale.training.trainer import learning_rate
-from twoscale.training.trial import trial
+from twoscale.training.trial import speed_of_log, trial
 from twoscale.workflow import pack
 from twoscale.workflow import session as session_module
 from twoscale.workflow.session import (
@@ -236,6 +238,18 @@ def test_the_fastest_setting_is_chosen(rows, setting):
     assert best["setting"] == setting
     assert sentence.startswith(f"{setting} (")
     assert ("because compilation failed (out of memory)" in sentence) == (not best["compile"])
+
+
+def test_the_speed_of_a_trial_is_that_after_its_first_iterations_which_take_longer():
+    """Two iterations of 10 and 4 s, then ten of 1 and 3 s in turns, all at 2e12 FLOPs a second of
+    the later ones.
+    """
+    seconds = np.array([10.0, 4.0, *[1.0, 3.0] * 5])
+    flops = np.array([2e12, 4e12, *[2e12, 6e12] * 5])
+    log = pd.DataFrame({"tokens_per_s": 640 / seconds, "tflops": flops / seconds / 1e12})
+    rate, extra = speed_of_log(log, tokens=640)
+    assert rate == pytest.approx(2e12)
+    assert extra == pytest.approx((10 - 1) + (4 - 2))
 
 
 def test_a_trial_without_any_speed_is_an_error_that_says_why():

@@ -88,9 +88,7 @@ def _measure(run: Config, batch_size: int, micro_batches: int, compiled: bool) -
 
 
 def _speed(run: Config) -> tuple[float, float]:
-    """FLOP/s of the counted iterations, which draw different loop counts, and the extra seconds of
-    the first ones.
-    """
+    """`speed_of_log` of a few iterations, which draw different loop counts."""
     identity = configs.training_identity(run)
     # the identity leaves out keys such as `micro_batches`, which change no result but for rounding
     settings = ConfigSlice(identity | {"train": identity["train"] | configs.runtime(run)})
@@ -102,15 +100,20 @@ def _speed(run: Config) -> tuple[float, float]:
         draws = [draw_loops(run.model, run.seed, n) for n in range(run.train.iterations)]
         trainer.accumulate_gradient(state.model, 0, max(draws, key=sum))
         torch.cuda.synchronize()
-    log = pd.DataFrame(state.log)
+    tokens = run.train.batch_size * run.model.context_length
+    return speed_of_log(pd.DataFrame(state.log), tokens)
+
+
+def speed_of_log(log: pd.DataFrame, tokens: int) -> tuple[float, float]:
+    """FLOP/s after the first `_WARM_UP` iterations of so many tokens, and the seconds that these
+    took longer than at this speed.
+    """
     # the log has the speeds of each iteration; sums need seconds and FLOPs
-    log["seconds"] = run.train.batch_size * run.model.context_length / log["tokens_per_s"]
-    log["flops"] = 1e12 * log["tflops"] * log["seconds"]
-    sums = log[["seconds", "flops"]]
-    first, counted = sums[:_WARM_UP].sum(), sums[_WARM_UP:].sum()
-    rate = counted["flops"] / counted["seconds"]
-    # seconds of the first iterations beyond what their FLOPs take at the later rate
-    return rate, first["seconds"] - first["flops"] / rate
+    seconds = tokens / log["tokens_per_s"]
+    flops = 1e12 * log["tflops"] * seconds
+    rate = flops[_WARM_UP:].sum() / seconds[_WARM_UP:].sum()
+    expected = flops[:_WARM_UP].sum() / rate
+    return rate, seconds[:_WARM_UP].sum() - expected
 
 
 def start(settings: Any) -> tuple[Trainer, TrainingState]:
