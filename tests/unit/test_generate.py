@@ -293,6 +293,7 @@ def test_text_is_written_to_standard_output_and_speed_to_standard_error(generate
     assert facts["stopped"] == "after 8 tokens, as set by --tokens"
     assert re.fullmatch(r"[\d.]+ tokens/s", facts["speed"])
     assert re.fullmatch(r"[\d.]+ in 2, [\d.]+ in 3", facts["evaluations per token"])
+    assert ["tokens/s" in generated("--tokens", count).err for count in "12"] == [False, True]
 
 
 def test_loops_are_shown_after_each_token_and_drafts_change_no_byte(generated):
