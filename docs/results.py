@@ -131,14 +131,15 @@ class Column:
         return word(last["verdict"], last["scale"]) + other
 
     def keys(self, claim: int) -> list[tuple[str, str]]:
-        """Quantity and scope of the numbers that are judged, and of the untrained model's.
+        """Quantity and scope of the numbers that are judged, of the untrained model's, and of
+        measured times.
 
         Drift-to-loop ratios are for the last checkpoint and the reference state of figures.
         """
         rows = self.of(claim)
         quantity, scope = rows["quantity"], rows["scope"]
         other_state = scope.str.contains(", ") & ~scope.str.endswith(f", {self.reference_state}")
-        shown = (rows["bounds"] != "") | quantity.str.contains("untrained")
+        shown = (rows["bounds"] != "") | quantity.str.contains("untrained|measured:")
         shown &= (scope != ALL) & ~other_state & ~quantity.str.contains("DLR, iteration")
         return list(zip(quantity[shown], scope[shown], strict=True))
 

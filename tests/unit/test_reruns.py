@@ -59,8 +59,8 @@ ALLOWED = {
     "measure_baseline": f"{MODEL} {FIXED_LOOPS}",
     # a few seconds
     "judge_claims": "rng claims.bootstrap claims.costs claims.evidence claims.exits claims.geometry"
-    " claims.regime claims.scale "
-    "claims.verdicts report.claims report.render model.flops",
+    " claims.regime claims.scale claims.verdicts claims.words"
+    " report.claims report.render model.flops",
 }
 
 

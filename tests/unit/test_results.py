@@ -96,9 +96,9 @@ def test_a_number_of_the_page_follows_its_table(docs):
     frame = demo()
     row = (frame["claim"] == 7) & (frame["bounds"] != "") & (frame["scope"] != claims.ALL)
     frame.loc[row, ["value", "low", "high", "verdict"]] = [0.5, 0.4, 0.6, HOLDS]
-    before = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-4])[1:]
+    before = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-5])[1:]
     frame.loc[row, ["value", "low", "high"]] = [1.2413793, 1.0, 1.5]
-    after = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-4])[1:]
+    after = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-5])[1:]
     assert before[:2] == after[:2]
     assert before[1] == "0.621"
     assert after[2].startswith("1.24 [1, 1.5] ✓; 2 times the paper's")
