@@ -96,9 +96,9 @@ def test_a_number_of_the_page_follows_its_table(docs):
     frame = demo()
     row = (frame["claim"] == 7) & (frame["bounds"] != "") & (frame["scope"] != claims.ALL)
     frame.loc[row, ["value", "low", "high", "verdict"]] = [0.5, 0.4, 0.6, HOLDS]
-    before = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-5])[1:]
+    before = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-3])[1:]
     frame.loc[row, ["value", "low", "high"]] = [1.2413793, 1.0, 1.5]
-    after = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-5])[1:]
+    after = cells(section(pages.results(docs, {"demo": frame}), 7).splitlines()[-3])[1:]
     assert before[:2] == after[:2]
     assert before[1] == "0.621"
     assert after[2].startswith("1.24 [1, 1.5] ✓; 2 times the paper's")
@@ -126,7 +126,7 @@ def test_the_commands_name_configs_that_can_be_planned(command):
     ],
 )
 def test_a_number_is_compared_with_that_of_the_paper(reported, value, text):
-    assert pages.Paper("", "", reported).compared(value) == text
+    assert pages.Paper("", reported).compared(value) == text
 
 
 def test_every_judged_number_is_shown_with_its_mark_and_the_untrained_model(docs):
@@ -167,7 +167,7 @@ def test_a_claim_that_fails_reads_not_at_this_scale_in_cells_and_counts(docs):
     frame.loc[whole, ["verdict", "scale"]] = [FAILS, with_trend(SMALL_SCALE, True)]
     page = pages.results(docs, {"demo": frame})
     words = "not at this scale; moves towards the paper"
-    assert cells(section(page, 4).splitlines()[-3])[-1] == f"**{words}**"
+    assert cells(section(page, 4).splitlines()[-1])[-1] == f"**{words}**"
     assert f"| Angles settle at 0.5–0.65 | {words} in 1 of 1 |" in page
     assert "15 in none at this scale" in page
     assert FAILS not in page.split("## Scope")[0].split("## Verdicts")[1]
@@ -197,7 +197,7 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     ]
     assert row[4].startswith(number(0.6))
     assert "in the paper's range" in row[4]
-    assert cells(section(page, 7).splitlines()[-3])[-1] == "**holds: 2**"
+    assert cells(section(page, 7).splitlines()[-1])[-1] == "**holds: 2**"
     assert "| seeds | 1 | 1 | 2 |" in page
 
 
