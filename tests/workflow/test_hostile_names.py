@@ -85,7 +85,7 @@ def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions
     for category in ("Claims", "Figures of the paper"):
         assert f'"{category}"' in page
     results, first_page = embedded(page, "results"), embedded(page, "workflow-desc")
-    assert "Verdicts on the 15 claims of the paper" in first_page
+    assert "Claims of the paper in this run, one seed: " in first_page
     assert first_page.count("data:image/svg+xml") == 1
     figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
     assert len(figures) == 5

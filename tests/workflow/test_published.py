@@ -87,7 +87,7 @@ def test_a_repository_gives_all_figures_and_claims_without_training(huginn):
     assert (verdicts.loc[[2, 3, 5, 6, 12], "verdict"] == "not asked").all()
     reason = "the claim is about the course of training, and a published model has one checkpoint"
     assert verdicts.loc[2, "reason"] == reason
-    assert "untrained" not in (huginn.root / "results/claims.md").read_text()
+    assert "(untrained)" not in (huginn.root / "results/claims.md").read_text()
     (manifest,) = (huginn.root / "resources/models").glob("*/published.json")
     fetched = json.loads(manifest.read_text())
     assert (fetched["repository"], fetched["revision"]) == (loopback.REPOSITORY, loopback.COMMIT)
