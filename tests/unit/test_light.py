@@ -97,3 +97,4 @@ def test_help_and_overview_need_no_package_at_all():
         command = [sys.executable, "-I", "-S", "-c", code, ROOT / "src", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+    assert "example: twoscale exits check" in done.stdout
