@@ -18,7 +18,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims.evidence import UNDER_FLOOR
-from twoscale.claims.exits import EQUAL
+from twoscale.claims.exits import EQUAL, RANDOM
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.dynamics import aggregate
 from twoscale.jobs import machine
@@ -43,6 +43,7 @@ _ENTROPY = Kind("cross-entropy with exits", 0.06)
 _EVALUATIONS = Kind("evaluations", 6.0)
 _VARIANCE = Kind("variance of a cosine", 0.1)
 _SCALE = Kind("scale of the threshold", 0.1, _LOGARITHM)
+_RANDOM = Kind("cross-entropy lost to random exits", 0.013)
 # Kind -> the claims whose numbers it has; claims that rest on times have none
 CLAIM_KINDS = {
     Kind("decay of steps", 5.0, _LOGARITHM): (1,),
@@ -55,6 +56,7 @@ CLAIM_KINDS = {
     Kind("cross-entropy lost to exits", 0.005): (8, 9, 15),
     _VARIANCE: (),  # of claim 3, whose other numbers are cosines
     _SCALE: (),  # several claims give it, for all groups
+    _RANDOM: (),  # of claim 8
 }
 KINDS = (SCHEDULE, HELD_OUT, _ENTROPY, _EVALUATIONS, *CLAIM_KINDS)
 
@@ -219,6 +221,8 @@ def _kind_of_finding(claim: int, scope: str, quantity: str) -> Kind | None:
         return None
     if scope == "all groups":
         return _SCALE
+    if quantity.startswith(RANDOM):
+        return _RANDOM
     if claim == 3 and not quantity.startswith("cosine at k = 1"):
         return _VARIANCE
     return next(kind for kind, claims in CLAIM_KINDS.items() if claim in claims)
