@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from twoscale.base import replacing
 from twoscale.claims import geometry
-from twoscale.claims.evidence import mean
+from twoscale.claims.evidence import MOST_UNDER_FLOOR, mean
 from twoscale.claims.geometry import REPORTED_COSINE
 from twoscale.claims.scale import scales
 from twoscale.claims.seeds import MEAN
@@ -31,7 +31,6 @@ TABLE, FIGURE = "trend.parquet", "trend.svg"  # in docs/
 TEN_MINUTES = "gpu-ten-minutes/tables"  # a run of the paper's model without a manifest
 STATE = "first_state"  # of the drift-to-loop ratio in figures
 DLR = "DLR"
-_MOST_UNDER_FLOOR = 0.1  # as for verdicts: share of values under the rounding floor
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def _of_loops(metrics: pd.DataFrame) -> Iterator[dict[str, object]]:
             totals = np.stack([measured["mean"] * measured["count"], measured["count"]], axis=-1)
             (value,) = number.statistic(totals[None])
             nulls, counts = cosines.loc[list(number.checked), ["nulls", "count"]].sum()
-            if nulls > _MOST_UNDER_FLOOR * (nulls + counts):
+            if nulls > MOST_UNDER_FLOOR * (nulls + counts):
                 value = np.nan
             yield _row(number, group, iteration, value)
 

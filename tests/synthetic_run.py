@@ -1,5 +1,6 @@
 """The tables of a synthetic run, whose geometry, quality and times are given by a few numbers."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -219,12 +220,9 @@ def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
 
 def released(folder, **values):
     """The evidence of a run in a folder of released tables; earlier ones lack costs."""
-    frames = {}
-    for name, table in tables.CLAIM_TABLES.items():
-        file = folder / f"{table}.parquet"
-        empty = pd.DataFrame(columns=list(tables.columns(table)))
-        frames[name] = tables.read(table, file) if file.exists() else empty
-    return evidence.Evidence(**(frames | values))
+    files = {name: folder / f"{table}.parquet" for name, table in tables.CLAIM_TABLES.items()}
+    files = {name: file for name, file in files.items() if file.exists()}
+    return replace(evidence.Evidence.read(files, max_loops=0), **values)
 
 
 def synthetic(**changes):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests import synthetic_run
@@ -183,7 +182,7 @@ def test_a_claim_that_is_not_asked_of_a_run_is_not_asked_over_seeds():
 
 
 DRAWS, DOCUMENTS = 1000, 12
-BARE = evidence.Evidence(*[pd.DataFrame()] * 6, max_loops=30)
+BARE = evidence.Evidence.of({}, max_loops=30)
 
 
 def draw(generator, of_seeds, of_documents, of_both, count):

@@ -27,7 +27,7 @@ from twoscale.claims.costs import cost_units, total_costs
 from twoscale.claims.regime import Regime, of_sequences
 from twoscale.claims.words import FAILS, HOLDS, OPEN
 
-_MOST_UNDER_FLOOR = 0.1  # share of values
+MOST_UNDER_FLOOR = 0.1  # share of values
 NO_COSTS = "the run has no costs measured in pairs"
 UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
 _SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
@@ -104,12 +104,12 @@ class Evidence:
     exit_loops: pd.DataFrame
     latency: pd.DataFrame
     costs: pd.DataFrame
+    cost_matched: pd.DataFrame
     max_loops: int  # of a token under an exit criterion
     warmup: int = 0  # iterations
     seed: int = 0  # of the bootstraps
     # such a model has one checkpoint, with iteration 0, and no course of training
     published: bool = False
-    cost_matched: pd.DataFrame = field(default_factory=pd.DataFrame)  # empty for a recording
 
     @classmethod
     def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
@@ -124,7 +124,7 @@ class Evidence:
 
     @classmethod
     def of(cls, frames: Mapping[str, pd.DataFrame], **values: Any) -> "Evidence":
-        """The evidence in these tables; those of `tables.CLAIM_TABLES` that lack are empty."""
+        """The evidence in these tables; what is missing of `tables.CLAIM_TABLES` is empty."""
         found = {}
         for name, table in tables.CLAIM_TABLES.items():
             absent = pd.DataFrame(columns=list(tables.columns(table)))
@@ -455,7 +455,7 @@ def _sampled_costs(evidence: Evidence, criterion: str) -> np.ndarray:
 def _check_floor(rows: pd.DataFrame) -> None:
     nulls = rows["nulls"].sum()
     share = nulls / max(1, nulls + rows["count"].sum())
-    if share > _MOST_UNDER_FLOOR:
+    if share > MOST_UNDER_FLOOR:
         raise InconclusiveError(f"{share:.0%} of the values are {UNDER_FLOOR}")
 
 

@@ -19,11 +19,6 @@ from twoscale.studies.sweeps import draw
 
 # --- adapter initialisations ----------------------------------------------------------------------
 
-ABSENT = [
-    pd.DataFrame(columns=list(tables.columns(name)))
-    for name in ("drift_sequences", "exit_quality", "exit_loops", "exit_latency", "exit_costs")
-]
-
 
 def start_run(share=0.5, seed=1, state_init="noise", level=0.55, loss=6.0, **shape):
     """A run whose cosines settle at `level` at iteration 10, and at 0.9 before training."""
@@ -32,7 +27,8 @@ def start_run(share=0.5, seed=1, state_init="noise", level=0.55, loss=6.0, **sha
         for iteration, group in itertools.product((0, 10), GROUPS)
     ]
     training = pd.DataFrame({"iteration": [5, 10], "held_out_loss": [np.nan, loss]})
-    evidence = Evidence(pd.concat(frames, ignore_index=True), *ABSENT, max_loops=0, seed=1)
+    found = {"loops": pd.concat(frames, ignore_index=True)}
+    evidence = Evidence.of(found, max_loops=0, seed=1)
     return draw.InitRun(share, state_init, "branch", seed, evidence, training)
 
 
