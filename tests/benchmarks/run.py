@@ -1,6 +1,6 @@
 """Run the benchmarks, and write docs/benchmarks.tsv and from it the tables of docs/benchmarks.md.
 
-    python tests/benchmarks/run.py [--smoke] [--page] [bench_decode.py ...]
+    python tests/benchmarks/run.py [--smoke] [--page] [tests/benchmarks/bench_decode.py ...]
 
 Each script runs in a process of its own. Its rows replace those of the same name; what it did not
 measure, because a peer is missing or because it failed, keeps its numbers and their commit. After a
