@@ -1,4 +1,5 @@
-"""Write docs/readings.parquet: late cosines of the demo under other readings of the paper.
+"""Write docs/readings.parquet, and print the table of docs/variants.md: late cosines of the demo under
+other readings of the paper.
 
     snakemake seeds --cores 2 --configfile docs/readings.yaml
     snakemake --cores 2 --configfile docs/readings.yaml \\
@@ -7,13 +8,14 @@
 
 Some readings train the model again (docs/readings.yaml), others measure the checkpoints of the demo
 in another way. The table has the late cosine of each group at the last checkpoint under each seed,
-and its mean over seeds with the interval of `twoscale.claims.seeds`; null where rounding decides.
+and its mean over seeds with the interval of `twoscale.claims.seeds`. Values under the rounding
+floor are left out; null where they are most.
 """
 
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -70,7 +72,8 @@ def measured_again(
     """The last checkpoint of the demo, run and measured in this way."""
     demo = config.checked(config.preset("demo"))
     run = twoscale.open_run(results / SEEDS[seed], dtype=dtype)
-    model = build(replace(run.model.config, loop_noise=loop_noise)).to(dtype=dtype).eval()
+    model = build(run.model.config.model_copy(update={"loop_noise": loop_noise}))
+    model.to(dtype=dtype).eval()
     model.load_state_dict(run.model.state_dict())
     data = results / "demo/data"
     text = open_held_out(
@@ -78,7 +81,7 @@ def measured_again(
     )
     with tempfile.TemporaryDirectory() as folder:
         outputs = {name: Path(folder, f"{name}.parquet") for name in TABLES}
-        how = replace(demo.trajectories, loops=loops)
+        how = demo.trajectories.model_copy(update={"loops": loops})
         extract(LoadedCheckpoint(model, run.iteration, seed), text, how, demo.path_types, outputs)
         return summarise(SOURCE, [outputs["trajectories"]], SEEDS[seed])
 
@@ -127,9 +130,19 @@ def late_cosine(reading: Reading, evidence: Evidence, group: str) -> Estimate:
     """As in claim 4, of the measure and the loop steps of this reading."""
     iteration, steps = evidence.last(), list(reading.steps)
     units = evidence.curves(reading.measure, group, [iteration], until=steps[-1])[:, 0]
-    evidence.check_angles(group, iteration, steps)
+    check_rounding(evidence, reading.measure, group, steps)
     # the mean of every loop step over tokens (R, K), and of these the mean over `steps`
     return evidence.estimate(lambda totals: mean(totals[..., steps, :]).mean(axis=-1), units)
+
+
+def check_rounding(evidence: Evidence, measure: str, group: str, steps: Sequence[int]) -> None:
+    """Raise InconclusiveError if most values are under the rounding floor; others are left out."""
+    loops = evidence.loops
+    loops = loops[(loops["iteration"] == evidence.last()) & (loops["group"] == group)]
+    angles = loops[(loops["measure"] == measure) & loops["k"].isin(steps)]
+    nulls, counts = angles[["nulls", "count"]].sum()
+    if nulls > counts:
+        raise InconclusiveError("most values are under the rounding floor")
 
 
 def rows(reading: Reading, results: Path) -> Iterator[tuple]:
@@ -151,7 +164,25 @@ def _row(reading: Reading, group: str, seed: str, found: Estimate) -> tuple:
     return reading.name, group, seed, found.value, found.low, found.high, ""
 
 
+def markdown(readings: pd.DataFrame) -> Iterator[str]:
+    """Lines of the table of docs/variants.md: the means over seeds."""
+    means = readings[readings["seed"] == MEAN].set_index(["reading", "group"])
+    groups = means.index.unique("group")
+    yield f"| reading | predicted | {' | '.join(groups)} |"
+    yield "|---" * (2 + len(groups)) + "|"
+    for reading in READINGS:
+        cells = [_cell(means.loc[reading.name, group]) for group in groups]
+        yield f"| {reading.name} | {reading.predicted} | {' | '.join(cells)} |"
+
+
+def _cell(mean_over_seeds: pd.Series) -> str:
+    value, low, high = mean_over_seeds[["late_cosine", "low", "high"]]
+    return "rounding" if np.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
 if __name__ == "__main__":
     results = Path(sys.argv[1])
-    found = [row for reading in READINGS for row in rows(reading, results)]
-    pd.DataFrame(found, columns=COLUMNS).to_parquet(TABLE, index=False)
+    measured = [row for reading in READINGS for row in rows(reading, results)]
+    readings = pd.DataFrame(measured, columns=COLUMNS)
+    readings.to_parquet(TABLE, index=False)
+    print(*markdown(readings), sep="\n")
