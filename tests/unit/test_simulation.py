@@ -167,7 +167,7 @@ def test_the_scatter_of_checkpoints_is_of_the_size_in_the_released_tables(name, 
     for group, expected in zip(GROUPS, simulation.SCATTER[name], strict=True):
         values = statistic(release().curves(measure, group, iterations).sum(axis=0)[None])[0]
         line = np.polyval(np.polyfit(np.log(iterations), values, 1), np.log(iterations))
-        assert 0.5 < np.sqrt(((values - line) ** 2).sum() / (len(values) - 2)) / expected < 2.5
+        assert 0.3 < np.sqrt(((values - line) ** 2).sum() / (len(values) - 2)) / expected < 2.5
 
 
 def test_the_noise_of_evaluations_is_of_the_size_in_the_released_tables():
@@ -186,4 +186,4 @@ def test_the_noise_of_quality_is_of_the_size_in_the_released_tables():
         index="sequence", columns=["criterion", "threshold"], values="ce"
     )
     changes = losses[("kl", 1e-2)] - losses[("fixed", 30.0)]
-    assert 0.5 < changes.std() / simulation.LOSS_SPREAD["kl"] < 2.5
+    assert 0.3 < changes.std() / simulation.LOSS_SPREAD["kl"] < 2.5
