@@ -255,6 +255,8 @@ def test_a_loaded_machine_is_named_in_the_claims_about_time_and_in_no_other():
         named = "load average up to 12.1 on 10 cores during 3 of 5 repeats" in verdict.reason
         assert named == (verdict.claim.number in (7, 10, 11))
     assert not any("load average" in verdict.reason for verdict in usual_verdicts())
+    small = synthetic(latency=latency(load=1.5).assign(cpus=1))
+    assert " on 1 core during " in small.load()
 
 
 @pytest.mark.parametrize(("kl", "expected"), [(12.3, OPEN), (12.6, HOLDS)])
@@ -494,6 +496,14 @@ def test_the_second_reading_is_open_for_a_criterion_without_a_threshold_of_equal
     found = [f for f in verdict.findings if f.quantity.startswith(exits.EQUAL)]
     assert f"{criterion} has no threshold of equal quality" in [f.reason for f in found]
     assert {f.verdict for f in found if criterion in f.reason} == {OPEN}
+
+
+def test_a_tenfold_threshold_beyond_the_grid_is_open_with_the_last_threshold_in_words():
+    last = HALF_DECADES[-1]
+    run = synthetic(quality=quality(step_norm={last: 0.2}))
+    found = [f for f in examine(9, run).findings if f.quantity.startswith(exits.EQUAL)]
+    assert [f.verdict for f in found] == [OPEN]
+    assert found[0].reason.endswith(f"tenfold: beyond its last threshold, {last:.3g}")
 
 
 @pytest.mark.parametrize(("criterion", "end"), [("acceleration", "high"), ("kl", "low")])
