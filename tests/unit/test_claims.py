@@ -498,6 +498,16 @@ def test_the_second_reading_is_open_for_a_criterion_without_a_threshold_of_equal
     assert {f.verdict for f in found if criterion in f.reason} == {OPEN}
 
 
+@pytest.mark.parametrize(("places", "expected"), [((np.nan, 1.0), True), ((1.0, np.nan), False)])
+def test_a_place_is_known_by_all_documents_whatever_a_sample_of_them_has(places, expected):
+    losses = np.array([[0.0, 0.01], [0.0, 0.01]])
+    quality = exits.EqualQuality("kl", [1e-3, 1e-2], losses, np.array(places), effective=5.0)
+    assert quality.is_known == expected
+    assert str(quality) == (
+        "kl at τ = 0.01" if expected else "kl has no threshold of equal quality"
+    )
+
+
 def test_a_tenfold_threshold_beyond_the_grid_is_open_with_the_last_threshold_in_words():
     last = HALF_DECADES[-1]
     run = synthetic(quality=quality(step_norm={last: 0.2}))
