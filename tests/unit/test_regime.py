@@ -71,6 +71,7 @@ def test_regime_of_known_path(name):
     found = judge(*norms(states))
     assert found.name == expected, found
     assert found.sentence.startswith(expected)
+    assert ("the direction" in found.sentence) is (expected == "drifting")
     if freezes is not None:
         assert found.freezes is freezes
         assert ("the direction freezes" in found.sentence) is freezes
