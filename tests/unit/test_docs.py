@@ -3,6 +3,9 @@
 import re
 import shlex
 
+import pandas as pd
+from docs import readings
+
 from twoscale import config
 from twoscale.config import PROJECT
 from twoscale.figures.catalogue import figures
@@ -61,6 +64,13 @@ def test_the_first_page_says_of_the_claims_what_the_results_say():
         r"and \d+ vary or cannot be judged"
     )
     assert re.findall(told, readme) == re.findall(told, results) != []
+
+
+def test_the_page_on_variants_has_the_table_of_the_measured_readings():
+    page = (PROJECT / "docs/variants.md").read_text(encoding="utf-8")
+    lines = list(readings.markdown(pd.read_parquet(readings.TABLE)))
+    assert len(lines) == 2 + len(readings.READINGS)
+    assert "\n".join(lines) in page
 
 
 def words(page):
