@@ -23,15 +23,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+import twoscale
 from twoscale import config, tables
 from twoscale.claims.evidence import Estimate, Evidence, InconclusiveError, mean
 from twoscale.claims.geometry import LATE_STEPS
 from twoscale.claims.seeds import MEAN, mean_over_seeds
-from twoscale.config.loading import ConfigSlice
 from twoscale.data.batches import open_held_out
 from twoscale.dynamics.aggregate import summarise
 from twoscale.dynamics.trajectories import TABLES, extract
-from twoscale.model.checkpoints import LoadedCheckpoint, load_model, read_header
+from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.registry import build
 
 TABLE = Path(__file__).parent / "readings.parquet"
@@ -71,12 +71,10 @@ def measured_again(
 ) -> pd.DataFrame:
     """The last checkpoint of the demo, run and measured in this way."""
     demo = config.checked(config.preset("demo"))
-    # a run under a further seed shares the data of the first, which `twoscale.open_run` looks for
-    path = max((results / SEEDS[seed] / "checkpoints").glob("iteration_??????.safetensors"))
-    trained = ConfigSlice(read_header(path).identity).model
-    weights, header = load_model(path, trained, dtype, "cpu")
-    model = build(trained.model_copy(update={"loop_noise": loop_noise})).to(dtype=dtype).eval()
-    model.load_state_dict(weights.state_dict())
+    run = twoscale.open_run(results / SEEDS[seed], dtype=dtype)
+    model = build(run.model.config.model_copy(update={"loop_noise": loop_noise}))
+    model.to(dtype=dtype).eval()
+    model.load_state_dict(run.model.state_dict())
     data = results / "demo/data"
     text = open_held_out(
         data / "val.bin", data / "tokens.json", model.config, demo.trajectory_sequences
@@ -84,9 +82,7 @@ def measured_again(
     with tempfile.TemporaryDirectory() as folder:
         outputs = {name: Path(folder, f"{name}.parquet") for name in TABLES}
         how = demo.trajectories.model_copy(update={"loops": loops})
-        extract(
-            LoadedCheckpoint(model, header.iteration, seed), text, how, demo.path_types, outputs
-        )
+        extract(LoadedCheckpoint(model, run.iteration, seed), text, how, demo.path_types, outputs)
         return summarise(SOURCE, [outputs["trajectories"]], SEEDS[seed])
 
 

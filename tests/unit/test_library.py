@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,20 @@ def test_every_checkpoint_of_a_run_can_be_opened(run):
         InputError, match=r"found no checkpoint of iteration 30, expected one of 0, 20, 100"
     ):
         twoscale.open_run(run.folder, iteration=30)
+
+
+@pytest.mark.parametrize("place", ["small-seed2", "variants/blend"])
+def test_a_run_that_shares_the_text_of_another_is_opened_with_its_tokenizer(run, place, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "small")
+    shutil.copytree(run.folder / "checkpoints", tmp_path / place / "checkpoints")
+    opened = twoscale.open_run(tmp_path / place)
+    torch.testing.assert_close(opened.logits(TEXT), run.logits(TEXT), rtol=0, atol=0)
+    # a run on another text is no help
+    metadata = tmp_path / "small/data/tokens.json"
+    of_text = json.loads(metadata.read_text(encoding="utf-8"))
+    metadata.write_text(json.dumps(of_text | {"digest": "0" * 64}), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"{place}/data/tokens.json: found no description"):
+        twoscale.open_run(tmp_path / place)
 
 
 def test_a_published_model_is_opened_from_its_folder(tmp_path):

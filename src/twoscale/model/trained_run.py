@@ -21,6 +21,8 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.folder import CONFIG, PublishedFolder
 from twoscale.model.published.weights import open_published
 
+_TOKENS = "data/tokens.json"  # metadata of a run's text
+
 Text = str | Sequence[int] | Tensor  # a text, or token ids (T,) or (B, T)
 
 
@@ -257,11 +259,25 @@ def _gpt2_file(folder: Path) -> Path:
     return folder.parent.parent / "resources" / "gpt2.tiktoken"
 
 
+def _shared_tokens(folder: Path, digest: str | None) -> Path | None:
+    """Metadata of the text with this digest at another run: runs on the same text share its folder.
+
+    Runs of studies are in folders of results/, such as results/variants.
+    """
+    for results in folder.absolute().parents[:2]:
+        for path in sorted(results.glob(f"*/{_TOKENS}")):
+            if read_metadata(path, _Tokens).digest == digest:
+                return path
+    return None
+
+
 def _tokenizer(
     folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_size: int
 ) -> Tokenizer:
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
-    path = folder / "data" / "tokens.json"
+    path = folder / _TOKENS
+    if not path.exists():
+        path = _shared_tokens(folder, identity.get("data")) or path
     metadata = read_metadata(path, _Tokens)
     is_gpt2 = metadata.tokenizer == "gpt2"
     file = _gpt2_file(folder) if is_gpt2 else path.with_name("tokenizer.json")
