@@ -110,6 +110,9 @@ def test_every_checkpoint_of_a_run_can_be_opened(run):
 def test_a_run_that_shares_the_text_of_another_is_opened_with_its_tokenizer(run, place, tmp_path):
     shutil.copytree(run.folder, tmp_path / "small")
     shutil.copytree(run.folder / "checkpoints", tmp_path / place / "checkpoints")
+    broken = tmp_path / "earlier/data/tokens.json"  # of a run that is looked at before
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{}", encoding="utf-8")
     opened = twoscale.open_run(tmp_path / place)
     torch.testing.assert_close(opened.logits(TEXT), run.logits(TEXT), rtol=0, atol=0)
     # a run on another text is no help

@@ -1,6 +1,7 @@
 """A trained run or a published model, opened from its files without any config."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -262,12 +263,14 @@ def _gpt2_file(folder: Path) -> Path:
 def _shared_tokens(folder: Path, digest: str | None) -> Path | None:
     """Metadata of the text with this digest at another run: runs on the same text share its folder.
 
-    Runs of studies are in folders of results/, such as results/variants.
+    Runs of studies are in folders of results/, such as results/variants. What cannot be read, such
+    as metadata of an earlier version, is of another text.
     """
     for results in folder.absolute().parents[:2]:
         for path in sorted(results.glob(f"*/{_TOKENS}")):
-            if read_metadata(path, _Tokens).digest == digest:
-                return path
+            with suppress(InputError):
+                if read_metadata(path, _Tokens).digest == digest:
+                    return path
     return None
 
 
