@@ -46,10 +46,7 @@ CHECKED = {
 SOLVER = ("solver", "0.2 M")
 TEN_MINUTES = ("GPU, ten minutes", "128 M, 32 M")
 # run in docs/zoo -> model, its scale
-CARDS = {
-    "demo": ("longer demo", "0.7 M, 1.0 M"),
-    "FineWeb": ("FineWeb, iteration 750", "3.5 M, 3.1 M"),
-}
+CARDS = {"demo": ("longer demo", "0.7 M, 1.0 M")}
 
 
 @dataclass(frozen=True)
