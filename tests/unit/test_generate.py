@@ -74,6 +74,25 @@ def test_samples_have_the_proportions_of_the_tokens_that_are_kept(sampling, kept
     )  # four standard errors
 
 
+@pytest.mark.parametrize("further", [{}, {"top_k": 2}, {"top_p": 0.9}, {"top_k": 3, "top_p": 1.0}])
+@pytest.mark.parametrize("temperature", [1e-300, 1e-308, 1e-310, 5e-324])
+def test_the_limit_of_small_temperatures_is_the_most_likely_token(temperature, further):
+    sampling = Sampling(temperature, **further)
+    for logits in (LOGITS.flip(0), LOGITS.flip(0) - 5, 1e30 * LOGITS.flip(0)):
+        assert {sampling.choose(logits, position) for position in range(20)} == {4}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM, Sampling(1.0, top_k=2, top_p=0.5)], ids=str)
+def test_logits_without_a_largest_number_are_refused(sampling, value):
+    impossible = torch.tensor([-torch.inf, 0.0, -torch.inf])  # ids that a model rules out
+    assert sampling.choose(impossible, 7) == 1
+    with pytest.raises(InputError, match=f"^logits at position 7: found {value}, expected finite"):
+        sampling.choose(torch.tensor([0.0, value, 1.0]), 7)
+    with pytest.raises(InputError, match=r"^logits at position 7: found -inf, expected finite"):
+        sampling.choose(torch.full((3,), -torch.inf), 7)
+
+
 @pytest.mark.parametrize("name", SEVERAL)
 def test_greedy_text_is_the_most_likely_token_after_each_prefix(name):
     model = small_model()

@@ -11,6 +11,7 @@ steps and verified in one parallel pass; the text stays the same.
 
 import argparse
 import codecs
+import math
 import os
 import sys
 import time
@@ -66,13 +67,21 @@ class Sampling:
 
         The largest of log-probability plus Gumbel noise is a sample. The noise is that of the
         position, so a draft that is nearly right mostly draws the same token as the full model.
+
+        Logits of -inf rule tokens out. Raises InputError if the largest logit is not finite.
         """
+        likeliest = int(logits.argmax())
+        largest = logits[likeliest].item()
+        if not math.isfinite(largest):
+            raise InputError(
+                f"logits at position {position}: found {largest}, expected finite numbers."
+            )
         if self.temperature == 0:
-            return int(logits.argmax())
-        scaled = logits.double().cpu() / self.temperature
+            return likeliest
         # stable and on the host, so that equal logits have one order on all devices
-        scaled, ids = scaled.sort(descending=True, stable=True)
-        scaled = scaled[: self.top_k]
+        ordered, ids = logits.double().cpu().sort(descending=True, stable=True)
+        # at most 0, so that no temperature is too small
+        scaled = (ordered[: self.top_k] - ordered[0]) / self.temperature
         if self.top_p is not None:
             probabilities = scaled.softmax(0)
             before = probabilities.cumsum(0) - probabilities  # of all likelier tokens
