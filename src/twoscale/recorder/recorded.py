@@ -72,6 +72,14 @@ class RecordedBatch:
     # "left", if known
     exits: Mapping[tuple[str, float], Mapping[str, Tensor]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        shape = tuple(next(iter(self.states.values()))[0].shape)
+        if 0 in shape:
+            raise InputError(
+                f"recorded states: found a batch of the shape {shape}, expected at least one"
+                " sequence of one token."
+            )
+
     @property
     def kept(self) -> Tensor:
         """The mask, or all tokens: bool (B, T)."""
@@ -141,9 +149,10 @@ class StateTables:
         return self
 
     def __exit__(self, error: type | None, *details: Any) -> None:
-        if error is None and not self._sequences:
+        if error is None and not self._tokens:
+            missing = "token to measure" if self._sequences else "forward pass"
             with self._files:  # so that no table appears
-                raise InputError("recorded states: found no forward pass, expected at least one.")
+                raise InputError(f"recorded states: found no {missing}, expected at least one.")
         self._files.__exit__(error, *details)
         if error is None:
             self._write_rest()

@@ -11,6 +11,7 @@ the figures.
 """
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from functools import partial
 from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,8 @@ from twoscale.model.loss import cross_entropies, entropies
 from twoscale.recorder.recorded import RecordedBatch, StateTables
 
 Module = str | nn.Module  # a dotted path in the model, or the module itself
+# names of arguments with token ids
+TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "ids", "idx", "inputs", "x")
 Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
 
 
@@ -119,11 +122,20 @@ class Loop:
         return self.initial or Input(self.output.module)
 
 
+class _Argument(NamedTuple):
+    """A matrix of integers in a call of the model, which may be the token ids."""
+
+    name: str
+    value: Tensor
+    is_first: bool  # of the positional arguments in the order of the signature
+
+
 @dataclass
 class _Pass:
     """Record of one forward pass, in the order in which the states came."""
 
     tokens: Tensor | None
+    arguments: Sequence[_Argument]  # that may be the tokens, if no option says which one
     mask: Tensor | None
     targets: Tensor | None
     initial: dict[str, Tensor] = field(default_factory=dict)  # group -> x^0
@@ -146,12 +158,22 @@ class _Pass:
                         f" {expected} as in the rest of the forward pass; Loop(step, initial)"
                         " specifies another x^0."
                     )
+        if self.tokens is None:
+            self.tokens = _token_ids(self.arguments, leading)
         for name in ("tokens", "mask", "targets"):
             value = getattr(self, name)
             if value is not None and value.shape != leading:
                 raise InputError(
                     f"{name} of the model's call: found the shape {tuple(value.shape)}, expected"
                     f" {tuple(leading)}, the shape of the states without channels."
+                )
+        if self.tokens is not None:
+            measured = self.tokens if self.mask is None else self.tokens[self.mask]
+            negative = measured[measured < 0]
+            if negative.numel():
+                raise InputError(
+                    f"tokens of the model's call: found the id {int(negative[0])}, expected no"
+                    " negative one; the option `tokens` names the argument with the token ids."
                 )
         # a group follows if its first loop step comes after the last one of the group before it
         order = [label for label, _ in self.steps]  # one for each loop step
@@ -177,8 +199,8 @@ class Recorder:
         folder: Folder of the run, such as results/mine.
         iteration: Training iteration of the weights; figures label 0 as untrained.
         tokens: Argument of the model with token ids (B, T), as `Input.pick`, for the words of Fig.
-            1. By default the first integer tensor of the call, if it has the shape of the states
-            without channels.
+            1. By default an integer tensor of the states' shape without channels that has a name of
+            `TOKEN_NAMES`, or else is the only one and the first argument of the model.
         mask: Argument of the model that is nonzero for tokens to measure, (B, T), such as
             "attention_mask".
         word: Token id -> text.
@@ -200,7 +222,8 @@ class Recorder:
     Raises:
         InputError: for an unknown module, criterion or threshold and an earlier recording of the
             iteration; and while the model runs, if a tensor is not found, has the wrong shape or is
-            not finite, or a pass has another number of loop steps than the first one.
+            not finite, it is not certain which argument has the token ids, a pass has another
+            number of loop steps than the first one, or another thread than that of `with` runs it.
 
     Example:
         >>> groups = {"core": "model.core"}
@@ -250,6 +273,7 @@ class Recorder:
         self._pass: _Pass | None = None
 
     def __enter__(self) -> Self:
+        self._thread = threading.get_ident()
         with ExitStack() as stack:
             for module, source, receive in self._sources:
                 stack.enter_context(source.hook(module, receive))
@@ -288,16 +312,28 @@ class Recorder:
 
     def _begin(self, model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
         def argument(pick: Any) -> Tensor | None:
-            return None if pick is None else _host(Input(model, pick).find(model, args, kwargs))
+            if pick is None:
+                return None
+            value = Input(model, pick).find(model, args, kwargs)
+            if not isinstance(value, Tensor):
+                raise InputError(
+                    f"{_name(model)}: found {type(value).__name__} as argument {pick!r}, expected"
+                    " a tensor."
+                )
+            return _host(value)
 
-        tokens, mask = argument(self.tokens), argument(self.mask)
-        if self.tokens is None:  # the first matrix of integers
-            for tensor in tensors((args, kwargs)):
-                if tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2:
-                    tokens = _host(tensor)
-                    break
+        self._check_thread()
+        mask = argument(self.mask)
         mask = None if mask is None else mask.bool()
-        self._pass = _Pass(tokens, mask, argument(self.targets))
+        arguments = _integer_matrices(model, args, kwargs) if self.tokens is None else []
+        self._pass = _Pass(argument(self.tokens), arguments, mask, argument(self.targets))
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise InputError(
+                "recorder: found a call from another thread, expected all calls from the thread"
+                " that enters `with`."
+            )
 
     def _receive_initial(self, label: str, state: Tensor) -> None:
         if self._pass is not None and label not in self._pass.initial:
@@ -309,6 +345,7 @@ class Recorder:
                 f"group {label}: found a loop step outside a call of {_name(self.model)}; give the"
                 " recorder the module whose call is one forward pass."
             )
+        self._check_thread()
         if not self._pass.is_complete:
             self._pass.steps.append((label, _state(label, state)))
 
@@ -325,11 +362,7 @@ class Recorder:
                         " pass, expected at least one; a ModuleList itself is never called: name"
                         " its last layer."
                     )
-        groups = list(self._loops)
-        shape = recorded.initial[groups[0]].shape[:-1]  # (B, T)
-        if self.tokens is None and recorded.tokens is not None and recorded.tokens.shape != shape:
-            recorded.tokens = None  # other integers
-        batch = recorded.batch(groups)
+        batch = recorded.batch(list(self._loops))
         # the pass stays open for `decode`, which may call the modules again
         recorded.is_complete = True
         self._tables.append(batch if self.decode is None else self._decoded(batch, self.decode))
@@ -338,11 +371,6 @@ class Recorder:
     @torch.no_grad()
     def _decoded(self, batch: RecordedBatch, decode: Callable[..., Tensor]) -> RecordedBatch:
         """The batch with predictions after every loop step of the last group, and with exits."""
-        if batch.tokens is None and batch.targets is None:
-            raise InputError(
-                "recorder: found a call without token ids, expected them or `targets` beside"
-                " `decode`."
-            )
         *_, states = batch.states.values()  # of the last group
         read = _Reader(decode, batch, next(self.model.parameters()).device)
         if not self._criteria:
@@ -369,11 +397,6 @@ class _Reader:
         self, decode: Callable[..., Tensor], batch: RecordedBatch, device: torch.device
     ) -> None:
         self._decode, self._device = decode, device
-        targets = batch.targets
-        if targets is None:
-            assert batch.tokens is not None
-            targets = batch.tokens[:, 1:]
-        self._targets = targets.long()  # (B, T) or (B, T - 1)
         called = decode.forward if isinstance(decode, nn.Module) else decode
         required = [
             each
@@ -382,8 +405,19 @@ class _Reader:
             and each.default is each.empty
         ]
         self._arguments = []
-        if len(required) > 1 and batch.tokens is not None:
-            self._arguments = [batch.tokens.long().to(device)]
+        targets = batch.targets
+        if targets is None or len(required) > 1:
+            if batch.tokens is None:
+                raise InputError(
+                    "recorder: found a call without known token ids, expected an argument"
+                    f" {' or '.join(TOKEN_NAMES[:2])}, or the option `tokens` or `targets` beside"
+                    " `decode`."
+                )
+            if len(required) > 1:
+                self._arguments = [batch.tokens.long().to(device)]
+            if targets is None:
+                targets = batch.tokens[:, 1:]
+        self._targets = targets.long()  # (B, T) or (B, T - 1)
         # logits of the first and of the last state, which exit criteria read too, by the memory of
         # the state
         self._kept: dict[int, Tensor] = {}
@@ -506,15 +540,54 @@ def find_module(model: nn.Module, module: Module, where: str) -> nn.Module:
     return known[module]
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists and mappings, in order."""
+def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested tuples, lists and mappings, in order, with the key that is nearest."""
     if isinstance(value, Tensor):
-        yield value
+        yield name, value
     elif isinstance(value, Mapping):
-        yield from tensors(list(value.values()))
+        for key, part in value.items():
+            yield from named_tensors(part, str(key))
     elif isinstance(value, tuple | list):
         for part in value:
-            yield from tensors(part)
+            yield from named_tensors(part, name)
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists and mappings, in order."""
+    return (tensor for _, tensor in named_tensors(value))
+
+
+def _integer_matrices(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> list[_Argument]:
+    """The arguments of a call, or parts of them, that may be token ids."""
+    call = inspect.signature(model.forward).bind(*args, **kwargs)
+    # arguments by position, also where they were passed by name
+    first: Any = call.args
+    while isinstance(first, tuple | list) and first:
+        first = first[0]
+    return [
+        _Argument(name, _host(tensor), tensor is first)
+        for name, tensor in named_tensors(call.arguments)
+        if tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2
+    ]
+
+
+def _token_ids(arguments: Sequence[_Argument], shape: torch.Size) -> Tensor | None:
+    """The token ids of this shape (B, T) by their name or else their position, if there are any.
+
+    Raises InputError if several arguments may be the token ids.
+    """
+    fitting = [argument for argument in arguments if argument.value.shape == shape]
+    possible = [argument for argument in fitting if argument.name in TOKEN_NAMES]
+    # without a name, further tensors may be masks, positions or labels, and the first one may be
+    if not possible and any(argument.is_first for argument in fitting):
+        possible = fitting
+    if len(possible) > 1:
+        names = ", ".join(argument.name for argument in possible)
+        raise InputError(
+            f"tokens of the model's call: found the integer tensors {names}, expected one; the"
+            " option `tokens` names the argument with the token ids."
+        )
+    return possible[0].value if possible else None
 
 
 def _first_tensor(value: Any, module: Module) -> Tensor:
