@@ -1,6 +1,7 @@
 """An export in the transformers library: the same logits, texts and exits as in this one."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -402,7 +403,12 @@ def test_a_conversation_goes_on_with_the_cache_that_generate_returned(exports):
     second = model.generate(
         first.sequences, past_key_values=first.past_key_values, max_new_tokens=4, **options
     )
-    assert torch.equal(second, model.generate(ids(), max_new_tokens=8, **options))
+    expected = model.generate(ids(), max_new_tokens=8, **options)
+    assert torch.equal(second, expected)
+    past = model(ids()[:, :6], use_cache=True).cache  # then new tokens alone, with the whole mask
+    given = {"attention_mask": torch.ones_like(ids()), "past_key_values": past}
+    third = model.generate(ids()[:, 6:], max_new_tokens=8, **given, **options)
+    assert torch.equal(third, expected[:, 6:])
 
 
 def test_sampling_and_the_pipeline_of_text_generation_work(exports):
@@ -592,3 +598,132 @@ def test_padding_is_no_end_of_text(exports):
     nats = [model(torch.tensor([t]), labels=torch.tensor([t])).loss * (len(t) - 1) for t in texts]
     torch.testing.assert_close(output.loss, sum(nats) / (6 + 9), rtol=1e-6, atol=0)
     assert torch.equal(model(batch["input_ids"]).logits, output.logits)
+
+
+def turns(*texts, gaps=()):
+    """Ids of texts of equal length, and a mask with 0 in these (text, column)s."""
+    tokens = torch.cat([ids(text) for text in texts])
+    mask = torch.ones_like(tokens)
+    for place in gaps:
+        mask[place] = 0
+    return tokens, mask
+
+
+INSIDE = r"^attention_mask: found padding inside a text, expected it before or after\."
+SHAPE = r"^attention_mask: found the shape \({}, {}\), expected \({}, {}\), one column for each token of the"
+OTHER = "^attention_mask: found another mask of the tokens in the cache than when they were read"
+
+
+@pytest.mark.parametrize(
+    ("first", "gaps", "sentence"),
+    [
+        ((), [(1, 8)], INSIDE),  # the second turn of text 1 is shorter
+        ((), [(1, 4)], OTHER),
+        ((), [(0, 0)], OTHER),
+        ([(1, 7)], [(1, 7)], INSIDE),  # the first turn is padded on the right
+        ([(1, 7)], [], OTHER),
+        ([(0, 0)], [], OTHER),
+        ([(0, 0), (0, 1)], [(0, 0)], OTHER),
+    ],
+)
+def test_padding_is_checked_in_every_call_with_a_cache(exports, first, gaps, sentence):
+    _, model = exports("paper")
+    tokens, mask = turns("the loop in it", "a state of one", gaps=gaps)
+    start = turns("the loop", "a state ", gaps=first)[1]
+    for call in (model, model.generate):
+        past = model(tokens[:, :8], attention_mask=start, use_cache=True).cache
+        given = tokens if call == model.generate else tokens[:, 8:]
+        with pytest.raises(Exception, match=sentence):
+            call(given, attention_mask=mask, past_key_values=past)
+        assert past.columns == 8  # the refused call has read nothing
+
+
+def test_padding_that_no_mask_says_is_checked_with_a_cache_too(exports):
+    _, model = exports("paper")
+    tokens, _ = turns("the loop in it", "a state of one")
+    pad = model.config.padding_id
+    shorter = tokens[:, :8].clone()
+    shorter[1, 6:] = pad
+    past = model(shorter, use_cache=True).cache
+    with pytest.raises(Exception, match=INSIDE):
+        model(tokens[:, 8:], past_key_values=past)
+    later = tokens[:, 8:].clone()
+    later[1, 0] = pad
+    past = model(tokens[:, :8], use_cache=True).cache
+    with pytest.raises(Exception, match=INSIDE):
+        model(later, past_key_values=past)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_padding_before_a_text_in_the_first_turn_and_after_it_in_the_last_is_the_text_alone(
+    exports, masked
+):
+    """Also in a text that begins in the second turn."""
+    _, model = exports("loop_noise")
+    texts = ["the loop in", " a state", " it"]
+    pad = model.config.padding_id
+    columns = [
+        [pad] * 0 + [*b"the loop in"] + [pad],
+        [pad] * 4 + [*b" a state"],
+        [pad] * 8 + [*b" it"] + [pad],
+    ]
+    tokens = torch.tensor(columns)
+    mask = (tokens != pad).long()
+    past, parts = None, []
+    for start, end in ((0, 6), (6, 7), (7, 10), (10, 12)):
+        given = mask[:, :end] if masked else None
+        output = model(
+            tokens[:, start:end], attention_mask=given, past_key_values=past, use_cache=True
+        )
+        past = output.cache
+        parts.append(output.logits)
+    found = torch.cat(parts, 1)
+    for row, text in enumerate(texts):
+        torch.testing.assert_close(found[row][mask[row] == 1], model(ids(text)).logits[0], **CLOSE)
+
+
+def test_a_mask_has_a_column_for_each_token_of_the_cache_and_the_call(exports):
+    _, model = exports("paper")
+    tokens, _ = turns("the loop in it", "a state of one")
+    for shape in ((2, 6), (2, 99), (7, 14), (2, 8)):
+        past = model(tokens[:, :8], use_cache=True).cache
+        with pytest.raises(Exception, match=SHAPE.format(*shape, 2, 14)):
+            model(tokens[:, 8:], attention_mask=torch.ones(shape), past_key_values=past)
+    given = torch.ones(2, 8, dtype=torch.bool)
+    past = model(tokens[:, :8], attention_mask=given, use_cache=True).cache
+    given[:] = False  # the cache keeps what the mask was
+    found = model(tokens[:, 8:], attention_mask=torch.ones(2, 14), past_key_values=past).logits
+    torch.testing.assert_close(found, model(tokens).logits[:, 8:], **CLOSE)
+    past = model(tokens[:1, :8], use_cache=True).cache
+    with pytest.raises(Exception, match=r"^past_key_values: found a cache of 1 texts, expected 2"):
+        model(tokens[:, 8:], past_key_values=past)
+
+
+@pytest.mark.parametrize("length", [10, 9, 4])
+def test_a_prompt_that_the_cache_already_holds_is_refused(exports, length):
+    _, model = exports("paper")
+    cache = model(ids(), use_cache=True).cache
+    held = r"^past_key_values: found a cache of {} tokens and a text of {}, expected a longer text"
+    with pytest.raises(Exception, match=held.format(10, length)):
+        greedy(model, ids()[:, :length], past_key_values=cache)
+    options = {"max_new_tokens": 4, "eos_token_id": None, "return_dict_in_generate": True}
+    first = model.generate(ids(), do_sample=False, **options)
+    greedy(model, first.sequences, past_key_values=first.past_key_values, max_new_tokens=2)
+    with pytest.raises(Exception, match=held.format(15, 14)):
+        greedy(model, first.sequences, past_key_values=first.past_key_values, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("shape", [(10,), (1, 0), (0,), (1, 2, 5)])
+def test_ids_and_embeddings_of_another_shape_are_refused(exports, shape):
+    _, model = exports("paper")
+    found = re.escape(str(shape))
+    tokens = torch.zeros(shape, dtype=torch.int64)
+    for call in (model, model.generate):
+        with pytest.raises(Exception, match=f"^input_ids: found the shape {found}, expected"):
+            call(tokens)
+    embeddings = torch.zeros(*shape, model.config.hidden_size, dtype=torch.float64)
+    for call in (model, model.generate):
+        with pytest.raises(Exception, match=r"^inputs_embeds: found the shape .*, expected"):
+            call(inputs_embeds=embeddings)
+    with pytest.raises(Exception, match=r"^inputs_embeds: found the shape \(1, 10, 3\), expected"):
+        model(inputs_embeds=torch.zeros(1, 10, 3, dtype=torch.float64))

@@ -115,64 +115,93 @@ class LoopCache:
 
     def __init__(self, model: LoopedTransformer, slots: int, texts: int) -> None:
         self.slots = slots  # `max_loops` of all calls with this cache
-        # tokens read so far in each row of a batch, with the padding before the texts
-        self.columns = 0
+        # what has been read so far, with padding as false: bool (B, columns)
+        device = any_weight(model).device
+        self.mask = torch.ones(texts, 0, dtype=torch.bool, device=device)
         self._model = model
-        self._texts = texts
         self._room = 0  # positions of the cache
-        self._padding: Tensor | None = None
+
+    @property
+    def columns(self) -> int:
+        """Tokens read so far in each row of a batch, with padding."""
+        return self.mask.shape[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.columns
 
-    def extend(self, mask: Tensor | None, count: int) -> Tensor:
-        """Make room for `count` more tokens of each text. Returns their positions (B, N).
+    def extend(self, mask: Tensor) -> Tensor:
+        """Make room for more tokens of each text, up to the columns of this mask, bool (B, end).
 
-        Padding is computed like a token, at the positions after its text, which later tokens
-        overwrite.
+        Returns their positions (B, N). Padding is computed like a token, at the positions after its
+        text, which later tokens overwrite.
         """
         config = self._model.config
-        like = any_weight(self._model)
-        end = self.columns + count
+        texts, end = mask.shape
         _check_length(end, config)
-        if self._padding is None:
-            self._padding = _leading_padding(mask, self._texts, end, like.device)
         if end > self._room:
             # more than is needed now, so that not every token allocates and copies a cache
             room = min(math.ceil(end / _GROWTH) * _GROWTH, config.context_length)
-            grown = KVCache(config, self.slots, like, self._texts, room)
+            grown = KVCache(config, self.slots, any_weight(self._model), texts, room)
             if self._room:
                 grown.copy_from(self.kv)
             self.kv = grown
             self._room = room
-        positions = _text_positions(self._padding, end)[:, self.columns :]
-        self.columns = end
+        positions = _text_positions(_leading_padding(mask), end)[:, self.columns :]
+        self.mask = mask
         return positions
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Replace text i by text `beam_idx[i]` (B,), as beam search does after each token."""
         for stored in self.kv.stored.values():
             stored.copy_(stored[:, :, beam_idx.to(stored.device)])  # (slots, 2, B, G, T, D)
-        self._padding = self._padding[beam_idx.to(self._padding.device)]
+        self.mask = self.mask[beam_idx.to(self.mask.device)]
 
 
-def _leading_padding(mask: Tensor | None, texts: int, length: int, device: torch.device) -> Tensor:
-    """Columns of padding before each text (B,), from the mask (B, length) of columns of a text."""
-    if mask is None:
-        return torch.zeros(texts, dtype=torch.int64, device=device)
-    if mask.shape != (texts, length):
+def _check_cache(cache: LoopCache | None, max_loops: int, texts: int) -> None:
+    # the cache has one slot for each loop step
+    if cache is not None and not (isinstance(cache, LoopCache) and cache.slots == max_loops):
         raise InputError(
-            f"attention_mask: found the shape {tuple(mask.shape)}, expected {(texts, length)},"
-            f" one column for each token read so far."
+            f"past_key_values: found {type(cache).__name__}, expected None or what a call"
+            f" with max_loops = {max_loops} returned."
         )
-    mask = mask.to(device).bool()
+    if cache is not None and len(cache.mask) != texts:
+        raise InputError(
+            f"past_key_values: found a cache of {len(cache.mask)} texts, expected {texts}."
+        )
+
+
+def _whole_mask(mask: Tensor | None, is_text: Tensor, cache: LoopCache | None) -> Tensor:
+    """The mask of all columns read so far and in this call, bool (B, columns + N).
+
+    `is_text` (B, N) is false for ids of padding, in case that a call has no mask.
+    """
+    read = is_text[:, :0] if cache is None else cache.mask
+    whole = torch.cat([read, is_text], 1)
+    if mask is not None:
+        if mask.shape != whole.shape:
+            raise InputError(
+                f"attention_mask: found the shape {tuple(mask.shape)}, expected"
+                f" {tuple(whole.shape)}, one column for each token of the cache and of the call."
+            )
+        # a copy, which a cache keeps
+        whole = mask.to(is_text.device, torch.bool, copy=True)
+    if not torch.equal(whole[:, : read.shape[1]], read):
+        raise InputError(
+            "attention_mask: found another mask of the tokens in the cache than when they were"
+            " read, expected the same."
+        )
     # a text begins where a token follows padding or the edge
-    begins = mask.int().diff(dim=-1, prepend=mask.new_zeros(texts, 1).int()) == 1
+    begins = whole.int().diff(dim=-1, prepend=whole.new_zeros(len(whole), 1).int()) == 1
     if begins.sum(-1).gt(1).any():
         raise InputError(
             "attention_mask: found padding inside a text, expected it before or after."
         )
-    return (mask.cumsum(-1) == 0).sum(-1)  # columns before the first token
+    return whole
+
+
+def _leading_padding(mask: Tensor) -> Tensor:
+    """Columns before the first token of each text (B,), from a mask (B, columns)."""
+    return (mask.cumsum(-1) == 0).sum(-1)
 
 
 def _text_positions(padding: Tensor, length: int) -> Tensor:
@@ -188,20 +217,18 @@ def _check_length(length: int, config: ModelConfig) -> None:
         )
 
 
-def _check_further(
-    further: Mapping[str, Any], mask: Tensor | None, tokens: Tensor, past: int
-) -> None:
+def _check_further(further: Mapping[str, Any], mask: Tensor, count: int) -> None:
     """Refuse arguments that `forward` does not have and that would change the result.
 
     transformers passes some to every model, more in each version. What carries no data is accepted:
-    None, flags, zeros and objects such as tokenizers, and the positions that the tokens (B, N) have
-    after `past` columns.
+    None, flags, zeros and objects such as tokenizers, and the positions that the `count` last
+    columns of the mask have in their texts.
     """
     own = list(signature(TwoscaleForCausalLM.forward).parameters)
     for name, value in further.items():
         if value is None or value is _UNSUPPORTED.get(name, False):
             continue
-        if name == "position_ids" and _are_positions(value, mask, tokens, past):
+        if name == "position_ids" and _are_positions(value, mask, count):
             continue
         hint = did_you_mean(name, own, cutoff=0.8)
         if name in _UNSUPPORTED or hint or _carries_data(value):
@@ -217,14 +244,10 @@ def _carries_data(value: Any) -> bool:
     return (is_number_or_text and bool(value)) or hasattr(value, "get_seq_length")
 
 
-def _are_positions(found: Tensor, mask: Tensor | None, tokens: Tensor, past: int) -> bool:
-    """Whether `found` are the positions of the tokens (B, N) in their texts.
-
-    The tokens come after `past` columns of a cache.
-    """
-    batch, count = tokens.shape
-    padding = _leading_padding(mask, batch, past + count, tokens.device)
-    expected = torch.arange(past, past + count, device=tokens.device) - padding[:, None]
+def _are_positions(found: Tensor, mask: Tensor, count: int) -> bool:
+    """Whether `found` are the positions in their texts of the last `count` columns of the mask."""
+    columns = torch.arange(mask.shape[1], device=mask.device)[-count:]
+    expected = columns - _leading_padding(mask)[:, None]
     return bool(((found == expected) | (expected < 0)).all())  # padding may have any
 
 
@@ -330,6 +353,31 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # `forward` makes a LoopCache
 
+    def generate(self, inputs: Tensor | None = None, *arguments: Any, **options: Any) -> Any:
+        """`generate` of transformers, which passes on no mask without padding.
+
+        So the mask of a text and its cache are checked here too.
+        """
+        ids = options.get("input_ids") if inputs is None else inputs
+        embeddings = options.get("inputs_embeds")
+        self._check_shapes(ids if embeddings is None else None, embeddings)
+        text = ids if embeddings is None else embeddings
+        cache = options.get("cache") or options.get("past_key_values")
+        if text is not None and cache is not None:
+            mask = options.get("attention_mask")
+            _check_cache(cache, options.get("max_loops") or self.config.max_loops, len(text))
+            count = text.shape[1]
+            # new tokens come with the mask of the whole text, otherwise the text is whole
+            if mask is None or mask.shape[-1] == count:
+                count -= cache.columns
+            if count < 1:
+                raise InputError(
+                    f"past_key_values: found a cache of {cache.columns} tokens and a text of"
+                    f" {text.shape[1]}, expected a longer text, which begins with those tokens."
+                )
+            _whole_mask(mask, cache.mask.new_ones(len(text), count), cache)
+        return super().generate(inputs, *arguments, **options)
+
     def _prepare_generated_length(self, *arguments: Any, **lengths: Any) -> GenerationConfig:
         """The lengths of a call of `generate`, which ends a text at the context."""
         ids, prompt = lengths["input_ids_length"], lengths["inputs_tensor"].shape[1]
@@ -362,8 +410,8 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: Token ids (B, N).
-            attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all
-                columns read so far.
+            attention_mask: 1 for tokens of a text, 0 for padding before or after it (B, columns):
+                with a cache, as it was for the tokens in it, and then for the new ones.
             past_key_values, cache: Cache that the last call with `use_cache` returned; two names of
                 one argument.
             labels: Token ids (B, N), usually `input_ids`: the loss is for token i + 1 given the
@@ -387,6 +435,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         past = past_key_values if cache is None else cache
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("input_ids: expected either input_ids or inputs_embeds.")
+        self._check_shapes(input_ids, inputs_embeds)
         max_loops, criterion = self._loops(max_loops, exit_criterion, exit_threshold)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
@@ -397,10 +446,13 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             )
         if input_ids is None:
             tokens = self._placeholders(inputs_embeds)
+            is_text = torch.ones_like(tokens, dtype=torch.bool)
         else:
-            tokens, attention_mask = self._without_padding(input_ids, attention_mask, past)
-        _check_further(further, attention_mask, tokens, getattr(past, "columns", 0))
-        inputs = tokens, inputs_embeds, attention_mask
+            tokens, is_text = self._without_padding(input_ids)
+        _check_cache(past, max_loops, len(tokens))
+        mask = _whole_mask(attention_mask, is_text, past)
+        _check_further(further, mask, tokens.shape[1])
+        inputs = tokens, inputs_embeds, mask
         if past is None and not use_cache:
             logits, evaluations, states = self._evaluate(
                 *inputs, max_loops, criterion, output_hidden_states
@@ -413,11 +465,10 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         logits = logits[:, -logits_to_keep:]
         loss = None
         if labels is not None:
-            if attention_mask is not None:
-                # padding is computed after its text and has read the label
-                gap = ~attention_mask[:, -labels.shape[1] :].to(labels.device).bool()
-                after_gap = gap.roll(1, dims=1)  # of the first label, which is no target, too
-                labels = labels.masked_fill(gap | after_gap, -100)
+            # padding is computed after its text and has read the label
+            gap = ~mask[:, -labels.shape[1] :].to(labels.device)
+            after_gap = gap.roll(1, dims=1)  # of the first label, which is no target, too
+            labels = labels.masked_fill(gap | after_gap, -100)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         output = LoopedOutput(loss, logits, past, states, evaluations=evaluations)
         return output.to_tuple() if return_dict is False else output
@@ -442,6 +493,23 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         criterion = make_criterion(name, threshold)
         check_threshold(name, threshold, max_loops, "exit_threshold", "max_loops")
         return max_loops, criterion
+
+    def _check_shapes(self, ids: Tensor | None, embeddings: Tensor | None) -> None:
+        """Raise InputError for ids other than (B, N), and embeddings other than (B, N, C)."""
+        channels = self.model.config.hidden_size
+        for name, inputs, sizes in (
+            ("input_ids", ids, ()),
+            ("inputs_embeds", embeddings, (channels,)),
+        ):
+            if inputs is None:
+                continue
+            if inputs.dim() > 1 and inputs.shape[1] and inputs.shape[2:] == sizes:
+                continue
+            expected = ", ".join(map(str, ("texts", "tokens", *sizes)))
+            raise InputError(
+                f"{name}: found the shape {tuple(inputs.shape)}, expected ({expected}) with at"
+                " least one token."
+            )
 
     def _placeholders(self, embeddings: Tensor) -> Tensor:
         """Token ids (B, N) in place of those of embeddings (B, N, C); no layer may need them."""
@@ -473,19 +541,15 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         finally:
             hook.remove()
 
-    def _without_padding(
-        self, tokens: Tensor, mask: Tensor | None, past: LoopCache | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Token ids with the end of text, which has an embedding, in place of padding; the mask.
-
-        Without a mask and a cache it is the mask of what is no padding.
+    def _without_padding(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Token ids with the end of text, which has an embedding, in place of padding; what is no
+        padding, bool (B, N).
         """
-        if self.config.padding_id in (None, self.config.eos_token_id):
-            return tokens, mask
-        is_padding = tokens == self.config.padding_id
-        if mask is None and past is None:
-            mask = ~is_padding
-        return tokens.masked_fill(is_padding, self.config.eos_token_id), mask
+        is_padding = torch.zeros_like(tokens, dtype=torch.bool)
+        if self.config.padding_id not in (None, self.config.eos_token_id):
+            is_padding = tokens == self.config.padding_id
+            tokens = tokens.masked_fill(is_padding, self.config.eos_token_id)
+        return tokens, ~is_padding
 
     def _noise(self, positions: Tensor) -> Noise:
         """The noise of tokens at `positions` (B, N)."""
@@ -503,7 +567,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         self,
         tokens: Tensor,
         embeddings: Tensor | None,
-        mask: Tensor | None,
+        mask: Tensor,
         max_loops: int,
         criterion: ExitCriterion | None,
         record: bool,
@@ -515,7 +579,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         batch, length = tokens.shape
         _check_length(length, self.model.config)
         # padding before a text moves after it, where it changes nothing
-        order = _text_positions(_leading_padding(mask, batch, length, tokens.device), length)
+        order = _text_positions(_leading_padding(mask), length)
         # token i moves to place order[i]; `in_columns` moves the results back
         tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise = self._noise(torch.arange(length, device=tokens.device).expand(batch, -1))
@@ -546,7 +610,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         self,
         tokens: Tensor,
         embeddings: Tensor | None,
-        mask: Tensor | None,
+        mask: Tensor,
         cache: LoopCache | None,
         max_loops: int,
         criterion: ExitCriterion | None,
@@ -559,14 +623,8 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         """
         if cache is None:
             cache = LoopCache(self.model, max_loops, len(tokens))
-        # the cache has one slot for each loop step
-        if not isinstance(cache, LoopCache) or cache.slots != max_loops:
-            raise InputError(
-                f"past_key_values: found {type(cache).__name__}, expected None or what a call"
-                f" with max_loops = {max_loops} returned."
-            )
         # room for the new tokens, also for padding, which later tokens overwrite
-        positions = cache.extend(mask, tokens.shape[1])
+        positions = cache.extend(mask)
         model = RecordedModel(self.model) if record else self.model
         engine = ParallelEngine(model, criterion or make_criterion("fixed", max_loops), max_loops)
         end = int(positions.max()) + 1  # positions that attention may see
