@@ -18,8 +18,9 @@ from tests.small import ROOT
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import regime
+from twoscale.dynamics.state_paths import read_states
 from twoscale.exits.criteria import ExitGate, StepNorm
-from twoscale.recorder.recorded import table_path
+from twoscale.recorder.recorded import RecordedBatch, StateTables, table_path
 from twoscale.recorder.recorder import Output, Recorder
 from twoscale.recorder.run import draw_run, write_card
 from twoscale.recorder.spectrum import record_spectrum
@@ -451,6 +452,145 @@ class Approaching(nn.Module):
         for _ in range(8 * TRAINED):
             self.state = self.step(self.state)
         return self.state
+
+
+MEASURED = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 1, 1, 0]])
+# of the two sequences of TOKENS, with the mask above and without: positions among the tokens that
+# are measured, tokens, and their successors
+COUNTED = {False: ([0, 1, 2, 3, 4], "ABCDE", "BCDEA"), True: ([0, 2, 3], "ADE", "BEA")}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_each_token_of_the_page_has_its_successor_as_target(masked, tmp_path):
+    positions, _, targets = COUNTED[masked]
+    options = {"mask": lambda tokens: MEASURED} if masked else {}
+    module = Overthinking(loops=4)
+    with Recorder(
+        module,
+        {"core": "step"},
+        tmp_path,
+        9,
+        decode=module.decode,
+        word="ABCDE".__getitem__,
+        **options,
+    ):
+        module(TOKENS[:2])
+    rows = tables.read("loop_tokens", table_path(tmp_path, "loop_tokens", 9))
+    for k, of_step in rows.groupby("k"):
+        assert of_step["position"].tolist() == positions
+        assert "".join(of_step["target"]) == "".join(of_step["predicted"]) == targets
+        assert of_step["is_right"].all()
+        np.testing.assert_allclose(of_step["ce"], ce_of(4 - 0.2 * abs(k - TRAINED)))
+    assert rows["k"].unique().tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_each_token_leaves_by_its_own_steps_with_the_loss_of_its_successor(masked, tmp_path):
+    """Loop step k of a token with factor f has the norm f^(k - 1) (1 - f), and 2 if f is -1, which
+    never leaves. Decoded, the token has a logit of f^k more than the others, of which one is its
+    successor.
+    """
+    tokens = torch.tensor([[0, 1, 4, 3, 4, 2], [3, 2, 0, 1, 4, 1]])
+    threshold, module = 0.05, Approaching()
+    with Recorder(
+        module,
+        {"core": "step"},
+        tmp_path,
+        9,
+        mask=(lambda tokens: MEASURED) if masked else None,
+        decode=lambda x: x,
+        exits={"step_norm": [threshold]},
+    ):
+        module(tokens)
+    measured = MEASURED.bool() if masked else MEASURED >= 0
+    counted = (measured[:, 1:] & measured[:, :-1]).numpy()
+    factors = module.factors[tokens[:, :-1]].numpy()
+    # f^(k - 1) (1 - f) < threshold for the first time
+    rates = abs(factors)
+    with np.errstate(divide="ignore"):
+        loops = np.floor(np.log(threshold / (1 - factors)) / np.log(rates)) + 2
+    loops[factors < 0] = 8 * TRAINED
+    losses = np.log(4 + np.exp(factors**loops))
+    assert len(np.unique(loops)) == 5
+    rows = tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9))
+    found = rows[rows["criterion"] == "step_norm"]
+    assert found["tokens"].tolist() == counted.sum(1).tolist()
+    for name, values in (("evaluations", loops), ("ce", losses)):
+        expected = [
+            of_sequence[kept].mean() for of_sequence, kept in zip(values, counted, strict=True)
+        ]
+        np.testing.assert_allclose(found[name], expected)
+    depths = tables.read("recorded_depths", table_path(tmp_path, "recorded_depths", 9))
+    depths = depths[depths["criterion"] == "step_norm"]
+    for sequence, rows in depths.groupby("sequence"):
+        steps, numbers = np.unique(loops[sequence][counted[sequence]], return_counts=True)
+        assert rows["depth"].tolist() == steps.tolist()
+        assert rows["tokens"].tolist() == numbers.tolist()
+    rows = tables.read("loop_tokens", table_path(tmp_path, "loop_tokens", 9))
+    for k, of_step in rows.groupby("k"):
+        logits = factors[0][counted[0]] ** k
+        p = np.exp(logits) / (np.exp(logits) + 4)
+        np.testing.assert_allclose(of_step["ce"], np.log(4 + np.exp(logits)))
+        np.testing.assert_allclose(
+            of_step["entropy"], -p * np.log(p) - (1 - p) * np.log((1 - p) / 4)
+        )
+    page = tables.read("loop_exits", table_path(tmp_path, "loop_exits", 9))
+    assert page["loops"].tolist() == loops[0][counted[0]].tolist()
+    assert page["position"].tolist() == COUNTED[masked][0]
+    assert page["left"].tolist() == (factors > 0)[0][counted[0]].tolist()
+
+
+def test_predictions_are_compared_with_the_loop_count_before_and_with_that_of_training(tmp_path):
+    """After k loop steps the k-th successor of each of five tokens is predicted."""
+
+    def decode(x):
+        return 4 * x[..., 1:].roll(int(x[0, 0, 0]), -1)
+
+    record(tmp_path, decode=decode)
+    found = quality(tmp_path)
+    for loops, rows in found.groupby("loops"):
+        assert set(rows["agreement"]) == {float(loops % 5 == TRAINED)}
+        assert set(rows["flips"].fillna(-1)) == {-1.0 if loops == 1 else 1.0}
+        np.testing.assert_allclose(rows["ce"], ce_of(4) + 4 * (loops % 5 != 1))
+    assert {3, 18} < set(found["loops"])
+
+
+def test_targets_outside_the_mask_do_not_count(tmp_path):
+    """The targets of measured tokens are successors, those of the others are not."""
+    record(
+        tmp_path,
+        mask=lambda tokens: MEASURED,
+        targets=lambda tokens: (tokens + MEASURED) % 5,
+        exits={"step_norm": [0.5]},
+    )
+    for table in ("depth_quality", "recorded_exits"):
+        rows = tables.read(table, table_path(tmp_path, table, 9))
+        rows = rows[rows["loops" if table == "depth_quality" else "evaluations"] == TRAINED]
+        assert rows["tokens"].tolist() == [5, 4, 5, 4]
+        np.testing.assert_allclose(rows["ce"], ce_of(4))
+
+
+def test_the_page_of_a_masked_text_has_the_words_and_states_that_are_measured(tmp_path):
+    module = Overthinking(loops=4)
+    words = {"word": "ABCDE".__getitem__, "mask": lambda tokens: MEASURED}
+    with Recorder(module, {"core": "step"}, tmp_path, 9, **words):
+        module(TOKENS[:2])
+    states = read_states(tmp_path / "states.safetensors")
+    assert "".join(states.tokens) == "ABDEA"
+    tokens = TOKENS[0][MEASURED[0].bool()]
+    for values in torch.as_tensor(states.values):
+        assert values[:, 1:].argmax(-1).tolist() == tokens.tolist()
+
+
+def test_without_more_a_token_has_left_if_it_did_not_take_all_loop_steps(tmp_path):
+    states = [torch.full((1, 3, 2), float(k)) for k in range(5)]
+    evaluations = torch.tensor([[2, 4]])
+    with StateTables(tmp_path, iteration=9) as recorded:
+        exits = {("mine", 0.5): {"ce": torch.ones(1, 2), "evaluations": evaluations}}
+        recorded.append(RecordedBatch({"core": states}, exits=exits))
+    page = tables.read("loop_exits", table_path(tmp_path, "loop_exits", 9))
+    assert page["loops"].tolist() == [2, 4]
+    assert page["left"].tolist() == [True, False]
 
 
 def test_the_card_and_the_claims_of_a_recording_say_the_same_of_its_loops_and_of_those_that_do_not_settle(
