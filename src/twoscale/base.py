@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import stat
 import sys
 import time
@@ -122,6 +123,11 @@ DISK_ERRORS = {
     errno.EACCES: "permission to use it",
     errno.EPERM: "permission to use it",
     errno.EIO: "a disk without faults",
+    errno.EEXIST: "a folder, or nothing, under this name",
+    errno.ENOTDIR: "no file where a folder of its path should be",
+    errno.EISDIR: "the name of a file",
+    errno.EBUSY: "a path that is not in use",
+    errno.ENAMETOOLONG: "a shorter name",
 }
 
 
@@ -143,7 +149,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_old(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
     try:
         with open(temporary, "xb") as file:
             mode = os.fstat(file.fileno()).st_mode  # under the user's umask
@@ -186,6 +192,60 @@ def _disk_error(error: Exception, temporary: Path) -> int | None:
     elif match := re.search(r"\(os error (\d+)\)", str(error)):  # libraries in Rust
         number = int(match[1])
     return number if number in DISK_ERRORS else None
+
+
+@contextmanager
+def ending_with_a_sentence(expected: str | None = None) -> Iterator[None]:
+    """End a command whose input is wrong, or whose machine lacks something, with exit status 1 and
+    one sentence; see `sentence`. An interrupt, and a reader that has gone, end it silently.
+    """
+    try:
+        yield
+        sys.stdout.flush()  # a full disk is noticed here, not while the interpreter ends
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader has gone, as in `generate.py ... | head`
+        _drop_output()
+        sys.exit(1)
+    except Exception as error:
+        if (problem := sentence(error, expected)) is None:
+            raise
+        if isinstance(error, OSError):
+            _drop_output()
+        sys.exit(f"error: {problem}")
+
+
+def _drop_output() -> None:
+    """Let the interpreter end without another error about the rest of standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def sentence(error: Exception, expected: str | None = None) -> str | None:
+    """A sentence about a problem of the input or the machine; None for a fault of the code.
+
+    `expected` is what to provide where the system refuses a path for a reason that is not in
+    `DISK_ERRORS`; without it, that is a fault of the code.
+    """
+    if isinstance(error, InputError):
+        return str(error)
+    if _is_lack_of_memory(error):
+        advice = "run fewer jobs at a time (--cores), or set smaller batches"
+        return f"memory: found too little, expected more; {advice}."
+    if isinstance(error, OSError) and error.errno is not None:
+        expected = DISK_ERRORS.get(error.errno, expected)
+        if expected is not None:
+            found = f"the error '{os.strerror(error.errno)}'"
+            return str(mismatch(error.filename or "output", found, expected))
+    return None
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    # torch raises RuntimeError and its subclass OutOfMemoryError
+    said = f"{type(error).__name__} {error}" if isinstance(error, RuntimeError) else ""
+    words = ("OutOfMemoryError", "allocate memory", "enough memory")
+    return any(word in said for word in words)
 
 
 def check_writable(folder: Path) -> None:

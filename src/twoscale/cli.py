@@ -24,18 +24,11 @@ def main() -> None:
     if arguments.run is None:
         arguments.print_help()
         return
-    from twoscale.base import InputError
+    from twoscale.base import ending_with_a_sentence
 
-    try:
+    # every path of these commands is one of the user
+    with ending_with_a_sentence(expected="a path that can be used"):
         arguments.run(arguments)
-        # now, where a reader that has gone is handled below
-        sys.stdout.flush()
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    except BrokenPipeError:  # the reader has gone, as in `twoscale … | head`
-        # where the interpreter would report the rest of standard output when it ends
-        sys.stderr.close()
-        sys.exit(1)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,9 +17,8 @@ import torch
 
 from tests.rules import call_of, rules
 from tests.small import ROOT
-from twoscale.base import InputError, canonical_json, check_writable, replacing
+from twoscale.base import InputError, canonical_json, check_writable, replacing, sentence
 from twoscale.jobs import command
-from twoscale.jobs.command import sentence
 from twoscale.jobs.machine import cuda_devices
 from twoscale.jobs.table_job import CHECKPOINT_FILES, FILES
 

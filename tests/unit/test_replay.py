@@ -1,8 +1,12 @@
 """`twoscale exits`: rules with known worth on planted recordings, files of engines, wrong input."""
 
 import json
+import os
+import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +72,8 @@ def table(recording, **columns):
 
 def twoscale(*arguments, **options):
     command = [sys.executable, "-m", "twoscale.cli", *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=ROOT / "src", capture_output=True, text=True, check=False, **options
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT / "src"}
+    return subprocess.run(command, text=True, check=False, **pipes | options)
 
 
 # --- what is found -------------------------------------------------------------------------------
@@ -455,3 +458,99 @@ def test_exits_have_to_name_every_token_once(tmp_path):
         wrong.to_parquet(path)
         with pytest.raises(InputError, match=sentence):
             read_exits(path, recording)
+
+
+def small_table(path):
+    recording = planted(documents=6)
+    table(recording, loss=recording.cost, **recording.signals).to_parquet(path)
+    return path
+
+
+TOO_LONG = "x" * 300
+REFUSED = {
+    "a file in place of the folder": (
+        ("exits", "check", "table.parquet", "--out", "table.parquet"),
+        "table.parquet: found the error 'File exists', expected a folder, or nothing,",
+    ),
+    "a folder below a file": (
+        ("exits", "check", "table.parquet", "--out", "table.parquet/out"),
+        "table.parquet/out: found the error 'Not a directory', expected no file where",
+    ),
+    "a folder where there can be none": (
+        ("exits", "check", "table.parquet", "--out", "/proc/out"),
+        "/proc/out: found the error 'No such file or directory', expected a path that can be",
+    ),
+    "a name that is too long": (
+        ("exits", "check", "table.parquet", "--out", TOO_LONG),
+        "x: found the error 'File name too long', expected a shorter name.",
+    ),
+    "a table with a name that is too long": (
+        ("exits", "check", TOO_LONG),
+        "x: found the error 'File name too long', expected a shorter name.",
+    ),
+    "a folder in place of a file": (
+        ("exits", "random", "exits.parquet", "--out", "folder"),
+        "folder: found the error 'Is a directory', expected the name of a file.",
+    ),
+    "the working folder in place of a file": (
+        ("exits", "random", "exits.parquet", "--out", "."),
+        ".: found the error 'Device or resource busy', expected a path that is not in use.",
+    ),
+    "a file in place of the folder of a file": (
+        ("exits", "random", "exits.parquet", "--out", "table.parquet/depths.json"),
+        "table.parquet: found the error 'File exists', expected a folder, or nothing,",
+    ),
+    "a folder of a run with a name that is too long": (
+        ("draw", TOO_LONG),
+        "x: found the error 'File name too long', expected a shorter name.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_path_that_the_system_refuses_is_one_sentence(case, tmp_path):
+    arguments, sentence = REFUSED[case]
+    small_table(tmp_path / "table.parquet")
+    (tmp_path / "folder").mkdir()
+    exits = {"criterion": "gate", "threshold": 0.5, "sequence": [0], "position": 0, "depth": 3}
+    pd.DataFrame(exits).to_parquet(tmp_path / "exits.parquet")
+    done = twoscale(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+
+
+def test_a_disk_that_takes_no_more_is_one_sentence(tmp_path):
+    path, folder = small_table(tmp_path / "table.parquet"), tmp_path / "out"
+    with open("/dev/full", "w") as full:
+        done = twoscale("exits", "check", path, stdout=full)
+    expected = "error: output: found the error 'No space left on device', expected free space on"
+    assert done.returncode == 1
+    assert done.stderr.startswith(expected)
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    done = twoscale("exits", "check", path, "--out", folder, preexec_fn=limit)
+    expected = f"error: {folder / 'check.svg'}: found the error 'File too large', expected a file"
+    assert done.returncode == 1
+    assert done.stderr.startswith(expected)
+    assert list(folder.iterdir()) == []
+
+
+def test_an_interrupt_ends_the_command_without_a_traceback(tmp_path):
+    """The command waits for the other end of a pipe."""
+    os.mkfifo(tmp_path / "table.parquet")
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        " from twoscale.cli import main; print(flush=True); main()"
+    )
+    command = [sys.executable, "-c", code, "exits", "random", tmp_path / "table.parquet"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=ROOT / "src", **pipes)
+    process.stdout.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (128 + signal.SIGINT, "")

@@ -5,18 +5,15 @@ fault of the code keeps its traceback.
 """
 
 import argparse
-import errno
 import json
 import math
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from twoscale.base import DISK_ERRORS, InputError, canonical_json, first_line
+from twoscale.base import InputError, canonical_json, ending_with_a_sentence, first_line
 from twoscale.config import ConfigSlice
 from twoscale.jobs import machine, result_cache
 from twoscale.jobs.table_job import FILES
@@ -148,7 +145,7 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     With ``--result-cache`` an earlier result of the same job is restored instead, see
     `twoscale.jobs.result_cache`.
     """
-    try:
+    with ending_with_a_sentence():
         arguments = parser.parse_args(_with_job_file(sys.argv[1:]))
         # generate.py and others have parsers without these options
         job = getattr(arguments, "result_cache", None)
@@ -164,43 +161,3 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
             if job.device == "cpu" and hasattr(arguments, "threads"):
                 environment["threads"] = arguments.threads
             result_cache.run(job.within(environment), lambda: main(arguments))
-        sys.stdout.flush()  # a full disk is noticed here, not while the interpreter ends
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # the reader has gone, as in `generate.py ... | head`
-        _drop_output()
-        sys.exit(1)
-    except Exception as error:
-        if (problem := sentence(error)) is None:
-            raise
-        if isinstance(error, OSError):
-            _drop_output()
-        sys.exit(f"error: {problem}")
-
-
-def _drop_output() -> None:
-    """Let the interpreter end without another error about the rest of standard output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def sentence(error: Exception) -> str | None:
-    """A sentence about a problem of the input or the machine; None for a fault of the code."""
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-        where = error.filename or "output"
-        expected = DISK_ERRORS[error.errno]
-        return f"{where}: found the error '{os.strerror(error.errno)}', expected {expected}."
-    if _is_lack_of_memory(error):
-        advice = "run fewer jobs at a time (--cores), or set smaller batches"
-        return f"memory: found too little, expected more; {advice}."
-    return None
-
-
-def _is_lack_of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return True
-    # torch raises RuntimeError and its subclass OutOfMemoryError
-    said = f"{type(error).__name__} {error}" if isinstance(error, RuntimeError) else ""
-    words = ("OutOfMemoryError", "allocate memory", "enough memory")
-    return any(word in said for word in words)

@@ -54,7 +54,6 @@ def write_arena(
     `name` is that of the exits, `tolerance` that of `oracle.split_half`.
     """
     arena = compare(recording, exits).assign(run=name)
-    folder.mkdir(parents=True, exist_ok=True)
     tables.write("arena", arena[list(tables.columns("arena"))], folder / "arena.parquet")
     cost = _with_input(recording)
     depths = _means(recording, **split_half(cost, tolerance))

@@ -31,7 +31,6 @@ _RANDOM: style.Look = {"marker": "x", "markersize": 4, "linestyle": ""}
 
 def write(result: Check, folder: Path) -> None:
     """Write check.md, check.svg, check.json and, for a recording, exits.parquet into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     style.save(draw(result), folder / "check.svg")
     with replacing(folder / "check.md") as temporary:
         temporary.write_text(page(result), encoding="utf-8")
