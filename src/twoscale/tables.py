@@ -464,7 +464,7 @@ def read(table: str, path: str | Path, **rows: int) -> pd.DataFrame:
     import pandas as pd
 
     filters = [(name, "==", value) for name, value in rows.items()] or None
-    with open_file(table, path), _reading(path):
+    with open_file(table, path), reading(path):
         frame = pd.read_parquet(path, filters=filters)
     check_finite(table, frame, path)
     return frame
@@ -504,7 +504,7 @@ def batches(table: str, path: str | Path, rows: int = 256) -> Iterator[tuple[lis
     Raises InputError as `open_file` does.
     """
     # pre-buffering would fetch a whole file and keep it in memory
-    with open_file(table, path, pre_buffer=False, buffer_size=2**20) as file, _reading(path):
+    with open_file(table, path, pre_buffer=False, buffer_size=2**20) as file, reading(path):
         for batch in file.iter_batches(rows):
             yield tuple(column.to_pylist() for column in batch.columns)
 
@@ -520,17 +520,20 @@ def open_file(table: str, path: str | Path, **options: Any) -> pq.ParquetFile:
     if table not in known:
         expected = f"one of {', '.join(known)}{did_you_mean(table, known)}"
         raise mismatch("table", repr(table), expected)
-    with _reading(path):
+    with reading(path):
         file = pq.ParquetFile(path, **options)
     _check_columns(table, file.schema_arrow, path)
     return file
 
 
 @contextmanager
-def _reading(path: str | Path) -> Iterator[None]:
+def reading(path: str | Path) -> Iterator[None]:
+    """Raise InputError where a file cannot be read as parquet, such as one with damaged pages."""
+    from pyarrow import ArrowException
+
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ArrowException) as error:
         found = first_line(error)
         raise InputError(f"{path}: cannot be read as a parquet table ({found}).") from error
 

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.small import ROOT
@@ -257,6 +260,39 @@ def test_rows_of_a_table_come_in_any_order_and_without_documents(tmp_path):
         assert read.signals[name] == pytest.approx(values, abs=1e-6)
 
 
+def rows_of(recording):
+    return table(recording, loss=recording.cost, **recording.signals)
+
+
+@pytest.mark.parametrize(
+    "with_index",
+    [
+        pytest.param(lambda rows: rows[rows["position"] > 0], id="of a filtered DataFrame"),
+        pytest.param(lambda rows: rows.rename_axis("row").sample(frac=1), id="with a name"),
+        pytest.param(lambda rows: rows.reset_index(names="Unnamed: 0"), id="of a CSV"),
+        pytest.param(lambda rows: rows.reset_index(names="Unnamed: 0.1"), id="of a CSV of a CSV"),
+        pytest.param(lambda rows: rows[::-1].reset_index(), id="of reset_index"),
+        pytest.param(lambda rows: rows.reset_index(names="level_0"), id="of reset_index twice"),
+        pytest.param(
+            lambda rows: rows.reset_index(names="__index_level_0__"), id="of another library"
+        ),
+    ],
+)
+def test_the_index_of_a_table_is_no_signal(with_index, tmp_path):
+    path = tmp_path / "table.parquet"
+    with_index(rows_of(planted(documents=6))).to_parquet(path)
+    assert sorted(read_recording(path).signals) == ["coin", "entropy"]
+
+
+def test_an_index_of_places_is_read_as_columns(tmp_path):
+    path = tmp_path / "table.parquet"
+    recording = planted(documents=6)
+    rows_of(recording).set_index(["sequence", "position", "depth"]).to_parquet(path)
+    read = read_recording(path)
+    assert read.cost == pytest.approx(recording.cost)
+    assert sorted(read.signals) == ["coin", "entropy"]
+
+
 def hook_trajectory(prompts=12, passes=20):
     """A table in the layout of vLLM-Hook: a pass over each prompt, then one token a pass."""
     generator = np.random.default_rng(0)
@@ -414,6 +450,10 @@ WRONG = {
     "one depth": (lambda rows: rows[rows["depth"] == 1], "found 1 depth, expected at least 2"),
     "no rows": (lambda rows: rows[:0], "found no rows"),
     "no signals": (lambda rows: rows[rows.columns[:5]], "found no signals, expected signals"),
+    "an index and no signals": (
+        lambda rows: rows[rows.columns[:5]][::-1],
+        "found no signals, expected signals",
+    ),
 }
 
 
@@ -432,6 +472,87 @@ def test_a_wrong_table_is_one_sentence(case, tmp_path, monkeypatch, capsys):
     assert said.startswith("error: ")
     assert len(said.splitlines()) == 1
     assert sentence in said
+
+
+@pytest.mark.parametrize("name", ["entropy", "loss", "sequence", "note"])
+def test_two_columns_of_one_name_are_one_sentence(name, tmp_path):
+    path = tmp_path / "table.parquet"
+    columns = pa.Table.from_pandas(rows_of(planted(documents=6)).assign(note="text"))
+    pq.write_table(columns.append_column(name, columns["coin"]), path)
+    with pytest.raises(InputError, match=f"found two columns {name}, expected one of each name"):
+        read_recording(path)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_a_table_that_is_damaged_anywhere_is_read_or_one_sentence(tmp_path):
+    """Pages have no checksums, so some damage cannot be noticed."""
+    path = small_table(tmp_path / "table.parquet")
+    content = path.read_bytes()
+    generator = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        first = generator.choice([4, len(content) - 3000])  # the pages, or the footer
+        at = generator.integers(first, len(content) - 8)
+        damaged[at : at + 8] = generator.bytes(8)
+        path.write_bytes(damaged)
+        try:
+            read_recording(path)
+        except InputError:
+            refused += 1
+    assert refused > 50
+
+
+def cut(path, share):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+def with_a_damaged_member(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:300] + bytes(100) + content[400:])
+
+
+RAGGED = np.array([np.ones((3, 4)), np.ones((2, 4))], dtype=object)
+NO_ARRAYS = {
+    "losses of sequences of unequal length": lambda path: np.savez(path, losses=RAGGED),
+    "documents that are texts": lambda path: np.savez(
+        path, losses=np.ones((4, 3, 4)), documents=np.array(list("aabb"), dtype=object)
+    ),
+    "a file that was cut": lambda path: (np.savez(path, losses=np.ones((4, 9, 4))), cut(path, 0.5)),
+    "an empty file": lambda path: path.touch(),
+    "a text": lambda path: path.write_text("losses"),
+    "a damaged member": lambda path: (
+        np.savez_compressed(path, losses=np.random.default_rng(0).random((4, 9, 4))),
+        with_a_damaged_member(path),
+    ),
+    "one array": lambda path: np.save(path.open("wb"), np.ones((4, 3, 4))),
+    "no file": lambda path: None,
+}
+
+
+@pytest.mark.parametrize("case", NO_ARRAYS)
+def test_a_file_that_is_no_npz_of_numbers_is_one_sentence(case, tmp_path):
+    path = tmp_path / "losses.npz"
+    NO_ARRAYS[case](path)
+    with pytest.raises(InputError) as refused:
+        read_recording(path)
+    sentence = str(refused.value)
+    assert sentence.startswith(f"{path}: ")
+    assert sentence.endswith("expected an .npz with arrays of numbers, losses and documents.")
+
+
+def test_an_npz_that_is_damaged_anywhere_is_read_or_one_sentence(tmp_path):
+    path = tmp_path / "losses.npz"
+    np.savez_compressed(path, losses=np.random.default_rng(0).random((4, 9, 4)))
+    content = path.read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        at = generator.integers(0, len(content) - 3)
+        damaged[at : at + 3] = generator.bytes(3)
+        path.write_bytes(damaged)
+        with suppress(InputError):
+            read_recording(path)
 
 
 def test_a_signal_that_never_fires_has_no_threshold_within_the_tolerance():
@@ -454,6 +575,11 @@ def test_exits_have_to_name_every_token_once(tmp_path):
         (exits.assign(depth=9), "found depth 9, expected 1 … 8"),
         (exits.assign(criterion="fixed"), "found the criterion fixed"),
         (exits.drop(columns="position"), "expected those of the table 'gate_exits'"),
+        (exits.assign(criterion=None), "found a criterion that is missing"),
+        (
+            pd.concat([exits, exits.assign(criterion=np.nan)]),
+            "found a criterion that is missing, expected the name of one for each exit",
+        ),
     ):
         wrong.to_parquet(path)
         with pytest.raises(InputError, match=sentence):

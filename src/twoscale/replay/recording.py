@@ -4,10 +4,14 @@ A depth is the number of evaluations of the loop after which a token's values we
 The loss at a depth is taken not to depend on the depths at which other tokens leave.
 """
 
+import re
+import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -16,11 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from twoscale import tables
-from twoscale.base import InputError, did_you_mean
+from twoscale.base import InputError, did_you_mean, first_line, mismatch
 
 # Columns that are no signals. `document` is optional: without it each sequence is a document.
 KEYS = ("document", "sequence", "position", "depth")
 LOSS, TOP1 = "loss", "top1"
+# Names of an index in files that pandas wrote, or that were made of such files.
+_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d.*|level_\d+|index")
 FEWEST_DOCUMENTS = 4  # of a check: two in each half
 
 # vLLM-Hook (IBM, pull request 30, benchmarks/recurrent_depth/trajectory_io.py): its columns, and
@@ -156,20 +162,35 @@ def read_recording(path: Path) -> Recording:
     """
     if path.suffix == ".npz":
         return _read_arrays(path)
-    try:
-        names = pq.read_schema(path).names
-    except (OSError, pa.ArrowInvalid) as error:
-        expected = "a parquet table, or an .npz with losses"
-        raise InputError(f"{path}: cannot be read ({error}), expected {expected}.") from error
-    if {"forward_index", "iteration", "token_index"} <= set(names):
-        return _read_hook(path, names)
-    return _read_table(path, names)
+    with tables.reading(path):
+        schema = pq.read_schema(path)
+        # a second one would be ambiguous
+        for name, count in Counter(schema.names).items():
+            if count > 1:
+                raise mismatch(path, f"two columns {name}", "one of each name")
+    if {"forward_index", "iteration", "token_index"} <= set(schema.names):
+        return _read_hook(path, schema)
+    return _read_table(path, schema)
+
+
+def _signals(path: Path, schema: pa.Schema, known: tuple[str, ...]) -> list[str]:
+    """The columns of numbers that are neither `known` nor the index of a DataFrame."""
+    with tables.reading(path):
+        index = (schema.pandas_metadata or {}).get("index_columns", [])
+    return [
+        field.name
+        for field in schema
+        if _is_numeric(field.type)
+        and field.name not in (*known, *index)
+        and not _INDEX.fullmatch(field.name)
+    ]
 
 
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _read_table(path: Path, names: list[str]) -> Recording:
+def _read_table(path: Path, schema: pa.Schema) -> Recording:
+    names = schema.names
     for key in ("sequence", "position", "depth"):
         if key not in names:
             meant = did_you_mean(key, names)
@@ -182,22 +203,19 @@ def _read_table(path: Path, names: list[str]) -> Recording:
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
     # every further column of numbers is a signal that a rule may exit by
-    signals = {}
-    for name in names:
-        if name not in known and _is_number(path, name):
-            signals[name] = grid.spread(_numbers(path, name))
+    signals = {name: grid.spread(_numbers(path, name)) for name in _signals(path, schema, known)}
     return grid.recording(path, columns.get(LOSS), columns.get(TOP1), signals)
 
 
-def _read_hook(path: Path, names: list[str]) -> Recording:
+def _read_hook(path: Path, schema: pa.Schema) -> Recording:
     """The decoded tokens of a trajectory. A slot of a batch, between two prompts, is a document."""
-    table = pq.read_table(path, columns=[name for name in HOOK_KEYS if name in names])
     forward = _whole(path, "forward_index", _numbers(path, "forward_index"))
     slot = _whole(path, "token_index", _numbers(path, "token_index"))
     depth = _whole(path, "iteration", _numbers(path, "iteration")) + 1
     decoded = np.ones(len(forward), dtype=bool)
-    if "is_decode" in names:
-        decoded = pc.fill_null(table["is_decode"], True).to_numpy().astype(bool)
+    if "is_decode" in schema.names:
+        # where it is null, NaN, which is true
+        decoded = _numbers(path, "is_decode").astype(bool)
     # a pass starts where the number of the forward pass changes, in the order of the file
     starts = np.r_[True, forward[1:] != forward[:-1]]
     passes = np.cumsum(starts) - 1
@@ -216,7 +234,7 @@ def _read_hook(path: Path, names: list[str]) -> Recording:
     keys = {name: values[decoded] for name, values in keys.items()}
     order = _order(keys["sequence"], keys["position"], keys["depth"])
     grid = _Grid.of(path, keys, order)
-    further = [name for name in names if name not in HOOK_KEYS and _is_number(path, name)]
+    further = _signals(path, schema, HOOK_KEYS)
     found = {HOOK_SIGNALS.get(name, name): name for name in further}  # our name -> theirs
     columns = {
         name: _numbers(path, found.pop(name))[decoded] for name in (LOSS, TOP1) if name in found
@@ -344,17 +362,14 @@ def _order(*keys: np.ndarray) -> np.ndarray | slice:
 
 def _numbers(path: Path, name: str) -> np.ndarray:
     """A column as float64, or as integers where it has no nulls; nulls are NaN."""
-    column = pq.read_table(path, columns=[name])[name]
+    with tables.reading(path):
+        column = pq.read_table(path, columns=[name])[name]
     if not _is_numeric(column.type):
         expected = "numbers"
         raise InputError(f"{path}: found the column {name} of {column.type}, expected {expected}.")
     if column.null_count:
         column = pc.fill_null(column.cast(pa.float64()), np.nan)
     return column.to_numpy()
-
-
-def _is_number(path: Path, name: str) -> bool:
-    return _is_numeric(pq.read_schema(path).field(name).type)
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
@@ -374,15 +389,38 @@ def _whole(path: Path, name: str, values: np.ndarray) -> np.ndarray:
 # --- arrays --------------------------------------------------------------------------------------
 
 
+# Exceptions of numpy and of zipfile for a file that is no archive, cut, damaged or encrypted, or
+# that has an array of objects.
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    SyntaxError,
+    MemoryError,
+    RuntimeError,
+    BadZipFile,
+    zlib.error,
+)
+
+
 def _read_arrays(path: Path) -> Recording:
-    with np.load(path) as arrays:
-        shape = arrays["losses"].shape if "losses" in arrays else None
-        if shape is None or len(shape) != 3 or 0 in shape:
-            found = "no array losses" if shape is None else f"losses with shape {shape}"
-            expected = "an array losses of sequences, positions and depths"
-            raise InputError(f"{path}: found {found}, expected {expected}.")
-        losses = _floats(path, "losses", arrays["losses"])
-        documents = arrays.get("documents", np.arange(len(losses)))
+    try:
+        with np.load(path) as archive:
+            arrays = {name: archive[name] for name in ("losses", "documents") if name in archive}
+    except _UNREADABLE as error:
+        expected = "an .npz with arrays of numbers, losses and documents"
+        raise InputError(
+            f"{path}: cannot be read ({first_line(error)}), expected {expected}."
+        ) from error
+    shape = arrays["losses"].shape if "losses" in arrays else None
+    if shape is None or len(shape) != 3 or 0 in shape:
+        found = "no array losses" if shape is None else f"losses with shape {shape}"
+        expected = "an array losses of sequences, positions and depths"
+        raise InputError(f"{path}: found {found}, expected {expected}.")
+    losses = _floats(path, "losses", arrays["losses"])
+    documents = arrays.get("documents", np.arange(len(losses)))
     if shape[-1] < 2:
         expected = "at least 2 depths to choose from"
         raise InputError(f"{path}: found losses at {shape[-1]} depth, expected {expected}.")
@@ -431,6 +469,8 @@ def read_exit_rows(path: Path) -> pd.DataFrame:
     if not np.isfinite(_floats(path, "threshold", frame["threshold"].to_numpy())).all():
         expected = "a finite number for each exit"
         raise InputError(f"{path}: found a threshold that is not finite, expected {expected}.")
+    if frame["criterion"].isna().any():
+        raise mismatch(path, "a criterion that is missing", "the name of one for each exit")
     for name in ("sequence", "position", "depth"):
         numbers = _floats(path, name, frame[name].to_numpy())
         frame[name] = _whole(path, name, numbers)
