@@ -50,9 +50,12 @@ def rst(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """One line that Markdown shows as it is, also where HTML is allowed."""
+    """One line that Markdown shows as it is, also where HTML is allowed.
+
+    Before a space, as in a condition, "<" begins no tag and stays readable in the source.
+    """
     escaped = re.sub(r"([\\`*_\[\]|])", r"\\\1", one_line(text))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub("<(?! )", "&lt;", escaped.replace("&", "&amp;")).replace(">", "&gt;")
 
 
 class InputError(Exception):

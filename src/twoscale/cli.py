@@ -67,6 +67,20 @@ def _add(commands, name: str, run, text: str, example: str = "") -> argparse.Arg
 # --- twoscale exits ------------------------------------------------------------------------------
 
 
+_FORMATS = """\
+table is one of
+  parquet   a row for each token and depth, 1, 2, ... evaluations of the loop: the columns sequence,
+            position, depth, and loss, in nats, or top1, the predicted token; document, if it is
+            not the sequence; further columns of numbers are signals, such as entropy
+  parquet   a trajectory of vLLM-Hook, as published: forward_index, iteration, token_index, ...
+  .npz      losses (sequences, positions, depths), NaN beyond the end of a sequence, and optionally
+            documents (sequences,)
+  folder    a run, or a recording with exits
+exits is a parquet table with a row for each criterion, threshold and token: criterion, threshold,
+sequence, position, and depth, at which the token leaves
+"""
+
+
 def _add_check(commands) -> None:
     parser = _add(
         commands,
@@ -75,12 +89,9 @@ def _add_check(commands) -> None:
         "which exit rule saves loop steps, and is it better than random exits of the same cost?",
         "twoscale exits check trajectory.parquet --tolerance 0.01 --out check/",
     )
+    parser.epilog = f"{_FORMATS}\n{parser.epilog}"
     add = parser.add_argument
-    add(
-        "table",
-        type=Path,
-        help="losses and signals per token and depth, or the folder of a run (docs/arena.md)",
-    )
+    add("table", type=Path, help="losses and signals per token and depth, or the folder of a run")
     add("exits", type=Path, nargs="?", help="exits that your program chose, in place of signals")
     tolerance = "allowed loss above full depth: nats, or a share of changed predictions"
     add("--tolerance", type=float, default=TOLERANCE, help=f"{tolerance} (default: %(default)s)")

@@ -50,3 +50,8 @@ def test_markdown_shows_any_text_as_it_is(text):
     if text.strip() and text == text.strip():
         shown = html.unescape(re.sub("<[^>]*>", "", page)).replace("**", "")
         assert plain(shown) == plain(f"Run {one_line(text)} on.".replace("**", ""))
+
+
+def test_markdown_leaves_a_comparison_as_it_is():
+    assert markdown("entropy < 0.31") == "entropy < 0.31"
+    assert markdown("a <b> <") == "a &lt;b&gt; &lt;"

@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 from tests.small import ROOT
 from tests.unit.test_recorder_depth import record
 from tests.unit.test_replay import planted, table
+from twoscale.replay.recording import KEYS, LOSS, TOP1
+from twoscale.tables import columns
 
 DEMO = ROOT / "docs" / "demo-release" / "demo"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -98,3 +100,5 @@ def test_help_and_overview_need_no_package_at_all():
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
     assert "example: twoscale exits check" in done.stdout
+    for word in (".npz", "vLLM-Hook", "nats", *KEYS, LOSS, TOP1, *columns("gate_exits")):
+        assert word in done.stdout

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from twoscale.replay.arena import compare
 from twoscale.replay.check import NOT_SHOWN, SHOWN, check
 from twoscale.replay.gains import reliability
 from twoscale.replay.oracle import split_half
+from twoscale.replay.page import as_dict, draw, page, text
 from twoscale.replay.random_exits import random_exits
 from twoscale.replay.recording import Recording, read_exits, read_recording
 from twoscale.replay.rules import exit_depths, options, options_of_exits, with_contraction
@@ -104,7 +107,11 @@ def test_where_all_tokens_need_the_same_depth_the_fixed_count_is_recommended():
 def test_where_the_last_depth_is_needed_nothing_is_saved():
     result = checked(planted(needed=DEPTHS), tolerance=0.001)
     assert result.fixed == DEPTHS
-    assert result.sentence().startswith("Run all 8 loop steps: no smaller fixed count stays within")
+    beginning = (
+        "Run all 8 loop steps: no smaller fixed count stays within 0.001 nats, and no rule is shown"
+        " to save any on this text"
+    )
+    assert result.sentence().startswith(beginning)
 
 
 def test_a_coin_is_seldom_shown_and_thresholds_hold_their_tolerance_on_the_other_half():
@@ -293,8 +300,11 @@ def test_an_index_of_places_is_read_as_columns(tmp_path):
     assert sorted(read.signals) == ["coin", "entropy"]
 
 
-def hook_trajectory(prompts=12, passes=20):
-    """A table in the layout of vLLM-Hook: a pass over each prompt, then one token a pass."""
+def hook_trajectory(prompts=12, passes=20, first=0):
+    """A table in the layout of vLLM-Hook: a pass over each prompt, then one token a pass.
+
+    `first` is the number of the first iteration.
+    """
     generator = np.random.default_rng(0)
     rows, forward = [], 0
     for _ in range(prompts):
@@ -307,7 +317,7 @@ def hook_trajectory(prompts=12, passes=20):
                     rows.append(
                         {
                             "forward_index": forward,
-                            "iteration": k,
+                            "iteration": k + first,
                             "token_index": token,
                             "is_decode": number > 0,
                             "has_prediction_metrics": number > 0,
@@ -339,6 +349,101 @@ def test_a_trajectory_of_vllm_hook_is_read_as_published(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Exit on entropy < ")
     assert "contraction" in done.stdout
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_iterations_of_a_trajectory_count_from_0_or_1_and_the_page_says_which(first, tmp_path):
+    path = tmp_path / "hook.parquet"
+    hook_trajectory().to_parquet(path)
+    expected = read_recording(path)
+    hook_trajectory(first=first).to_parquet(path)
+    recording = read_recording(path)
+    assert np.array_equal(recording.cost, expected.cost)
+    for name, values in expected.signals.items():
+        assert np.array_equal(recording.signals[name], values)
+    result = checked(recording, tolerance=0.02)
+    note = f"iteration {first} was read as the first loop step"
+    assert note in text(result)
+    assert note in page(result)
+    assert note in as_dict(result)["note"]
+
+
+def without(rows, iteration, token=100):
+    """Without this iteration of one token."""
+    is_of = (rows["forward_index"] == token) & (rows["iteration"] == iteration)
+    return rows[~is_of]
+
+
+HOOK_WRONG = {
+    "iterations that start at 2": (
+        lambda: hook_trajectory(first=2),
+        "found iteration 2 as the first, expected 0 or 1.",
+    ),
+    "without a first iteration": (
+        lambda: without(hook_trajectory(), 0),
+        "found iterations 1, 2, 3, 4, 5, 6, 7 for forward_index 100, token_index 0, expected each"
+        " of 0 … 7 once",
+    ),
+    "without a first iteration, from 1": (
+        lambda: without(hook_trajectory(first=1), 1),
+        "found iterations 2, 3, 4, 5, 6, 7, 8 for forward_index 100, token_index 0, expected each"
+        " of 1 … 8 once",
+    ),
+    "a loss that is not finite": (
+        lambda: hook_trajectory().assign(loss=lambda rows: np.where(rows.index == 31, np.nan, 1)),
+        "found the loss nan for forward_index 1, token_index 0, iteration 7, expected a finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOOK_WRONG)
+def test_a_wrong_trajectory_is_told_in_the_words_and_numbers_of_its_file(case, tmp_path):
+    make, sentence = HOOK_WRONG[case]
+    path = tmp_path / "hook.parquet"
+    make().to_parquet(path)
+    with pytest.raises(InputError) as refused:
+        read_recording(path)
+    assert sentence in str(refused.value)
+
+
+def predicted(recording):
+    """The recording without losses: the cost is 1 where a prediction differs from the last one."""
+    cost = (recording.signals["entropy"] > 1).astype(float)
+    return replace(recording, cost=cost, is_loss=False)
+
+
+@pytest.mark.parametrize(
+    ("recording", "tolerance", "excess", "sentence"),
+    [
+        (
+            planted(),
+            0.01,
+            "**Excess** is the loss above that at full depth, in nats per token.",
+            r"Exit on entropy < \S+: \d+% fewer loop steps than 8 at \S+ nats; random exits of the"
+            r" same cost lose \S+ nats, and the smallest fixed count within the tolerance is 8\.",
+        ),
+        (
+            predicted(planted()),
+            0.01,
+            "**Excess** is the share of predicted tokens that differ from those at full depth.",
+            r"Exit on entropy < \S+: \d+% fewer loop steps than 8 at \S+% of predictions changed;"
+            r" random exits of the same cost have \S+% of predictions changed, and the smallest"
+            r" fixed count within the tolerance is 8\.",
+        ),
+    ],
+)
+def test_the_page_names_the_cost_in_sentences_that_can_be_read(
+    recording, tolerance, excess, sentence
+):
+    result = checked(recording, tolerance)
+    assert re.fullmatch(sentence, result.sentence())
+    shown = " ".join(page(result).split())
+    assert f"**{result.sentence()}**" in shown  # as it is, without an escape
+    assert excess in shown
+    unit = "nats per token" if result.data.is_loss else "share of changed predictions"
+    assert f"whose excess over full depth is at most 0.01 ({unit}), with a margin" in shown
+    (axes,) = draw(result).axes
+    assert axes.get_ylabel() == f"excess over full depth\n({unit})"
 
 
 def test_the_command_writes_a_page_a_figure_json_and_exits(tmp_path):
@@ -439,7 +544,7 @@ WRONG = {
     ),
     "one document": (
         lambda rows: rows.assign(document=0),
-        "found 1 documents, expected at least 4",
+        "found 1 document, expected at least 4",
     ),
     "no depths": (lambda rows: rows.drop(columns="depth"), "found no column depth"),
     "a depth that is no number": (

@@ -54,6 +54,10 @@ class Data(Part, Protocol):
     @property
     def is_loss(self) -> bool: ...
 
+    @property
+    def note(self) -> str:
+        """How its file was read, where there is more than one way."""
+
     def halves(self, seed: int) -> "tuple[Part, Part]":
         """Two parts with half of the documents each, drawn at random."""
 
@@ -110,15 +114,17 @@ class Check:
         best = self.best
         if best is not None:
             share = 1 - best.evaluations / depths
+            cost = "lose" if self.data.is_loss else "have"
             return (
                 f"Exit on {best.option.condition}: {share:.0%} fewer loop steps than {depths} at"
-                f" {self._said(best.excess.value)}; random exits of the same cost lose"
+                f" {self._said(best.excess.value)}; random exits of the same cost {cost}"
                 f" {self._said(best.random)}, and the smallest fixed count within the tolerance is"
                 f" {count}."
             )
         seen = [found.least for found in self.found if np.isfinite(found.least) and found.least > 0]
         would = f" ({self._said(float(np.median(seen)))} would have been seen)" if seen else ""
-        rest = f"no rule is shown to save more than that on this text{would}"
+        more = "more than that" if count < depths else "any"
+        rest = f"no rule is shown to save {more} on this text{would}"
         if not self.found and not self.none_within:
             rest = "no exit rule was tried"
         if count < depths:

@@ -43,7 +43,7 @@ def write(result: Check, folder: Path) -> None:
 
 def unit(is_loss: bool) -> str:
     """What an excess is in."""
-    return "nats per token" if is_loss else "of the predicted tokens changed"
+    return "nats per token" if is_loss else "share of changed predictions"
 
 
 def text(result: Check) -> str:
@@ -61,6 +61,8 @@ def text(result: Check) -> str:
         lines.append(form.format(condition, steps, saved, excess, random, verdict))
     if result.none_within:
         lines.append(f"no threshold within the tolerance: {', '.join(result.none_within)}")
+    if result.data.note:
+        lines.append(f"{result.data.path.name}: {result.data.note}")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -70,6 +72,8 @@ def page(result: Check) -> str:
     values = {
         "sentence": result.sentence(),
         "path": data.path.name,
+        "note": data.note,
+        "is_loss": data.is_loss,
         "tokens": int(data.tokens.sum()),
         "documents": len(data.tokens),
         "reported": result.documents,
@@ -126,6 +130,7 @@ def as_dict(result: Check) -> dict[str, Any]:
         "recommended": None if best is None else best.option.condition,
         "tolerance": result.tolerance,
         "unit": unit(result.data.is_loss),
+        "note": result.data.note,
         "reported_documents": result.documents,
         "depths": result.data.depths,
         "smallest_fixed_count": result.fixed,

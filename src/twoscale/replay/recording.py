@@ -30,7 +30,8 @@ _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d.*|level_\d+|index")
 FEWEST_DOCUMENTS = 4  # of a check: two in each half
 
 # vLLM-Hook (IBM, pull request 30, benchmarks/recurrent_depth/trajectory_io.py): its columns, and
-# the names they have here. Its `iteration` counts from 0 (analyze_signals.py).
+# the names they have here. Its `iteration` counts from 0 (analyze_signals.py), that of others from
+# 1.
 HOOK_KEYS = ("forward_index", "iteration", "token_index", "is_decode", "has_prediction_metrics")
 HOOK_SIGNALS = {
     "hidden_delta": "step_norm",
@@ -73,6 +74,7 @@ class Recording:
             the predicted token differs from that at full depth.
         signals: Name -> value per depth and token (K, M); NaN where there is none.
         places: Where this is a part of a recording, the places of its tokens in it (M,).
+        note: How the file was read, where there is more than one way.
     """
 
     path: Path
@@ -83,6 +85,7 @@ class Recording:
     is_loss: bool = True
     signals: Mapping[str, np.ndarray] = field(default_factory=dict)
     places: np.ndarray | None = None
+    note: str = ""
 
     @property
     def depths(self) -> int:
@@ -142,8 +145,9 @@ def first_half(path: Path, documents: np.ndarray, seed: int) -> np.ndarray:
     """Half of the documents, drawn at random."""
     names = np.unique(documents)
     if len(names) < FEWEST_DOCUMENTS:
+        plural = "s" * (len(names) != 1)
         raise InputError(
-            f"{path}: found {len(names)} documents, expected at least {FEWEST_DOCUMENTS}:"
+            f"{path}: found {len(names)} document{plural}, expected at least {FEWEST_DOCUMENTS}:"
             " thresholds are chosen on half of the documents and tried on the others."
         )
     return np.random.default_rng(seed).permutation(names)[: len(names) // 2]
@@ -211,7 +215,10 @@ def _read_hook(path: Path, schema: pa.Schema) -> Recording:
     """The decoded tokens of a trajectory. A slot of a batch, between two prompts, is a document."""
     forward = _whole(path, "forward_index", _numbers(path, "forward_index"))
     slot = _whole(path, "token_index", _numbers(path, "token_index"))
-    depth = _whole(path, "iteration", _numbers(path, "iteration")) + 1
+    iteration = _whole(path, "iteration", _numbers(path, "iteration"))
+    first = int(iteration.min()) if len(iteration) else 0
+    if first not in (0, 1):
+        raise mismatch(path, f"iteration {first} as the first", "0 or 1")
     decoded = np.ones(len(forward), dtype=bool)
     if "is_decode" in schema.names:
         # where it is null, NaN, which is true
@@ -229,11 +236,13 @@ def _read_hook(path: Path, schema: pa.Schema) -> Recording:
         "document": prompts * (slot[decoded].max(initial=0) + 1) + slot,
         "sequence": passes,
         "position": slot,
-        "depth": depth,
+        "depth": iteration + 1 - first,
+        "forward_index": forward,
+        "token_index": slot,
     }
     keys = {name: values[decoded] for name, values in keys.items()}
     order = _order(keys["sequence"], keys["position"], keys["depth"])
-    grid = _Grid.of(path, keys, order)
+    grid = _Grid.of(path, keys, order, ("forward_index", "token_index", "iteration"), first)
     further = _signals(path, schema, HOOK_KEYS)
     found = {HOOK_SIGNALS.get(name, name): name for name in further}  # our name -> theirs
     columns = {
@@ -244,7 +253,8 @@ def _read_hook(path: Path, schema: pa.Schema) -> Recording:
         values = _numbers(path, column)[decoded]
         if not np.isnan(values).all():
             signals[name] = grid.spread(values)
-    return grid.recording(path, columns.get(LOSS), columns.get(TOP1), signals)
+    recording = grid.recording(path, columns.get(LOSS), columns.get(TOP1), signals)
+    return replace(recording, note=f"iteration {first} was read as the first loop step")
 
 
 @dataclass(frozen=True)
@@ -254,9 +264,18 @@ class _Grid:
     keys: Mapping[str, np.ndarray]  # of the M tokens
     order: np.ndarray | slice  # of the rows
     depths: int
+    names: tuple[str, str, str]  # of sequence, position and depth in the file, for its errors
+    first: int  # number of the first depth in the file
 
     @classmethod
-    def of(cls, path: Path, keys: Mapping[str, np.ndarray], order: np.ndarray | slice) -> "_Grid":
+    def of(
+        cls,
+        path: Path,
+        keys: Mapping[str, np.ndarray],
+        order: np.ndarray | slice,
+        names: tuple[str, str, str] = ("sequence", "position", "depth"),
+        first: int = 1,
+    ) -> "_Grid":
         """Raises InputError unless every token has one row at each depth 1 … K."""
         if not len(keys["depth"]):
             raise InputError(f"{path}: found no rows, expected one for each token and depth.")
@@ -273,12 +292,12 @@ class _Grid:
         due = np.arange(len(is_new)) - np.repeat(starts, counts) + 1
         wrong = np.flatnonzero((ordered["depth"] != due) | np.repeat(counts != depths, counts))
         if len(wrong):
-            sequence, position = (int(ordered[key][wrong[0]]) for key in ("sequence", "position"))
-            token = (ordered["sequence"] == sequence) & (ordered["position"] == position)
-            found = ", ".join(map(str, ordered["depth"][token][:8]))
+            same_token = np.cumsum(is_new) == np.cumsum(is_new)[wrong[0]]
+            shift = first - 1
+            found = ", ".join(map(str, ordered["depth"][same_token][:8] + shift))
             raise InputError(
-                f"{path}: found depths {found} for sequence {sequence}, position {position},"
-                f" expected each of 1 … {depths} once: record without early exits."
+                f"{path}: found {names[2]}s {found} for {_place(ordered, names, wrong[0])},"
+                f" expected each of {first} … {depths + shift} once: record without early exits."
             )
         tokens = {name: values[starts] for name, values in ordered.items()}
         same = np.diff(tokens["sequence"]) == 0
@@ -287,7 +306,7 @@ class _Grid:
             sequence = tokens["sequence"][torn[0]]
             expected = "one document per sequence"
             raise InputError(f"{path}: found two in sequence {sequence}, expected {expected}.")
-        return cls(tokens, order, depths)
+        return cls(tokens, order, depths, names, first)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """A column (rows,) per depth and token (K, M), in float32."""
@@ -331,11 +350,14 @@ class _Grid:
         if not len(wrong):
             return
         depth, token = wrong[0]
-        sequence = self.keys["sequence"][token]
-        position = self.keys["position"][token]
-        where = f"sequence {sequence}, position {position}, depth {depth + 1}"
+        where = f"{_place(self.keys, self.names, token)}, {self.names[2]} {depth + self.first}"
         found = f"the {what} {values[depth, token]} for {where}"
         raise InputError(f"{path}: found {found}, expected a finite number.")
+
+
+def _place(keys: Mapping[str, np.ndarray], names: tuple[str, str, str], row: int) -> str:
+    """The sequence and the position in a row, by their names in the file."""
+    return ", ".join(f"{name} {keys[name][row]}" for name in names[:2])
 
 
 def _unchanged(predicted: np.ndarray) -> np.ndarray:

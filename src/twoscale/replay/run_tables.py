@@ -43,6 +43,7 @@ class RunTables:
     fixed: dict[float, np.ndarray]
     depths: int
     is_loss = True
+    note = ""
 
     def halves(self, seed: int) -> tuple["RunTables", "RunTables"]:
         """Two parts with half of the documents each, drawn at random."""
