@@ -27,6 +27,9 @@ GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/
 NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
 
+# the backend of a notebook, whose commands inherit it, without which matplotlib cannot be imported here
+unexport MPLBACKEND
+
 .DEFAULT_GOAL := all
 .PHONY: all check help env tools test test-runs test-long test-slurm test-tools docs bench lock gpu-check gpu-pack check-demo plan generated lint format report
 

@@ -14,7 +14,21 @@ They are imported on first use. `read_table`, `compare` and the command `twoscal
 the others need pip install 'twoscale[torch]'. docs/tour.ipynb uses all six.
 """
 
+import os
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+# The commands of a notebook inherit the backend of its kernel, and matplotlib cannot be imported
+# where that is not installed. No figure of this library needs a backend. One that matplotlib
+# accepts is left to the user, and a session that has imported matplotlib as it is.
+if (_backend := os.environ.get("MPLBACKEND")) and "matplotlib" not in sys.modules:
+    del os.environ["MPLBACKEND"]
+    with suppress(ImportError, ValueError):
+        import matplotlib
+
+        matplotlib.rcParams["backend"] = _backend
+        os.environ["MPLBACKEND"] = _backend
 
 __version__ = "0.3.0"
 __all__ = [

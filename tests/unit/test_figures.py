@@ -2,7 +2,10 @@
 
 import inspect
 import itertools
+import os
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -587,6 +590,64 @@ def test_colours_stand_out_from_white_and_differ_also_under_colour_blindness(vis
 )
 def test_powers_of_ten_are_printed_without_an_exponent_above_the_line(value, printed):
     assert style.power_name(value) == printed
+
+
+def importing_matplotlib() -> list[str]:
+    """The modules of the library that import matplotlib or seaborn."""
+    source = PROJECT / "src"
+    return [
+        ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in sorted(source.rglob("*.py"))
+        if re.search(r"^(from|import) (matplotlib|seaborn)", path.read_text(), re.MULTILINE)
+    ]
+
+
+def under_backend(backend: str, code: str, *folders: Path) -> list[str]:
+    """The lines that Python code prints in a shell with this backend."""
+    path = os.pathsep.join(map(str, [PROJECT / "src", *folders]))
+    variables = os.environ | {"MPLBACKEND": backend, "PYTHONPATH": path}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+SAVE = """
+from twoscale.figures import style
+style.save(style.new_figure(3, 2, style.FigureContext("run", "text", 8)), "{}")
+"""
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nonsense"])
+def test_figures_are_drawn_under_a_backend_that_is_not_installed(backend, tmp_path):
+    """A kernel of Jupyter gives its own backend to all commands that a notebook runs."""
+    modules = importing_matplotlib()
+    assert {"twoscale.figures.style", "twoscale.replay.page"} <= {*modules}
+    lines = ["import importlib, os"]
+    for module in modules:
+        # as the first one of a process
+        lines.append(f"os.fork() or [importlib.import_module({module!r}), os._exit(0)]")
+        lines.append("assert os.wait()[1] == 0")
+    under_backend(backend, "\n".join(lines))
+    under_backend(backend, SAVE.format(tmp_path / "a.svg"))
+    under_backend("", SAVE.format(tmp_path / "b.svg"))
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_a_backend_that_a_session_has_or_can_have_is_kept(tmp_path):
+    """As in a notebook that plots with pyplot."""
+    (tmp_path / "inline.py").write_text("from matplotlib.backends.backend_agg import *\n")
+    shown = "import matplotlib.pyplot as plt; print(plt.get_backend())\n"
+    draw = SAVE.format(tmp_path / "a.svg")
+    for backend, first, expected in (
+        ("module://inline", "import twoscale", "module://inline"),
+        ("module://inline", "import matplotlib.pyplot, twoscale", "module://inline"),
+        ("svg", "import twoscale", "svg"),
+        ("svg", "import matplotlib; matplotlib.use('pdf'); import twoscale", "pdf"),
+        ("", "import twoscale; import matplotlib; matplotlib.use('pdf')", "pdf"),
+    ):
+        code = f"import os\n{first}\n{draw}{shown}print(os.environ['MPLBACKEND'])"
+        assert under_backend(backend, code, tmp_path) == [expected, backend]
 
 
 if __name__ == "__main__":

@@ -132,3 +132,14 @@ def test_an_old_python_is_refused_before_anything_is_installed(tmp_path):
     assert (
         f"{old}: found Python 3.9, expected 3.11 or newer: make PYTHON=python3.12\n" in done.stderr
     )
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_no_recipe_gets_the_backend_of_a_notebook(tmp_path, monkeypatch):
+    """`make env` imports matplotlib, which refuses the backend of another environment."""
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    further = tmp_path / "further.mk"
+    further.write_text('show:\n\t@echo "backend: $$MPLBACKEND"\n')
+    command = ["make", "--directory", PROJECT, "-f", "Makefile", "-f", further, "-s", "show"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "backend: \n" in done.stdout
