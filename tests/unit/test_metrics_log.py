@@ -70,6 +70,19 @@ def test_a_file_cut_at_any_byte_keeps_its_whole_lines_up_to_the_start(tmp_path, 
         assert iterations_in(tmp_path) == earlier + later
 
 
+@pytest.mark.parametrize(
+    "number",
+    ["4.0", "# note", "\0\0\0", "", "-4", "4e0", "²", "9" * 5000],
+    ids=["float", "note", "NUL", "empty", "negative", "power", "superscript", "long"],
+)
+def test_a_line_without_a_whole_number_does_not_keep_training_from_its_start(number, tmp_path):
+    show(tmp_path, [row(iteration) for iteration in range(1, 9)])
+    path = tmp_path / METRICS
+    path.write_text(path.read_text().replace("\n4,", f"\n{number},"))
+    show(tmp_path, [row(7), row(8)], 6)
+    assert iterations_in(tmp_path) == [2, 6, 8]
+
+
 def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_successor(tmp_path):
     with monitoring(config(), SEGMENT, state_after(0), tmp_path) as record:
         record(row(2))

@@ -4,6 +4,7 @@ All show rows of the log of a segment, whose numbers are already on the host.
 """
 
 import os
+import re
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -99,7 +100,9 @@ def _remove_later_lines(path: Path, header: str, iteration: int) -> None:
         lines = []  # of another training
     # a process that was killed may have left a line without its end
     whole = [line for line in lines if line.count(",") == header.count(",") and line.endswith("\n")]
-    kept = [line for line in whole if int(line.partition(",")[0]) <= iteration]
+    # an editor, or a crash of the machine, may have changed the number of an iteration
+    numbered = [line for line in whole if re.match("[0-9]{1,18},", line)]
+    kept = [line for line in numbered if int(line.partition(",")[0]) <= iteration]
     wanted = header + "".join(kept)
     if found != wanted:
         with replacing(path) as temporary:
