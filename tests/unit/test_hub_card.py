@@ -20,6 +20,7 @@ from twoscale.recorder.recorder import Recorder
 from twoscale.recorder.run import hub_card
 from twoscale.replay import hub
 from twoscale.replay.check import check
+from twoscale.replay.recording import Sums
 from twoscale.replay.run_tables import RunTables, read_recorded, read_run
 
 DOCUMENTS, LENGTH, LOOPS, NEEDED = 40, 13, 8, 4
@@ -128,6 +129,19 @@ def test_the_loop_gain_is_in_the_card_where_it_was_measured():
     run = RunTables(Path("none"), np.empty(0), np.empty(0), {}, {}, 1)
     gain, _ = hub.measured(pd.DataFrame([row | {"statement": ""}]), run, "float32")[1]
     assert (gain.metric, gain.value, gain.shown) == ("loop_gain", 0.25, "0.25 (0.2 … 0.3)")
+
+
+def test_the_exits_in_the_card_have_the_numbers_that_were_measured():
+    """Forty documents of 20 tokens: the rule takes 4 of 8 loop steps and loses nothing."""
+    tokens = np.full(40, 20.0)
+    points = {("entropy", 1.0): Sums(4 * tokens, 0 * tokens, 0.125 * tokens)}
+    fixed = {4.0: 0.125 * tokens, 6.0: 0 * tokens, 8.0: 0 * tokens}
+    run = RunTables(Path("none"), np.arange(40), tokens, points, fixed, 8)
+    findings = pd.DataFrame({"quantity": [], "value": []})
+    _, (_, count, rule, saving) = hub.measured(findings, run, "float32")
+    assert (count.value, count.shown) == (6, "6 of 8")
+    assert rule.shown == "entropy at 1: 4.00 loop steps, 50% fewer"
+    assert (saving.value, saving.shown) == (0.125, "0.125 (0.125 … 0.125)")
 
 
 def test_without_recorded_exits_the_card_has_the_fixed_count(tmp_path):

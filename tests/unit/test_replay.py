@@ -215,6 +215,69 @@ def far(kept, point):
     return (kept[0] != point[0], abs(kept[1] - point[1]))
 
 
+# --- known numbers -------------------------------------------------------------------------------
+
+
+def known():
+    """Half of the tokens need depth 2 and half depth 6, which `entropy` knows exactly.
+
+    A token loses 1/8 nat for every depth that it lacks, and 1/128 nat at each but the last one.
+    """
+    recording = planted(documents=40)
+    need = np.tile([2, 6], len(recording.documents) // 2)
+    depths = np.arange(1, DEPTHS + 1)[:, None]
+    lacking = np.maximum(need - depths, 0)
+    cost = 3 + lacking / DEPTHS + (depths < DEPTHS) / 128
+    return replace(recording, cost=cost, signals={"entropy": lacking.astype(float)})
+
+
+def test_the_numbers_of_a_check_that_can_be_computed_by_hand():
+    """The rule takes 4 of 8 depths in the mean and loses 1/128. Dealt at random, its depths give 2
+    to a quarter of the tokens that need 6, which lose 1/2 more.
+    """
+    result = checked(known())
+    assert result.sentence() == (
+        "Exit on entropy < 1: 50% fewer loop steps than 8 at 0.0078 nats; random exits of the same"
+        " cost lose 0.13 nats, and the smallest fixed count within the tolerance is 6."
+    )
+    _, _, _, fixed, rule = (line.split("  ") for line in text(result).splitlines())
+    assert [cell.strip() for cell in fixed if cell] == ["fixed at 6 of 8", "6", "25%", "0.00781"]
+    cells = ["entropy < 1", "4.00", "50%", "0.00781", "0.133", "shown"]
+    assert [cell.strip() for cell in rule if cell] == cells
+    written = page(result)
+    row = "| entropy < 1 | 4.00 | 50% | 0.00781 | 0.00781 … 0.00781 | 0.133 | 0.125 | 0.125 … 0.125"
+    assert f"{row} | shown |" in written
+    assert "800 tokens of 40 documents, at most 8 loop steps." in " ".join(written.split())
+    assert "of the other half, 20 documents." in " ".join(written.split())
+    assert "The smallest fixed count within the tolerance is **6**." in written
+    lost = ["0.383", "0.258", "0.195", "0.133", "0.0703", "0.00781", "0.00781", "0"]
+    for depth, excess in enumerate(lost, 1):
+        assert f"| {depth} | {excess} |" in written
+
+
+def test_the_numbers_of_check_json_and_of_its_figure_can_be_computed_by_hand():
+    result = checked(known())
+    found = as_dict(result)
+    small = pytest.approx(1 / 128)
+    random, gain = pytest.approx(1 / 8 + 1 / 128), pytest.approx(1 / 8)
+    assert found["recommended"] == "entropy < 1"
+    assert (found["tolerance"], found["unit"], found["depths"]) == (0.01, "nats per token", 8)
+    assert (found["reported_documents"], found["smallest_fixed_count"]) == (20, 6)
+    assert found["fixed_excess"][3] == pytest.approx(3 / 16 + 1 / 128)
+    assert found["fixed_excess"][8] == 0
+    (rule,) = found["rules"]
+    assert (rule["rule"], rule["threshold"], rule["loop_steps"]) == ("entropy", 1, 4)
+    assert (rule["excess"], rule["excess_interval"]) == (small, [small, small])
+    assert (rule["gain_over_random"], rule["gain_interval"]) == (gain, [gain, gain])
+    assert (rule["random_excess"], rule["would_have_been_shown"]) == (random, pytest.approx(0))
+    (axes,) = draw(result).axes
+    drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
+    assert (list(range(1, 9)), pytest.approx(list(found["fixed_excess"].values()))) in drawn
+    assert ([4.0, 4.0], [small, random]) in drawn
+    assert ([4.0], [small]) in drawn
+    assert ([4.0], [random]) in drawn
+
+
 # --- the oracle ----------------------------------------------------------------------------------
 
 
