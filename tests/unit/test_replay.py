@@ -104,6 +104,22 @@ def test_where_all_tokens_need_the_same_depth_the_fixed_count_is_recommended():
     assert result.sentence().startswith("Lower the fixed count from 8 to 5; no rule is shown")
 
 
+def test_a_rule_that_is_better_than_chance_but_takes_more_than_the_fixed_count_is_not_recommended():
+    """Half of the tokens lose 0.004 nats before depth 8. The rule lets these leave at depth 8, and
+    the others at 6.
+    """
+    recording = planted(documents=40, needed=6)
+    leaves = np.tile([6, 8], len(recording.documents) // 2)
+    depths = np.arange(1, DEPTHS + 1)[:, None]
+    cost = np.where(depths < 6, 4, 3 + 0.004 * (depths < leaves))
+    signals = {"entropy": (depths < leaves).astype(float)}
+    result = checked(replace(recording, cost=cost, signals=signals))
+    (found,) = result.found
+    assert (found.verdict, found.evaluations, result.fixed) == (SHOWN, 7, 6)
+    assert result.best is None
+    assert result.sentence().startswith("Lower the fixed count from 8 to 6; no rule is shown")
+
+
 def test_where_the_last_depth_is_needed_nothing_is_saved():
     result = checked(planted(needed=DEPTHS), tolerance=0.001)
     assert result.fixed == DEPTHS
