@@ -45,7 +45,7 @@ for version in 3.11 3.12 3.13; do
     run_tests --noconftest "${without_torch[@]}"  # conftest.py imports torch
     PYTHONPATH=src "$folder/bin/python" -m snakemake -n --quiet all --config preset=tiny run=pythons > /dev/null || failed=1
     [ "$version" = "$version_of_torch" ] || continue
-    if ! reason=$(timeout 300 "$folder/bin/python" tests/old_torch.py 2>&1); then
+    if ! reason=$(timeout 300 "$folder/bin/python" tests/cpu_torch.py 2>&1); then
         echo "Python $version with the oldest torch: skipped, it cannot be installed: ${reason##*$'\n'}"
         continue
     fi

@@ -1,6 +1,8 @@
-"""Install the oldest torch that pyproject.toml allows, for tests on a CPU, without the packages of
-CUDA (several GB).
+"""Install a torch for tests on a CPU, without the packages of CUDA (several GB).
 
+    python tests/cpu_torch.py [REQUIREMENT]
+
+Without a requirement, such as `torch` for the newest, it is the oldest that pyproject.toml allows.
 Call it with the Python of the environment. Where the index only has the build for CUDA, that build
 loads the libraries of CUDA, but calls nothing in them on a machine without a GPU, so one library
 whose functions return "no device" takes their place.
@@ -91,7 +93,7 @@ def oldest_torch() -> str:
 
 
 if __name__ == "__main__":
-    install("--no-deps", oldest_torch())
+    install("--no-deps", "--upgrade", *(sys.argv[1:] or [oldest_torch()]))
     install(*(need for need in metadata.requires("torch") if not OMITTED.match(need)))
     if not loads():
         replace_libraries(Path(str(metadata.distribution("torch").locate_file("torch/lib"))))
