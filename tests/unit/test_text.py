@@ -135,6 +135,27 @@ def test_a_file_name_is_no_pattern_may_be_hidden_and_needs_no_ending(tmp_path, r
         ]
 
 
+@pytest.mark.parametrize("source", text.ENDINGS)
+def test_hidden_files_and_folders_below_a_folder_are_passed_over_and_counted(
+    tmp_path, read, source, capfd
+):
+    folder = tmp_path / ".mine"  # the user names it
+    content = {"txt": b"text", "jsonl": [{"text": "text"}], "parquet": {"text": ["text"]}}[source]
+    written(folder / f"below/a.{source}", content)
+    digest = text.digest_files(folder, source)
+    assert len(read(source, folder)) == 1
+    assert "passed over" not in capfd.readouterr().err
+    hidden = f"._a.{source} .ipynb_checkpoints/a.{source} below/.git/refs/a.{source} .git/HEAD"
+    for name in hidden.split():
+        written(folder / name, b"no text")
+    assert [name.partition(":")[0] for name, _ in read(source, folder)] == [f"below/a.{source}"]
+    assert f"{folder}: hidden files passed over: 3\n" in capfd.readouterr().err
+    assert text.digest_files(folder, source) == digest
+    (folder / f"below/a.{source}").unlink()
+    with pytest.raises(InputError, match=r"data\.path: found only hidden files at "):
+        read(source, folder)
+
+
 @pytest.mark.parametrize("ending", ["txt", "txt.gz"])
 @pytest.mark.parametrize(
     ("content", "expected"),
@@ -268,7 +289,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence_with_its_name(
         ("parquet", "a.txt", "data.source: found parquet for .*, expected txt"),
         ("txt", "a.jsonl.gz", "data.source: found txt for .*, expected jsonl"),
         ("jsonl", "a.parquet", "data.source: found jsonl for .*, expected parquet"),
-        ("txt", "", r"data.path: found no file under .*, expected \*.txt or \*.txt.gz"),
+        ("txt", "", r"data.path: found no file at .*, expected \*.txt or \*.txt.gz"),
         ("parquet", "gone", "data.path: found nothing at .*gone, expected"),
     ],
 )

@@ -54,8 +54,8 @@ class DataConfig(Section):
     path: HomePath | None = key(
         None,
         "A file, or a folder with files of the type given by source: *.txt and *.txt.gz, *.jsonl"
-        " and *.jsonl.gz, or *.parquet. Files are read in the order of their paths. Required for"
-        " source: txt, jsonl and parquet.",
+        " and *.jsonl.gz, or *.parquet. Files are read in the order of their paths, without hidden"
+        " ones. Required for source: txt, jsonl and parquet.",
     )
     piece_characters: Count | None = key(
         8_000,

@@ -60,7 +60,10 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
         yield from python_docs()
         return
     assert data.path is not None
-    for file, name in find_files(Path(data.path), data.source):
+    files, hidden = find_files(Path(data.path), data.source)
+    if hidden:
+        print(f"{data.path}: hidden files passed over: {hidden}", file=sys.stderr)
+    for file, name in files:
         try:
             for document, parts in _read(file, name, data.source, cache):
                 for number, (piece, is_whole) in enumerate(pieces(parts, data.piece_characters)):
@@ -93,32 +96,38 @@ def _read(
 # --- the files of data.path
 
 
-def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
-    """The file, or the files of the source under a folder; each with its name in the folder."""
+def find_files(path: Path, source: str) -> tuple[list[tuple[Path, str]], int]:
+    """The file, or the files of the source under a folder; each with its name in the folder.
+
+    Files are passed over whose name, or that of a folder on the way, begins with a full stop, as
+    notebooks, macOS and Git write them next to a user's files. Also returns their number.
+    """
     if path.is_file():
         # a single file may have any name but one that ends as the files of another source
         for other, endings in ENDINGS.items():
             if other != source and path.name.lower().endswith(endings):
                 raise mismatch("config key data.source", f"{source} for {path}", other)
-        return [(path, path.name)]
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+        return [(path, path.name)], 0
     endings = ENDINGS[source]
-    found = [
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    named = [
         (file, file.relative_to(path).as_posix())
         for file in files
         if file.name.lower().endswith(endings)
     ]
-    if not found:
-        what = f"no file under {path}" if path.is_dir() else f"nothing at {path}"
+    visible = [(file, name) for file, name in named if "/." not in f"/{name}"]
+    hidden = len(named) - len(visible)
+    if not visible:
+        what = "only hidden files" if hidden else "no file" if path.is_dir() else "nothing"
         names = " or ".join(f"*{ending}" for ending in endings)
         expected = f"{names} for data.source: {source}; a single file may have any name"
-        raise mismatch("config key data.path", what, expected)
-    return found
+        raise mismatch("config key data.path", f"{what} at {path}", expected)
+    return visible, hidden
 
 
 def digest_files(path: Path, source: str) -> str:
     """Digest of the names and contents of the files; above DIGESTED bytes, of sizes and times."""
-    files = [(name, file, file.stat()) for file, name in find_files(path, source)]
+    files = [(name, file, file.stat()) for file, name in find_files(path, source)[0]]
     if sum(status.st_size for _, _, status in files) <= DIGESTED:
         return json_digest([(name, sha256(file)) for name, file, _ in files])
     return json_digest([(name, (each.st_size, each.st_mtime_ns)) for name, _, each in files])
