@@ -51,6 +51,24 @@ def test_logs_and_benchmarks_have_the_name_of_their_rule_and_the_wildcards_of_it
         assert {*re.findall(r"\{(\w+)", file)} == rule.wildcard_names
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_a_job_on_a_run_writes_its_log_and_benchmark_to_the_folder_of_the_run(name):
+    """The results of two runs stand side by side, and so do their logs."""
+    rule = RULES[name]
+    of_run = re.compile(r"^results/(\{run\b|tiny/)")
+    outputs = {bool(of_run.match(file)) for file in rule.output}
+    assert {
+        bool(of_run.match(file)) for file in filter(None, [*rule.log, rule.benchmark])
+    } <= outputs
+
+
+def test_every_rule_has_a_sentence_that_no_other_has_and_a_figure_is_called_one():
+    sentences = {name: rule.docstring for name, rule in rules().items()}
+    assert len({*sentences.values()}) == len(sentences)
+    of_figures = {name for name, text in sentences.items() if text.startswith("Figure: ")}
+    assert of_figures == {name for name in sentences if name.startswith("plot_")}
+
+
 @pytest.mark.parametrize("figure", figures(), ids=lambda figure: figure.name)
 def test_the_rule_of_a_figure_reads_the_tables_of_its_row(figure):
     assert list(dict(rules()[f"plot_{figure.name}"].input.items())) == list(figure.inputs)

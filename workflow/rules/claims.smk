@@ -19,7 +19,7 @@ use rule table_job as judge_claims with:
         regime=TABLE.format("regime"),
         page=SHOWN.format("claims.md"),
     log:
-        "results/logs/judge_claims.log",
+        LOG.format("judge_claims"),
     localrule: True
     params:
         **runs.params.call(

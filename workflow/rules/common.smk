@@ -102,3 +102,4 @@ JOB = "{params.command} --job {params.job} {params.files} > {log:q} 2>&1"
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
 TABLE = runs.table_file("{}")  # of the selected run
 SHOWN = runs.figures.drawn("{}")  # figures and pages of the selected run
+LOG = f"{runs.table_root}/{runs.selected}/logs/{{}}.log"  # of jobs that write these two

@@ -111,6 +111,7 @@ rule prepare_text:
 
 # Texts of one data set share the folder of their parts, so that their jobs take turns.
 use rule prepare_text as download_text with:
+    """Job: download the text of a data set, which runs share"""
     output:
         text=expand("resources/text/{{dataset}}/{shard}.parquet", shard=runs.data.text_shards),
     log:

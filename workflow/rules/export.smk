@@ -25,7 +25,7 @@ rule export_model:
     output:
         export=directory(f"results/{runs.selected}/export"),
     log:
-        "results/logs/export_model.log",
+        LOG.format("export_model"),
     conda:
         "../../envs/torch.yaml"
     resources:

@@ -12,7 +12,7 @@ use rule table_job as plot_fig1 with:
         figure=SHOWN.format("fig1.pdf"),
         picture=report(SHOWN.format("fig1.svg"), **runs.figures.in_report("fig1")),
     log:
-        "results/logs/plot_fig1.log",
+        LOG.format("plot_fig1"),
     localrule: True
     params:
         **runs.figures.params("fig1"),
@@ -26,7 +26,7 @@ use rule table_job as plot_fig2 with:
         figure=SHOWN.format("fig2.pdf"),
         picture=report(SHOWN.format("fig2.svg"), **runs.figures.in_report("fig2")),
     log:
-        "results/logs/plot_fig2.log",
+        LOG.format("plot_fig2"),
     localrule: True
     params:
         **runs.figures.params("fig2"),
@@ -40,7 +40,7 @@ use rule table_job as plot_fig3 with:
         figure=SHOWN.format("fig3.pdf"),
         picture=report(SHOWN.format("fig3.svg"), **runs.figures.in_report("fig3")),
     log:
-        "results/logs/plot_fig3.log",
+        LOG.format("plot_fig3"),
     localrule: True
     params:
         **runs.figures.params("fig3"),
@@ -58,7 +58,7 @@ use rule table_job as plot_fig4 with:
         figure=SHOWN.format("fig4.pdf"),
         picture=report(SHOWN.format("fig4.svg"), **runs.figures.in_report("fig4")),
     log:
-        "results/logs/plot_fig4.log",
+        LOG.format("plot_fig4"),
     localrule: True
     params:
         **runs.figures.params("fig4"),
@@ -72,7 +72,7 @@ use rule table_job as plot_fig5 with:
         figure=SHOWN.format("fig5.pdf"),
         picture=report(SHOWN.format("fig5.svg"), **runs.figures.in_report("fig5")),
     log:
-        "results/logs/plot_fig5.log",
+        LOG.format("plot_fig5"),
     localrule: True
     params:
         **runs.figures.params("fig5"),
@@ -89,7 +89,7 @@ use rule table_job as plot_loops with:
     output:
         page=SHOWN.format("loops.html"),
     log:
-        "results/logs/plot_loops.log",
+        LOG.format("plot_loops"),
     localrule: True
     params:
         **runs.params.call(
@@ -103,7 +103,6 @@ for figure in runs.figures:
     if figure.study_folder:
 
         rule:
-            """Job: draw a figure of a study"""
             name:
                 f"plot_{figure.name}"
             input:
@@ -112,7 +111,7 @@ for figure in runs.figures:
                 figure=SHOWN.format(f"{figure.name}.pdf"),
                 picture=report(SHOWN.format(f"{figure.name}.svg"), **runs.figures.in_report(figure.name)),
             log:
-                f"results/logs/plot_{figure.name}.log",
+                LOG.format(f"plot_{figure.name}"),
             localrule: True
             conda:
                 "../../envs/analysis.yaml"
@@ -120,6 +119,11 @@ for figure in runs.figures:
                 **runs.figures.params(figure.name),
             shell:
                 JOB
+
+        # a docstring is no expression
+        getattr(rules, f"plot_{figure.name}").rule.docstring = (
+            f"Figure: {figure.label} (study {figure.study_folder})"
+        )
 
 
 # Copies, not the figures themselves: selecting another run copies its figures here without drawing them again.

@@ -78,6 +78,7 @@ rule train_segment:
 
 # Keeps the last optimizer state, so that a longer schedule continues the run instead of repeating it.
 use rule train_segment as train_segment_last with:
+    """Job: train to the last checkpoint, and keep the optimizer state"""
     output:
         checkpoint=CHECKPOINT,
         optimizer="results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors",

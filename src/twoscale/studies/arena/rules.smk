@@ -78,7 +78,7 @@ use rule table_job as compare_exits with:
         arena=TABLE.format("arena"),
         page=SHOWN.format("arena.md"),
     log:
-        "results/logs/compare_exits.log",
+        LOG.format("compare_exits"),
     localrule: True
     params:
         **runs.params.call(

@@ -141,7 +141,7 @@ use rule table_job as write_depth_card with:
     output:
         page=SHOWN.format("depth-card.md"),
     log:
-        "results/logs/write_depth_card.log",
+        LOG.format("write_depth_card"),
     localrule: True
     params:
         **runs.params.call(

@@ -21,7 +21,7 @@ use rule table_job as compare_seeds with:
         table=TABLE.format("seeds"),
         page=SHOWN.format("seeds.md"),
     log:
-        "results/logs/compare_seeds.log",
+        LOG.format("compare_seeds"),
     localrule: True
     params:
         **runs.params.call(

@@ -30,7 +30,7 @@ use rule table_job as compare_adapter_init with:
     output:
         adapter_init=TABLE.format("adapter_init"),
     log:
-        "results/logs/compare_adapter_init.log",
+        LOG.format("compare_adapter_init"),
     localrule: True
     params:
         **runs.params.call(
@@ -77,7 +77,7 @@ use rule table_job as compare_baselines with:
         baselines=TABLE.format("baselines"),
         page=SHOWN.format("baselines.md"),
     log:
-        "results/logs/compare_baselines.log",
+        LOG.format("compare_baselines"),
     localrule: True
     params:
         **runs.params.call(
