@@ -195,7 +195,12 @@ def test_fig4_draws_computed_times_as_lines_and_measured_ones_as_points():
     """5.5 ms outside loops, 3 evaluations of 1 + 2 ms and 4.5 of 2 + 2 ms; 30 ms were measured."""
     *others, costs = exit_tables(("fixed", "kl"))
     for table, computed, bare in ((costs, 32.5, 17.0), (costs[:0], 30.0, 29.0)):
-        axes = fig4.draw(*others, table, **RUN).axes[0]
+        figure = fig4.draw(*others, table, **RUN)
+        axes = figure.axes[0]
+        (legend,) = figure.legends
+        explained = {text.get_text() for text in legend.get_texts()}
+        times = {"(i) line: computed", "(i) points: measured"}
+        assert explained & times == (set() if table.empty else times)
         curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
         lines = [line.get_ydata() for line in curves if line.get_linestyle() != "None"]
         points = [line.get_ydata() for line in curves if line.get_linestyle() == "None"]

@@ -65,6 +65,11 @@ def draw(
         handles[criterion_name(criterion)] = Line2D([], [], **look, **_MARKER)
     handles[f"full depth, $K = {context.loops}$"] = Line2D([], [], **_ALL_LOOPS)
     control = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
+    if not exit_costs.empty:
+        handles["(i) line: computed"] = Line2D([], [], color=style.GREY)
+        handles["(i) points: measured"] = Line2D(
+            [], [], color=style.GREY, linestyle="", marker="o", **_MARKER
+        )
     handles["(i) same loops, no criterion; (ii, iii) random exits"] = control
     handles[r"$\tau$ of the paper"] = Patch(**_PAPER_RANGE)
     style.legend_above(figure, handles, style.legend_columns(list(handles), style.DOUBLE))
