@@ -1,6 +1,6 @@
 # make             environment, then every figure of the run that config.yaml selects
 # make check       environment, then figures and verdicts of the demo from its released tables, compared with docs/results.md
-# make report      that run as one web page, report.html
+# make report      that run as one web page, report.html; of a run with options: make report OPTIONS='--config preset=tiny'
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
 # make docs        the documentation as a site in site/; with a search at http://localhost:8001: make docs PORT=8001
@@ -158,5 +158,5 @@ format: env
 	$(BIN)/snakefmt Snakefile workflow src
 
 report: env
-	$(BIN)/snakemake --cores all report_pages
-	$(BIN)/snakemake report_pages --report report.html --report-stylesheet workflow/report/report.css
+	$(BIN)/snakemake --cores all report_pages $(OPTIONS)
+	$(BIN)/snakemake report_pages --report report.html --report-stylesheet workflow/report/report.css $(OPTIONS)

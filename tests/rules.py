@@ -5,13 +5,16 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from snakemake.api import SnakemakeApi
 from snakemake.rules import Rule
 from snakemake.settings.types import ConfigSettings, ResourceSettings
+from snakemake.workflow import Workflow
 
 from tests.small import ROOT, of
 
@@ -28,15 +31,29 @@ def _rules(config: str) -> dict[str, Rule]:
 
 def read_rules(config: str) -> dict[str, Rule]:
     """Name -> rule for a config in JSON."""
+    with workflows(config) as (workflow,):
+        return {rule.name: rule for rule in workflow.rules}
+
+
+@contextlib.contextmanager
+def workflows(*configs: str, snakefile: Path = ROOT / "Snakefile") -> Iterator[list[Workflow]]:
+    """Workflows that one process reads from a Snakefile one after the other, each with a config in
+    JSON, while Snakemake's logger is there.
+    """
     environment, limit = dict(os.environ), sys.getrecursionlimit()
     with SnakemakeApi() as snakemake, contextlib.chdir(ROOT):
-        settings = ConfigSettings(config=json.loads(config))
-        api = snakemake.workflow(ResourceSettings(cores=2), settings, snakefile=ROOT / "Snakefile")
-        workflow = api._workflow  # which includes the Snakefile
+        apis = [
+            snakemake.workflow(
+                ResourceSettings(cores=2),
+                ConfigSettings(config=json.loads(config)),
+                snakefile=snakefile,
+            )
+            for config in configs
+        ]
+        yield [api._workflow for api in apis]  # which includes the Snakefile
     os.environ.clear()
     os.environ.update(environment)
     sys.setrecursionlimit(limit)
-    return {rule.name: rule for rule in workflow.rules}
 
 
 def config_of(name: str, **config: Any) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The rules as they are written, and as Snakemake reads them."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from snakemake.logging import logger
 
-from tests.rules import read_rules, rules
+from tests.rules import read_rules, rules, workflows
 from tests.small import ROOT
 from twoscale.figures.catalogue import figures
 from twoscale.workflow import snakefile
@@ -79,3 +81,28 @@ def test_every_job_runs_in_the_image_where_one_is_used(monkeypatch):
     monkeypatch.setattr(snakefile, "in_container", lambda workflow, image: True)
     outside = [rule.name for rule in read_rules("{}").values() if not rule.container_img]
     assert outside == []
+
+
+def last_lines() -> list[snakefile.LastLines]:
+    return [handler for handler in logger.handlers if "LastLines" in type(handler).__name__]
+
+
+def test_last_lines_are_printed_once_and_are_of_the_workflow_that_was_read_last():
+    with workflows(json.dumps({"run": "first"}), json.dumps({"run": "second"})) as read:
+        (handler,) = last_lines()
+        assert handler.workflow is read[1]
+        assert [runs.selected for runs in handler.runs] == ["second"]
+
+
+def test_last_lines_are_printed_once_where_a_workflow_is_imported_twice(tmp_path):
+    (tmp_path / "Snakefile").write_text(
+        "".join(
+            f"module {run}:\n    snakefile: {str(ROOT / 'Snakefile')!r}\n"
+            f"    config: {{'preset': 'tiny', 'run': {run!r}}}\n"
+            f"use rule * from {run} as {run}_*\n"
+            for run in ("first", "second")
+        )
+    )
+    with workflows("{}", snakefile=tmp_path / "Snakefile"):
+        (handler,) = last_lines()
+        assert [runs.selected for runs in handler.runs] == ["first", "second"]

@@ -2,6 +2,8 @@
 Git repository.
 """
 
+import re
+
 import pytest
 
 from tests.workflow.conftest import TARGETS, Project, publish
@@ -24,6 +26,44 @@ def planned(fresh):
     """The jobs of the workflow in its own folder."""
     fresh.configure(**CONFIG)
     return fresh.plan(*FIGURES_AND_MORE)
+
+
+def test_one_rule_is_imported_after_all_of_them_and_alone_it_is_refused_in_one_sentence(
+    fresh, elsewhere
+):
+    module = f"module twoscale:\n    snakefile: {str(fresh.root / 'Snakefile')!r}\n"
+    module += f"    config: {CONFIG}\n"
+    one = "use rule extract_trajectories from twoscale as {} with:\n    threads: 2\n"
+    for name in ("et", "ts_*"):
+        (elsewhere.root / "Snakefile").write_text(module + one.format(name))
+        elsewhere.refused("use rule extract_trajectories from this module: expected", "-n")
+    everything = "use rule * from twoscale as ts_*\n"
+    (elsewhere.root / "Snakefile").write_text(
+        module + everything + one.format("ts_extract_trajectories")
+    )
+    said = elsewhere.succeed("-n", "ts_all").stdout
+    assert re.search(r"^ts_extract_trajectories +3$", said, re.M)
+    assert "threads: 2" in said
+
+
+def test_a_dry_run_of_a_workflow_that_imports_two_with_rules_on_runs_is_checked(fresh, elsewhere):
+    (elsewhere.root / "Snakefile").write_text(
+        "rule mine:\n    output: '{run}.mine'\n    shell: 'touch {output}'\n"
+        + "".join(
+            f"module {run}:\n    snakefile: {str(fresh.root / 'Snakefile')!r}\n"
+            f"    config: {CONFIG | {'run': run, 'compute': {'device': device}}}\n"
+            f"use rule * from {run} as {run}_*\n"
+            for run, device in {"first": "cpu", "second": "cuda"}.items()
+        )
+    )
+    targets = (
+        "other.mine",
+        *(f"results/{run}/tables/drift.parquet" for run in ("first", "second")),
+    )
+    lacks = "config key compute.device: found cuda"
+    for number in (2, 3):
+        said = elsewhere.succeed("-n", *targets[:number], CUDA_VISIBLE_DEVICES="").stderr
+        assert said.count(lacks) == number - 2
 
 
 def import_as_module(elsewhere, snakefile):

@@ -63,6 +63,19 @@ def test_a_plan_that_cannot_succeed_here_is_one_sentence_before_the_first_job(fr
     assert "prepare_text" in fresh.plan("text")
 
 
+def test_a_dry_run_says_what_this_machine_lacks_for_jobs_that_would_run_on_it(fresh):
+    fresh.configure(compute={"device": "cuda"})
+    sentence = "config key compute.device: found cuda, expected cpu, because"
+    no_device = {"CUDA_VISIBLE_DEVICES": ""}
+    assert sentence in fresh.run("-n", **no_device).stderr
+    assert sentence not in fresh.run("-n", "text", **no_device).stderr
+    on_cluster = fresh.run("-n", "--profile", "profiles/slurm", **no_device)
+    assert on_cluster.returncode == 0, on_cluster.stderr
+    assert sentence not in on_cluster.stderr
+    fresh.configure(train={"nodes": 2, "processes": 2})
+    assert "config key train.nodes: found 2, expected 1" in fresh.run("-n").stderr
+
+
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [("ro", "results: is not writable."), ("size=200k", "'No space left on device'")],
@@ -87,6 +100,7 @@ def test_a_disk_that_is_full_or_read_only_is_a_sentence_at_the_end(fresh, option
 # --- the last lines of a call with failed jobs ----------------------------------------------------
 
 SNAKEFILE = """
+import sys
 from twoscale.workflow.snakefile import say_causes
 
 onerror:
@@ -105,6 +119,11 @@ rule silent:
     log: "silent.log"
     shell: "exit 3"
 
+rule ended:
+    output: "ended_{signal}"
+    log: "ended_{signal}.log"
+    shell: sys.executable + " ended.py {wildcards.signal} 2> {log}"
+
 rule slow:
     output: "slow"
     log: "slow.log"
@@ -112,8 +131,21 @@ rule slow:
 """
 
 
+# ends by a signal between two updates of its progress bar
+ENDED = """
+import os, sys, time
+from twoscale.base import meter
+with meter("train 0 -> 30", 30, "it") as bar:
+    bar.update(6)
+    bar.refresh()
+    os.kill(os.getpid(), int(sys.argv[1]))
+    time.sleep(60)
+"""
+
+
 def start(folder, *arguments):
     (folder / "Snakefile").write_text(SNAKEFILE)
+    (folder / "ended.py").write_text(ENDED)
     variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--keep-going", *arguments]
     # a background job of a shell ignores SIGINT, and its children inherit that
@@ -132,6 +164,16 @@ def test_the_last_lines_say_why_each_job_failed(tmp_path):
     assert run.returncode == 1
     last = error.strip().splitlines()[-6:]
     assert {"wrong: error: file x: found é.", "silent: the job wrote no message."} <= {*last}
+
+
+def test_a_job_that_a_signal_has_ended_is_not_explained_by_its_progress_bar(tmp_path):
+    kinds = [signal.SIGTERM, signal.SIGKILL]
+    run = start(tmp_path, *(f"ended_{int(kind)}" for kind in kinds))
+    _, error = run.communicate(timeout=120)
+    last = error.strip().splitlines()[-6:]
+    assert [line for line in last if line.startswith("ended: ")] == 2 * [
+        "ended: ended by a signal, as at a limit of time or memory; repeat the command to continue."
+    ]
 
 
 def test_an_interrupted_run_blames_no_job(tmp_path):

@@ -1,7 +1,8 @@
-"""What a copy, a touch, a fault or a forced rerun costs: no training, and nothing that is still
-valid.
+"""What a copy, a touch or a fault costs: no training, and nothing that is still valid. A forced job
+computes again.
 """
 
+import json
 import os
 import shutil
 
@@ -62,19 +63,45 @@ def test_a_changed_byte_of_the_tokens_is_one_sentence_and_the_checkpoints_come_b
     assert editable.plan() == {}
 
 
-def test_a_forced_training_is_restored_with_all_that_depends_on_it_and_removing_it_trains_again(
-    editable,
-):
-    before = files(editable, "checkpoints", "training", "trajectories", "exits", "tables")
-    editable.succeed("--forcerun", *TRAINING)
-    assert files(editable, "checkpoints", "training", "trajectories", "exits", "tables") == before
+def test_a_forced_training_computes_and_what_depends_on_equal_weights_is_restored(editable):
+    before = files(editable, "checkpoints", "trajectories", "exits", "tables")
+    editable.succeed("--quiet", "all", "--forcerun", *TRAINING)
+    assert "train 0 -> 10" in log(editable, "train_segment_000010")
+    assert files(editable, "checkpoints", "trajectories", "exits", "tables") == before
     assert "restored the cached result" in log(editable, "benchmark_exits")
     assert editable.plan() == {}
 
-    shutil.rmtree(editable.root / "results/tiny/.result_cache/checkpoints")
-    editable.succeed(f"{CHECKPOINTS}/iteration_000020.safetensors", "--forcerun", *TRAINING)
-    assert "train 0 -> 10" in log(editable, "train_segment_000010")
-    assert files(editable, "checkpoints").items() <= before.items()
+
+def test_a_forced_timing_is_measured_again(editable):
+    before = files(editable, "tables")
+    latency = "results/tiny/tables/exit_latency.parquet"
+    editable.succeed(latency, "--forcerun", "benchmark_exits")
+    assert "restored" not in log(editable, "benchmark_exits")
+    assert files(editable, "tables")[editable.root / latency] != before[editable.root / latency]
+
+
+def test_the_seconds_of_a_restored_job_are_those_of_its_computation(editable):
+    """Also for a job of the same call, the snapshot, whose manifest sums them."""
+    tables = ("exit_latency", "loop_tokens")
+    benchmarks = [
+        editable.root / f"results/tiny/benchmarks/{name}.tsv"
+        for name in ("benchmark_exits", "measure_loop_tokens")
+    ]
+    header, seconds = benchmarks[0].read_text().splitlines()
+    benchmarks[0].write_text(f"{header}\n7777{seconds[seconds.index('.') :]}\n")
+    before = benchmarks[0].read_bytes()
+    benchmarks[1].unlink()  # unknown seconds stay unknown
+    for _ in range(2):
+        for table in tables:
+            (editable.root / f"results/tiny/tables/{table}.parquet").unlink()
+        shutil.rmtree(editable.root / "results/snapshot", ignore_errors=True)
+        editable.succeed("snapshot", *(f"results/tiny/tables/{table}.parquet" for table in tables))
+        assert "restored the cached result" in log(editable, "benchmark_exits")
+        assert benchmarks[0].read_bytes() == before
+        assert not benchmarks[1].exists()
+    jobs = json.loads((editable.root / "results/snapshot/manifest.json").read_text())["jobs"]
+    assert {job["rule"]: job["total_s"] for job in jobs}["benchmark_exits"] > 7000
+    assert editable.plan() == {}
 
 
 def log(project, name):

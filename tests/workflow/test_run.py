@@ -74,6 +74,21 @@ def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again
     assert editable.plan(hidden={"all"}) == copies
 
 
+@pytest.mark.runs
+def test_a_call_after_which_figures_of_two_runs_are_shown_names_them(editable):
+    results, others = editable.root / "results", ("--config", "run=other")
+    shutil.copytree(results / "tiny", results / "other")
+    for path in (results / "other/figures").iterdir():
+        path.write_bytes(path.read_bytes() + b"\n")
+    said = editable.succeed("results/fig2.pdf", *others).stderr
+    of_tiny = ", ".join(["claims.md", *(f"{name}.pdf" for name in FIGURES if name != "fig2")])
+    assert f"results/ shows several runs: {of_tiny}, loops.html of tiny; fig2.pdf of other" in said
+    said = editable.succeed(*others).stderr
+    assert "several runs" not in said
+    assert "make report OPTIONS='--config run=other' " in said
+    assert "snakemake --cores all supplementary --config run=other " in said
+
+
 def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
     told = (finished.root.parent / "finished.done").read_text()
     claims = re.search(
@@ -84,6 +99,8 @@ def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
     assert "does not hold" not in claims[1]
     assert f"figures: {', '.join(f'results/{name}.pdf' for name in FIGURES)}\n" in told
     assert "generate.py --run tiny" in told
+    assert "make report  " in told
+    assert "several runs" not in told
 
 
 def test_loss_and_time_left_are_shown_at_the_end_of_each_segment_however_short(finished):

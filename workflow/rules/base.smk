@@ -1,6 +1,6 @@
 # Base rules: what many jobs share, for `use rule torch_job as NAME with:`. They are no targets, and no file leads to them.
 # A derived rule takes a relative path for one from its own file, so those of environments are absolute.
-# A workflow that imports single rules of this one by name has to import the base rule, too.
+# So a workflow cannot import a rule of this one without all others.
 
 
 rule torch_job:

@@ -56,6 +56,7 @@ IMAGE = PROJECT / "envs" / "twoscale.sif"  # built from a lock file: docs/releas
 last_lines = snakefile.LastLines.install(workflow)
 
 with snakefile.one_sentence():
+    snakefile.check_import(workflow)
     IN_CONTAINER = snakefile.in_container(workflow, IMAGE)
     for file in [CONFIG] * CONFIG.exists() + workflow.overwrite_configfiles:
         read_yaml(file)  # Snakemake does not say which line of a broken file is wrong
@@ -87,13 +88,16 @@ onstart:
     with snakefile.one_sentence():
         for folder in (Path("results"), Path("resources"), JOB_FILES):
             check_writable(folder)
+    last_lines.prepare_caches()
 
 
 onerror:
+    last_lines.put_back_seconds()
     snakefile.say_causes(workflow)
 
 
 onsuccess:
+    last_lines.put_back_seconds()
     snakefile.say_ending(workflow, runs)
 
 

@@ -9,6 +9,9 @@ result of each job is kept, and the folder may be removed at any time.
 An optimizer state between two segments of training is temporary, so it is not kept. Its segment is
 restored only if later segments can be restored up to one whose optimizer state is kept; the
 temporary file is then empty.
+
+Snakemake writes the seconds of a restored job over those of its computation, which the workflow
+saves as BENCHMARK before the job and puts back after it (`twoscale.workflow.snakefile`).
 """
 
 import json
@@ -24,6 +27,7 @@ from twoscale.base import canonical_json, first_line, json_digest, link, replaci
 from twoscale.jobs import machine
 
 MANIFEST = "manifest.json"
+BENCHMARK = "benchmark.tsv"  # only of a restored result; empty if its seconds are unknown
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,8 @@ def restore(job: Job, result: Result) -> None:
         # a link has the time of the kept file, which may be before that of the inputs; Snakemake
         # would run the job again
         os.utime(path)
-    print(f"restored the cached result; to compute it again, remove {job.folder}", file=sys.stderr)
+    (job.folder / BENCHMARK).touch()
+    print("restored the cached result; to compute it again, force the job", file=sys.stderr)
 
 
 def keep(job: Job, inputs: dict[str, str]) -> None:

@@ -351,15 +351,15 @@ def _cached_job(run: str, input: Any, output: Any, later: Sequence[str]) -> dict
     """
     temporary = [file for file in output if file.endswith(OPTIMIZER) and later]
     return {
-        "folder": _cache_folder(run, output[0]),
+        "folder": cache_folder(run, output[0]),
         "inputs": sorted(file for file in input if not file.endswith(OPTIMIZER)),
         "outputs": [file for file in output if file not in temporary],
         "temporary": temporary,
-        "later": [_cache_folder(run, file) for file in later],
+        "later": [cache_folder(run, file) for file in later],
     }
 
 
-def _cache_folder(run: str, output: str) -> str:
+def cache_folder(run: str, output: str) -> str:
     """The folder that keeps the result of a job, named after its first output."""
     name = output.removeprefix(f"results/{run}/")
     return str(Path("results", run, _RESULT_CACHE, name).with_suffix(""))

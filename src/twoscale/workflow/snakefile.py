@@ -7,11 +7,13 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +25,21 @@ from twoscale import tables
 from twoscale.base import InputError, one_line
 from twoscale.claims.words import by_word
 from twoscale.jobs.machine import check_cuda, check_disk, clear_launch_variables
+from twoscale.jobs.result_cache import BENCHMARK
 from twoscale.model.flops import BYTES, parameters
 from twoscale.workflow.data_files import repository_name
 from twoscale.workflow.figures import in_results
 from twoscale.workflow.memory import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
+from twoscale.workflow.params import cache_folder
 from twoscale.workflow.runs import Runs
 
 # the sentence of our error, a line in Snakemake's report on the function that raised it
 _REFUSED = re.compile(r"^\s*InputError: (.+)$", re.MULTILINE)
 _INTERRUPTED = "Repeat the command to continue: finished jobs are kept, and training resumes."
+_ENDED = "ended by a signal, as at a limit of time or memory; repeat the command to continue."
 _LITTLE_SPACE = 2**16  # bytes; a disk with less is full
 _MOST_HEADER = 2**24  # bytes of a checkpoint's header that are read
 _TRAINING = ("train_segment", "train_segment_last")
-_NEXT = """\
-next: make report                         figures, verdicts and tables on one page
-      snakemake --cores all supplementary   further figures
-      python scripts/generate.py --run {run} --prompt "Return the" --show-loops
-      Without `make`: activate the environment first, `. .venv/bin/activate`."""
 
 
 @contextmanager
@@ -58,35 +58,96 @@ def one_sentence() -> Iterator[None]:
 
 
 class LastLines(logging.Handler):
-    """Prints lines after some of Snakemake's messages, for which it has no hook.
+    """Acts on some of Snakemake's messages, for which it has no hook.
 
-    After an error, the sentence of an InputError; after a dry run, what the jobs would replace and
-    why they would run.
+    After an error it prints the sentence of an InputError; after a dry run, why a call would be
+    refused, what the jobs would replace and why they would run. Before each job it puts the seconds
+    of restored jobs back.
     """
 
     def __init__(self, workflow: Any) -> None:
         super().__init__()
-        self._workflow = workflow
+        self.workflow = workflow
         self.runs: list[Runs] = []  # of each Snakefile that includes this workflow
+        self._cached: dict[Any, Path] = {}  # job that may be restored -> folder with its result
 
     @classmethod
     def install(cls, workflow: Any) -> Any:
-        """The one handler in Snakemake's logger, which is added if it is not there."""
-        # an imported module may have another copy of this class
-        known = [handler for handler in logger.handlers if type(handler).__name__ == cls.__name__]
-        if not known:
-            known = [cls(workflow)]
-            logger.addHandler(known[0])
-        return known[0]
+        """The one handler in Snakemake's logger, which is that of `workflow`; added if needed."""
+        for handler in list(logger.handlers):
+            # an imported module may have another copy of this class
+            if type(handler).__name__ != cls.__name__:
+                continue
+            if handler.workflow is workflow:
+                return handler
+            logger.removeHandler(handler)  # of an earlier plan of this process
+        logger.addHandler(handler := cls(workflow))
+        return handler
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if str(getattr(record, "event", None)) == "error" and (refused := _REFUSED.search(message)):
+        event = str(getattr(record, "event", None))
+        if event == "error" and (refused := _REFUSED.search(message)):
             print(refused[1], file=sys.stderr)
+        elif event == "job_info":
+            self.put_back_seconds()
         elif message.startswith("This was a dry-run"):
-            say_changed(self._workflow)
             for runs in self.runs:
-                warn_of_overwritten_weights(self._workflow, runs)
+                try:
+                    check_jobs(self.workflow, runs)
+                except InputError as error:
+                    print(error, file=sys.stderr)
+            say_changed(self.workflow)
+            for runs in self.runs:
+                warn_of_overwritten_weights(self.workflow, runs)
+
+    # A job with a cached result, see `twoscale.jobs.result_cache`.
+
+    def prepare_caches(self) -> None:
+        """Before the first job: drop the cached results of forced jobs, which compute again, and
+        save the seconds of jobs that may be restored.
+        """
+        if _plans_only(self.workflow):
+            return
+        dag = self.workflow.dag
+        for job in dag.needrun_jobs():
+            folder = _cache_folder(job)
+            if folder is None:
+                continue
+            # the reason of a forced job is another one where its inputs are new, too
+            if job.rule in dag.forcerules or not dag.forcefiles.isdisjoint(job.output):
+                shutil.rmtree(folder)
+            elif job.benchmark:
+                self._cached[job] = folder
+                if not (folder / BENCHMARK).exists():
+                    with suppress(OSError):  # unknown
+                        shutil.copyfile(job.benchmark, folder / BENCHMARK)
+
+    def put_back_seconds(self) -> None:
+        """Give restored jobs that have ended the seconds of their computation, or none if they are
+        unknown.
+        """
+        for job in list(filter(self.workflow.dag.finished, self._cached)):
+            saved = self._cached.pop(job) / BENCHMARK
+            with suppress(OSError):  # the job has computed
+                if saved.stat().st_size:
+                    shutil.copyfile(saved, job.benchmark)
+                else:
+                    Path(job.benchmark).unlink(missing_ok=True)
+
+
+def _cache_folder(job: Any) -> Path | None:
+    """The folder with the cached result of a job; None if there is none."""
+    run = getattr(job.wildcards, "run", None)
+    if run is None or not job.output:
+        return None
+    folder = Path(cache_folder(run, job.output[0]))
+    return folder if folder.is_dir() else None
+
+
+def _plans_only(workflow: Any) -> bool:
+    """Whether this process only touches files, or belongs to a job: Snakemake plans there too."""
+    return workflow.touch or workflow.exec_mode != ExecMode.DEFAULT
 
 
 def say_causes(workflow: Any) -> None:
@@ -106,9 +167,12 @@ def last_line(path: str) -> str | None:
     log = Path(path)
     if not log.is_file():
         return None
-    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    # without universal newlines, which would end the lines of a progress bar
+    text = log.read_bytes().decode(errors="replace").strip("\n")
     if text:
-        return one_line(text.split("\n")[-1].strip())
+        line = text.split("\n")[-1]
+        # a job that ends by itself writes a message after its progress bar
+        return _ENDED if "\r" in line else one_line(line.strip())
     if shutil.disk_usage(log).free < _LITTLE_SPACE:
         found = "found the error 'No space left on device'"
         return f"error: {log}: {found}, expected free space on its disk."
@@ -144,6 +208,20 @@ def _prepend(variable: str, folder: str) -> None:
     os.environ[variable] = os.pathsep.join([folder, *folders])
 
 
+def check_import(workflow: Any) -> None:
+    """Refuse another workflow's `use rule NAME from`, unless it imported all rules before: rules
+    are derived from others. Raises InputError.
+    """
+    modifier = workflow.modifier
+    wanted = sorted(modifier.rule_whitelist or ())
+    known = {rule.name for rule in workflow.rules}
+    if not known.issuperset(map(modifier.modify_rulename, wanted)):
+        raise InputError(
+            f"use rule {', '.join(wanted)} from this module: expected `use rule * from MODULE as"
+            " MODULE_*` first, because rules are derived from others."
+        )
+
+
 def in_container(workflow: Any, image: Path) -> bool:
     """Whether jobs run in the image. Raises InputError where there is none."""
     asked = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
@@ -161,19 +239,33 @@ PlannedJob = namedtuple("PlannedJob", "rule wildcards uses_torch")
 
 
 def check_plan(workflow: Any, runs: Runs) -> None:
-    # Snakemake plans in the processes of its jobs too, which need no check
-    if workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
+    if _plans_only(workflow):
         return
-    methods, planned = workflow.deployment_settings.deployment_method, workflow.dag.needrun_jobs()
+    with one_sentence():
+        check_jobs(workflow, runs)
+    say_changed(workflow)
+    warn_of_overwritten_weights(workflow, runs)
+
+
+def check_jobs(workflow: Any, runs: Runs) -> None:
+    """`check` the jobs that Snakemake plans, also after a dry run. Raises InputError."""
+    methods = workflow.deployment_settings.deployment_method
+    # after a dry run all are finished
+    planned = workflow.dag.needrun_jobs(exclude_finished=not workflow.dryrun)
     # rules of jobs with torch have the resource `gpu`
     jobs = [
         PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources) for job in planned
     ]
-    srun = workflow.executor_plugin.name == "slurm" and DeploymentMethod.APPTAINER not in methods
-    with one_sentence():
-        check(runs, jobs, here=workflow.local_exec, installed=not methods, srun=srun)
-    say_changed(workflow)
-    warn_of_overwritten_weights(workflow, runs)
+    # another workflow that imports this one has further jobs
+    jobs = [job for job in jobs if _run(runs, job) in runs.configs]
+    here = workflow.local_exec
+    on_slurm = workflow.executor_plugin.name == "slurm"
+    if workflow.dryrun:
+        # the executor is that of dry runs; only other ones than the local one have a number of jobs
+        here = workflow.resource_settings.nodes is None
+        on_slurm = not here
+    srun = on_slurm and DeploymentMethod.APPTAINER not in methods
+    check(runs, jobs, here=here, installed=not methods, srun=srun)
 
 
 def check(
@@ -328,13 +420,50 @@ def _run(runs: Runs, job: PlannedJob) -> str:
 
 
 def say_ending(workflow: Any, runs: Runs) -> None:
-    """After a call that made everything: what was found, and what can be asked for next."""
+    """After a call that made everything: what was found, and what can be asked for next.
+
+    After each call: which run the files in results/ are of, if they are of several.
+    """
     if any(job.rule.name == "all" for job in workflow.dag.jobs):
-        logger.info(ending(runs))
+        logger.info(ending(runs, config_options(workflow)))
+    shown = shown_files(Path(runs.figures.drawn("")))
+    if len(shown) > 1:
+        parts = [f"{', '.join(files)} of {run}" for run, files in shown.items()]
+        logger.info(f"results/ shows several runs: {'; '.join(parts)}")
 
 
-def ending(runs: Runs) -> str:
-    """The verdicts in short, the figures, and the next useful commands; empty without verdicts."""
+def shown_files(selected: Path) -> dict[str, list[str]]:
+    """Run -> the names of its figures and pages that are copied to results/, without pictures.
+
+    `selected` is the folder of the selected run's figures, to which equal files are counted.
+    """
+    results = Path("results")
+    folders = [selected, *results.glob("*/figures"), *results.glob("*/*/figures")]
+    shown: dict[str, list[str]] = {}
+    for path in sorted(results.glob("*.*")):
+        copied = [folder for folder in folders if (folder / path.name).is_file()]
+        equal = [folder for folder in copied if cmp(path, folder / path.name, shallow=False)]
+        if equal and path.suffix != ".svg":
+            run = str(equal[0].parent.relative_to(results))
+            shown.setdefault(run, []).append(path.name)
+    return shown
+
+
+def config_options(workflow: Any) -> list[str]:
+    """The options of this call that change its config, without those of the Snakefile."""
+    settings = workflow.config_settings
+    options = []
+    if settings.configfiles:
+        options += ["--configfile", *map(str, settings.configfiles)]
+    if settings.config_args:
+        options += ["--config", *settings.config_args]
+    return options
+
+
+def ending(runs: Runs, options: Sequence[str] = ()) -> str:
+    """The verdicts in short, the figures, and the next useful commands with the `options` of this
+    call; empty without verdicts.
+    """
     from twoscale.claims.verdicts import ALL
 
     if not runs.figures.claims:
@@ -347,5 +476,21 @@ def ending(runs: Runs) -> str:
     figures = ", ".join(runs.figures.of_target("all"))
     return (
         f"run {runs.selected}: the paper's claims in this run, one seed{scale}: {claims} ({page})\n"
-        f"figures: {figures}\n{_NEXT.format(run=runs.selected)}"
+        f"figures: {figures}\nnext: {_next(runs, options)}"
+    )
+
+
+def _next(runs: Runs, options: Sequence[str]) -> str:
+    words = "".join(f" {shlex.quote(option)}" for option in options)
+    commands = [f"snakemake --cores all supplementary{words}   # further figures"]
+    if runs.release is None:
+        # a word of the shell in which make doubles a dollar
+        quoted = f" OPTIONS={shlex.quote(words.strip())}".replace("$", "$$") if options else ""
+        commands = [
+            f"make report{quoted}   # figures, verdicts and tables on one page",
+            *commands,
+            f'python scripts/generate.py --run {runs.selected} --prompt "Return the" --show-loops',
+        ]
+    return "\n      ".join(
+        [*commands, "Without `make`: activate the environment first, `. .venv/bin/activate`."]
     )
