@@ -44,7 +44,7 @@ from tests.worlds import (
 )
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Evidence
+from twoscale.claims.evidence import Evidence, Extent
 from twoscale.claims.words import FAILS, HOLDS, OPEN
 
 REPEATS = 300  # samples of a bootstrap, fewer than in use
@@ -115,6 +115,11 @@ class Draw(Evidence):
     @property
     def iterations(self) -> list[int]:
         return list(self.size.iterations)
+
+    @property
+    def extent(self) -> Extent:
+        """Rates are those of the intervals, at sizes at which claim 4 is not judged, too."""
+        return Extent(len(GROUPS), len(K), 32, len(self.size.iterations), 30, published=False)
 
     def check_angles(self, *arguments: object) -> None:
         """Nothing is under the rounding floor."""

@@ -18,6 +18,7 @@ DECISIONS = {"acceleration": 0.0, "step_norm": 0.0, "kl": 0.15}
 SPREAD = np.linspace(
     -1, 1, SEQUENCES
 )  # how the sequences differ, in units of each test's own; a document each
+LOOP_SEQUENCES = 32  # of the trajectories; claims 3 and 4 need so many
 ITERATIONS = (0, 10, 20, 50, 100)
 WARMUP = 5
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2]
@@ -39,7 +40,7 @@ def loop_rows(iteration, group="4", nulls=0.0, loops=30, **shape):
     shape = {"scale": 1.0, "floor": 0.02, "bend": 1.0} | shape
     k = np.arange(loops + 1)
     parts = []
-    for sequence, unit in enumerate(SPREAD):
+    for sequence, unit in enumerate(np.linspace(-1, 1, LOOP_SEQUENCES)):
         norms = shape["scale"] * np.maximum(
             (shape["rate"] + shape["spread"] * unit) ** k, shape["floor"]
         )

@@ -105,9 +105,11 @@ def cosines_at(iteration):
 
 
 def decades(iteration):
-    """Until a tenth is reached, which happens above the floor; the untrained model does not."""
+    """Until a tenth is reached, which happens above the floor; the untrained model does not, and
+    has the rate of a tenth at the last loop step.
+    """
     share = np.log10(iteration / 10) if iteration else 0
-    return -np.log10(0.8 + (0.72 - 0.8) * share) if iteration else 0.0
+    return -np.log10(0.8 + (0.72 - 0.8) * share) if iteration else 1 / 28
 
 
 def on_a_line(number):

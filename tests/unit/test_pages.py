@@ -115,7 +115,7 @@ def test_every_row_of_the_claims_has_the_cells_of_its_header():
 def test_the_claims_say_what_is_known_of_checkpoints_and_documents():
     evidence = synthetic()
     recorded = claims_page.claims_markdown([], "trial", "text", evidence, recorded=True)
-    assert "8 recorded sequences, each of which counts as a document" in " ".join(recorded.split())
+    assert "32 recorded sequences, each of which counts as a document" in " ".join(recorded.split())
     published = claims_page.claims_markdown([], "trial", "text", synthetic(published=True))
     assert "The model is published and has one checkpoint" in published
     assert "| scale |" not in published

@@ -94,6 +94,18 @@ class Estimate:
 # --- the tables of a run --------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Extent:
+    """What a run measures, which is known before it starts: claims need some of it."""
+
+    groups: int
+    loop_steps: int  # of the trajectories
+    sequences: int  # held-out ones, of the trajectories
+    checkpoints: int  # after warm-up
+    max_loops: int  # of a token under an exit criterion
+    published: bool
+
+
 @dataclass(frozen=True, eq=False)  # compared by identity
 class Evidence:
     """The tables of one run (`tables.CLAIM_TABLES`), as units to resample."""
@@ -141,6 +153,17 @@ class Evidence:
         return int(self.loops["k"].max()) if len(self.loops) else 0
 
     @property
+    def extent(self) -> Extent:
+        return Extent(
+            groups=len(self.groups),
+            loop_steps=self.loop_steps,
+            sequences=self.loops["sequence"].nunique(),
+            checkpoints=len(self._after_warmup),
+            max_loops=self.max_loops,
+            published=self.published,
+        )
+
+    @property
     def jumps(self) -> list[tuple[str, str]]:
         """Boundaries with a reference state, state by state."""
         boundaries = self.drift["boundary"].unique()
@@ -179,12 +202,16 @@ class Evidence:
 
     def after_warmup(self, fewest: int) -> list[int]:
         """Iterations of the checkpoints after warm-up. Raises InconclusiveError below `fewest`."""
-        iterations = [iteration for iteration in self.trained if iteration > self.warmup]
+        iterations = self._after_warmup
         if len(iterations) < fewest:
             raise InconclusiveError(
                 f"fewer than {fewest} checkpoints after warm-up (found {len(iterations)})"
             )
         return iterations
+
+    @property
+    def _after_warmup(self) -> list[int]:
+        return [iteration for iteration in self.trained if iteration > self.warmup]
 
     # units to resample: each method raises InconclusiveError if rows are missing
 

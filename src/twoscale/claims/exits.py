@@ -293,6 +293,8 @@ def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
 def _later_exits(evidence: Evidence, tau: float) -> Estimate:
     units = evidence.evaluations([("kl", tau), ("acceleration", tau)])  # (documents, 2, 2)
     kl, acceleration = mean(units.sum(axis=0))
+    if min(kl, acceleration) >= evidence.max_loops:
+        raise InconclusiveError(f"no token exits before max_loops, {evidence.max_loops}")
     return evidence.estimate(_difference, units, remark=f"{kl:.3g} against {acceleration:.3g}")
 
 
@@ -477,15 +479,13 @@ def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QU
     """
     ours = equal_quality(evidence, criterion, nats)
     theirs = equal_quality(evidence, other, nats)
-    if not (ours.is_known or theirs.is_known):
-        raise InconclusiveError("neither criterion has a threshold of equal quality")
+    for quality in (ours, theirs):
+        quality.check_known()
     of_ours, of_theirs = ours.times(evidence), theirs.times(evidence)
     ratio = of_ours - of_theirs
     *samples, value = ratio.of_documents
     ends = _interval_of_race(value, np.array(samples), ours.effective)
     remark = f"{ours}, {theirs}"
-    if not np.isfinite(value):
-        return Estimate(value, *ends, remark, ours.effective - 1).checked().exponential()
     remark = f"{remark}: {of_ours} against {of_theirs} ms"
     repeats = len(evidence.cost_units(criterion))
     return _with_costs(ratio, ends, ours.effective, repeats, remark)
@@ -509,23 +509,17 @@ def _interval_of_race(value: float, samples: np.ndarray, effective: float) -> tu
     """
     outside = (1 - bootstrap.LEVEL) / 2
     widening = np.sqrt(effective / (effective - 1))
-    low = high = value
-    if np.isfinite(value):
-        finite = samples[np.isfinite(samples)]
-        percentiles = np.quantile(finite, [outside, 1 - outside])
-        low, high = value + widening * (percentiles - finite.mean())
+    finite = samples[np.isfinite(samples)]
+    percentiles = np.quantile(finite, [outside, 1 - outside])
+    low, high = value + widening * (percentiles - finite.mean())
 
     # the share of normal samples that an interval with Student's t leaves out at either end
     reach = widening * bootstrap.t_quantile(1 - outside, effective - 1)
     rare = NormalDist().cdf(-reach)
-    # samples without an end: infinite or undefined (neither criterion has a place), or finite on
-    # this side of an infinite value
-    is_finite = np.isfinite(samples)
-    below = ~(samples > -np.inf) | (is_finite & (value == np.inf))
-    above = ~(samples < np.inf) | (is_finite & (value == -np.inf))
-    if below.mean() > rare:
+    # samples without an end are infinite, or undefined where neither criterion has a place
+    if np.mean(~(samples > -np.inf)) > rare:
         low = -np.inf
-    if above.mean() > rare:
+    if np.mean(~(samples < np.inf)) > rare:
         high = np.inf
     return low, high
 

@@ -200,11 +200,16 @@ def _decay_time(norms: np.ndarray) -> np.ndarray:
 
 
 def decay_rate(totals: np.ndarray) -> np.ndarray:
-    """Decades per loop step by which mean step norms fall until a tenth; 0 if they never do.
+    """Decades per loop step by which mean step norms fall until a tenth.
 
-    Totals (R, …, K, 2) -> (R, …).
+    Totals (R, …, K, 2) -> (R, …). Norms above a tenth have at most the rate of a tenth at the last
+    loop step, and get that rate. Raises InconclusiveError if all of them are.
     """
-    return 1 / (_decay_time(mean(totals)) - 1)  # the decade begins at k = 1
+    time = _decay_time(mean(totals))
+    last = totals.shape[-2] - 1
+    if np.isinf(time).all():
+        raise InconclusiveError(f"no norm is below a tenth within {last} loop steps")
+    return 1 / (np.minimum(time, last) - 1)  # the decade begins at k = 1
 
 
 _DECAY = _Course(decay_rate, _norms)

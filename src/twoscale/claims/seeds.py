@@ -151,7 +151,8 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     if claim.timed:
         verdict, reason = PER_RUN, "times depend on the machine"
     else:
-        verdict, reason = claims.decide([finding.mean for finding in findings])
+        decided = claims.decide([finding.mean for finding in findings])
+        verdict, reason = claim.needs.obstacle(runs[0].extent) or decided
     return SeedVerdict(claim, of_seeds, tuple(findings), verdict, reason)
 
 

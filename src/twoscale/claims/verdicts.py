@@ -21,8 +21,10 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import exits, geometry
 from twoscale.claims.evidence import (
+    FEWEST_FOR_TREND,
     Estimate,
     Evidence,
+    Extent,
     Finding,
     Quantity,
     WithoutDocument,
@@ -43,21 +45,42 @@ class Needs:
     groups: int = 1  # at least
     training: bool = False  # several checkpoints of one training
     max_loops: int | None = None  # of a token under an exit criterion, exactly; None for any
+    # Of a run that may uphold it, at least. Where the claim can only fail, it is open.
+    checkpoints: int = 0  # after warm-up
+    sequences: int = 0  # held-out; docs/judging.md, "What a claim needs for a verdict"
 
-    def lacking(self, groups: int, loop_steps: int, max_loops: int, published: bool) -> str | None:
-        """What a run with these properties lacks, as half a sentence; `None` if nothing."""
-        if self.training and published:
+    def obstacle(self, run: Extent) -> tuple[str, str] | None:
+        """Verdict and reason for a run that cannot uphold the claim, whatever it measures."""
+        lacking = self._lacking(run)
+        if lacking is not None:
+            return NOT_ASKED, lacking
+        too_small = self._too_small(run)
+        return None if too_small is None else (OPEN, too_small)
+
+    def _lacking(self, run: Extent) -> str | None:
+        """Property that a run lacks, as half a sentence."""
+        if self.training and run.published:
             needed = "the course of training"
             return f"the claim is about {needed}, and a published model has one checkpoint"
-        if groups < self.groups:
+        if run.groups < self.groups:
             needed = f"at least {self.groups} looped groups"
-            return f"the claim is about {needed}, and the model has {groups}"
-        if loop_steps < self.loops:
+            return f"the claim is about {needed}, and the model has {run.groups}"
+        if run.loop_steps < self.loops:
             needed = f"at least {self.loops} loop steps"
-            return f"the claim needs {needed}, and trajectories.loops is {loop_steps}"
-        if self.max_loops not in (None, max_loops):
+            return f"the claim needs {needed}, and trajectories.loops is {run.loop_steps}"
+        if self.max_loops not in (None, run.max_loops):
             needed = f"exits.max_loops: {self.max_loops}"
-            return f"the claim is about {needed}, and that of the run is {max_loops}"
+            return f"the claim is about {needed}, and that of the run is {run.max_loops}"
+        return None
+
+    def _too_small(self, run: Extent) -> str | None:
+        """Number of measurements that a run has too few of, as half a sentence."""
+        if run.checkpoints < self.checkpoints:
+            needed = f"at least {self.checkpoints} (train.checkpoint_every)"
+            return f"checkpoints after warm-up: found {run.checkpoints}, expected {needed}"
+        if run.sequences < self.sequences:
+            needed = f"at least {self.sequences} (trajectories.tokens)"
+            return f"held-out sequences: found {run.sequences}, expected {needed}"
         return None
 
 
@@ -72,8 +95,6 @@ class Claim:
     quantities: Callable[[Evidence], Iterator[Quantity]]
     needs: Needs = Needs()
     timed: bool = False  # whether it rests on times, which depend on the machine
-    # held-out documents of equal length below which simulations of the demo never uphold it
-    documents: int = 2  # docs/judging.md, "What a claim needs for a verdict"
     presumes_fixed_point: bool = False  # whether a drifting loop lacks the step norms it is about
 
 
@@ -131,8 +152,9 @@ CLAIMS = (
             "checkpoints"
         ),
         quantities=geometry.angles_settle,
-        needs=Needs(loops=_LATE_LOOPS, training=True),
-        documents=12,
+        needs=Needs(
+            loops=_LATE_LOOPS, training=True, checkpoints=FEWEST_FOR_TREND, sequences=12
+        ),
     ),
     Claim(
         number=4,
@@ -143,8 +165,7 @@ CLAIMS = (
         ),
         where="§3 (ii): ≈ 0.5–0.65 in later checkpoints",
         quantities=geometry.angles_match,
-        needs=Needs(loops=_LATE_LOOPS),
-        documents=32,
+        needs=Needs(loops=_LATE_LOOPS, sequences=32),
     ),
     Claim(
         number=5,
@@ -155,7 +176,7 @@ CLAIMS = (
         ),
         where="Abstract, §1, §3 (ii): increasingly orthogonal steps over training",
         quantities=geometry.steps_turn_orthogonal,
-        needs=Needs(loops=_LATE_LOOPS, training=True),
+        needs=Needs(loops=_LATE_LOOPS, training=True, checkpoints=FEWEST_FOR_TREND),
     ),
     Claim(
         number=6,
@@ -305,14 +326,9 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
 
     Without `references`, numbers for comparison are not measured.
     """
-    lacking = claim.needs.lacking(
-        groups=len(evidence.groups),
-        loop_steps=evidence.loop_steps,
-        max_loops=evidence.max_loops,
-        published=evidence.published,
-    )
-    if lacking is not None:
-        return Verdict(claim, (), NOT_ASKED, lacking)
+    obstacle = claim.needs.obstacle(evidence.extent)
+    if obstacle is not None and obstacle[0] == NOT_ASKED:
+        return Verdict(claim, (), *obstacle)
 
     # all quantities are named before one is measured, so the number of those that count is known
     quantities = [
@@ -320,6 +336,8 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
     ]
     counted = sum(quantity.counts for quantity in quantities)
     findings = tuple(find(quantity, counted) for quantity in quantities)
+    if obstacle is not None:  # its numbers are printed, and do not decide
+        return Verdict(claim, findings, *obstacle)
     verdict, reason = decide(findings)
     if claim.timed and verdict != OPEN:
         verdict, reason = _without_each_document(claim, evidence, verdict, reason)

@@ -21,12 +21,16 @@ from twoscale.workflow.memory import (
 )
 
 if TYPE_CHECKING:
-    from twoscale.claims.verdicts import Claim
+    from twoscale.claims.evidence import Extent
 
 Lines = list[tuple[str, str]]  # label and value
 # Sustained tera-FLOP/s of training and of analyses, and GB/s from memory, on one GPU or on two
 # threads of a CPU (docs/benchmarks.md). Analyses compute in float32 and float64.
 RATES = {"cuda": (100.0, 20.0, 1000.0), "cpu": (0.03, 0.03, 10.0)}
+# Seconds that a job takes before it computes, and that a layer takes for one token, however small
+# the model is, on one core. Both are about those of the released demo.
+_JOB_SECONDS, _LAYER_SECONDS = 3.0, 1e-4
+_JOBS = 20  # that are not of one checkpoint: text, exits, tables and figures
 _OPTIMIZER_STEP = 4  # weights, gradients and two moments
 
 
@@ -41,6 +45,8 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
     hours = flops / (3600e12 * analysis_rate)
     # one token at a time, the memory's bandwidth is the limit: all weights are read for one row
     hours += tokens * _decoded_bytes(run) / (3600e9 * bandwidth)
+    hours += tokens * _applied_layers(run) * _LAYER_SECONDS / 3600
+    hours += (_JOBS + 2 * _checkpoints(run)) * _JOB_SECONDS / 3600  # training and trajectories
     lines = [("parameters", f"{parameters(run.model) / 1e6:,.4g} M")]
     if run.model.source == "published":
         weights = parameters(run.model) * PUBLISHED_BYTES
@@ -163,9 +169,17 @@ def _decoded_bytes(run: config.Config) -> float:
     model = run.model
     weights = model.hidden_size * model.padded_vocab_size  # head
     for number in range(1, model.num_layers + 1):
-        applied = run.exits.max_loops if model.is_looped(number) else 1
-        weights += applied * layer_matrices(model, number)
+        weights += _applications(run, number) * layer_matrices(model, number)
     return weights * BYTES[run.exits.dtype]
+
+
+def _applied_layers(run: config.Config) -> int:
+    """Layers that a token passes at full depth, each as often as it is applied."""
+    return sum(_applications(run, number) for number in range(1, run.model.num_layers + 1))
+
+
+def _applications(run: config.Config, number: int) -> int:
+    return run.exits.max_loops if run.model.is_looped(number) else 1
 
 
 def _gigabytes(count: float) -> str:
@@ -181,33 +195,21 @@ def notes(run: config.Config) -> list[str]:
 
     sentences = []
     for claim in CLAIMS:
-        if obstacle := _obstacle(claim, run):
-            sentences.append(f"claim {claim.number} ({claim.title}) {obstacle}.")
+        if obstacle := claim.needs.obstacle(_extent(run)):
+            verdict, reason = obstacle
+            sentences.append(f"claim {claim.number} ({claim.title}): {verdict}: {reason}.")
     return sentences
 
 
-def _obstacle(claim: "Claim", run: config.Config) -> str:
-    """Why the run cannot uphold a claim, and what would help: half a sentence; empty if it may."""
-    from twoscale.claims.evidence import FEWEST_FOR_TREND
+def _extent(run: config.Config) -> "Extent":
+    from twoscale.claims.evidence import Extent  # here, because it imports pandas
 
-    published = run.model.source == "published"
-    groups, loops = len(run.model.group_labels), run.trajectories.loops
-    lacking = claim.needs.lacking(groups, loops, run.exits.max_loops, published)
-    if lacking is not None:
-        return f"is not asked: {lacking}"
-    if claim.needs.training:
-        iterations = config.checkpoint_iterations(run.train)
-        number = sum(iteration > run.train.warmup_iterations for iteration in iterations)
-        if number < FEWEST_FOR_TREND:
-            return (
-                f"cannot be judged: a trend needs {FEWEST_FOR_TREND} checkpoints after warm-up,"
-                f" found {number} (train.checkpoint_every, train.early_checkpoints)"
-            )
-    if (sequences := run.trajectory_sequences) < claim.documents:
-        tokens = claim.documents * run.model.context_length
-        return (
-            f"cannot be upheld from {sequences} held-out sequences: with the noise of the demo, the"
-            f" intervals fit within the bounds from {claim.documents} documents on"
-            f" (trajectories.tokens: {tokens} or more)"
-        )
-    return ""
+    iterations = config.checkpoint_iterations(run.train)
+    return Extent(
+        groups=len(run.model.group_labels),
+        loop_steps=run.trajectories.loops,
+        sequences=run.trajectory_sequences,
+        checkpoints=sum(iteration > run.train.warmup_iterations for iteration in iterations),
+        max_loops=run.exits.max_loops,
+        published=run.model.source == "published",
+    )
