@@ -69,7 +69,12 @@ CASES = [
     ),
     (3, HOLDS, {"loops": loops(first={"wobble": 0.02})}, "every finding"),
     (3, FAILS, {"loops": loops(last={"wobble": 0.2})}, "outside"),
-    (3, OPEN, {"loops": EARLY, "drift": drift((0, 10, 100))}, "after warm-up: found 2, expected at least 3 (train."),
+    (
+        3,
+        OPEN,
+        {"loops": EARLY, "drift": drift((0, 10, 100))},
+        "after warm-up: found 2, expected at least 3 (train.",
+    ),
     (3, OPEN, {"loops": FEWER}, "held-out sequences: found 11, expected at least 12"),
     (3, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
     (4, FAILS, {"loops": loops(last={"level": 0.9})}, "outside"),

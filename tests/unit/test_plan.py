@@ -2,6 +2,7 @@
 of a run.
 """
 
+import json
 import subprocess
 import sys
 
@@ -15,13 +16,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests import small
 from tests.small import model_config, saved_bytes, tiny, train_config
-from twoscale import config
+from twoscale import config, tables
+from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import Evidence
+from twoscale.claims.words import NOT_ASKED
+from twoscale.config import DownloadConfig
 from twoscale.dynamics.states import save_states
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.report.release import Release
 from twoscale.training.trainer import draw_loops
 from twoscale.workflow import memory
 from twoscale.workflow import plan as plans
@@ -281,33 +287,70 @@ def claim_notes(**keys) -> dict[int, str]:
     """Number of a claim -> what the plan says of it after its title."""
     (run,) = config.runs(keys).values()
     return {
-        int(note.split()[1]): note.split(") ", 1)[1]
-        for note in plans.notes(run)
-        if note.startswith("claim")
+        int(note.split()[1]): note.split("): ", 1)[1].removesuffix(".") for note in plans.notes(run)
     }
 
 
 def test_the_plan_names_the_claims_that_no_result_can_uphold_and_what_would_help():
-    (note,) = claim_notes(preset="demo").values()
-    assert note.startswith(
-        "cannot be upheld from 16 held-out sequences: with the noise of the demo"
-    )
-    assert note.endswith("from 32 documents on (trajectories.tokens: 4096 or more).")
-    assert list(claim_notes(preset="demo", trajectories={"tokens": 128 * 11})) == [3, 4]
+    sequences = "cannot be judged: held-out sequences: found {}, expected at least {}"
+    demo = claim_notes(preset="demo")
+    assert demo == {4: sequences.format(16, 32) + " (trajectories.tokens)"}
+    fewer = claim_notes(preset="demo", trajectories={"tokens": 128 * 11})
+    assert fewer.keys() == {3, 4}
+    assert fewer[3].startswith(sequences.format(11, 12))
     assert claim_notes(preset="demo", trajectories={"tokens": 128 * 32}) == {}
+    rare = claim_notes(preset="demo", train={"checkpoint_every": 600, "early_checkpoints": []})
+    expected = "checkpoints after warm-up: found 1, expected at least 3 (train.checkpoint_every)"
+    assert rare.keys() == {3, 4, 5}
+    assert rare[3] == rare[5] == f"cannot be judged: {expected}"
 
 
-def test_the_plan_names_the_claims_that_a_run_is_not_asked_and_trends_of_too_few_checkpoints():
-    tiny_notes = claim_notes(preset="tiny")
-    assert (
-        tiny_notes[4]
-        == "is not asked: the claim needs at least 30 loop steps, and trajectories.loops is 6."
+def test_the_plan_of_the_demo_names_the_claims_that_its_release_left_open_for_its_size():
+    """The reason is that of the verdict; all other claims of the run had an answer or numbers."""
+    folder = small.ROOT / "docs" / "demo-release"
+    run = Release.open(str(folder), DownloadConfig()).runs({})["demo"]
+    verdicts = claims.verdicts(
+        Evidence.read(
+            {
+                name: folder / "demo" / "tables" / f"{table}.parquet"
+                for name, table in tables.CLAIM_TABLES.items()
+                if name in ("loops", "drift")
+            },
+            max_loops=run.exits.max_loops,
+            warmup=run.train.warmup_iterations,
+        ),
+        claims.GEOMETRY,
     )
-    assert tiny_notes[2] == tiny_notes[12]
-    assert tiny_notes[2].startswith(
-        "cannot be judged: a trend needs 3 checkpoints after warm-up, found 2 (train.check"
+    said = {
+        verdict.claim.number: f"{verdict.verdict}: {verdict.reason}"
+        for verdict in verdicts
+        if "expected at least" in verdict.reason or verdict.verdict == NOT_ASKED
+    }
+    notes = [note.split("): ", 1)[1].removesuffix(".") for note in plans.notes(run)]
+    assert list(said.values()) == notes
+
+
+def test_the_hours_of_small_runs_are_those_of_their_jobs():
+    """Of the released demo as measured; two minutes of tiny are those of Python's start."""
+    (demo,) = config.runs({"preset": "demo"}).values()
+    manifest = json.loads((small.ROOT / "docs/demo-release/manifest.json").read_text())
+    measured = sum(job["total_s"] for job in manifest["jobs"]) / 3600
+    assert measured < number(dict(plans.rows(demo))["hours in all, at most"]) < 2 * measured
+    (tiny_run,) = config.runs({"preset": "tiny"}).values()
+    assert 1 / 60 < number(dict(plans.rows(tiny_run))["hours in all, at most"]) < 4 / 60
+
+
+def test_tokens_of_the_timing_are_decoded_once_more_than_they_are_repeated():
+    (run,) = config.runs({"preset": "demo"}).values()
+    points = 1 + 11 + 9 + 13  # of fixed, step norm, KL and acceleration
+    timed = 2 * 12 * (1 + 5) * points  # 12 tokens, 5 rounds and the one that warms up, twice
+    pairs = 2 * 4 * (1 + 60) * 4  # 4 segments, 60 repeats and one, 4 criteria
+    assert plans.analyses(run)[1] == timed + pairs == 6848
+    remaining = run.model_copy(
+        update={"exits": run.exits.model_copy(update={"readout": "remaining_layers"})}
     )
-    assert {2, 3, 5, 12} <= claim_notes(preset="huginn-0125").keys()
+    # under KL, sequences of 128 tokens: the rounds, and 32 for quality
+    assert plans.analyses(remaining)[1] == 6848 + 128 * (6 + 32) * 9
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,25 @@ def test_one_call_draws_five_figures_and_judges_the_claims_from_tables_of_everyt
     assert finished.plan() == {}
 
 
+def test_the_plan_says_of_the_same_claims_as_the_verdicts_that_the_run_is_too_small(finished):
+    plan = finished.python("scripts/plan.py").stdout
+    planned = re.findall(r"^  claim (\d+) \(.+?\): (.+)\.$", plan, re.MULTILINE)
+    claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
+    whole = claims[claims["scope"] == "all"]
+    too_small = (whole["verdict"] == "not asked") | whole["reason"].str.contains(
+        "expected at least"
+    )
+    said = [
+        (str(row.claim), f"{row.verdict}: {row.reason}") for row in whole[too_small].itertuples()
+    ]
+    assert said == planned
+    assert len(said) == 6
+    # no norm falls to a tenth within the 6 loop steps, so there is no rate to compare
+    (row,) = whole[whole["claim"] == 2].itertuples()
+    assert row.verdict == "cannot be judged"
+    assert "no norm is below a tenth within 5 loop steps" in row.reason
+
+
 def test_the_csv_of_training_has_the_numbers_of_its_tables(finished):
     """Of two segments, every fifth iteration, which is also when the held-out loss is measured."""
     folder = finished.root / "results/tiny/training"

@@ -45,9 +45,9 @@ class Needs:
     groups: int = 1  # at least
     training: bool = False  # several checkpoints of one training
     max_loops: int | None = None  # of a token under an exit criterion, exactly; None for any
-    # Of a run that may uphold it, at least. Where the claim can only fail, it is open.
+    # with fewer the claim could only fail, so it is open (docs/judging.md)
     checkpoints: int = 0  # after warm-up
-    sequences: int = 0  # held-out; docs/judging.md, "What a claim needs for a verdict"
+    sequences: int = 0  # held-out ones, of the trajectories
 
     def obstacle(self, run: Extent) -> tuple[str, str] | None:
         """Verdict and reason for a run that cannot uphold the claim, whatever it measures."""
@@ -152,9 +152,7 @@ CLAIMS = (
             "checkpoints"
         ),
         quantities=geometry.angles_settle,
-        needs=Needs(
-            loops=_LATE_LOOPS, training=True, checkpoints=FEWEST_FOR_TREND, sequences=12
-        ),
+        needs=Needs(loops=_LATE_LOOPS, training=True, checkpoints=FEWEST_FOR_TREND, sequences=12),
     ),
     Claim(
         number=4,
