@@ -26,12 +26,14 @@ class Hub:
 
     `faults` is a list of functions of a request handler. Each request for the content of parquet
     files or weights removes the first one from the list, which answers the request, or returns
-    False and the hub answers. `requests` lists path and range of every request.
+    False and the hub answers; `api_faults` are those of all other requests. `requests` lists path
+    and range of every request.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.faults: list[Callable] = []
+        self.api_faults: list[Callable] = []
         self.requests: list[tuple[str, str | None]] = []
         self.revisions = {"main": COMMIT, COMMIT: COMMIT}
         self.lock = threading.Lock()
@@ -84,6 +86,16 @@ def status(code: int, **headers: str) -> Callable:
     return fault
 
 
+def page(handler) -> None:
+    """Answer with the page on which a network asks for a login."""
+    handler.answer(200, b"<html>Log in</html>", **{"Content-Type": "text/html"})
+
+
+def empty(handler) -> None:
+    """Answer with an object of JSON that has none of the Hub's fields."""
+    handler.answer(200, b"{}")
+
+
 def truncate(handler) -> None:
     """Announce the whole range, send half of it and close."""
     content, headers = handler.content()
@@ -117,9 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
         is_content = self.route.startswith("/store/")
         with self.server.hub.lock:
             self.server.hub.requests.append((self.route, self.headers.get("Range")))
-            fault = (
-                self.server.hub.faults.pop(0) if is_content and self.server.hub.faults else nothing
-            )
+            faults = self.server.hub.faults if is_content else self.server.hub.api_faults
+            fault = faults.pop(0) if faults else nothing
         try:
             if fault(self) is not False:
                 return

@@ -267,3 +267,10 @@ def test_a_job_for_cuda_where_there_is_none_is_one_sentence(cached_job):
         SystemExit, match=r"^error: config key compute\.device: found cuda, expected cpu"
     ):
         cached_job(device="cuda")
+
+
+def test_a_script_that_downloads_needs_the_section_download(capsys):
+    options = command.parser("", download=True)
+    with pytest.raises(SystemExit):
+        options.parse_args(["--config", "{}"])
+    assert "required: --download" in capsys.readouterr().err

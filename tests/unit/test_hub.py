@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -36,20 +37,38 @@ EVERYTHING = TextQuota("characters", None, 10**9)
 DOWNLOAD = {"download": plain(DownloadConfig(retries=2, delay=0.05, part_characters=300))}
 
 
+# A process that calls a function of the module with a faulty hub's address.
+CALLS = {
+    "resolve": "hub.resolve(REPOSITORY, 'sample', 'main', download)",
+    "documents": "list(hub.documents(hub.Subset(REPOSITORY, COMMIT, ()), FILE, 0, download))",
+    "fetch_model": "hub.fetch_model(REPOSITORY, 'main', Path(FOLDER), download)",
+}
+CALLER = """
+import argparse
+from pathlib import Path
+from twoscale.config import DownloadConfig
+from twoscale.data import hub
+from twoscale.jobs import command
+download = DownloadConfig(retries=2, delay=0.05)
+command.run(lambda arguments: print({call}), argparse.ArgumentParser())
+"""
+
+
 class Run(NamedTuple):
-    """One call of an entry script."""
+    """One call of an entry script or of a function."""
 
     command: list
     environment: dict[str, str]
+    folder: Path | None = None  # in which the process starts
 
     def start(self) -> subprocess.Popen:
         return subprocess.Popen(
-            self.command, env=self.environment, stderr=subprocess.PIPE, text=True
+            self.command, env=self.environment, cwd=self.folder, stderr=subprocess.PIPE, text=True
         )
 
     def end(self, status: int) -> str:
         options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
-        done = subprocess.run(self.command, env=self.environment, **options)
+        done = subprocess.run(self.command, env=self.environment, cwd=self.folder, **options)
         assert done.returncode == status, done.stderr
         return done.stderr
 
@@ -118,6 +137,22 @@ def run(hub, shards, tmp_path):
         ]
         own = {"PYTHONPATH": str(ROOT / "src"), "USE_TORCH": "0"}
         return Run(command, os.environ | own | hub.environment(tmp_path / "home") | variables)
+
+    return make
+
+
+@pytest.fixture
+def call(hub, tmp_path):
+    """A function that returns a process which calls one of CALLS."""
+    names = {"REPOSITORY": loopback.REPOSITORY, "COMMIT": loopback.COMMIT, "FILE": FILES[0]}
+    names["FOLDER"] = str(tmp_path / "model")
+    definitions = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+
+    def make(name, **variables) -> Run:
+        code = definitions + CALLER.format(call=CALLS[name])
+        own = {"PYTHONPATH": str(ROOT / "src")}
+        environment = os.environ | own | hub.environment(tmp_path / "home") | variables
+        return Run([sys.executable, "-c", code], environment)
 
     return make
 
@@ -212,3 +247,74 @@ def test_a_file_that_stays_damaged_is_one_sentence_and_keeps_the_parts_before(
     assert f"; {len(parts)} complete parts remain in" in sentence
     assert {part["file"] for part in parts} == {FILES[0]}
     assert not any(shard.exists() for shard in shards)
+
+
+# --- answers of the hub that are none
+
+
+@pytest.mark.parametrize(
+    ("name", "faults", "cause"),
+    [
+        *((name, [loopback.status(520)], "520") for name in CALLS),
+        # the client itself asks seven times
+        ("resolve", [loopback.status(429, Retry_After="0")] * 7, "429 Too Many Requests"),
+    ],
+)
+def test_a_busy_hub_is_asked_again_and_the_log_says_what_it_answered(
+    hub, call, repository, tmp_path, name, faults, cause
+):
+    (repository / "config.json").write_text("{}")
+    (repository / "model.safetensors").write_bytes(b"weights")
+    # `datasets` has read this data set before, in another program
+    (tmp_path / "home/datasets/somebody___text/sample/0.0.0/0").mkdir(parents=True)
+    hub.api_faults += faults
+    said = call(name).succeed()
+    retries = [line for line in said.splitlines() if ": retrying in" in line]
+    assert retries
+    assert all(cause in line for line in retries)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_hub_that_stays_busy_is_one_sentence_with_its_answer(hub, call, name):
+    hub.api_faults += [loopback.status(520)] * 9
+    sentence = call(name).fail()
+    assert (
+        "could not be read from the Hugging Face Hub after 2 retries (HfHubHTTPError: " in sentence
+    )
+    assert "'520 " in sentence
+
+
+@pytest.mark.parametrize("fault", [loopback.page, loopback.empty])
+@pytest.mark.parametrize("name", CALLS)
+def test_an_answer_of_another_server_is_one_sentence_without_retries(hub, call, name, fault):
+    hub.api_faults += [fault] * 9
+    sentence = call(name).fail()
+    assert "could not be read from the Hugging Face Hub after 0 retries (" in sentence
+    assert "not the Hub's answer; a login page?)" in sentence
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_offline_mode_is_one_sentence_without_retries(call, name):
+    sentence = call(name, HF_HUB_OFFLINE="1").fail()
+    assert "after 0 retries (" in sentence
+    assert "OfflineModeIsEnabled" in sentence
+
+
+def test_a_folder_with_the_name_of_the_data_set_is_not_read(run, expected, shards, tmp_path):
+    folder = tmp_path / "here" / loopback.REPOSITORY / "sample/10"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"text": ["mine"]}), folder / "000.parquet")
+    run()._replace(folder=tmp_path / "here").succeed()
+    assert contents(shards) == expected
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_model_without_config_or_weights_is_refused_and_gets_no_manifest(
+    call, repository, tmp_path, name
+):
+    (repository / name).write_bytes(b"{}")
+    assert call("fetch_model").fail() == (
+        f"error: somebody/text, revision main: found {name},"
+        f" expected config.json and safetensors files."
+    )
+    assert not (tmp_path / "model/published.json").exists()

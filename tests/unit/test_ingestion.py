@@ -82,6 +82,27 @@ def test_the_size_of_parts_changes_no_byte_and_that_of_row_groups_no_row(
     assert [row["text"] for row in rows_of(shards)] == TEXTS
 
 
+def test_a_row_group_of_a_shard_is_filled_before_it_is_written(source, shards, monkeypatch):
+    monkeypatch.setattr(ingestion, "ROW_GROUP_CHARACTERS", 300)
+    prepare(source, shards)
+    for shard in shards:
+        file = pq.ParquetFile(shard)
+        groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+        characters = [sum(map(len, group["text"].to_pylist())) for group in groups]
+        assert len(characters) > 3
+        assert all(300 <= count < 300 + max(map(len, TEXTS)) for count in characters[:-1])
+
+
+def test_a_part_is_filled_before_it_is_written(tmp_path):
+    documents = [Document(f"n{row}", text, row) for row, text in enumerate(TEXTS)]
+    files = iter([(name, (document for document in documents)) for name in "ab"])
+    groups = list(ingestion._groups(files, 300))
+    for name in "ab":
+        sizes = [sum(len(d.text) for d in group) for file, group in groups if file == name]
+        assert all(300 <= size < 300 + max(map(len, TEXTS)) for size in sizes[:-1])
+        assert sum(sizes) == sum(map(len, TEXTS))
+
+
 @pytest.mark.parametrize(
     ("texts", "fraction", "found"),
     [

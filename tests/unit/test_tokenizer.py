@@ -1,5 +1,7 @@
 """Tokenizers: encoding, loading and training; those of published models; GPT-2's file."""
 
+import base64
+import hashlib
 import json
 import os
 import subprocess
@@ -7,11 +9,13 @@ import sys
 
 import pytest
 import tiktoken
+import tiktoken_ext.openai_public
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from tests.texts import CORPUS, SOURCE, strange_texts
 from twoscale.base import InputError
+from twoscale.data import tokenizer
 from twoscale.data.tokenizer import (
     END_OF_TEXT,
     count_tokens,
@@ -233,6 +237,52 @@ def test_without_cache_and_network_the_error_names_both(no_network, tmp_path, mo
         match=r"tokenizer\.name: gpt2 .* connect to the network once, or set TIKTOKEN_CACHE_DIR",
     ):
         fetch_gpt2()
+
+
+def test_without_network_the_names_of_the_files_and_damaged_ones_are_told(
+    no_network, tmp_path, monkeypatch
+):
+    """tiktoken's cache names a file by the SHA-1 of its address."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    names = {
+        "vocab.bpe": "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
+        "encoder.json": "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
+    }
+    for plain_name in names:
+        (tmp_path / plain_name).write_bytes(b"whole, but under another name")
+    with pytest.raises(InputError) as caught:
+        fetch_gpt2()
+    for plain_name, name in names.items():
+        assert f"{plain_name} as {name}" in str(caught.value)
+    assert "damaged" not in str(caught.value)
+    (tmp_path / names["vocab.bpe"]).write_bytes(b"cut")
+    with pytest.raises(InputError, match=f"; {names['vocab.bpe']} was damaged, and tiktoken .*"):
+        fetch_gpt2()
+
+
+def test_the_file_of_gpt2_lists_tokens_by_rank_and_is_loaded_again(tmp_path, monkeypatch):
+    """Another small encoding under GPT-2's name, which tiktoken has read already."""
+    # like GPT-2's, ranks do not ascend with the bytes
+    tokens = [*(bytes([byte]) for byte in reversed(range(256))), b"st", b"te", b"state"]
+    ranks = {token: rank for rank, token in enumerate(tokens)}
+    unordered = {token: ranks[token] for token in sorted(ranks, key=lambda token: token[::-1])}
+    pattern = tiktoken_ext.openai_public.r50k_pat_str
+    special = {END_OF_TEXT: len(ranks)}
+    encoding = tiktoken.Encoding(
+        "gpt2", pat_str=pattern, mergeable_ranks=unordered, special_tokens=special
+    )
+    monkeypatch.setitem(tiktoken.registry.ENCODINGS, "gpt2", encoding)
+    content = fetch_gpt2()
+    lines = [line.split() for line in content.splitlines()]
+    assert [base64.b64decode(token) for token, _ in lines] == tokens
+    assert [int(rank) for _, rank in lines] == list(range(len(tokens)))
+    path = tmp_path / "gpt2.tiktoken"
+    path.write_bytes(content)
+    monkeypatch.setattr(tokenizer, "_GPT2_SHA256", hashlib.sha256(content).hexdigest())
+    loaded = load_tokenizer("gpt2", path)
+    assert (loaded.vocab_size, loaded.end_of_text) == (len(tokens) + 1, len(tokens))
+    for text in ["", *CORPUS, *strange_texts(50)]:
+        assert loaded.encode(text) == encoding.encode_ordinary(text)
 
 
 def test_another_file_than_gpt2s_is_refused(tmp_path):

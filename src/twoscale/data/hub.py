@@ -10,19 +10,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
 
 from httpx2 import HTTPError
-from huggingface_hub import HfFileSystem, snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub import HfFileSystem, is_offline_mode, snapshot_download
+from huggingface_hub.errors import FileMetadataError
 from pyarrow import ArrowException
 
 from twoscale.base import InputError, first_line, mismatch, replacing
 from twoscale.config import DownloadConfig
 from twoscale.data.text import Document, rows
 
+# Of an answer that is not the Hub's, such as a network's login page.
+_FOREIGN = (FileMetadataError, json.JSONDecodeError, KeyError)
 # Of a request, or of content that is cut.
-_FAILURES = (HTTPError, OSError, EOFError, ArrowException)
+_FAILURES = (HTTPError, OSError, EOFError, ArrowException, *_FOREIGN)
 _MAX_DELAY = 60.0  # seconds between two attempts
 
 # What is read of the repository of a model. Pickled weights and Python files are not.
@@ -56,10 +59,15 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
     from datasets import load_dataset_builder
 
     what = f"{repository}, subset {subset}, revision {revision}"
+    address = f"hf://datasets/{repository}"  # without hf:// a folder of this name would be read
+
+    def request() -> Any:
+        # in the user's cache, `datasets` would find what it has read before a failure
+        with TemporaryDirectory() as cache:
+            return load_dataset_builder(address, subset, cache_dir=cache, revision=revision)
+
     try:
-        builder = _with_retries(
-            what, lambda: load_dataset_builder(repository, subset, revision=revision), download
-        )
+        builder = _with_retries(what, request, download)
     except ValueError as error:  # of a name that is no subset
         found = f"{subset!r} in {repository}: {first_line(error)}"
         raise InputError(f"config key data.subset: found {found}.") from error
@@ -130,13 +138,15 @@ def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) 
 
     Raises InputError if there is none, or it would not help.
     """
-    # "not in the local cache", of a file that could not be downloaded
-    is_local = isinstance(error, LocalEntryNotFoundError)
-    cause = (is_local and error.__cause__) or error
+    cause = _cause(error)
     status = getattr(getattr(cause, "response", None), "status_code", 0)
     is_refused = 400 <= status < 500 and status not in (408, 429)  # timeout, too many requests
+    is_foreign = isinstance(cause, _FOREIGN)
     described = f"{type(cause).__name__}: {first_line(cause)}"
-    if is_refused or isinstance(cause, FileNotFoundError) or failures > download.retries:
+    if is_foreign:
+        described += ": not the Hub's answer; a login page?"
+    would_not_help = is_refused or is_foreign or isinstance(cause, FileNotFoundError)
+    if would_not_help or is_offline_mode() or failures > download.retries:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub after {failures - 1} retries"
             f" ({described}); check network, repository, revision and token, or use local files"
@@ -146,3 +156,15 @@ def _wait(what: str, error: Exception, failures: int, download: DownloadConfig) 
     seconds = min(download.delay * 2 ** (failures - 1), _MAX_DELAY)
     print(f"{described}: retrying in {seconds:g} s", file=sys.stderr, flush=True)
     time.sleep(seconds)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The failed request that `datasets` and `huggingface_hub` describe as a missing file."""
+    link: BaseException | None = error
+    while link is not None:
+        is_request = isinstance(link, (HTTPError, OSError))
+        is_wrapper = isinstance(link, FileNotFoundError)
+        if getattr(link, "response", None) is not None or (is_request and not is_wrapper):
+            return link
+        link = link.__cause__ or link.__context__
+    return error

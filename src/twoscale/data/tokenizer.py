@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -252,14 +253,26 @@ def fetch_gpt2() -> bytes:
     Returns the merges in tiktoken's format: one line per token, the token in Base64 and its rank.
     """
     import tiktoken
+    from tiktoken_ext.openai_public import gpt2
 
+    constants = gpt2.__code__.co_consts
+    addresses = [value for value in constants if isinstance(value, str) and "://" in value]
+    # tiktoken calls a file in its cache by the SHA-1 of its address
+    names = {hashlib.sha1(address.encode()).hexdigest(): address for address in addresses}
+    cache = Path(os.environ.get("TIKTOKEN_CACHE_DIR", ""))
+    present = [name for name in names if (cache / name).exists()]
     try:
         ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
     except (OSError, ValueError) as error:  # also of the network, and for other hashes
+        wanted = " and ".join(
+            f"{address.rpartition('/')[2]} as {name}" for name, address in names.items()
+        )
+        damaged = " and ".join(name for name in present if not (cache / name).exists())
+        removed = f"; {damaged} was damaged, and tiktoken has removed it" if damaged else ""
         raise InputError(
             f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be"
             f" downloaded ({first_line(error)}); connect to the network once, or set"
-            f" TIKTOKEN_CACHE_DIR to a folder with it."
+            f" TIKTOKEN_CACHE_DIR to a folder with {wanted}{removed}."
         ) from error
     by_rank = sorted(ranks.items(), key=itemgetter(1))
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in by_rank)
