@@ -4,6 +4,7 @@ processes.
 
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import asdict
@@ -189,6 +190,21 @@ def test_a_hub_that_fails_yields_the_same_bytes_as_a_folder_of_the_same_files(
     assert run().succeed().count("retrying in") == 3
     assert contents(shards) == expected
     assert {path for path, _ in hub.content_requests()} == {f"/store/{name}" for name in FILES}
+
+
+def test_failures_between_which_documents_arrive_are_not_counted_together(
+    hub, repository, run, shards
+):
+    draw = random.Random(0)
+    texts = [draw.randbytes(35_000).hex() for _ in range(340)]
+    # so large that the client asks for it in several ranges
+    options = {"row_group_size": 20, "compression": "none", "use_dictionary": False}
+    pq.write_table(pa.table({"text": texts}), repository / FILES[0], **options)
+    hub.faults += [loopback.nothing, loopback.nothing, loopback.status(520)] * 3
+    assert run().succeed().count("retrying in") == 3 > DOWNLOAD["download"]["retries"]
+    arrived = [text for shard in shards for text in pq.read_table(shard)["text"].to_pylist()]
+    assert arrived[:340] == texts
+    assert len(arrived) == 340 + 80
 
 
 def test_a_killed_download_continues_at_the_commit_of_its_first_part(
