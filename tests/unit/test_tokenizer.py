@@ -211,6 +211,27 @@ def test_the_end_of_text_is_the_first_that_the_tokenizer_has(tmp_path, settings,
     assert tokenizer.engine.id_to_token(tokenizer.end_of_text) == expected
 
 
+def test_a_text_is_neither_cut_nor_padded_and_a_special_token_in_it_is_text(tmp_path):
+    engine = pieces_of_bytes(True)
+    engine.enable_truncation(4)
+    engine.enable_padding(length=64)
+    loaded = load(tmp_path, engine, tokenizer_config={"eos_token": {"content": "<|end|>"}})
+    assert loaded.end_of_text == engine.token_to_id("<|end|>")
+    text = "a text <|end|> that is longer than four tokens"
+    ids = loaded.encode(text)
+    assert loaded.end_of_text not in ids
+    assert loaded.decode(ids) == text
+    assert loaded.bytes_of(loaded.vocab_size) == b""  # a row of the embedding that no token has
+
+
+def test_a_prefix_may_be_a_token_of_text(tmp_path):
+    engine = pieces_of_bytes(False)
+    a = engine.token_to_id("a")
+    engine.post_processor = processors.TemplateProcessing(single="a $A", special_tokens=[("a", a)])
+    loaded = load(tmp_path, engine, tokenizer_config={"eos_token": "<|end|>"})
+    assert loaded.encode("a") == [a, a]
+
+
 def test_a_published_tokenizer_that_cannot_be_used_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"found no end-of-text token in "):
         load(tmp_path, pieces_of_bytes(False))
