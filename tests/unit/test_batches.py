@@ -1,6 +1,8 @@
 """Training batches: order, epochs, targets and held-out sequences."""
 
+import gc
 import json
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -73,6 +75,14 @@ def test_the_next_batch_is_read_once_while_the_current_one_is_computed():
     assert [prefetched[iteration] for iteration in (3, 4, 5, 9, 10)] == [3, 4, 5, 9, 10]
     prefetched._reader.shutdown()
     assert recorder.read == [3, 4, 5, 6, 9, 10, 11]
+
+
+def test_batches_that_were_used_are_not_kept(shard):
+    prefetched = Prefetched(Batches(shard, CONTEXT, 3, "offsets", seed=1))
+    used = [weakref.ref(prefetched[iteration][0]) for iteration in (0, 1, 2, 7, 8, 9)]
+    prefetched._reader.shutdown()
+    gc.collect()
+    assert not any(tensor() is not None for tensor in used[:-1])
 
 
 def test_a_batch_may_be_larger_than_an_epoch(shard):

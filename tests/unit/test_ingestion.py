@@ -139,8 +139,10 @@ def test_a_source_that_fails_late_keeps_the_previous_shards(source, shards):
 def test_parts_of_local_files_are_removed_and_never_used(source, shards):
     folder = shards[0].parent.parent / "parts"
     (folder / ingestion.CACHE).mkdir(parents=True)
+    identity = {"source": "parquet", "path": str(source), "unit": "characters"}
+    killed = ingestion.Parts(folder, identity)
+    killed.append("parquet", [Document("a.parquet:0", "an earlier text", 0)], [15])
     for name in (
-        "part_00000.parquet",
         ".part_00001.parquet.host.7.tmp",
         ".manifest.json.host.7.tmp",
     ):

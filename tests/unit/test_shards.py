@@ -12,6 +12,7 @@ import tiktoken
 from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.base import InputError
+from twoscale.data import tokens
 from twoscale.data.shards import TokenShard, id_dtype, open_shard
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer
 from twoscale.data.tokens import join_tokens, tokenize_text
@@ -135,7 +136,9 @@ def test_near_duplicates_are_dropped_and_counted_in_the_metadata(tmp_path):
     }
 
 
-def test_metadata_describes_the_ids_and_the_files(shards, tmp_path):
+@pytest.mark.parametrize("chunk", [50, 2**20])
+def test_metadata_describes_the_ids_and_the_files(shards, tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(tokens, "_CHUNK", chunk)
     train, val, metadata = tokenize(shards, tmp_path)
     content = json.loads(metadata.read_text())
     # the digest is the SHA-256 of literal JSON, so that renamed keys change no digest
@@ -153,7 +156,10 @@ def test_metadata_describes_the_ids_and_the_files(shards, tmp_path):
         assert part["count"] == path.stat().st_size // 2
         assert part["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert content["parts"]["train.bin"]["documents"] == 30
-    assert content["parts"]["val.bin"]["documents"] < 10
+    # the last one is cut
+    ends = np.flatnonzero(np.fromfile(val, np.uint16) == 256)
+    assert ends[-1] < 199
+    assert content["parts"]["val.bin"]["documents"] == len(ends) + 1 < 10
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,7 @@ def test_hidden_files_and_folders_below_a_folder_are_passed_over_and_counted(
     [
         ("Erste Zeile\n\nzweite 😀 ohne Ende", "Erste Zeile\n\nzweite 😀 ohne Ende"),
         ("\ufeffone\r\n\r\ntwo\r\n", "one\n\ntwo\n"),  # byte order mark and Windows' line ends
+        ("\ufeffone\n\ufefftwo", "one\n\ufefftwo"),
         (NOVEL, NOVEL),
         ("", None),
         (" \n\n\t\n", None),
