@@ -516,14 +516,20 @@ def test_the_second_reading_is_open_for_a_criterion_without_a_threshold_of_equal
     assert {f.verdict for f in found if criterion in f.reason} == {OPEN}
 
 
-@pytest.mark.parametrize(("places", "expected"), [((np.nan, 1.0), True), ((1.0, np.nan), False)])
-def test_a_place_is_known_by_all_documents_whatever_a_sample_of_them_has(places, expected):
-    losses = np.array([[0.0, 0.01], [0.0, 0.01]])
-    quality = exits.EqualQuality("kl", [1e-3, 1e-2], losses, np.array(places), effective=5.0)
-    assert quality.is_known == expected
-    assert str(quality) == (
-        "kl at τ = 0.01" if expected else "kl has no threshold of equal quality"
-    )
+@pytest.mark.parametrize("first_document", [-0.1, 0.2])
+def test_a_place_is_known_by_all_documents_whatever_a_sample_of_them_has(first_document):
+    """Under KL one document loses 0.1 nats at every threshold; another gains as much, or loses more."""
+    lossy = quality(kl=dict.fromkeys(HALF_DECADES[:-1], 0.005))
+    lossy.loc[(lossy["criterion"] == "kl") & (lossy["sequence"] == 0), "ce"] += first_document
+    lossy.loc[(lossy["criterion"] == "kl") & (lossy["sequence"] == 1), "ce"] += 0.1
+    run = synthetic(quality=lossy)
+    if first_document < 0:
+        limits = exits.equal_quality(run, "kl")
+        assert np.isnan(limits.places).any()
+        assert str(limits) == "kl at τ = 0.0101"
+    else:
+        with pytest.raises(evidence.InconclusiveError, match="kl has no threshold of equal"):
+            exits.equal_quality(run, "kl")
 
 
 def test_a_tenfold_threshold_beyond_the_grid_is_open_with_the_last_threshold_in_words():

@@ -502,7 +502,7 @@ def test_a_recorded_run_has_the_figures_that_its_tables_allow(tmp_path):
 
 def test_the_claims_about_geometry_are_judged_on_a_recorded_run(tmp_path):
     module = model(loops=30)
-    record(tmp_path, module, texts=[tokens(4, 6)])
+    record(tmp_path, module, texts=[tokens(32, 6)])
     draw_run(tmp_path, text="random ids")
     judged = tables.read("claims", tmp_path / "tables" / "claims.parquet")
     verdicts = judged[judged["scope"] == "all"].set_index("claim")["verdict"].to_dict()

@@ -329,7 +329,7 @@ class EqualQuality:
     """Where on its grid of thresholds a criterion has lost some nats compared with full depth.
 
     Places count from 0 and are interpolated: 6.25 is a quarter of the way from the seventh
-    threshold to the eighth. NaN is a criterion that loses more from the first threshold on.
+    threshold to the eighth. NaN is a sample that loses more from the first threshold on.
     """
 
     criterion: str
@@ -339,23 +339,11 @@ class EqualQuality:
     effective: float  # number of documents
 
     def __str__(self) -> str:
-        if not self.is_known:
-            return f"{self.criterion} has no threshold of equal quality"
         return f"{self.criterion} at τ = {self.threshold:.3g}"
 
     @property
-    def is_known(self) -> bool:
-        """Whether all documents together have a place."""
-        return not np.isnan(self.places[-1])
-
-    def check_known(self) -> None:
-        """Raise InconclusiveError if all documents together have no place."""
-        if not self.is_known:
-            raise InconclusiveError(str(self))
-
-    @property
     def threshold(self) -> float:
-        """The threshold at the place of all documents, NaN without one."""
+        """The threshold at the place of all documents."""
         numbers = range(len(self.thresholds))
         return float(np.exp(np.interp(self.places[-1], numbers, np.log(self.thresholds))))
 
@@ -408,7 +396,7 @@ class EqualQuality:
 def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALITY) -> EqualQuality:
     """Where a criterion has lost so many nats compared with full depth.
 
-    Raises InconclusiveError if that may be beyond its last threshold.
+    Raises InconclusiveError if that is before its first threshold, or may be beyond its last one.
     """
     thresholds = evidence.thresholds(criterion)
     points = [(criterion, threshold) for threshold in thresholds]
@@ -421,11 +409,14 @@ def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALIT
     units = evidence.entropies([*points, full])
     entropies = mean(_totals(evidence, units))  # (R + 1, T + 1)
     losses = entropies[:, :-1] - entropies[:, -1:]
+    places = _crossings(losses, nats)
+    if np.isnan(places[-1]):  # of all documents
+        raise InconclusiveError(f"{criterion} has no threshold of equal quality")
     return EqualQuality(
         criterion,
         thresholds,
         losses,
-        places=_crossings(losses, nats),
+        places=places,
         effective=effective_number(units),
     )
 
@@ -479,8 +470,6 @@ def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QU
     """
     ours = equal_quality(evidence, criterion, nats)
     theirs = equal_quality(evidence, other, nats)
-    for quality in (ours, theirs):
-        quality.check_known()
     of_ours, of_theirs = ours.times(evidence), theirs.times(evidence)
     ratio = of_ours - of_theirs
     *samples, value = ratio.of_documents
@@ -493,8 +482,6 @@ def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QU
 
 def _decision_at_equal_quality(evidence: Evidence, criterion: str) -> Estimate:
     acceleration, other = (equal_quality(evidence, name) for name in ("acceleration", criterion))
-    for quality in (acceleration, other):
-        quality.check_known()
     evaluations = other.group_evaluations(evidence)
     return _decision(evidence, criterion, evaluations, acceleration.times(evidence))
 
@@ -546,8 +533,6 @@ def _at_equal_quality(
     `place` follows the threshold of each criterion in the remark.
     """
     qualities = [equal_quality(evidence, criterion) for criterion in criteria]
-    for quality in qualities:
-        quality.check_known()
     values = [measure(quality) for quality in qualities]
     remark = ", ".join(
         f"{quality}{place}: {of_each[-1]:.3g}"
@@ -585,7 +570,6 @@ def equal_quality_points(evidence: Evidence) -> list[EqualQualityPoint]:
 def _equal_quality_point(evidence: Evidence, criterion: str) -> EqualQualityPoint:
     try:
         quality = equal_quality(evidence, criterion)
-        quality.check_known()
         evaluations = quality.evaluations(evidence)
         milliseconds = quality.times(evidence).milliseconds
     except InconclusiveError as error:

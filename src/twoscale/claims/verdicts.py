@@ -51,37 +51,27 @@ class Needs:
 
     def obstacle(self, run: Extent) -> tuple[str, str] | None:
         """Verdict and reason for a run that cannot uphold the claim, whatever it measures."""
-        lacking = self._lacking(run)
-        if lacking is not None:
-            return NOT_ASKED, lacking
-        too_small = self._too_small(run)
-        return None if too_small is None else (OPEN, too_small)
-
-    def _lacking(self, run: Extent) -> str | None:
-        """Property that a run lacks, as half a sentence."""
         if self.training and run.published:
             needed = "the course of training"
-            return f"the claim is about {needed}, and a published model has one checkpoint"
-        if run.groups < self.groups:
+            lacking = f"the claim is about {needed}, and a published model has one checkpoint"
+        elif run.groups < self.groups:
             needed = f"at least {self.groups} looped groups"
-            return f"the claim is about {needed}, and the model has {run.groups}"
-        if run.loop_steps < self.loops:
+            lacking = f"the claim is about {needed}, and the model has {run.groups}"
+        elif run.loop_steps < self.loops:
             needed = f"at least {self.loops} loop steps"
-            return f"the claim needs {needed}, and trajectories.loops is {run.loop_steps}"
-        if self.max_loops not in (None, run.max_loops):
+            lacking = f"the claim needs {needed}, and trajectories.loops is {run.loop_steps}"
+        elif self.max_loops not in (None, run.max_loops):
             needed = f"exits.max_loops: {self.max_loops}"
-            return f"the claim is about {needed}, and that of the run is {run.max_loops}"
-        return None
-
-    def _too_small(self, run: Extent) -> str | None:
-        """Number of measurements that a run has too few of, as half a sentence."""
-        if run.checkpoints < self.checkpoints:
+            lacking = f"the claim is about {needed}, and that of the run is {run.max_loops}"
+        elif run.checkpoints < self.checkpoints:
             needed = f"at least {self.checkpoints} (train.checkpoint_every)"
-            return f"checkpoints after warm-up: found {run.checkpoints}, expected {needed}"
-        if run.sequences < self.sequences:
+            return OPEN, f"checkpoints after warm-up: found {run.checkpoints}, expected {needed}"
+        elif run.sequences < self.sequences:
             needed = f"at least {self.sequences} (trajectories.tokens)"
-            return f"held-out sequences: found {run.sequences}, expected {needed}"
-        return None
+            return OPEN, f"held-out sequences: found {run.sequences}, expected {needed}"
+        else:
+            return None
+        return NOT_ASKED, lacking
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ Lines = list[tuple[str, str]]  # label and value
 # Sustained tera-FLOP/s of training and of analyses, and GB/s from memory, on one GPU or on two
 # threads of a CPU (docs/benchmarks.md). Analyses compute in float32 and float64.
 RATES = {"cuda": (100.0, 20.0, 1000.0), "cpu": (0.03, 0.03, 10.0)}
-# Seconds that a job takes before it computes, and that a layer takes for one token, however small
-# the model is, on one core. Both are about those of the released demo.
+# Seconds of a job before it computes, and of a layer for one token, as in the released demo
 _JOB_SECONDS, _LAYER_SECONDS = 3.0, 1e-4
 _JOBS = 20  # that are not of one checkpoint: text, exits, tables and figures
 _OPTIMIZER_STEP = 4  # weights, gradients and two moments
@@ -43,9 +42,7 @@ def rows(run: config.Config, tflops: float | None = None) -> Lines:
     training_rate = tflops or training_rate
     flops, tokens = analyses(run)
     hours = flops / (3600e12 * analysis_rate)
-    # one token at a time, the memory's bandwidth is the limit: all weights are read for one row
-    hours += tokens * _decoded_bytes(run) / (3600e9 * bandwidth)
-    hours += tokens * _applied_layers(run) * _LAYER_SECONDS / 3600
+    hours += tokens * _token_seconds(run, bandwidth) / 3600
     hours += (_JOBS + 2 * _checkpoints(run)) * _JOB_SECONDS / 3600  # training and trajectories
     lines = [("parameters", f"{parameters(run.model) / 1e6:,.4g} M")]
     if run.model.source == "published":
@@ -162,24 +159,18 @@ def _forward_flops(model: config.ModelConfig, loops: int) -> float:
     return flops_per_token(model, [loops] * len(model.groups)).forward
 
 
-def _decoded_bytes(run: config.Config) -> float:
-    """Bytes of the weights that one token reads in decoding: a layer each time it is applied, and
-    the head.
+def _token_seconds(run: config.Config, bandwidth: float) -> float:
+    """Seconds of a token in decoding, at the bandwidth of the memory in GB/s: the weights are read
+    for one row, those of a layer each time it is applied, and the head's.
     """
     model = run.model
     weights = model.hidden_size * model.padded_vocab_size  # head
+    layers = 0
     for number in range(1, model.num_layers + 1):
-        weights += _applications(run, number) * layer_matrices(model, number)
-    return weights * BYTES[run.exits.dtype]
-
-
-def _applied_layers(run: config.Config) -> int:
-    """Layers that a token passes at full depth, each as often as it is applied."""
-    return sum(_applications(run, number) for number in range(1, run.model.num_layers + 1))
-
-
-def _applications(run: config.Config, number: int) -> int:
-    return run.exits.max_loops if run.model.is_looped(number) else 1
+        applied = run.exits.max_loops if model.is_looped(number) else 1
+        layers += applied
+        weights += applied * layer_matrices(model, number)
+    return weights * BYTES[run.exits.dtype] / (1e9 * bandwidth) + layers * _LAYER_SECONDS
 
 
 def _gigabytes(count: float) -> str:
