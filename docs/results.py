@@ -6,6 +6,7 @@
 docs/seeds/{run}.parquet is the table "seeds" of a run that was trained under several.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,11 @@ from twoscale import tables
 from twoscale.base import markdown, replacing
 from twoscale.claims import verdicts as judging
 from twoscale.claims.evidence import NO_COSTS, UNDER_FLOOR, Evidence
-from twoscale.claims.exits import AT_PAPERS
-from twoscale.claims.geometry import REPORTED_COSINE
+from twoscale.claims.geometry import AFTER_WARMUP, REPORTED_COSINE, SINCE_UNTRAINED
 from twoscale.claims.scale import LABELS, MEANING, Scales, scales, text
-from twoscale.claims.seeds import MEAN, PER_RUN
-from twoscale.claims.verdicts import ALL, CLAIMS
-from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, marked, word
+from twoscale.claims.seeds import MEAN
+from twoscale.claims.verdicts import ALL, CLAIMS, READING
+from twoscale.claims.words import FAILS, HOLDS, KINDS, OPEN, kind, marked, word
 from twoscale.config import PROJECT, Config, text_label
 from twoscale.report.pages import printed_scope, printed_value
 from twoscale.report.release import MANIFEST, Manifest, Release
@@ -98,6 +98,7 @@ PAPER = {
     13: Paper(PAPER_SCALE),
     14: Paper(PAPER_SCALE),
     15: Paper(PAPER_SCALE),
+    16: Paper(PAPER_SCALE),
 }
 
 
@@ -115,16 +116,23 @@ class Column:
     def of(self, claim: int) -> pd.DataFrame:
         return self.rows[self.rows["claim"] == claim]
 
+    @property
+    def is_over_seeds(self) -> bool:
+        return not self.each.empty
+
     def verdict(self, claim: int) -> str:
-        """The verdict with another reading; of times over seeds, the number of seeds with each."""
-        whole = f"claim == {claim} and scope == @ALL"
-        last = self.rows.query(whole).iloc[-1]
-        if last["verdict"] == PER_RUN:
-            counts = _in_words(self.each.query(whole))
-            return ", ".join(f"{name}: {count}" for name, count in counts.items())
-        reason = last["reason"]
-        other = f" ({reason.split('; ')[1]})" if reason.startswith(AT_PAPERS) else ""
-        return word(last["verdict"], last["scale"]) + other
+        """The verdict; none over seeds, which are one model with a spread (docs/seeds.md)."""
+        if self.is_over_seeds:
+            return ""
+        rows = self.of(claim)
+        last = rows[rows["scope"] == ALL].iloc[-1]
+        return word(last["verdict"], last["scale"])
+
+    def by_reading(self, claim: int) -> dict[str, str]:
+        """The verdict under each reading of a claim, in words."""
+        rows = self.of(claim)
+        rows = rows[rows["scope"] == READING]
+        return {row.quantity: word(row.verdict, row.scale) for row in rows.itertuples()}
 
     def keys(self, claim: int) -> list[tuple[str, str]]:
         """Quantity and scope of the numbers that are judged, of the untrained model's, and of
@@ -135,8 +143,10 @@ class Column:
         rows = self.of(claim)
         quantity, scope = rows["quantity"], rows["scope"]
         other_state = scope.str.contains(", ") & ~scope.str.endswith(f", {self.reference_state}")
-        shown = (rows["bounds"] != "") | quantity.str.contains("untrained|measured:")
-        shown &= (scope != ALL) & ~other_state & ~quantity.str.contains("DLR, iteration")
+        shown = (rows["bounds"] != "") | quantity.str.contains("untrained|measured:|the same:")
+        shown |= quantity.str.contains(r"CE\((?:1|3.16|10|31.6)\) − CE of random")
+        shown &= ~scope.isin((ALL, READING)) & ~other_state
+        shown &= ~quantity.str.contains("DLR, iteration")
         return list(zip(quantity[shown], scope[shown], strict=True))
 
     def value(self, claim: int, quantity: str, scope: str) -> str:
@@ -255,20 +265,24 @@ def results(docs: Path, claims_of: Mapping[str, pd.DataFrame] | None = None) -> 
     """The Markdown of results.md; `claims_of` is by default what `judged` finds."""
     found = list(columns(docs, judged(docs) if claims_of is None else claims_of))
     links = [f"[{name}]({RELEASES[name]}/)" for name in releases(docs)]
+    runs = [run for run in found if not run.is_over_seeds]
     return render(
         f"{PAGE}.j2",
         names=[marked(run.name, run.scales.mark) for run in found],
+        models_named=[marked(run.name, run.scales.mark) for run in runs],
         verdicts=[
             (
                 f"[{claim.number}](#claim-{claim.number})",
                 claim.title,
-                _counted(found, claim.number),
-                *(run.verdict(claim.number) for run in found),
+                _counted(runs, claim.number),
+                *(run.verdict(claim.number) for run in runs),
             )
             for claim in CLAIMS
         ],
-        models={claim.number: _counted(found, claim.number) for claim in CLAIMS},
-        summary=_summary(found),
+        readings=list(_readings(runs)),
+        models={claim.number: _counted(runs, claim.number) for claim in CLAIMS},
+        summary=_summary(runs),
+        steps=_steps(runs),
         meaning=MEANING,
         glance=list(_glance(found)),
         tokens=text(found[0].scales.paper.tokens),
@@ -307,49 +321,66 @@ def _numbers(claim: int, found: list[Column]) -> list[tuple[str, ...]]:
         (
             printed_scope(scope),
             quantity,
-            "" if "untrained" in quantity else PAPER[claim].number,
+            "" if re.search("untrained|the same:|of random", quantity) else PAPER[claim].number,
             *(run.value(claim, quantity, scope) for run in found),
         )
         for quantity, scope in dict.fromkeys(key for run in found for key in run.keys(claim))
     ]
-    return [*rows, ("**verdict**", "", "", *(f"**{run.verdict(claim)}**" for run in found))]
+    return [*rows, ("**verdict**", "", "", *(_bold(run.verdict(claim)) for run in found))]
+
+
+def _readings(found: list[Column]) -> Iterator[tuple[str, ...]]:
+    """A row for each reading of a claim, and for its bounds, in every run."""
+    for claim in CLAIMS:
+        by_run = [run.by_reading(claim.number) for run in found]
+        for reading in dict.fromkeys(name for readings in by_run for name in readings):
+            cells = [readings.get(reading, "") for readings in by_run]
+            yield (f"[{claim.number}](#claim-{claim.number})", reading, *cells)
+
+
+def _bold(text: str) -> str:
+    return f"**{text}**" if text else ""
 
 
 def models(found: list[Column], claim: int) -> pd.DataFrame:
-    """The verdicts on a claim, one row per model, with the columns verdict and scale.
-
-    Each seed of a run is a model; the released run is one of its seeds.
-    """
-    rows = []
-    for run, after in zip(found, [*found[1:], None], strict=True):
-        if not run.each.empty:
-            rows.append(run.each)
-        elif after is None or after.each.empty:
-            rows.append(run.rows)
-    every = pd.concat(rows)
+    """The verdicts on a claim, one row per run, with the columns verdict and scale."""
+    every = pd.concat(run.rows for run in found)
     whole = (every["claim"] == claim) & (every["scope"] == ALL)
     return every.loc[whole, ["verdict", "scale"]]
 
 
 def _in_words(verdicts: pd.DataFrame) -> dict[str, int]:
     """The verdicts in words, each with its number of rows."""
-    order = (HOLDS, FAILS, OPEN, NOT_ASKED)
     rows = sorted(zip(verdicts["verdict"], verdicts["scale"], strict=True))
-    rows.sort(key=lambda row: order.index(row[0]))
+    rows.sort(key=lambda row: KINDS.index(kind(row[0])))
     words = [word(*row) for row in rows]
     return {name: words.count(name) for name in dict.fromkeys(words)}
 
 
 def _summary(found: list[Column]) -> str:
-    """How many claims hold in all models, and how many fail in all."""
-    verdicts = [models(found, claim.number)["verdict"] for claim in CLAIMS]
-    hold = sum((of_claim == HOLDS).all() for of_claim in verdicts)
-    fail = sum((of_claim == FAILS).all() for of_claim in verdicts)
-    others = len(CLAIMS) - hold - fail
+    """The claims that hold in all models, that fail in all, and all others."""
+    of_claims = {claim.number: models(found, claim.number)["verdict"] for claim in CLAIMS}
+
+    def numbers(verdict: str) -> list[str]:
+        return [str(n) for n, verdicts in of_claims.items() if (verdicts == verdict).all()]
+
+    hold, fail = numbers(HOLDS), numbers(FAILS)
+    others = len(CLAIMS) - len(hold) - len(fail)
     return (
-        f"Of {len(CLAIMS)} claims, {hold} hold in all {len(verdicts[0])} models, {fail} in none"
-        f" at this scale, and {others} vary or cannot be judged"
+        f"Of {len(CLAIMS)} claims, {len(hold)} hold in all {len(of_claims[1])} models"
+        f" ({', '.join(hold)}), {len(fail)} in none at this scale ({', '.join(fail)}), and {others}"
+        " vary, depend on how the paper is read, or cannot be judged"
     )
+
+
+def _steps(found: list[Column]) -> dict[str, object]:
+    """How much shorter the steps of groups are than with fresh weights, and how many grow again."""
+    rows = pd.concat(run.of(12) for run in found)
+    by_reading = rows.groupby("reading")["value"]
+    shorter = np.exp(-by_reading.get_group(SINCE_UNTRAINED.name))
+    growing = by_reading.get_group(AFTER_WARMUP.name) > 0
+    least, most = (f"{end:.2g}" for end in (shorter.min(), shorter.max()))
+    return {"groups": len(shorter), "least": least, "most": most, "growing": int(growing.sum())}
 
 
 def _counted(found: list[Column], claim: int) -> str:

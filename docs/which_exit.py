@@ -112,7 +112,7 @@ def _of_arena(arena: pd.DataFrame) -> Result:
     fixed = fixed.sort_values("threshold")
     depths = fixed["threshold"].iloc[-1]
     of_fixed = fixed["ce"] - fixed["ce"].iloc[-1]
-    smallest = fixed.loc[of_fixed <= TOLERANCE, "threshold"].iloc[0]
+    smallest = _smallest(fixed["threshold"].to_numpy(), of_fixed.to_numpy())
     gains = judged(arena).set_index(["criterion", "threshold"])
     random = gains[gains["reference"] == "random"]
     over_fixed = gains[gains["reference"] == "fixed"]["gain"]
@@ -144,11 +144,29 @@ def _of_arena(arena: pd.DataFrame) -> Result:
     }
 
 
+def _smallest(counts: np.ndarray, excess: np.ndarray) -> float:
+    """The smallest count within the tolerance, from the means of all documents.
+
+    Between two counts it is a mixture of them, as in `replay.check.fixed_excess`.
+    """
+    above = int(np.argmax(excess <= TOLERANCE))
+    if above == 0:
+        return float(counts[0])
+    low, high = excess[above - 1 : above + 1]
+    share = (low - TOLERANCE) / (low - high)
+    return float(counts[above - 1] + share * (counts[above] - counts[above - 1]))
+
+
 def _of_card(run: str, model: str, scale: str) -> Row:
-    """Only the fixed count, against the loss of the best count."""
-    found = pd.read_parquet(DOCS / "zoo" / "depth_findings.parquet")
-    found = found[found["run"] == run].set_index("quantity")["value"]
-    return Row(model, scale, None, found["trained_loops"], found["plateau_first"])
+    """Only the fixed count, against the loss at the trained loops."""
+    findings = pd.read_parquet(DOCS / "zoo" / "depth_findings.parquet")
+    of_run = findings[findings["run"] == run].set_index("quantity")["value"]
+    trained = of_run["trained_loops"]
+    card = pd.read_parquet(DOCS / "zoo" / "depth_card.parquet")
+    card = card[(card["run"] == run) & (card["quantity"] == "ce") & (card["loops"] <= trained)]
+    ce = card.sort_values("loops").set_index("loops")["value"]
+    fixed = _smallest(ce.index.to_numpy(), (ce - ce.loc[trained]).to_numpy())
+    return Row(model, scale, None, trained, fixed)
 
 
 def _row(model: str, scale: str, result: Result) -> Row:

@@ -21,7 +21,10 @@ SPREAD = np.linspace(
 LOOP_SEQUENCES = 32  # of the trajectories; claims 3 and 4 need so many
 ITERATIONS = (0, 10, 20, 50, 100)
 WARMUP = 5
-HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2]
+HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1, 0.316]
+LATE_LOSS = 0.015  # nats per half decade beyond 1e-2
+# nats that the step norm loses
+CLIFF = {3.16e-3: 0.05, 1e-2: 0.3, 3.16e-2: 0.5, 0.1: 0.7, 0.316: 0.9}
 
 
 @cache
@@ -109,20 +112,21 @@ def drift(iterations=ITERATIONS, spread=0.1, **ratios):
 
 
 def quality(spread=0.0, grid=HALF_DECADES, **changes):
-    """CE 5 but at one fixed loop step, the last threshold and two more of step norm; `changes` adds
-    nats: criterion -> {threshold: nats}.
+    """CE 5 but at one fixed loop step, beyond 1e-2, and on the `CLIFF` of step norm; `changes` are
+    what a criterion loses in its place: criterion -> {threshold: nats}.
 
-    Sequences differ by half a nat; `spread` is by how much the changes differ between them.
+    Beyond 1e-2 criteria lose `LATE_LOSS` per half decade where nothing else is given. Sequences
+    differ by half a nat; `spread` is by how much the changes differ between them.
     """
-    added = {"step_norm": {3.16e-3: 0.05, 1e-2: 0.3}, "fixed": {1: 1.0}} | changes
+    added = {"step_norm": CLIFF, "fixed": {1: 1.0}} | changes
     rows = []
     for criterion in ("fixed", "step_norm", "kl", "acceleration"):
         for threshold in [1, 30] if criterion == "fixed" else grid:
-            nats = added.get(criterion, {}).get(threshold, 0.0)
             varies = criterion != "fixed"
+            late = varies * LATE_LOSS * max(0, round(2 * np.log10(threshold) + 4))
+            nats = added.get(criterion, {}).get(threshold, late)
             for sequence, unit in enumerate(SPREAD):
                 ce = 5 + 0.5 * unit + nats * (1 + spread * unit * varies)
-                ce += varies and threshold == grid[-1]
                 rows.append(
                     {
                         "run": "trial",
@@ -253,4 +257,5 @@ def without(frame, criterion, threshold):
 
 
 def examine(number, evidence, references=True):
-    return claims.examine(claims.CLAIMS[number - 1], evidence, references)
+    (claim,) = (claim for claim in claims.CLAIMS if claim.number == number)
+    return claims.examine(claim, evidence, references)

@@ -15,7 +15,8 @@ from twoscale.studies.seeds.draw import summary
 
 DOCS = Path(__file__).parents[1]
 CLOSING = """\
-[How claims are judged](judging.md#several-seeds) explains the intervals. [Results](results.md) has the numbers of each
+These verdicts follow the rules of commit 897cd43d, which knew one reading of each claim, and those on claim 4 the present
+ones. [How claims are judged](judging.md#several-seeds) explains the intervals. [Results](results.md) has the numbers of each
 claim, [seeds/](seeds/) the tables."""
 
 if __name__ == "__main__":

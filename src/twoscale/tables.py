@@ -367,14 +367,24 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the
     # claim.
     "claims": table(
-        "run claim scope statement where quantity value low high bounds verdict reason scale",
+        "run claim scope statement where quantity role reading value low high bounds verdict"
+        " reason scale",
+        role=(
+            "string",
+            "counted: the verdict depends on it; reference: for comparison; premise: where it does"
+            " not hold, the claim cannot be judged; chance: of random exits. Empty for a verdict",
+        ),
+        reading=("string", "the only reading of the claim that the number belongs to"),
         statement=("string", "the claim in words"),
         where=("string", "location in the paper"),
         quantity=("string", "measured quantity"),
         value=("float64", "infinite if a length is not reached; null if nothing was measured"),
         low=("float64", "lower end of the 95 % bootstrap interval"),
         high=("float64", "upper end of the 95 % bootstrap interval"),
-        verdict=("string", "holds, does not hold, cannot be judged, or not asked"),
+        verdict=(
+            "string",
+            "holds, does not hold, cannot be judged, depends on a choice, or not asked",
+        ),
         scale=(
             "string",
             "small scale: less than half of the paper's training tokens or parameters; otherwise"

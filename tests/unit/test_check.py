@@ -11,7 +11,9 @@ import pytest
 
 from tests.small import ROOT
 from twoscale import tables
-from twoscale.claims.verdicts import CLAIMS
+from twoscale.claims import exits
+from twoscale.claims.evidence import Role
+from twoscale.claims.verdicts import ALL, CLAIMS, READING
 from twoscale.jobs import machine
 from twoscale.report import check as checks
 from twoscale.report.release import Manifest
@@ -31,6 +33,7 @@ KEYS = {
     "reference": ["fixed", "random"],
     "draw": [0, 1],
 }
+GAIN = "CE at the cheapest exit − CE at full depth in nats"
 DECAY, COSINE, NATS, LATER = (
     next(kind for kind, claims in checks.CLAIM_KINDS.items() if claim in claims)
     for claim in (1, 4, 8, 14)
@@ -43,7 +46,12 @@ FINDINGS = [
     (9, "all groups", "τ over the mean norm", 0.002),
     (11, "kl", "latency over that of acceleration", 1.3),
     (14, "kl", "evaluations minus those of acceleration", -12.0),
+    (8, "all groups", GAIN, 0.0965),
+    (14, "kl", "the same at other thresholds", -9.0),
 ]
+PREMISE, AT_EQUAL_QUALITY = 7, 8  # rows of other kinds
+ROLES = {PREMISE: Role.PREMISE}
+READINGS = {AT_EQUAL_QUALITY: exits.AT_EQUAL_QUALITY.name}
 
 
 def claims():
@@ -52,15 +60,18 @@ def claims():
             "claim": claim,
             "scope": scope,
             "quantity": quantity,
+            "role": ROLES.get(row, Role.COUNTED).value,
+            "reading": READINGS.get(row, ""),
             "value": value,
             "low": value,
             "high": value,
         }
-        for claim, scope, quantity, value in FINDINGS
+        for row, (claim, scope, quantity, value) in enumerate(FINDINGS)
     ]
     rows += [
-        {"claim": claim.number, "scope": "all", "quantity": "", "verdict": "holds"}
+        {"claim": claim.number, "scope": scope, "quantity": name, "verdict": "holds"}
         for claim in CLAIMS
+        for scope, name in ((READING, "one of its readings"), (ALL, ""))
     ]
     return pd.DataFrame(rows).reindex(columns=list(tables.columns("claims"))).assign(reason="")
 
@@ -167,6 +178,33 @@ def test_lengths_are_compared_by_their_logarithms():
         )
 
 
+@pytest.mark.parametrize(
+    ("found", "released", "is_outside"),
+    [
+        (0.086, 0.0965, False),
+        (-0.01, 0.04, False),
+        (-0.01, 0.0965, True),
+        (0.03, 0.0965, True),
+    ],
+)
+def test_what_full_depth_gains_is_a_difference_in_nats(found, released, is_outside):
+    """Below zero it is not infinitely far from a gain."""
+    sides = [changed("claims", "value", PREMISE, value) for value in (found, released)]
+    result = checks.check(*sides, False)
+    (gain,) = result.numbers[
+        result.numbers["row"].map(lambda row: row == (8, "all groups", GAIN))
+    ].to_dict("records")
+    assert gain["difference"] == pytest.approx(released - found)
+    assert gain["kind"] == "cross-entropy with exits"
+    assert result.outside["kind"].tolist() == [gain["kind"]] * is_outside
+
+
+def test_numbers_at_equal_quality_follow_from_others_and_are_compared_only_in_the_same_arithmetic():
+    far = changed("claims", "value", AT_EQUAL_QUALITY, 100.0)
+    outside = [len(checks.check(far, frames(), same).outside) for same in (False, True)]
+    assert outside == [0, 1]
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_a_missing_row_and_a_number_that_one_side_lacks_are_outside(same):
     short = frames()
@@ -182,16 +220,18 @@ def test_a_number_that_one_side_withholds_at_the_rounding_floor_is_compared_only
     other = changed("claims", "value", 1, np.nan)
     # also of verdicts, which stay
     other["claims"]["reason"] = "11% of the values are under the rounding floor"
-    other["claims"].loc[[0, *range(2, 7)], "reason"] = ""
-    other["claims"].loc[7, "verdict"] = "cannot be judged"
+    other["claims"].loc[[0, *range(2, len(FINDINGS))], "reason"] = ""
+    is_whole = other["claims"]["scope"] == ALL
+    other["claims"].loc[is_whole & (other["claims"]["claim"] == 1), "verdict"] = "cannot be judged"
     for sides in ((other, frames()), (frames(), other)):
         results = [checks.check(*sides, same) for same in (False, True)]
         assert [len(result.outside) for result in results] == [0, 1]
         assert [result.verdicts["claim"].tolist() for result in results] == [[1], [1]]
 
 
-def test_another_verdict_is_named_and_is_no_number():
+def test_another_verdict_is_named_and_is_no_number_and_those_of_readings_are_not():
     other = frames()
+    other["claims"].loc[other["claims"]["scope"] == READING, "verdict"] = "does not hold"
     other["claims"].loc[
         other["claims"]["claim"].eq(7) & other["claims"]["scope"].eq("all"), "verdict"
     ] = "cannot be judged"

@@ -13,7 +13,7 @@ import pytest
 from tests.small import ROOT
 from tests.synthetic_run import drift, loop_rows, synthetic, usual_verdicts
 from twoscale.claims import verdicts as claims
-from twoscale.claims.evidence import Estimate
+from twoscale.claims.evidence import Estimate, Role
 from twoscale.claims.scale import Scale, Scales
 from twoscale.figures.catalogue import figures
 from twoscale.jobs import command
@@ -39,9 +39,19 @@ def drifting_rows():
 
 
 def finding(
-    claim, scope, quantity="", value=np.nan, interval=(np.nan, np.nan), bounds="", verdict="holds"
+    claim,
+    scope,
+    quantity="",
+    value=np.nan,
+    interval=(np.nan, np.nan),
+    bounds="",
+    verdict="holds",
+    reading="",
 ):
+    role = Role.COUNTED if bounds else Role.REFERENCE
     row = {
+        "role": role.value if quantity else "",
+        "reading": reading,
         "claim": claim,
         "scope": scope,
         "quantity": quantity,
@@ -64,7 +74,15 @@ JUDGED = pd.DataFrame(
         finding(6, "all"),
         finding(10, "kl", "acceleration over step_norm at 1e-2", -0.5, bounds="> 0"),
         finding(10, "all"),
+        finding(12, "4", "step", -1.0, bounds="< 0", reading="last − untrained"),
+        finding(12, "4", "trend", 1.5, bounds="< 0", verdict="does not hold", reading="trend"),
+        finding(12, "reading", "last − untrained"),
+        finding(12, "reading", "trend", verdict="does not hold"),
+        finding(12, "all", verdict="depends on the reference"),
         finding(13, "all", verdict="not asked"),
+        finding(14, "kl", "at equal τ", 2.0, bounds="> 0", reading="the paper's τ"),
+        finding(14, "kl", "at equal quality", 3.0, bounds="> 0", reading="equal quality"),
+        finding(14, "all"),
     ]
 )
 
@@ -107,7 +125,7 @@ def test_every_row_of_the_claims_has_the_cells_of_its_header():
         line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")
     } == {4, 8}
     assert [int(number) for number in re.findall(r"^## (\d+)\.", page, re.MULTILINE)] == [
-        *range(1, 16)
+        *range(1, 17)
     ]
     assert "The state drifts" not in page
 
@@ -150,7 +168,10 @@ def test_a_claim_shows_the_values_that_decide_it_as_figures_name_them():
         4: "late cosine: −0.25 [−0.5, 0.12] (group 5–6), expected 0.45 … 0.7",
         6: "DLR, last: 20 [19, 21] (4 → 5–6, first state), expected ≥ 5",
         10: "acceleration over step norm at 1e-2: −0.5 (KL), expected > 0",
+        # each reading of a claim that depends on it, else the first
+        12: "step: −1 (group 4), expected < 0; trend: 1.5 (group 4), expected < 0",
         13: "",
+        14: "at equal τ: 2 (KL), expected > 0",
     }
 
 

@@ -342,10 +342,10 @@ def test_the_hours_of_small_runs_are_those_of_their_jobs():
 
 def test_tokens_of_the_timing_are_decoded_once_more_than_they_are_repeated():
     (run,) = config.runs({"preset": "demo"}).values()
-    points = 1 + 11 + 9 + 13  # of fixed, step norm, KL and acceleration
+    points = 2 + 11 + 9 + 13  # of fixed, step norm, KL and acceleration
     timed = 2 * 12 * (1 + 5) * points  # 12 tokens, 5 rounds and the one that warms up, twice
     pairs = 2 * 4 * (1 + 60) * 4  # 4 segments, 60 repeats and one, 4 criteria
-    assert plans.analyses(run)[1] == timed + pairs == 6848
+    assert plans.analyses(run)[1] == timed + pairs == 6992
     remaining = run.model_copy(
         update={"exits": run.exits.model_copy(update={"readout": "remaining_layers"})}
     )

@@ -11,11 +11,11 @@ import pytest
 from tests import synthetic_run
 from tests.unit import test_claims
 from twoscale import tables
-from twoscale.claims import bootstrap, evidence, exits, seeds
+from twoscale.claims import bootstrap, evidence, seeds
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Estimate, InconclusiveError
-from twoscale.claims.verdicts import ALL, CLAIMS
-from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.claims.verdicts import ALL, CLAIMS, READING
+from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, UNIT, depends_on
 from twoscale.studies.seeds import draw as seeds_page
 
 SEEDS = (1337, 1338, 1339)
@@ -51,7 +51,12 @@ def test_the_mean_and_the_deviation_are_those_of_the_seeds_and_each_seed_has_its
     single = claims.examine(
         CLAIMS[3], test_claims.synthetic(loops=test_claims.loops(last={"level": 0.58}))
     )
-    assert group.of_seeds[1] == single.findings[0]
+    ours, theirs = group.of_seeds[1], single.findings[0]
+    assert (ours.estimate, ours.verdict, ours.reason) == (
+        theirs.estimate,
+        theirs.verdict,
+        theirs.reason,
+    )
 
 
 def test_the_document_error_is_the_standard_error_of_the_mean_over_documents():
@@ -165,15 +170,28 @@ def test_the_mean_is_open_where_a_claim_cannot_fail():
 
 def test_times_have_a_verdict_per_run_and_no_mean():
     for verdict in usual():
-        equal = (exits.EQUAL, "the same in loop steps whose state is kept")
-        at_papers = [f.mean for f in verdict.findings if not f.mean.quantity.startswith(equal)]
-        of_mean = [finding.estimate.value for finding in at_papers]
+        of_mean = [finding.mean.estimate.value for finding in verdict.findings]
         if verdict.claim.timed:
             assert verdict.verdict == seeds.PER_RUN
             assert np.isnan(of_mean).all()
             assert len(verdict.of_seeds) == 3
         else:
             assert not np.isnan(of_mean).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"), [({}, HOLDS), (test_claims.SLOW_LOSS, depends_on([UNIT]))]
+)
+def test_the_mean_is_judged_under_each_reading(changes, expected):
+    """At equal quality the mean over seeds of one run is its number."""
+    run = test_claims.synthetic(**changes)
+    for claim in (CLAIMS[number - 1] for number in (9, 15)):
+        verdict, alone = seeds.examine(claim, dict.fromkeys(SEEDS, run)), claims.examine(claim, run)
+        assert verdict.verdict == alone.verdict == expected
+        assert verdict.by_reading == alone.by_reading
+        for finding, of_run in zip(verdict.findings, alone.findings, strict=True):
+            assert finding.mean.subject.reading == of_run.subject.reading
+            assert finding.mean.estimate.value == pytest.approx(of_run.estimate.value)
 
 
 def test_a_claim_that_is_not_asked_of_a_run_is_not_asked_over_seeds():
@@ -225,7 +243,9 @@ def test_the_table_has_a_row_for_each_seed_and_for_the_mean_and_the_verdicts_las
     frame = seeds.table(usual(), "trial", SEEDS)
     assert list(frame) == list(tables.columns("seeds"))
     assert list(frame["seed"].unique()) == ["1337", "1338", "1339", "mean"]
-    assert (frame.groupby(["claim", "scope", "quantity"]).size() == 4).all()
+    # times have a verdict under each reading for every seed, and none for the mean
+    found = frame[frame["scope"] != READING]
+    assert (found.groupby(["claim", "scope", "quantity"]).size() == 4).all()
     assert frame[frame["deviation"].notna()]["seed"].eq("mean").all()
     whole = frame[frame["scope"] == ALL]
     assert whole[whole["seed"] == "mean"]["verdict"].tolist() == [

@@ -13,7 +13,8 @@ findings: a claim with many findings would otherwise be refuted by chance. Betwe
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from enum import StrEnum
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -272,12 +273,18 @@ class Evidence:
         keys = ["criterion", "threshold", "sequence", "document", "tokens"]
         return _loss_units(random.groupby(keys, sort=False)["ce"].mean().reset_index(), points)
 
-    def cheapest(self) -> OperatingPoint:
-        """The operating point with the fewest evaluations per token and group."""
+    def random_thresholds(self, criterion: str) -> list[float]:
+        """Thresholds with random exits of the same cost, ascending."""
+        rows = self.cost_matched
+        return sorted(rows.loc[rows["criterion"] == criterion, "threshold"].unique())
+
+    def cheapest(self) -> tuple[OperatingPoint, float]:
+        """The operating point with the fewest evaluations per token and group, and their number."""
         points = self.exit_loops.groupby(["criterion", "threshold"], sort=False)
         if not len(points):
             raise InconclusiveError("rows missing: evaluations under an exit criterion")
-        return points["evaluations"].mean().idxmin()
+        evaluations = points["evaluations"].mean()
+        return evaluations.idxmin(), float(evaluations.min())
 
     def group_evaluations(
         self, points: Sequence[OperatingPoint], column: str = "evaluations"
@@ -609,18 +616,42 @@ def _trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, 
 
 # --- bounds and findings --------------------------------------------------------------------------
 
+MOVED = 1.25  # factor by which a bound that the paper does not state is moved, both ways
+
 
 @dataclass(frozen=True)
 class Bounds:
     """The values that a number may have: from `least` to `most`, both included.
 
-    `smallest` is the least value that the number can have at all, 0 for a variance.
+    `smallest` is the least value that the number can have at all, 0 for a variance. Of a bound that
+    the paper does not state, `ours_of_least` and `ours_of_most` are the part that is our choice:
+    all of it, or the margin about a number of the paper.
     """
 
     text: str
     least: float = -np.inf
     most: float = np.inf
     smallest: float = -np.inf
+    ours_of_least: float = 0.0
+    ours_of_most: float = 0.0
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def are_ours(self) -> bool:
+        """Whether part of them is our choice."""
+        return bool(self.ours_of_least or self.ours_of_most)
+
+    def moved(self, is_looser: bool) -> "Bounds":
+        """The bounds with the part that is our choice `MOVED` times as large, or as small."""
+        of_least, of_most = (min, max) if is_looser else (max, min)
+        changes = (MOVED - 1, 1 / MOVED - 1)
+        return replace(
+            self,
+            least=of_least(self.least + change * self.ours_of_least for change in changes),
+            most=of_most(self.most + change * self.ours_of_most for change in changes),
+        )
 
     def too_narrow_for(self, estimate: Estimate) -> str:
         """Why no interval as wide as the estimate's can be within the bounds; empty if one can."""
@@ -644,23 +675,48 @@ class Bounds:
 
 
 def at_most(bound: float, smallest: float = -np.inf) -> Bounds:
-    return Bounds(f"≤ {bound:g}", most=bound, smallest=smallest)
+    return Bounds(f"≤ {bound:g}", most=bound, smallest=smallest, ours_of_most=bound)
 
 
 def at_least(bound: float) -> Bounds:
-    return Bounds(f"≥ {bound:g}", least=bound)
+    return Bounds(f"≥ {bound:g}", least=bound, ours_of_least=bound)
 
 
 def below(bound: float) -> Bounds:
+    """Below a bound that the claim itself names, such as 1 for "faster"."""
     return Bounds(f"< {bound:g}", most=np.nextafter(bound, -np.inf))
 
 
-def above(bound: float) -> Bounds:
-    return Bounds(f"> {bound:g}", least=np.nextafter(bound, np.inf))
+def above(bound: float, ours: float = 0.0) -> Bounds:
+    """Above a bound, of which `ours` is our choice."""
+    return Bounds(f"> {bound:g}", least=np.nextafter(bound, np.inf), ours_of_least=ours)
 
 
-def between(least: float, most: float) -> Bounds:
-    return Bounds(f"{least:g} … {most:g}", least, most)
+def between(least: float, most: float, margin: float | None = None) -> Bounds:
+    """From `least` to `most`, our choice, or the paper's numbers with a `margin` about them."""
+    text = f"{least:g} … {most:g}"
+    if margin is not None:
+        return Bounds(text, least, most, ours_of_least=-margin, ours_of_most=margin)
+    return Bounds(text, least, most, ours_of_least=least, ours_of_most=most)
+
+
+class Role(StrEnum):
+    """The part that a number has in the verdict on its claim."""
+
+    COUNTED = "counted"  # the verdict depends on it
+    REFERENCE = "reference"  # for comparison
+    PREMISE = "premise"  # where it does not hold, the claim cannot be judged
+    CHANCE = "chance"  # random exits: where they hold as well, the claim cannot be judged
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a sentence of the paper that leaves a choice open."""
+
+    choice: str  # see `twoscale.claims.words`
+    name: str
+    # the reading that makes only this choice in another way; None for the first one of the claim
+    other: "Reading | None" = None
 
 
 @dataclass(frozen=True)
@@ -671,7 +727,8 @@ class Quantity:
     name: str
     measure: Callable[[], Estimate]  # may raise InconclusiveError
     bounds: Bounds | None  # None for a number for comparison, without a verdict
-    counts: bool  # whether the verdict on the claim depends on it
+    role: Role
+    reading: Reading | None = None  # the only one that it belongs to; None for all of its claim
     # its change along a line over training; None for a number that has no course
     trend: Callable[[], Estimate] | None = None
 
@@ -690,25 +747,42 @@ class Quantity:
             return change.high < 0
         return change.low > 0
 
-    def finding(
-        self, estimate: Estimate, verdict: str = "", reason: str = "", moves: bool = False
-    ) -> "Finding":
-        bounds = self.bounds.text if self.bounds else ""
-        return Finding(self.scope, self.name, estimate, bounds, verdict, reason, self.counts, moves)
-
 
 @dataclass(frozen=True)
 class Finding:
     """One measured number of a claim. Without bounds it has no verdict."""
 
-    scope: str
-    quantity: str
+    subject: Quantity
     estimate: Estimate
-    bounds: str = ""
     verdict: str = ""
     reason: str = ""
-    counts: bool = True
     moves: bool = False  # whether it is outside its bounds and moves towards them with training
+    findings: int = 1  # number of those that it was judged as one of
+
+    @property
+    def scope(self) -> str:
+        return self.subject.scope
+
+    @property
+    def quantity(self) -> str:
+        return self.subject.name
+
+    @property
+    def bounds(self) -> str:
+        """The bounds in words; empty for a number for comparison."""
+        return str(self.subject.bounds or "")
+
+    @property
+    def counts(self) -> bool:
+        return self.subject.role == Role.COUNTED
+
+    def with_moved_bounds(self, is_looser: bool) -> "Finding":
+        """The finding judged against `Bounds.moved`."""
+        bounds = self.subject.bounds
+        if bounds is None or np.isnan(self.estimate.value):
+            return self
+        verdict, reason = judge(bounds.moved(is_looser), self.estimate, self.findings)
+        return replace(self, verdict=verdict, reason=reason)
 
 
 def judged(
@@ -718,19 +792,21 @@ def judged(
     measure: Callable[..., Estimate],
     /,
     *arguments: object,
-    counts: bool = True,
+    role: Role = Role.COUNTED,
+    reading: Reading | None = None,
     trend: Callable[[], Estimate] | None = None,
     **named: object,
 ) -> Quantity:
     """The quantity `measure(*arguments, **named)` with bounds."""
-    return Quantity(scope, name, lambda: measure(*arguments, **named), bounds, counts, trend)
+    measured = partial(measure, *arguments, **named)
+    return Quantity(scope, name, measured, bounds, role, reading, trend)
 
 
 def reference(
     scope: str, name: str, measure: Callable[..., Estimate], /, *arguments: object, **named: object
 ) -> Quantity:
     """The quantity `measure(*arguments, **named)` for comparison, without bounds."""
-    return Quantity(scope, name, lambda: measure(*arguments, **named), None, counts=False)
+    return Quantity(scope, name, partial(measure, *arguments, **named), None, Role.REFERENCE)
 
 
 def judge(bounds: Bounds, estimate: Estimate, findings: int = 1) -> tuple[str, str]:
@@ -754,12 +830,12 @@ def find(quantity: Quantity, findings: int) -> Finding:
     try:
         estimate = quantity.measure()
     except InconclusiveError as error:
-        return quantity.finding(Estimate(), OPEN if bounds else "", str(error))
+        return Finding(quantity, Estimate(), OPEN if bounds else "", str(error))
     verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
     moves = verdict == FAILS and quantity.moves_towards(estimate)
     parts = (reason, estimate.remark, "moves towards the bounds" if moves else "")
     reason = "; ".join(part for part in parts if part)
-    return quantity.finding(estimate, verdict, reason, moves)
+    return Finding(quantity, estimate, verdict, reason, moves, findings)
 
 
 def combine(findings: Iterable[Finding]) -> tuple[str, str]:
@@ -768,7 +844,11 @@ def combine(findings: Iterable[Finding]) -> tuple[str, str]:
     if not counted:
         return OPEN, "rows missing: nothing was measured that the claim is about"
     for verdict in (FAILS, OPEN):
-        reasons = [f"{f.scope}, {f.quantity}: {f.reason}" for f in counted if f.verdict == verdict]
+        reasons = [
+            f"{finding.scope}, {finding.quantity}: {finding.reason}"
+            for finding in counted
+            if finding.verdict == verdict
+        ]
         if reasons:
             return verdict, "; ".join(reasons)
     return HOLDS, "every finding is within its bounds"

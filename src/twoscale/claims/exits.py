@@ -1,4 +1,4 @@
-"""Findings for the claims about exit criteria: 7 to 11, 14 and 15.
+"""Findings for the claims about exit criteria: 7 to 11, and 14 to 16.
 
 Each threshold has its finding. No statistic is the largest or smallest over thresholds: the extreme
 of noisy numbers is biased, and resampling adds the bias again.
@@ -6,7 +6,7 @@ of noisy numbers is biased, and resampling adds the bias again.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import NormalDist
 
 import numpy as np
@@ -14,11 +14,14 @@ import numpy as np
 from twoscale.claims import bootstrap
 from twoscale.claims.costs import Times, times
 from twoscale.claims.evidence import (
+    MOVED,
     Estimate,
     Evidence,
     InconclusiveError,
     OperatingPoint,
     Quantity,
+    Reading,
+    Role,
     above,
     at_least,
     at_most,
@@ -30,21 +33,25 @@ from twoscale.claims.evidence import (
     reference,
 )
 from twoscale.claims.geometry import scale_of_threshold
+from twoscale.claims.words import GRID, KEPT_STATE, LOSS, UNIT
 
 PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # thresholds of Fig. 4, App. D
 PAPER_MAX_LOOPS = 30
 EQUAL_QUALITY = 0.01  # nats lost compared with full depth
-# The second reading of claims about τ, whose unit the paper leaves open: thresholds at which each
-# criterion has lost `EQUAL_QUALITY`, instead of equal numbers.
-EQUAL, AT_PAPERS = "at equal quality:", "at the τ of the paper"
-# Claims that fail or hold only where the loops matter, and the random exits of one of them.
-GAIN = "CE at the cheapest exit − CE at full depth in nats"
-RANDOM = "random exits of the same cost:"
+# The readings of claims about τ, whose unit the paper leaves open: equal numbers, or thresholds at
+# which each criterion has lost `EQUAL_QUALITY`.
+AT_PAPERS = Reading(UNIT, "the paper's τ")
+AT_EQUAL_QUALITY = Reading(UNIT, "equal quality")
+IN_KEPT_STEPS = Reading(
+    KEPT_STATE, "equal quality, steps whose state is kept", other=AT_EQUAL_QUALITY
+)
+_EQUAL = "at equal quality:"
+_RANDOM = "random exits of the same cost:"
 _LEAST_GAIN = 5 * EQUAL_QUALITY
-_OTHER_LOSSES = (0.003, 0.03)  # nats, at which claim 10 is printed too
 _ABRUPT_LOSS = 0.05  # nats
+_WHOLE_DECADE = 0.01  # of the decimal logarithm of a threshold
 _SAVING = 0.75  # of the time
-DECISION = "decision in loop steps"
+_DECISION = "decision in loop steps"
 _MEASURED = "measured:"  # not computed from costs
 _CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
@@ -61,6 +68,9 @@ def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
     points = (("acceleration", 1e-2), ("acceleration", 1e-5))
     yield judged("acceleration", name, at_most(_SAVING), _time_ratio, evidence, *points)
     yield reference("acceleration", f"{_MEASURED} {name}", _measured_ratio, evidence, *points)
+    for other in ("step_norm", "kl"):  # the claim is not special to acceleration if they save, too
+        points = ((other, 1e-2), (other, 1e-5))
+        yield reference(other, f"the same: {name}", _time_ratio, evidence, *points)
     yield _agreement(evidence, "acceleration")
     yield from _scales(evidence)
 
@@ -69,15 +79,16 @@ def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
     for tau in PAPER_GRID:
         name = f"time over that of acceleration, τ = {tau:g}"
         points = (("kl", tau), ("acceleration", tau))
-        yield judged("kl", name, above(1), _time_ratio, evidence, *points)
-    name = f"{EQUAL} time over that of acceleration"
-    yield judged("kl", name, above(1), _race, evidence, "kl", "acceleration", counts=False)
+        yield judged("kl", name, above(1), _time_ratio, evidence, *points, reading=AT_PAPERS)
+    name = f"{_EQUAL} time over that of acceleration"
+    race = (evidence, "kl", "acceleration")
+    yield judged("kl", name, above(1), _race, *race, reading=AT_EQUAL_QUALITY)
     for tau in PAPER_GRID:
         name = f"{_MEASURED} time over that of acceleration, τ = {tau:g}"
         points = (("kl", tau), ("acceleration", tau))
         yield reference("kl", name, _measured_ratio, evidence, *points)
     for tau in PAPER_GRID:
-        name = f"{DECISION}, τ = {tau:g}"
+        name = f"{_DECISION}, τ = {tau:g}"
         yield reference("kl", name, _decision_at, evidence, "kl", tau)
     for criterion in ("kl", "acceleration"):
         yield _agreement(evidence, criterion)
@@ -192,10 +203,12 @@ def quality_is_flat(evidence: Evidence) -> Iterator[Quantity]:
             yield judged(criterion, name, flat, _ce_change, evidence, *points)
     for criterion in ("acceleration", "kl"):
         for tau in PAPER_GRID[1:]:
-            name = f"{RANDOM} CE({tau:g}) − CE(1e-5) in nats"
+            name = f"{_RANDOM} CE({tau:g}) − CE(1e-5) in nats"
             points = ((criterion, tau), (criterion, 1e-5))
-            yield judged(criterion, name, flat, _random_change, evidence, *points, counts=False)
+            random = (evidence, *points)
+            yield judged(criterion, name, flat, _random_change, *random, role=Role.CHANCE)
     yield _gain_of_depth(evidence)
+    yield from _over_random_exits(evidence, "acceleration")
     yield from _scales(evidence)
 
 
@@ -203,11 +216,32 @@ def _gain_of_depth(evidence: Evidence) -> Quantity:
     """The loss that is at stake: that of full depth below that of the cheapest exit measured."""
 
     def measure() -> Estimate:
-        criterion, threshold = cheapest = evidence.cheapest()
-        units = evidence.entropies([cheapest, ("fixed", evidence.max_loops)])
-        return evidence.estimate(_difference, units, f"{criterion} at τ = {threshold:g}")
+        (criterion, threshold), evaluations = evidence.cheapest()
+        units = evidence.entropies([(criterion, threshold), ("fixed", evidence.max_loops)])
+        cheapest = f"{criterion} at τ = {threshold:g}"
+        if evaluations > 1:
+            cheapest = f"{cheapest}, where the grid ends at {evaluations:.2g} evaluations"
+        return evidence.estimate(_difference, units, cheapest)
 
-    return judged("all groups", GAIN, at_least(_LEAST_GAIN), measure, counts=False)
+    name = "CE at the cheapest exit − CE at full depth in nats"
+    return judged("all groups", name, at_least(_LEAST_GAIN), measure, role=Role.PREMISE)
+
+
+def _over_random_exits(evidence: Evidence, criterion: str) -> Iterator[Quantity]:
+    """What a criterion loses compared with random exits of the same cost, at the paper's largest τ
+    and beyond (Fig. 4, iii).
+    """
+    for tau in evidence.random_thresholds(criterion):
+        if tau > PAPER_GRID[-1] / 2:
+            name = f"CE({tau:g}) − CE of random exits of the same cost in nats"
+            yield reference(criterion, name, _excess_over_random, evidence, (criterion, tau))
+
+
+def _excess_over_random(evidence: Evidence, point: OperatingPoint) -> Estimate:
+    units = np.concatenate(
+        [evidence.entropies([point]), evidence.random_entropies([point])], axis=1
+    )
+    return evidence.estimate(_difference, units)
 
 
 def _random_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
@@ -239,23 +273,25 @@ def step_norm_loses_quality(evidence: Evidence) -> Iterator[Quantity]:
     large = at_least(_ABRUPT_LOSS)
     flat = "CE(1e-3) − CE(1e-5) in nats"
     loss = "CE(1e-2) − CE(1e-3) in nats"
-    name = f"{EQUAL} nats lost at the tenfold τ"
-    yield judged(criterion, flat, small, _ce_change, evidence, middle, fine)
-    yield judged(criterion, loss, large, _ce_change, evidence, coarse, middle)
-    yield judged(criterion, name, large, _loss_beyond, evidence, criterion, counts=False)
+    name = f"{_EQUAL} nats lost at the tenfold τ"
+    changes = partial(judged, criterion, reading=AT_PAPERS)
+    yield changes(flat, small, _ce_change, evidence, middle, fine)
+    yield changes(loss, large, _ce_change, evidence, coarse, middle)
+    beyond = (evidence, criterion)
+    yield judged(criterion, name, large, _loss_beyond, *beyond, reading=AT_EQUAL_QUALITY)
     yield _gain_of_depth(evidence)
     yield from _scales(evidence)
 
 
 def acceleration_and_kl_are_robust(evidence: Evidence) -> Iterator[Quantity]:
-    larger = above(EQUAL_QUALITY)
+    larger = above(EQUAL_QUALITY, ours=EQUAL_QUALITY)
     for other in ("acceleration", "kl"):
         name = f"nats lost from τ = 1e-5 to 1e-2: step norm minus {other}"
-        yield judged(other, name, larger, _excess_loss, evidence, other)
+        yield judged(other, name, larger, _excess_loss, evidence, other, reading=AT_PAPERS)
     for other in ("acceleration", "kl"):
-        name = f"{EQUAL} nats lost at the tenfold τ: step norm minus {other}"
-        criteria = ("step_norm", other)
-        yield judged(other, name, larger, _loss_beyond, evidence, *criteria, counts=False)
+        name = f"{_EQUAL} nats lost at the tenfold τ: step norm minus {other}"
+        beyond = (evidence, "step_norm", other)
+        yield judged(other, name, larger, _loss_beyond, *beyond, reading=AT_EQUAL_QUALITY)
     yield _gain_of_depth(evidence)
     yield from _scales(evidence)
 
@@ -281,12 +317,15 @@ def _excess_loss(evidence: Evidence, criterion: str) -> Estimate:
 
 def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
     quantity = "evaluations per token and group minus those of acceleration"
+    later = partial(judged, "kl")
     for tau in PAPER_GRID:
-        yield judged("kl", f"{quantity}, τ = {tau:g}", above(0), _later_exits, evidence, tau)
-    name = f"{EQUAL} {quantity}"
-    kept = "the same in loop steps whose state is kept"
-    yield judged("kl", name, above(0), _later_exits_at_equal_quality, evidence, counts=False)
-    yield reference("kl", kept, _later_exits_at_equal_quality, evidence, "loop_steps")
+        name = f"{quantity}, τ = {tau:g}"
+        yield later(name, above(0), _later_exits, evidence, tau, reading=AT_PAPERS)
+    at_equal_quality = partial(later, f"{_EQUAL} {quantity}", above(0))
+    yield at_equal_quality(_later_exits_at_equal_quality, evidence, reading=AT_EQUAL_QUALITY)
+    kept = partial(later, "the same in loop steps whose state is kept", above(0))
+    column = (evidence, "loop_steps")
+    yield kept(_later_exits_at_equal_quality, *column, reading=IN_KEPT_STEPS)
     yield from _scales(evidence)
 
 
@@ -305,21 +344,30 @@ def _later_exits_at_equal_quality(evidence: Evidence, column: str = "evaluations
     return _at_equal_quality(evidence, ["kl", "acceleration"], evaluations)
 
 
-# --- claim 10: the race at equal quality ----------------------------------------------------------
+# --- claims 10 and 16: the race at equal quality --------------------------------------------------
 
 
-def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
-    for other in ("kl", "step_norm"):
-        name = f"time at equal quality, acceleration over {other}"
-        yield judged(other, name, below(1), _race, evidence, "acceleration", other)
-    for other in ("kl", "step_norm"):
-        for nats in _OTHER_LOSSES:
-            name = f"the same at a loss of {nats:g} nats, acceleration over {other}"
-            yield reference(other, name, _race, evidence, "acceleration", other, nats)
-    for other in ("kl", "step_norm"):
-        name = f"{DECISION} at equal quality"
-        yield reference(other, name, _decision_at_equal_quality, evidence, other)
-    for criterion in ("acceleration", "kl", "step_norm"):
+AT_OUR_GRID = Reading(GRID, "all thresholds, 0.01 nats")
+AT_DECADES = Reading(GRID, "whole decades")
+# bounds of ours that are a place on a grid are moved like others, see `Bounds.moved`
+OTHER_LOSSES = {
+    nats: Reading(LOSS, f"{nats:g} nats") for nats in (EQUAL_QUALITY / MOVED, EQUAL_QUALITY * MOVED)
+}
+
+
+def acceleration_is_faster(other: str, evidence: Evidence) -> Iterator[Quantity]:
+    """Acceleration in a race with another criterion at equal quality."""
+    name = f"time at equal quality, acceleration over {other}"
+    race = (evidence, "acceleration", other)
+    yield judged(other, name, below(1), _race, *race, reading=AT_OUR_GRID)
+    decades = f"the same on whole decades, acceleration over {other}"
+    yield judged(other, decades, below(1), _race, *race, decades=True, reading=AT_DECADES)
+    for nats, reading in OTHER_LOSSES.items():
+        loss = f"the same at a loss of {nats:g} nats, acceleration over {other}"
+        yield judged(other, loss, below(1), _race, *race, nats=nats, reading=reading)
+    decision = f"{_DECISION} at equal quality"
+    yield reference(other, decision, _decision_at_equal_quality, evidence, other)
+    for criterion in ("acceleration", other):
         yield _agreement(evidence, criterion)
     yield from _scales(evidence)
 
@@ -393,12 +441,21 @@ class EqualQuality:
 
 
 @lru_cache(maxsize=32)
-def equal_quality(evidence: Evidence, criterion: str, nats: float = EQUAL_QUALITY) -> EqualQuality:
+def equal_quality(
+    evidence: Evidence, criterion: str, nats: float = EQUAL_QUALITY, decades: bool = False
+) -> EqualQuality:
     """Where a criterion has lost so many nats compared with full depth.
 
-    Raises InconclusiveError if that is before its first threshold, or may be beyond its last one.
+    With `decades`, of thresholds between whole decades none is used, as in the paper. Raises
+    InconclusiveError if the place is before the first threshold, or may be beyond the last one.
     """
     thresholds = evidence.thresholds(criterion)
+    if decades:
+        logs = np.log10(thresholds)
+        is_whole = np.abs(logs - np.round(logs)) < _WHOLE_DECADE
+        thresholds = list(np.array(thresholds)[is_whole])
+        if len(thresholds) < 2:
+            raise InconclusiveError(f"rows missing: thresholds of {criterion} at whole decades")
     points = [(criterion, threshold) for threshold in thresholds]
     full = ("fixed", evidence.max_loops)
     change = _ce_change(evidence, points[-1], full)
@@ -461,15 +518,21 @@ def _crossings(changes: np.ndarray, nats: float) -> np.ndarray:
     return np.where(worse[:, -1], places, last)
 
 
-def _race(evidence: Evidence, criterion: str, other: str, nats: float = EQUAL_QUALITY) -> Estimate:
+def _race(
+    evidence: Evidence,
+    criterion: str,
+    other: str,
+    nats: float = EQUAL_QUALITY,
+    decades: bool = False,
+) -> Estimate:
     """Computed time of `criterion` over that of `other`, each where it has lost so many nats.
 
     The place depends on quality and not on time, so it is no choice of the fastest among noisy
     times. Documents, on which places and evaluations depend, and the repeats of costs are two
     sources of error; what both criteria share of one does not widen the interval.
     """
-    ours = equal_quality(evidence, criterion, nats)
-    theirs = equal_quality(evidence, other, nats)
+    ours = equal_quality(evidence, criterion, nats, decades)
+    theirs = equal_quality(evidence, other, nats, decades)
     of_ours, of_theirs = ours.times(evidence), theirs.times(evidence)
     ratio = of_ours - of_theirs
     *samples, value = ratio.of_documents
@@ -539,10 +602,13 @@ def _at_equal_quality(
         for quality, of_each in zip(qualities, values, strict=True)
     )
     difference = values[0] - values[1] if len(values) > 1 else values[0]
-    *samples, value = difference
+    samples, value = difference[:-1], float(difference[-1])
     effective = qualities[0].effective
-    low, high = bootstrap.interval_about(value, np.array(samples), effective)
-    return Estimate(float(value), low, high, remark, effective - 1).checked()
+    ends = bootstrap.interval_about(value, samples, effective)
+    units = len(evidence.exit_documents)
+    return Estimate(
+        value, *ends, remark, effective - 1, samples=samples, units=units, effective=effective
+    ).checked()
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Findings for the claims about the geometry of loops: 1 to 6, 12 and 13.
 
-Claims 2 and 12 are about all of training: the last checkpoint is compared with the untrained model.
-Claims 3 and 5 are judged on a trend, a line over the logarithm of the iteration, fitted over all
-checkpoints after warm-up. The difference between two of these depends on which two: the first one
-after warm-up has a large learning rate, and the course between them is not monotone. It is given
-for comparison.
+Claims 2, 3, 5 and 12 are about a change over training, of which the paper does not name the first
+checkpoint. They have two readings: the last checkpoint minus the untrained model, and a trend, a
+line over the logarithm of the iteration, fitted over all checkpoints after warm-up. The difference
+between two of these depends on which two: the first one after warm-up has a large learning rate,
+and the course between them is not monotone. It is given for comparison.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +21,8 @@ from twoscale.claims.evidence import (
     Evidence,
     InconclusiveError,
     Quantity,
+    Reading,
+    Role,
     above,
     at_least,
     at_most,
@@ -30,6 +32,7 @@ from twoscale.claims.evidence import (
     mean,
     reference,
 )
+from twoscale.claims.words import REFERENCE
 
 _TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
@@ -37,7 +40,8 @@ LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine
 _MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS
 _MOST_UNSETTLING = _MOST_LATE_DEVIATION**2 / 4  # rise of its variance over training
 REPORTED_COSINE = (0.5, 0.65)  # range in which the cosine settles in later checkpoints (section 3)
-PAPER_ANGLES = (0.45, 0.70)  # the same with a margin of 0.05
+_MARGIN = 0.05
+PAPER_ANGLES = (0.45, 0.70)  # the same with this margin
 _LEAST_TURN = 0.05  # of the cosine, towards zero
 _LEAST_DRIFT = 5.0  # DLR that counts as "much larger than 1"
 _UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
@@ -45,6 +49,8 @@ _PLATEAU = 0.5  # least share of the step norm of k = 10 … 19 that is left at 
 EARLY, LATE = slice(10, 20), slice(20, 30)  # loop steps that claim 13 compares
 _EARLY_STEPS = range(10, 20)  # those of them that may not be rounding
 
+SINCE_UNTRAINED = Reading(REFERENCE, "last − untrained")
+AFTER_WARMUP = Reading(REFERENCE, "trend after warm-up")
 _TREND = "{}, trend over checkpoints"
 _ENDS = "the same, last − first after warm-up"
 
@@ -87,23 +93,21 @@ class _Course:
             return values[:, 1] - values[:, 0]
 
         before, after = self.statistic(units.sum(axis=0)[None])[0]
-        return evidence.estimate(change, units, remark=f"{before:.3g} → {after:.3g}")
+        remark = f"{before:.3g} → {after:.3g}"
+        return evidence.estimate(change, units, remark, unbias=self.unbias)
 
     def over_training(
         self, evidence: Evidence, group: str, name: str, bounds: Bounds
     ) -> Iterator[Quantity]:
-        """The change since the untrained model, which is judged, and the trend after warm-up.
-
-        Without an untrained model the trend is judged.
-        """
+        """The change under both readings, or the trend alone without an untrained model."""
         trend = _TREND.format(name)
         if 0 not in evidence.iterations:
             yield judged(group, trend, bounds, self.trend, evidence, group)
             return
-        change = f"{name}, last − untrained"
-        line = self.line(evidence, group)
-        yield judged(group, change, bounds, self.since_untrained, evidence, group, trend=line)
-        yield reference(group, trend, self.trend, evidence, group)
+        change = f"{name}, {SINCE_UNTRAINED.name}"
+        run = (evidence, group)
+        yield judged(group, change, bounds, self.since_untrained, *run, reading=SINCE_UNTRAINED)
+        yield judged(group, trend, bounds, self.trend, *run, reading=AFTER_WARMUP)
 
 
 # --- claims 1, 2, 12: step norms ------------------------------------------------------------------
@@ -311,7 +315,7 @@ def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
         yield judged(group, rise, below(0), _rise, evidence, group, trend=line)
         line = _VARIANCE.line(evidence, group)
         yield judged(group, name, small, _last_variance, evidence, group, trend=line)
-        yield judged(group, _TREND.format(name), steady, _VARIANCE.trend, evidence, group)
+        yield from _VARIANCE.over_training(evidence, group, name, steady)
         yield reference(group, _ENDS, _VARIANCE.last_minus_first, evidence, group)
 
 
@@ -326,7 +330,7 @@ def _last_variance(evidence: Evidence, group: str) -> Estimate:
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
-    bounds = between(*PAPER_ANGLES)
+    bounds = between(*PAPER_ANGLES, margin=_MARGIN)
     for group in evidence.groups:
         line = _LATE.line(evidence, group)
         yield judged(group, "late cosine", bounds, late_cosine, evidence, group, trend=line)
@@ -349,7 +353,7 @@ def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
     ends = f"{name}, last − first after warm-up"
     falls = at_most(-_LEAST_TURN)
     for group in evidence.groups:
-        yield judged(group, _TREND.format(name), falls, _MODULUS.trend, evidence, group)
+        yield from _MODULUS.over_training(evidence, group, name, falls)
         yield reference(group, "late cosine, last", late_cosine, evidence, group)
         yield reference(group, ends, _MODULUS.last_minus_first, evidence, group)
 
@@ -363,7 +367,8 @@ def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
         scope = f"{boundary}, {state}"
         jump = (evidence, boundary, state)
         line = partial(_drift_trend, *jump)
-        ratio = partial(judged, counts=state not in _UNCOUNTED_STATES, trend=line)
+        role = Role.REFERENCE if state in _UNCOUNTED_STATES else Role.COUNTED
+        ratio = partial(judged, role=role, trend=line)
         for iteration in evidence.trained:
             name = f"DLR, iteration {iteration}"
             yield ratio(scope, name, above(1), _drift_ratio, *jump, iteration)

@@ -17,7 +17,7 @@ three have two thirds of their variance, and ten different values.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Estimate, Evidence, Finding, InconclusiveError, Quantity, find
-from twoscale.claims.verdicts import CLAIMS, Claim, Verdict
+from twoscale.claims.verdicts import CLAIMS, Claim, Decision, Verdict
 from twoscale.claims.words import NOT_ASKED
 
 MEAN = "mean"  # in the place of a seed: the mean over seeds
@@ -112,14 +112,12 @@ class SeedFinding:
 
 
 @dataclass(frozen=True)
-class SeedVerdict:
+class SeedVerdict(Decision):
     """The verdicts on a claim under each seed, and the verdict on the means over seeds."""
 
-    claim: Claim
-    of_seeds: tuple[Verdict, ...]
-    findings: tuple[SeedFinding, ...]
-    verdict: str
-    reason: str
+    claim: Claim = field(kw_only=True)
+    of_seeds: tuple[Verdict, ...] = field(kw_only=True)
+    findings: tuple[SeedFinding, ...] = ()
 
     @property
     def moves(self) -> bool:
@@ -135,25 +133,26 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     runs = list(evidence.values())
     of_seeds = tuple(claims.examine(claim, run) for run in runs)
     if not all(verdict.findings for verdict in of_seeds):
-        return SeedVerdict(claim, of_seeds, (), NOT_ASKED, of_seeds[0].reason)
+        return SeedVerdict(NOT_ASKED, of_seeds[0].reason, claim=claim, of_seeds=of_seeds)
 
     # the same quantities for all seeds
     quantities = list(zip(*(claim.quantities(run) for run in runs), strict=True))
-    counted = sum(quantity.counts for quantity, *_ in quantities)
+    of_first = [quantity for quantity, *_ in quantities]
     by_quantity = zip(*(verdict.findings for verdict in of_seeds), strict=True)
     findings = []
     for of_runs, row in zip(quantities, by_quantity, strict=True):
         if claim.timed:
-            findings.append(SeedFinding(row, of_runs[0].finding(Estimate())))
+            findings.append(SeedFinding(row, Finding(of_runs[0], Estimate())))
         else:
+            counted = claims.number_judged(of_runs[0], of_first)
             findings.append(_compare(list(evidence), of_runs, row, counted))
 
-    if claim.timed:
-        verdict, reason = PER_RUN, "times depend on the machine"
-    else:
-        decided = claims.decide([finding.mean for finding in findings])
-        verdict, reason = claim.needs.obstacle(runs[0].extent) or decided
-    return SeedVerdict(claim, of_seeds, tuple(findings), verdict, reason)
+    decision = Decision(PER_RUN, "times depend on the machine")
+    if not claim.timed:
+        obstacle = claim.needs.obstacle(runs[0].extent)
+        means = [finding.mean for finding in findings]
+        decision = Decision(*obstacle) if obstacle else claims.decide(means)
+    return SeedVerdict(**vars(decision), claim=claim, of_seeds=of_seeds, findings=tuple(findings))
 
 
 def _compare(
@@ -222,5 +221,5 @@ def table(
                 "document_error": finding.document_error,
             }
         for seed, of_each in zip(names, [*verdict.of_seeds, verdict], strict=True):
-            rows.append(claims.verdict_row(of_each, mark) | {"seed": seed})
+            rows += [row | {"seed": seed} for row in claims.verdict_rows(of_each, mark)]
     return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run)

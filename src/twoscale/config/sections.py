@@ -148,14 +148,15 @@ class ExitsConfig(Section):
     )
     criteria: Criteria = key(
         grids(
-            fixed=[30],
+            fixed=[1, 30],
             step_norm=_HALF_DECADES,
             kl=_HALF_DECADES[:11],  # up to 1
             acceleration=_HALF_DECADES,
         ),
-        "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10"
-        " compares criteria at equal quality and requires finer grids that extend to a loss of"
-        " quality (ours). null removes a criterion that the defaults or the preset include.",
+        "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claims 10 and 16"
+        " compare criteria at equal quality and require finer grids that extend to a loss of"
+        " quality (ours). fixed: 1 is the cheapest exit, with which claims 8, 9 and 15 compare full"
+        " depth. null removes a criterion that the defaults or the preset include.",
         source="App. D",
     )
     readout: Literal["head", "remaining_layers"] = key(

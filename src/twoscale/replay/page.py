@@ -54,8 +54,8 @@ def text(result: Check) -> str:
     depths = result.data.depths
     of_fixed = number(result.fixed_excess[result.fixed])
     saved = f"{1 - result.fixed / depths:.0%}"
-    fixed = f"fixed at {result.fixed:g} of {depths}"
-    lines.append(form.format(fixed, f"{result.fixed:g}", saved, of_fixed, "", ""))
+    fixed = f"fixed at {result.fixed:.3g} of {depths}"
+    lines.append(form.format(fixed, f"{result.fixed:.3g}", saved, of_fixed, "", ""))
     for found in result.found:
         condition, steps, saved, excess, _, random, _, _, verdict = _cells(found, depths)
         lines.append(form.format(condition, steps, saved, excess, random, verdict))
@@ -80,12 +80,12 @@ def page(result: Check) -> str:
         "depths": data.depths,
         "tolerance": f"{result.tolerance:g}",
         "unit": unit(data.is_loss),
-        "fixed": f"{result.fixed:g}",
+        "fixed": f"{result.fixed:.3g}",
         "none_within": result.none_within,
         "is_replayed": isinstance(data, Recording),
     }
     rows = [_cells(found, data.depths) for found in result.found]
-    fixed_rows = [(f"{k:g}", number(excess)) for k, excess in result.fixed_excess.items()]
+    fixed_rows = [(f"{k:.3g}", number(excess)) for k, excess in result.fixed_excess.items()]
     return render("replay/check.md.j2", **values, rows=rows, fixed_rows=fixed_rows)
 
 

@@ -10,16 +10,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims.evidence import UNDER_FLOOR
-from twoscale.claims.exits import EQUAL, RANDOM
-from twoscale.claims.verdicts import ALL, CLAIMS
+from twoscale.claims.evidence import UNDER_FLOOR, Role
+from twoscale.claims.exits import AT_EQUAL_QUALITY, IN_KEPT_STEPS
+from twoscale.claims.verdicts import ALL, CLAIMS, READING
 from twoscale.dynamics import aggregate
 from twoscale.jobs import machine
 from twoscale.report.release import Manifest, Release, fetch, text_digests
@@ -35,6 +35,7 @@ class Kind(NamedTuple):
     scale: str = _ABSOLUTE  # of the difference; _RELATIVE to the larger number
 
 
+_AT_EQUAL_QUALITY = (AT_EQUAL_QUALITY.name, IN_KEPT_STEPS.name)
 _SAME_ARITHMETIC = Kind("every number but times", 1e-6, _RELATIVE)
 # With another arithmetic
 SCHEDULE = Kind("schedule", 0.0)
@@ -206,22 +207,26 @@ def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
         (_ENTROPY, "exit_quality"): mean_ce.to_frame("ce"),
         (_EVALUATIONS, "exit_loops"): evaluations.groupby([*point, "group"]).mean(),
     }
-    findings = _by_key("claims", frames)[["value"]]
-    kinds = [None if key in withheld else _kind_of_finding(*key) for key in findings.index]
+    rows = _findings(frames["claims"]).drop_duplicates(KEYS["claims"]).set_index(KEYS["claims"])
+    findings = rows[["value"]]
+    kinds = [None if row.Index in withheld else _kind_of_finding(row) for row in rows.itertuples()]
     # a kind may be empty: a claim that is not asked has no numbers
-    for kind in CLAIM_KINDS:
+    for kind in (_ENTROPY, *CLAIM_KINDS):
         numbers[kind, "claims"] = findings[[found == kind for found in kinds]]
     return numbers
 
 
-def _kind_of_finding(claim: int, scope: str, quantity: str) -> Kind | None:
-    """The kind of a number that a claim is judged on; None for one without a tolerance."""
-    if quantity.startswith(EQUAL):
+def _kind_of_finding(row: Any) -> Kind | None:
+    """The kind of a number of a claim, a row with the index `KEYS`; None without a tolerance."""
+    claim, scope, quantity = row.Index
+    if row.reading in _AT_EQUAL_QUALITY:
         # it follows from losses and evaluations, at thresholds that depend on them
         return None
+    if row.role == Role.PREMISE:
+        return _ENTROPY
     if scope == "all groups":
         return _SCALE
-    if quantity.startswith(RANDOM):
+    if row.role == Role.CHANCE:
         return _RANDOM
     if claim == 3 and not quantity.startswith("cosine at k = 1"):
         return _VARIANCE
@@ -234,7 +239,9 @@ def _withheld(claims: pd.DataFrame) -> set[tuple]:
     On the other side it may be just less.
     """
     reasons = claims["reason"].astype("string")
-    rows = claims[(claims["scope"] != ALL) & reasons.str.contains(UNDER_FLOOR, na=False)]
+    rows = claims[
+        ~claims["scope"].isin((ALL, READING)) & reasons.str.contains(UNDER_FLOOR, na=False)
+    ]
     return set(rows[KEYS["claims"]].itertuples(index=False, name=None))
 
 
@@ -242,11 +249,15 @@ def _by_key(name: str, frames: Frames) -> pd.DataFrame:
     """The numbers of a table but times, by the keys of their row."""
     frame = frames[name]
     if name == "claims":
-        # verdicts are compared apart, and times not at all
-        timed = [claim.number for claim in CLAIMS if claim.timed]
-        frame = frame[~frame["claim"].isin(timed) & (frame["scope"] != ALL)]
+        frame = _findings(frame)
     numbers = frame.drop_duplicates(KEYS[name]).set_index(KEYS[name]).select_dtypes("number")
     return numbers.drop(columns=TIMED_COLUMNS, errors="ignore")
+
+
+def _findings(claims: pd.DataFrame) -> pd.DataFrame:
+    """The rows of numbers that are not times; verdicts are compared apart, and times not at all."""
+    timed = [claim.number for claim in CLAIMS if claim.timed]
+    return claims[~claims["claim"].isin(timed) & ~claims["scope"].isin((ALL, READING))]
 
 
 def _compared(kind: Kind, table: str, found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:

@@ -11,15 +11,22 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import verdicts as claims
+from twoscale.claims.evidence import Role
 from twoscale.claims.exits import criterion_name
 from twoscale.claims.scale import MEANING, Scales
-from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, by_word, marked
+from twoscale.claims.words import DEPENDS, FAILS, HOLDS, NOT_ASKED, OPEN, by_word, kind, marked
 from twoscale.jobs.command import function
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, render
 
 # Text colours with a contrast above 4.5 to white.
-COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}
+COLOURS = {
+    HOLDS: "#166534",
+    FAILS: "#b91c1c",
+    DEPENDS: "#6b21a8",
+    OPEN: "#92400e",
+    NOT_ASKED: "#4b5563",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,11 @@ class Answer:
         return marked(self.verdict, self.scale)
 
     @property
+    def kind(self) -> str:
+        """The one of `words.KINDS` that the verdict is."""
+        return kind(self.verdict)
+
+    @property
     def sentence(self) -> str:
         """Claim, verdict and values, for a caption."""
         values = f"; {self.measured}" if self.measured else ""
@@ -47,14 +59,15 @@ def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
     """The verdict on each claim of the table "claims", in their order.
 
     Of the numbers that a claim is judged on, those with the verdict of the claim are shown, and of
-    these the last one of each scope; of several reference states (Eq. 2), `reference_state`.
+    these the last one of each scope, under the first reading; where the claim depends on a choice,
+    under each. Of several reference states (Eq. 2) it is `reference_state`.
     """
     titles = {claim.number: claim.title for claim in claims.CLAIMS}
     found = []
     for number, rows in judged.groupby("claim"):
         is_whole = rows["scope"] == claims.ALL
         whole = rows[is_whole].iloc[-1]
-        shown = rows[(rows["bounds"] != "") & ~is_whole]
+        shown = rows[rows["role"] == Role.COUNTED]
         # claim 6 has rows for each reference state, other claims have none
         of_state = shown["scope"].str.endswith(f", {reference_state}")
         if of_state.any():
@@ -63,7 +76,9 @@ def answers(judged: pd.DataFrame, reference_state: str) -> list[Answer]:
         decides = shown["verdict"] == whole["verdict"]
         if decides.any():
             shown = shown[decides]
-        measured = _measured(shown.drop_duplicates("scope", keep="last"))
+        if kind(whole["verdict"]) != DEPENDS:
+            shown = shown[shown["reading"].isin(shown["reading"].head(1))]
+        measured = _measured(shown.drop_duplicates(["scope", "reading"], keep="last"))
         title = titles.get(number, "")
         found.append(Answer(int(number), title, whole["verdict"], measured, whole["scale"]))
     return found

@@ -25,9 +25,13 @@ def seeds_table():
     rows += [
         blank
         | {"claim": claim, "scope": "4", "quantity": quantity, "seed": "mean", "bounds": bounds}
+        | {"role": role}
         | {"document_error": error, "deviation": deviation}
         for claim, (error, deviation) in SPREADS.items()
-        for quantity, bounds in (("judged", "> 0"), ("for comparison", ""))
+        for quantity, bounds, role in (
+            ("judged", "> 0", "counted"),
+            ("for comparison", "", "reference"),
+        )
     ]
     return pd.DataFrame(rows)
 

@@ -11,6 +11,7 @@ from tests.synthetic_run import loops, synthetic
 from twoscale.base import InputError
 from twoscale.claims import seeds as over_seeds
 from twoscale.claims.scale import Scale, Scales
+from twoscale.claims.verdicts import CLAIMS
 from twoscale.claims.words import HOLDS, SMALL_SCALE, marked
 from twoscale.studies.seeds import draw
 
@@ -37,7 +38,7 @@ def test_the_page_says_of_few_seeds_that_they_show_no_small_effect(count, is_few
     row = {"run": "trial", "claim": 1, "scope": "all", "verdict": HOLDS, "scale": ""}
     text = draw.summary(pd.DataFrame([row | {"seed": name} for name in names]), "text")
     assert ("too little to tell whether a small" in text) == is_few
-    assert f"| {count} | 0 | 0 | **holds** |" in text
+    assert f"| {count} | 0 | 0 | 0 | **holds** |" in text
 
 
 def test_the_tables_of_all_seeds_are_read_or_one_sentence_says_why_not():
@@ -83,7 +84,7 @@ def test_seeds_are_compared_and_drawn_without_a_rerun_of_the_run_that_is_there(e
     editable.succeed("seeds")
     frame = pd.read_parquet(editable.root / "results/tiny/tables/seeds.parquet")
     assert list(frame["seed"].unique()) == ["1337", "7", "mean"]
-    assert set(frame["claim"]) == set(range(1, 16))
+    assert set(frame["claim"]) == {claim.number for claim in CLAIMS}
     claims = pd.read_parquet(editable.root / "results/tiny/tables/claims.parquet")
     first = frame[frame["seed"] == "1337"].reset_index(drop=True)
     columns = ["claim", "scope", "quantity", "value", "low", "high", "verdict"]

@@ -178,7 +178,7 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
     # the grid of loop counts up to twice the published one, and that one
     scaling = {count for count in values["scaling"]["loops"] if count <= 2 * loops}
     context = min(values["model"]["context_length"], found.max_context_length)
-    criteria = {"fixed": sorted({found.loops, loops}), **found.criteria}
+    criteria = {"fixed": sorted({1, found.loops, loops}), **found.criteria}
     if "exit_gate" in criteria:
         criteria["exit_gate"] = sorted({*_GATE_GRID, *criteria["exit_gate"]})
     sections = {

@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.claims import bootstrap, seeds
-from twoscale.claims.evidence import Estimate, Evidence
+from twoscale.claims.evidence import Estimate, Evidence, Role
 from twoscale.claims.scale import Scales
 from twoscale.claims.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.claims.verdicts import ALL, CLAIMS
-from twoscale.claims.words import FAILS, HOLDS, NOT_ASKED, OPEN, marked, word
+from twoscale.claims.words import DEPENDS, FAILS, HOLDS, NOT_ASKED, OPEN, kind, marked, word
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.claims import scale_table
@@ -23,7 +23,12 @@ from twoscale.report.render import estimated, interval, render
 
 _FEW_SEEDS = 6  # below, the interval of the mean is wider than about one standard deviation
 # Verdict that seeds are counted by -> colour and sign of its cell in the figure.
-_CELLS = {HOLDS: (style.GREEN, "✓"), FAILS: (style.ORANGE, "✗"), OPEN: ("0.75", "?")}
+_CELLS = {
+    HOLDS: (style.GREEN, "✓"),
+    FAILS: (style.ORANGE, "✗"),
+    DEPENDS: (style.PURPLE, "~"),
+    OPEN: ("0.75", "?"),
+}
 _TITLES = {claim.number: claim.title for claim in CLAIMS}
 
 
@@ -101,7 +106,7 @@ def _summary(frame: pd.DataFrame, text: str, scales: Scales | None) -> dict[str,
 def _counts(claim: int, rows: pd.DataFrame) -> tuple[object, ...]:
     """The row of a claim: the number of seeds with each verdict, and the verdict on the mean."""
     by_seed = rows.set_index("seed")
-    of_seeds = by_seed["verdict"].drop(MEAN).tolist()
+    of_seeds = by_seed["verdict"].drop(MEAN).map(kind).tolist()
     is_asked = NOT_ASKED not in of_seeds
     counts = [of_seeds.count(verdict) if is_asked else "" for verdict in _CELLS]
     of_mean = marked(*by_seed.loc[MEAN, ["verdict", "scale"]])
@@ -177,7 +182,7 @@ def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
     places = [column + 0.25 * (seed == MEAN) for column, seed in enumerate(seeds)]  # with a gap
     for row, verdicts in enumerate(cells.to_numpy()):
         for place, verdict in zip(places, verdicts, strict=True):
-            colour, sign = _CELLS.get(verdict, _OTHER)
+            colour, sign = _CELLS.get(kind(verdict), _OTHER)
             axes.scatter(place, row, s=105, marker="s", color=colour, linewidth=0)
             axes.text(place, row, sign, ha="center", va="center_baseline")
 
@@ -192,7 +197,7 @@ def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
     axes.spines[:].set_visible(False)
     looks = [{"color": colour, "marker": "s"} for colour, _ in _CELLS.values()]
     marks = dict(zip(_words(rows), looks, strict=True))
-    _legend(axes, marks, loc="upper center", bbox_to_anchor=(0, 0), ncols=3)
+    _legend(axes, marks, loc="upper center", bbox_to_anchor=(0, 0), ncols=2)
 
 
 def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
@@ -201,11 +206,11 @@ def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
     # claims share some quantities
     shown = shown.drop_duplicates(["scope", "quantity", "deviation", "document_error"])
     marks = {}
-    for kind, looks in zip(_KINDS, style.series_styles(len(_KINDS)), strict=True):
-        marks[kind] = looks | {"linestyle": ""}
-        of_kind = shown[shown["claim"].isin(_KINDS[kind])]
-        for counts, points in of_kind.groupby(of_kind["bounds"] != ""):
-            look = marks[kind] | {"markeredgewidth": 0.8}
+    for name, looks in zip(_KINDS, style.series_styles(len(_KINDS)), strict=True):
+        marks[name] = looks | {"linestyle": ""}
+        of_kind = shown[shown["claim"].isin(_KINDS[name])]
+        for counts, points in of_kind.groupby(of_kind["role"] == Role.COUNTED):
+            look = marks[name] | {"markeredgewidth": 0.8}
             if not counts:  # a number for comparison
                 look["markerfacecolor"] = "white"
             axes.plot(points["document_error"], points["deviation"], **look)
