@@ -257,8 +257,6 @@ CORE: dict[str, dict[str, Column]] = {
             " groups",
         ),
     ),
-    # The mean evaluations per group, with the same repeats.
-    "exit_latency_loops": table("run criterion threshold repeat group evaluations"),
     # One row per (criterion, threshold, held-out sequence).
     "exit_quality": table(
         "run criterion threshold sequence document tokens ce ppl",

@@ -83,9 +83,9 @@ def quality(model, **changes):
 
 
 def latency(model, repeats=2, **changes):
-    """The tables exit_latency and exit_latency_loops."""
+    """The table exit_latency, alone in a list."""
     rows = timed(measure_latency, model, held_out()[:repeats], exits(**changes))
-    return frames(("exit_latency", "exit_latency_loops"), rows)
+    return frames(("exit_latency",), [rows])
 
 
 def timed(measure, model, prompts, config):
@@ -110,11 +110,7 @@ def cross_entropy(logits, targets):
 @pytest.mark.parametrize("groups", [((2,), (3, 4)), ()], ids=["looped", "plain GPT"])
 @pytest.mark.parametrize("measure", [quality, latency])
 def test_rows_fit_their_tables(measure, groups, tmp_path):
-    names = (
-        ("exit_quality", "exit_loops")
-        if measure is quality
-        else ("exit_latency", "exit_latency_loops")
-    )
+    names = ("exit_quality", "exit_loops") if measure is quality else ("exit_latency",)
     for name, frame in zip(names, measure(small_model(groups)), strict=True):
         tables.write(name, frame.assign(run="trial"), tmp_path / "table.parquet")
         stored = tables.read(name, tmp_path / "table.parquet")
@@ -152,29 +148,26 @@ def test_latency_times_the_evaluations_of_the_reference_engine_at_places_spread_
     changes,
 ):
     model, text = small_model(), held_out()
-    timed = [
-        0,
-        3,
-        5,
-        6,
-    ]  # of eight positions: one token in each of the first two parts, two in the last
-    _, loops = latency(
-        model, criteria=grid_under(changes), latency_tokens=4, latency_segments=3, **changes
-    )
-    for (name, threshold, repeat), rows in loops.groupby(["criterion", "threshold", "repeat"]):
+    # of eight positions: one token in each of the first two parts, two in the last; timed from the last on
+    positions = [5, 6, 3, 0]
+    segments = benchmark.timed_segments(BLOCK, 4, 3)
+    settings = exits(grid_under(changes), **changes)
+    decoder = make_decoder(checkpoint(model), settings)
+    for ((name, threshold), criterion), prompt in itertools.product(
+        make_criteria(settings).items(), (0, 1)
+    ):
         _, _, evaluations = reference_engine.evaluate(
             model,
-            text.inputs[repeat],
+            text.inputs[prompt],
             name,
             threshold,
             6,
-            EvaluationNoise(SEED, [repeat], BLOCK),
+            EvaluationNoise(SEED, [prompt], BLOCK),
             **changes,
         )
-        assert rows["group"].tolist() == ["2", "3-4"]
-        np.testing.assert_allclose(
-            rows["evaluations"], evaluations[:, timed].double().mean(1), rtol=1e-12
-        )
+        decoder.reset(criterion, prompt)
+        found = benchmark.time_segments(decoder, text.inputs[prompt].tolist(), segments)
+        assert found[2] == evaluations[:, positions].T.tolist()
 
 
 @pytest.mark.parametrize(
@@ -201,7 +194,7 @@ def test_timed_positions_are_centred_in_equal_parts_of_the_context(
 
 
 def test_latency_has_one_row_per_operating_point_and_repeat_and_the_points_take_turns():
-    frame, _ = latency(small_model())
+    (frame,) = latency(small_model())
     keys = list(zip(frame["repeat"], frame["criterion"], frame["threshold"], strict=True))
     assert keys == [
         (repeat, *point)
@@ -216,7 +209,8 @@ def test_latency_has_one_row_per_operating_point_and_repeat_and_the_points_take_
 
 def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
     """Counted by calls: of final norm, once per decoded state, and of the loop blocks."""
-    model = small_model()
+    model, criteria = small_model(), {"kl": {"thresholds": [0.02]}}
+    _, loops = quality(model, criteria=criteria)  # the same exits
     calls = {"readout": 0, "recur": 0}
 
     def count(kind):
@@ -228,15 +222,9 @@ def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
     model.final_norm.register_forward_hook(count("readout"))
     for group in model.groups:
         group.register_forward_hook(count("recur"))
-    _, loops = latency(
-        model,
-        repeats=1,
-        criteria={"kl": {"thresholds": [0.02]}},
-        latency_tokens=BLOCK,
-        latency_segments=1,
-    )
+    latency(model, repeats=1, criteria=criteria, latency_tokens=BLOCK, latency_segments=1)
     tokens, rounds = BLOCK, 2  # the first one, of the same prompt, is a warm-up
-    evaluations = round(tokens * loops["evaluations"].sum())
+    evaluations = round(tokens * loops[loops["sequence"] == 0]["evaluations"].sum())
     assert calls["recur"] == rounds * 2 * evaluations
     read_out_by_the_criterion = evaluations + 2 * tokens  # each new state, and x^0 of both groups
     assert calls["readout"] == rounds * (2 * tokens + read_out_by_the_criterion)
@@ -251,10 +239,9 @@ def test_a_model_in_bfloat16_is_measured_with_nats_in_float32():
         logits = model(text.inputs, [6] * len(model.config.groups), noise).double()
     expected = [cross_entropy(*row) for row in zip(logits, text.targets, strict=True)]
     assert frame["ce"].to_numpy() == pytest.approx(np.array(expected), abs=1e-5)
-    timed, evaluated = latency(model, dtype="bfloat16")
+    (timed,) = latency(model, dtype="bfloat16")
     assert timed["latency_ms"].gt(0).all()
-    for evaluations in (loops["evaluations"], evaluated["evaluations"]):
-        assert evaluations.between(1, 6).all()
+    assert loops["evaluations"].between(1, 6).all()
 
 
 def exit_costs(model, **changes):
@@ -333,7 +320,8 @@ def test_computed_times_are_of_the_size_of_measured_ones():
     thresholds = {"thresholds": [1e-300]}
     criteria = {"fixed": {"thresholds": [6]}, "kl": thresholds, "acceleration": thresholds}
     frame = exit_costs(model, criteria=criteria, cost_repeats=10)
-    measured, loops = latency(model, criteria=criteria)
+    (measured,) = latency(model, criteria=criteria)
+    _, loops = quality(model, criteria=criteria)
     for name, column in (("fixed", "bare_ms"), ("kl", "time_ms"), ("acceleration", "time_ms")):
         times = summarise_times(loops, frame).set_index("criterion")
         computed = times.loc[name, column]

@@ -13,7 +13,7 @@ import pytest
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tables_of_tiny.json"
 # Times of this machine, and what follows from them.
-TIMED = {"claims", "exit_costs", "exit_latency", "exit_latency_loops"}
+TIMED = {"claims", "exit_costs", "exit_latency"}
 TIMED_COLUMNS = {"seconds", "tokens_per_second", "tflops"}
 # Kernels of other processors change the last digits of training: by at most 1e-5 of the mean size under
 # ATEN_CPU_CAPABILITY=avx2 and =default against AVX-512.

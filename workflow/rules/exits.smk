@@ -66,7 +66,6 @@ use rule torch_job as benchmark_exits with:
         criteria=runs.each_criterion(QUALITY, users_of="exit"),  # which may fail
     output:
         latency="results/{run}/tables/exit_latency.parquet",
-        latency_loops="results/{run}/tables/exit_latency_loops.parquet",
         costs="results/{run}/tables/exit_costs.parquet",
     log:
         "results/{run}/logs/benchmark_exits.log",
@@ -78,6 +77,6 @@ use rule torch_job as benchmark_exits with:
     params:
         **runs.params.measure(
             "twoscale.exits.benchmark.run",
-            tables=("exit_latency", "exit_latency_loops", "exit_costs"),
+            tables=("exit_latency", "exit_costs"),
             config=runs.params.exit_config("exit"),
         ),

@@ -54,7 +54,7 @@ def measure_exit_quality(job: CheckpointJob) -> None:
         job.write(table, rows, table.removeprefix("exit_"))
 
 
-@job_files(reads="criteria", writes="latency latency_loops costs")
+@job_files(reads="criteria", writes="latency costs")
 def run(job: CheckpointJob) -> None:
     """Latency of all criteria, and the costs of loop steps and decisions if the job writes them."""
     exits = job.config.exits
@@ -65,9 +65,7 @@ def run(job: CheckpointJob) -> None:
     decoder = make_decoder(checkpoint, exits)
     if "costs" in job.files:
         job.write("exit_costs", measure_costs(decoder, criteria, prompts, exits), "costs")
-    latency, loops = measure_latency(decoder, criteria, prompts, exits)
-    job.write("exit_latency", latency, "latency")
-    job.write("exit_latency_loops", loops, "latency_loops")
+    job.write("exit_latency", measure_latency(decoder, criteria, prompts, exits), "latency")
 
 
 def measure_quality(
@@ -138,8 +136,8 @@ def measure_latency(
     criteria: Mapping[OperatingPoint, ExitCriterion],
     prompts: HeldOut,
     exits: ExitsConfig,
-) -> tuple[list[Row], list[Row]]:
-    """Rows of the tables "exit_latency" and "exit_latency_loops".
+) -> Iterator[Row]:
+    """Rows of the table "exit_latency".
 
     Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places
     spread over the context, because tokens exit at other loop steps early in a text than late. All
@@ -149,8 +147,6 @@ def measure_latency(
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    latency: list[Row] = []
-    loops: list[Row] = []
     with meter("latency", len(order), "points") as bar:
         for repeat, point in order:
             prompt = repeat or 0
@@ -160,23 +156,18 @@ def measure_latency(
             if repeat is None:
                 continue
             name, threshold = point
-            key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
             seconds, baseline_seconds, evaluations = timed
             tokens = len(evaluations)
-            latency.append(
-                key
-                | {
-                    "tokens": tokens,
-                    "latency_ms": 1e3 * seconds / tokens,
-                    "baseline_ms": 1e3 * baseline_seconds / tokens,
-                    "load_average": os.getloadavg()[0],
-                    "cpus": cpus,
-                }
-            )
-            means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()  # per group
-            for group, mean in zip(decoder.model.config.group_labels, means, strict=True):
-                loops.append(key | {"group": group, "evaluations": mean})
-    return latency, loops
+            yield {
+                "criterion": name,
+                "threshold": float(threshold),
+                "repeat": repeat,
+                "tokens": tokens,
+                "latency_ms": 1e3 * seconds / tokens,
+                "baseline_ms": 1e3 * baseline_seconds / tokens,
+                "load_average": os.getloadavg()[0],
+                "cpus": cpus,
+            }
 
 
 # --- times ----------------------------------------------------------------------------------------

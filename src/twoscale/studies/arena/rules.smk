@@ -14,7 +14,6 @@ use rule torch_job as benchmark_pareto with:
         criteria=runs.each_criterion(QUALITY, users_of="pareto"),
     output:
         latency="results/{run}/tables/pareto_latency.parquet",
-        latency_loops="results/{run}/tables/pareto_latency_loops.parquet",
     log:
         "results/{run}/logs/benchmark_pareto.log",
     benchmark:
@@ -25,7 +24,7 @@ use rule torch_job as benchmark_pareto with:
     params:
         **runs.params.measure(
             "twoscale.exits.benchmark.run",
-            tables=("exit_latency", "exit_latency_loops"),
+            tables=("exit_latency",),
             config=runs.params.exit_config("pareto"),
         ),
 
