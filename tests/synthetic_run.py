@@ -134,7 +134,7 @@ def quality(spread=0.0, grid=HALF_DECADES, **changes):
                         "threshold": float(threshold),
                         "sequence": sequence,
                     }
-                    | {"document": 100 - sequence, "tokens": TOKENS, "ce": ce, "ppl": np.exp(ce)}
+                    | {"document": 100 - sequence, "tokens": TOKENS, "ce": ce}
                 )
     return pd.DataFrame(rows)
 

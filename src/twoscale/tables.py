@@ -59,7 +59,6 @@ SHARED = {
     "repeat": ("int32", "number of the timed repeat"),
     "evaluations": ("float64", "mean evaluations of f per token"),
     "ce": ("float64", "cross-entropy in nats per token"),
-    "ppl": ("float64", "perplexity, exp of ce"),
     "documents": ("int64",),
     "reason": ("string", "reason for the verdict"),
     "claim": ("int32", "number of the claim"),
@@ -258,13 +257,7 @@ CORE: dict[str, dict[str, Column]] = {
         ),
     ),
     # One row per (criterion, threshold, held-out sequence).
-    "exit_quality": table(
-        "run criterion threshold sequence document tokens ce ppl",
-        share_at_max_loops=(
-            "float64",
-            "share of (token, group) pairs that used all exits.max_loops loop steps",
-        ),
-    ),
+    "exit_quality": table("run criterion threshold sequence document tokens ce"),
     # The mean loop steps and evaluations per group, for the same sequences.
     "exit_loops": table(
         "run criterion threshold sequence document group loop_steps evaluations",
@@ -283,7 +276,7 @@ CORE: dict[str, dict[str, Column]] = {
     ),
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": table(
-        "iteration loops sequence document tokens ce ppl",
+        "iteration loops sequence document tokens ce",
         loops=("int32", "loop count of every group"),
     ),
     # The same as means, one row per (checkpoint, fixed loop count), with 95 % intervals over
@@ -295,6 +288,7 @@ CORE: dict[str, dict[str, Column]] = {
         excess=("float64", "ce minus ce at the largest loop count, on the same sequences"),
         ce_low=("float64", "lower end of the 95 % interval of ce"),
         ce_high=("float64", "upper end of the 95 % interval of ce"),
+        ppl=("float64", "perplexity, exp of ce"),
         ppl_low=("float64", "lower end of the 95 % interval of ppl"),
         ppl_high=("float64", "upper end of the 95 % interval of ppl"),
         excess_low=("float64", "lower end of the 95 % interval of excess"),

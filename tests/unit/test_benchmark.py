@@ -1,7 +1,6 @@
 """The benchmark of exit criteria: its rows against the reference engine."""
 
 import itertools
-import math
 
 import numpy as np
 import pandas as pd
@@ -131,8 +130,6 @@ def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
             model, inputs[i], name, threshold, 6, EvaluationNoise(SEED, [i], BLOCK), **changes
         )
         assert row["ce"] == pytest.approx(cross_entropy(logits, targets[i]), rel=1e-9)
-        assert row["ppl"] == pytest.approx(math.exp(row["ce"]), rel=1e-12)
-        assert row["share_at_max_loops"] == pytest.approx((evaluations == 6).double().mean().item())
         for group, label in enumerate(("2", "3-4")):
             means = loops.loc[(*key, label)]
             assert means["loop_steps"] == pytest.approx(

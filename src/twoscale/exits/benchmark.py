@@ -1,7 +1,6 @@
 """Quality and latency of exit criteria on the same held-out text (paper §4, App. D)."""
 
 import copy
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -92,7 +91,7 @@ def measure_quality(
             for batch in text.batches(evaluator.batch_size(criterion)):
                 logits, counts = evaluator.evaluate(criterion, batch)
                 losses = cross_entropies(logits, batch.targets).mean(1).tolist()
-                quality += [key | row for row in _quality(batch, losses, counts, exits.max_loops)]
+                quality += [key | row for row in batch.rows(ce=losses)]
                 loops += [key | row for row in _loops(batch, counts, groups)]
                 evaluations.append(counts.evaluations)
                 bar.update(batch.inputs.numel())
@@ -109,16 +108,6 @@ def measure_quality(
                 cost_matched += [key | row for row in rows]
                 bar.update(text.inputs.numel())
     return {"exit_quality": quality, "exit_loops": loops, "exit_cost_matched": cost_matched}
-
-
-def _quality(
-    batch: HeldOut, losses: list[float], counts: LoopCounts, max_loops: int
-) -> Iterator[Row]:
-    """Mean loss in nats, perplexity, and share of tokens without an early exit."""
-    at_max = (counts.evaluations == max_loops).double().transpose(0, 1).flatten(1)  # (B, G T)
-    shares = at_max.mean(1) if at_max.numel() else at_max.new_zeros(len(batch))
-    perplexities = [math.exp(loss) for loss in losses]
-    return batch.rows(ce=losses, ppl=perplexities, share_at_max_loops=shares.tolist())
 
 
 def _loops(batch: HeldOut, counts: LoopCounts, groups: Sequence[str]) -> Iterator[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -232,7 +231,6 @@ def measure_scaling(
             for batch in text.batches(scaling.batch_size):
                 logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
                 losses = cross_entropies(logits, batch.targets).mean(1).tolist()  # of each sequence
-                perplexities = [math.exp(loss) for loss in losses]
-                for row in batch.rows(ce=losses, ppl=perplexities):
+                for row in batch.rows(ce=losses):
                     yield {"iteration": checkpoint.iteration, "loops": loops, **row}
                 bar.update(batch.inputs.numel())

@@ -7,7 +7,6 @@ appended as batches.
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -266,7 +265,7 @@ def _scaling_rows(batch: RecordedBatch, keys: Sequence[Key]) -> Iterator[Row]:
     """Rows of the table "scaling_quality": the loss after each loop step."""
     for loops, decoded in enumerate(batch.decoded, start=1):
         for row in _means({"ce": decoded["ce"]}, batch.predicted, keys):
-            yield row | {"loops": loops, "ppl": math.exp(row["ce"])}
+            yield row | {"loops": loops}
 
 
 def _depth_rows(batch: RecordedBatch, keys: Sequence[Key], trained: int | None) -> Iterator[Row]:

@@ -36,9 +36,7 @@ def matched_tables(gain=0.2, noise=0.0, criterion="kl", documents=DOCUMENTS, see
             "document": document,
         }
         ce = LOSS[threshold] + 0.3 * np.sin(document)  # texts differ more than exits do
-        quality.append(
-            key | {"tokens": 100, "ce": ce, "ppl": np.exp(ce), "share_at_max_loops": 0.0}
-        )
+        quality.append(key | {"tokens": 100, "ce": ce})
         for group, more in zip(GROUPS, (-1, 1), strict=True):
             evaluations = COST[threshold] + more
             loops.append(

@@ -57,7 +57,7 @@ def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
     for iteration in (20, 0):
         rows = [
             {"iteration": iteration, "loops": loops, "sequence": i, "document": i, "tokens": 8}
-            | {"ce": iteration + loops + i, "ppl": 1.0}
+            | {"ce": iteration + loops + i}
             for loops in (4, 1)
             for i in range(3)
         ]

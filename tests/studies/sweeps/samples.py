@@ -138,7 +138,7 @@ def compared(folder, offsets=THREE, effect=0.05):
         paths.append(folder / f"{model}-{seed}.parquet")
         tables.write(
             "scaling_quality",
-            frame.assign(iteration=20, loops=3, ppl=np.exp(frame["ce"])),
+            frame.assign(iteration=20, loops=3),
             paths[-1],
         )
     return draw.compare_baselines(models, paths, "trial", seed=0)
