@@ -209,30 +209,6 @@ CORE: dict[str, dict[str, Column]] = {
         share=("float64", "share of the tokens at this iteration and in this group"),
     ),
     "path_metrics": table("run iteration group measure", **STATISTICS),
-    # The regime of each loop (`twoscale.claims.regime`): exponents of k, with 95 % intervals over
-    # documents.
-    "regime": table(
-        "run iteration group",
-        regime=("string", "settling, drifting, marginal or undetermined"),
-        first=("int32", "first loop step of the fits"),
-        last=("int32", "last loop step of the fits"),
-        step=("float64", "exponent of the step norms"),
-        step_low=("float64",),
-        step_high=("float64",),
-        norm=("float64", "exponent of the norms of the states"),
-        norm_low=("float64",),
-        norm_high=("float64",),
-        direction=("float64", "exponent of the norms of the steps of x / ||x||"),
-        direction_low=("float64",),
-        direction_high=("float64",),
-        last_step=("float64", "mean norm of the last step divided by the mean norm of its state"),
-        at_floor=(
-            "bool",
-            "whether the last step is below the rounding floor in at least half of the documents",
-        ),
-        direction_limit=("string", "frozen or turning; empty if directions were not measured"),
-        unsettled=("float64", "share of the sequences that do not settle by themselves"),
-    ),
     # One row per (criterion, threshold, timed repeat).
     "exit_latency": table(
         "run criterion threshold repeat tokens latency_ms baseline_ms load_average cpus",

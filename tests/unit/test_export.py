@@ -19,7 +19,6 @@ from tests.small import ROOT, train_config
 from tests.synthetic_run import released
 from twoscale import config as configs
 from twoscale.base import InputError, markdown
-from twoscale.claims import regime
 from twoscale.claims.evidence import Evidence
 from twoscale.config import ConfigSlice, plain
 from twoscale.data import tokenizer as tokenizers
@@ -221,12 +220,10 @@ def test_a_card_has_depth_and_exits_as_the_check_and_the_claims_find_them():
     assert found["held-out loss in nats per token"] == 3.25
     at_full = "smallest fixed count within 0.01 nats of full depth"
     assert found[at_full] == result.fixed
-    regimes = regime.table(evidence.loops)
-    last = regimes[regimes["iteration"] == regimes["iteration"].max()].set_index("group")
-    for group, row in last.iterrows():
-        assert found[f"regime of group {group}"] == row["regime"]
+    for group, of_group in evidence.regimes.items():
+        assert found[f"regime of group {group}"] == of_group.name
         share = found[f"share of sequences that do not settle in group {group}"]
-        assert share == pytest.approx(row["unsettled"], abs=1e-4)
+        assert share == pytest.approx(of_group.unsettled_share, abs=1e-4)
     assert "useful loops" not in found
     depth = rows(
         "group quantity value low high statement",

@@ -618,8 +618,9 @@ def test_the_card_and_the_claims_of_a_recording_say_the_same_of_its_loops_and_of
     # after 21 loop steps only the three tokens move, each by 2, and they are at 0
     expected = 3 * 2 / 96
     assert by_step.loc[("step_norm", 21), "value"] == pytest.approx(expected, rel=1e-3)
-    last = tables.read("regime", tmp_path / "tables" / "regime.parquet").iloc[-1]
-    assert last["unsettled"] == 3 / 16
+    path = tmp_path / "tables" / "depth_findings.parquet"
+    last = tables.read("depth_findings", path).set_index("quantity")["value"]
+    assert last["unsettled_share"] == 3 / 16
     assert last["last_step"] == pytest.approx(expected / (5**0.5), rel=0.05)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests import synthetic_run
 from tests.unit.test_pages import drifting_rows
-from twoscale import tables
 from twoscale.claims import regime
+from twoscale.claims.evidence import Evidence
 from twoscale.dynamics import vectors
 
 K = 64
@@ -134,21 +134,16 @@ def test_floor_is_that_of_the_measures():
     assert np.finfo(np.float32).eps * vectors.FLOOR_FACTOR == regime.FLOOR
 
 
-def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
+def test_each_group_has_a_regime_at_the_last_checkpoint():
     rows = drifting_rows()
-    found = regime.table(pd.concat([rows.assign(iteration=0), rows]))
-    assert found[["iteration", "group", "regime"]].to_numpy().tolist() == [
-        [iteration, group, name]
-        for iteration in (0, 50)
-        for group, name in (("4", "settling"), ("5-6", "drifting"))
-    ]
-    assert found["direction_limit"].tolist() == ["", "frozen"] * 2
-    last = found.iloc[-1]
-    assert last["step"] == pytest.approx(0, abs=1e-6)
-    assert last["norm_low"] <= last["norm"] <= last["norm_high"]
-    assert last["direction"] == pytest.approx(-2, abs=0.1)
-    tables.write("regime", found, tmp_path / "regime.parquet")
-    assert len(tables.read("regime", tmp_path / "regime.parquet")) == 4
+    still = rows.assign(iteration=0, group=rows["group"].map({"4": "5-6", "5-6": "4"}))
+    found = Evidence.of({"loops": pd.concat([still, rows])}, max_loops=0).regimes
+    names = {group: (each.name, each.freezes) for group, each in found.items()}
+    assert names == {"4": ("settling", None), "5-6": ("drifting", True)}
+    last = found["5-6"]
+    assert last.step_exponent.value == pytest.approx(0, abs=1e-6)
+    assert last.norm_exponent.low <= last.norm_exponent.value <= last.norm_exponent.high
+    assert last.direction_exponent.value == pytest.approx(-2, abs=0.1)
 
 
 def test_sequences_of_a_document_count_by_their_tokens():
@@ -159,8 +154,9 @@ def test_sequences_of_a_document_count_by_their_tokens():
     longer = 1 + 0.3 * rows["k"] / rows["k"].max()
     most = rows.assign(mean=rows["mean"] * longer, count=3 * rows["count"])
     rest = rows.assign(mean=rows["mean"] * (4 - 3 * longer), sequence=rows["sequence"] + 1000)
-    whole, parts = (regime.table(each).iloc[0] for each in (rows, pd.concat([most, rest])))
-    assert parts[["step", "norm"]].tolist() == pytest.approx(whole[["step", "norm"]].tolist())
+    whole, parts = map(regime.of_sequences, (rows, pd.concat([most, rest])))
+    for name in ("step_exponent", "norm_exponent"):
+        assert getattr(parts, name).value == pytest.approx(getattr(whole, name).value)
 
 
 def test_sequences_that_do_not_settle_are_counted_one_by_one():
@@ -173,8 +169,8 @@ def test_sequences_that_do_not_settle_are_counted_one_by_one():
     found = regime.of_sequences(pd.concat([rows, moving.assign(count=1)]))
     assert (found.unsettled, found.sequences) == (2, 10)
     assert found.sentence.endswith("; 2 of 10 sequences (20%) do not settle.")
-    row = regime.table(rows).iloc[0]
-    assert (row["regime"], row["unsettled"]) == ("settling", 0)
+    alone = regime.of_sequences(rows)
+    assert (alone.name, alone.unsettled) == ("settling", 0)
 
 
 def test_the_last_step_is_a_ratio_of_means():
@@ -190,9 +186,9 @@ def test_steps_whose_angles_are_null_in_the_table_are_rounding():
     """
     rows = synthetic_run.loop_rows(50, "4", floor=0.03)
     late = rows["k"].between(15, 29)
-    assert regime.table(rows)["regime"].tolist() == ["marginal"]
+    assert regime.of_sequences(rows).name == "marginal"
     of_rounding = late & (rows["measure"] == "cosine")
     rows.loc[of_rounding, "nulls"], rows.loc[of_rounding, "count"] = synthetic_run.TOKENS, 0
     rows.loc[of_rounding, "mean"] = np.nan
-    found = regime.table(rows)
-    assert (found["regime"].tolist(), found["at_floor"].tolist()) == (["settling"], [True])
+    found = regime.of_sequences(rows)
+    assert (found.name, found.at_floor) == ("settling", True)

@@ -16,7 +16,6 @@ use rule table_job as judge_claims with:
         cost_matched=TABLE.format("exit_cost_matched"),
     output:
         table=TABLE.format("claims"),
-        regime=TABLE.format("regime"),
         page=SHOWN.format("claims.md"),
     log:
         LOG.format("judge_claims"),
@@ -24,7 +23,7 @@ use rule table_job as judge_claims with:
     params:
         **runs.params.call(
             "twoscale.report.claims.judge_claims",
-            tables=("claims", "regime"),
+            tables=("claims",),
             config=runs.params.config_json(
                 *("run", "seed"),
                 text=lambda config: text_label(config.data),

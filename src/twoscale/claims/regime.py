@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from twoscale import tables
 from twoscale.claims import bootstrap
 
 SETTLING, DRIFTING, MARGINAL, UNDETERMINED = "settling", "drifting", "marginal", "undetermined"
@@ -103,19 +102,6 @@ class Regime:
     sequences: int = 0
     unsettled: int = 0  # sequences that are not settling by themselves
 
-    def row(self) -> dict[str, object]:
-        """A row of the table "regime", without its keys."""
-        row: dict[str, object] = {"regime": self.name, "first": self.first, "last": self.last}
-        for name in ("step", "norm", "direction"):
-            value, low, high = getattr(self, f"{name}_exponent")
-            row |= {name: value, f"{name}_low": low, f"{name}_high": high}
-        return row | {
-            "last_step": self.last_step,
-            "at_floor": self.at_floor,
-            "direction_limit": {None: "", True: "frozen", False: "turning"}[self.freezes],
-            "unsettled": self.unsettled_share,
-        }
-
     @property
     def unsettled_share(self) -> float:
         return self.unsettled / self.sequences if self.sequences else np.nan
@@ -191,16 +177,6 @@ def regime(
         sequences=len(steps),
         unsettled=int((~settles).sum()),
     )
-
-
-def table(sequences: pd.DataFrame) -> pd.DataFrame:
-    """The table "regime" from the table "loop_sequences", in its order."""
-    keys = ["run", "iteration", "group"]
-    by_key = sequences.groupby(keys, sort=False)
-    rows = [
-        dict(zip(keys, labels, strict=True)) | of_sequences(part).row() for labels, part in by_key
-    ]
-    return pd.DataFrame(rows, columns=list(tables.columns("regime")))
 
 
 def of_sequences(rows: pd.DataFrame) -> Regime:

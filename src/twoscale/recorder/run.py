@@ -13,7 +13,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError, replacing, study_parts
-from twoscale.claims import loop_counts, regime
+from twoscale.claims import loop_counts
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
@@ -139,12 +139,8 @@ def _judge(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     of_geometry = {"loops": frames["loop_sequences"], "drift": frames["drift_sequences"]}
     evidence = Evidence.of(of_geometry, max_loops=0, seed=SEED)
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
-    written = {
-        "claims": claims.table(verdicts, folder.name),
-        "regime": regime.table(evidence.loops),
-    }
-    for name, frame in written.items():
-        tables.write(name, frame, folder / "tables" / f"{name}.parquet")
+    judged = claims.table(verdicts, folder.name)
+    tables.write("claims", judged, folder / "tables" / "claims.parquet")
     page = claims_markdown(verdicts, folder.name, text, evidence, recorded=True)
     return _write_text(folder / "claims.md", page)
 

@@ -85,7 +85,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     )
 
 
-@job_files(reads=" ".join(tables.CLAIM_TABLES), writes="table regime page")
+@job_files(reads=" ".join(tables.CLAIM_TABLES), writes="table page")
 def judge_claims(job: TableJob) -> None:
     """Write a verdict on each claim of the paper, as a table and as a page."""
     config = job.config
@@ -98,5 +98,4 @@ def judge_claims(job: TableJob) -> None:
         cores = int(evidence.latency["cpus"].max())
         scales = scales.with_run(hardware=f"{scales.run.hardware}, machine of {cores} cores")
     job.write("claims", claims.table(verdicts, config.run, scales.mark), "table")
-    job.write("regime", regime.table(evidence.loops))
     job.write_text("page", claims_markdown(verdicts, config.run, config.text, evidence, scales))
