@@ -313,17 +313,18 @@ def test_a_model_that_continues_no_text_is_measured_on_its_targets(tmp_path):
         targets=lambda tokens: torch.where(tokens == 0, -1, (tokens + 1) % 5),
         exits={"kl": [1e-3]},
     )
-    found, exits = (
-        quality(tmp_path),
-        tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9)),
+    of_loops, exits = (
+        tables.read(name, table_path(tmp_path, name, 9))
+        for name in ("scaling_quality", "recorded_exits")
     )
-    counted = (TOKENS != 0).sum(1).tolist()
-    for rows in (
-        found[found["loops"] == 2],
-        exits[(exits["criterion"] == "fixed") & (exits["threshold"] == 2)],
+    (taken,) = exits["evaluations"].unique()
+    for rows, loops, expected in (
+        (quality(tmp_path), 2, ce_of(3.8)),
+        (exits.assign(loops=taken), taken, of_loops[of_loops["loops"] == taken]["ce"]),
     ):
-        assert rows["tokens"].tolist() == counted
-        np.testing.assert_allclose(rows["ce"], ce_of(3.8))
+        rows = rows[rows["loops"] == loops]
+        assert rows["tokens"].tolist() == (TOKENS != 0).sum(1).tolist()
+        np.testing.assert_allclose(rows["ce"], expected)
     assert any(path.name == "depth-card.md" for path in write_card(tmp_path))
     with pytest.raises(
         InputError, match=r"^decode: found the id 3 to predict from logits of 3 ids, expected `tar"
@@ -358,7 +359,6 @@ def test_exits_have_the_loss_of_the_loop_step_at_which_the_criterion_says_so(tmp
         (("step_norm", 1e-9), 10, 10),
         (("argmax_stability", 2), 3, 3),
         (("Twice", 0.3), 5, 6),  # the sixth evaluation is the second one below, and is discarded
-        (("fixed", 4), 4, 4),
     ):
         found = rows[(rows["criterion"] == criterion) & (rows["threshold"] == threshold)]
         assert found["tokens"].tolist() == [5] * 4

@@ -491,31 +491,21 @@ def _make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriter
 def _exits(
     exits: Mapping[tuple[str, float], FrozenExits], losses: Tensor, shape: tuple[int, ...]
 ) -> dict[tuple[str, float], dict[str, Tensor]]:
-    """(criterion, threshold) -> loss and evaluations of each target, and whether it has left;
-    `fixed` at each loop count.
+    """(criterion, threshold) -> loss and evaluations of each target, and whether it has left.
 
     `exits` are those of B T tokens of this `shape`, after the last loop step; `losses` the nats
     (K + 1, B, T or T - 1) of each target after k loop steps.
     """
-    counts = {}
-    for k in range(1, len(losses)):
-        full = torch.full(shape, k)
-        counts["fixed", float(k)] = full, full, full > 0  # all leave
-    for point, found in exits.items():
-        loop_steps, evaluations, left = (
-            values.cpu().view(shape) for values in (found.loop_steps, found.evaluations, found.left)
-        )
-        counts[point] = loop_steps, evaluations, left
     length = losses.shape[-1]
     values = {}
-    for point, (loop_steps, evaluations, left) in counts.items():
+    for point, found in exits.items():
+        loop_steps, evaluations, left = (
+            values.cpu().view(shape)[:, :length]
+            for values in (found.loop_steps, found.evaluations, found.left)
+        )
         # the loss after the loop step whose state is kept
-        ce = losses.gather(0, loop_steps[None, :, :length])[0]
-        values[point] = {
-            "ce": ce,
-            "evaluations": evaluations[:, :length],
-            "left": left[:, :length],
-        }
+        ce = losses.gather(0, loop_steps[None])[0]
+        values[point] = {"ce": ce, "evaluations": evaluations, "left": left}
     return values
 
 
