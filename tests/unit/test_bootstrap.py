@@ -3,12 +3,17 @@ should.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from twoscale import rng
 from twoscale.claims import bootstrap
 
 RNG = np.random.default_rng(3)
+
+
+def ratio(sample):
+    return sample[..., 0].sum(axis=1) / sample[..., 1].sum(axis=1)
 
 
 def mean(sample):
@@ -23,12 +28,34 @@ def test_the_effective_number_of_units_is_smaller_where_few_weigh_most(weights, 
     assert bootstrap.effective_number(np.array(weights, dtype=float)) == pytest.approx(number)
 
 
-def test_an_interval_over_weighted_units_is_that_of_their_effective_number():
-    units = np.stack([RNG.normal(size=5), np.arange(1.0, 6)], axis=1)
-    found = bootstrap.interval(bootstrap.ratio_of_sums, units, seed=1, weights=units[:, 1])
-    samples = bootstrap.replicates(bootstrap.ratio_of_sums, units, seed=1)
-    value = bootstrap.ratio_of_sums(units[None])[0]
-    assert found == pytest.approx(bootstrap.interval_about(value, samples, 225 / 55))
+def test_a_mean_over_tokens_has_the_interval_of_the_effective_number_of_its_documents():
+    tokens = np.arange(1.0, 6)
+    units = np.stack([RNG.normal(size=5), tokens], axis=1)
+    (found,) = bootstrap.estimates(bootstrap.per_token, units, tokens, seed=1)
+    value = units[:, 0].sum() / 15
+    samples = bootstrap.replicates(ratio, units, seed=1)
+    assert found == pytest.approx((value, *bootstrap.interval_about(value, samples, 225 / 55)))
+
+
+def test_means_over_tokens_are_those_of_each_point_and_null_where_a_value_is():
+    rows = pd.DataFrame(
+        {
+            "group": ["b"] * 3 + ["a"] * 3,
+            "k": 1,
+            "document": [0, 1, 0, 4, 4, 5],
+            "tokens": [1, 2, 3, 4, 5, 6],
+            "ce": [1.0, 2, 3, 4, 5, 6],
+            "rank": [1.0, 2, 3, 4, 5, np.nan],
+        }
+    )
+    found = bootstrap.means(rows, ["group", "k"], ["ce", "rank"], seed=2)
+    assert found.index.tolist() == [("b", 1), ("a", 1)]
+    for group, units in (("b", [[10, 4], [4, 2]]), ("a", [[41, 9], [36, 6]])):
+        documents = np.array(units, dtype=float)
+        (expected,) = bootstrap.estimates(bootstrap.per_token, documents, documents[:, 1], seed=2)
+        of_group = found.loc[(group, 1)]
+        assert of_group[["ce", "ce_low", "ce_high"]].tolist() == pytest.approx(expected)
+        assert of_group[["rank", "rank_low", "rank_high"]].isna().all() == (group == "a")
 
 
 def test_scatter_adds_to_an_interval_as_variances_do():

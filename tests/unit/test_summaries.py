@@ -69,9 +69,8 @@ def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
     documents = np.array(
         [[0.0, 100], [0.3 * 300 + 0.2 * 100, 400], [0.1 * 100, 100]]
     )  # nats and tokens
-    expected = uneven.loc["fixed", "ce"] + np.array(
-        bootstrap.interval(bootstrap.ratio_of_sums, documents, 0, documents[:, 1])
-    )
+    ((_, *ends),) = bootstrap.estimates(bootstrap.per_token, documents, documents[:, 1], 0)
+    expected = uneven.loc["fixed", "ce"] + np.array(ends)
     np.testing.assert_allclose(uneven.loc["kl", ["low", "high"]].to_numpy(float), expected)
 
 

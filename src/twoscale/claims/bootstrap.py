@@ -11,7 +11,7 @@ distribution (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", 
 weigh differently, n is their effective number, which is smaller.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import TypeVar
@@ -164,18 +164,12 @@ def interval_about(
     return float(value - below), float(value + above)
 
 
-def interval(
-    statistic: Statistic, units: np.ndarray, seed: int, weights: np.ndarray | None = None
-) -> tuple[float, float]:
-    """95 % interval of a statistic over units (units, ...) of these `weights` (units,).
-
-    The ends are NaN for a single unit.
-    """
+def interval(statistic: Statistic, units: np.ndarray, seed: int) -> tuple[float, float]:
+    """95 % interval of a statistic over units (units, ...); NaN for a single unit."""
     if len(units) < 2:
         return np.nan, np.nan
-    number = len(units) if weights is None else effective_number(weights)
     value = float(statistic(units[None])[0])
-    return interval_about(value, replicates(statistic, units, seed), number)
+    return interval_about(value, replicates(statistic, units, seed), len(units))
 
 
 def t_interval(values: np.ndarray) -> tuple[float, float]:
@@ -202,10 +196,75 @@ def joined(
     return value - below, value + above
 
 
-def ratio_of_sums(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the sum of first entries over the sum of second ones, (R, units, 2) -> (R,)."""
-    sums = samples.sum(axis=1)
-    return sums[..., 0] / sums[..., 1]
+# --- means over the tokens of documents -----------------------------------------------------------
+
+
+def document_sums(rows: pd.DataFrame, columns: Sequence[str], **by: list) -> np.ndarray:
+    """Sums over the tokens of each document: (documents, values of `by` …, columns + 1).
+
+    The last entry counts the tokens. `by` names keys with their values in order; `rows` have every
+    combination in every document.
+    """
+    # columns are means over the tokens of a row
+    sums = rows[[*columns]].mul(rows["tokens"], axis="index")
+    sums = sums.assign(tokens=rows["tokens"])
+    # categories give the groups the order of `by`
+    keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
+    by_document = sums.groupby([rows["document"], *keys], observed=True)
+    # the document is the first key, so documents are the first axis
+    total = by_document.sum(skipna=False).to_numpy(np.float64)
+    shape = [len(values) for values in by.values()]
+    return total.reshape(-1, *shape, len(columns) + 1)
+
+
+def estimates(
+    statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int
+) -> list[tuple[float, float, float]]:
+    """P statistics of the sums over documents, each with the ends of its 95 % interval.
+
+    The ends are NaN for a single document. `statistic` maps sums of R samples (R, ...) to (R, P).
+    `units` (documents, ...) are the sums of each document, `tokens` (documents,) its tokens.
+    """
+    # all documents as the one sample
+    values = statistic(units.sum(axis=0)[None])[0]  # (P,)
+    if len(units) < 2:
+        return [(value, np.nan, np.nan) for value in values]
+    samples = statistic(totals(units, seed))  # (R, P)
+    effective = effective_number(tokens)  # documents of equal length
+    found = []
+    for value, of_value in zip(values, samples.T, strict=True):
+        bounds = interval_about(float(value), np.ascontiguousarray(of_value), effective)
+        found.append((value, *bounds))
+    return found
+
+
+def per_token(sums: np.ndarray) -> np.ndarray:
+    """Statistic: means over tokens, whose number is the last entry: (R, P + 1) -> (R, P)."""
+    return sums[..., :-1] / sums[..., -1:]
+
+
+def means(rows: pd.DataFrame, keys: list[str], columns: Sequence[str], seed: int) -> pd.DataFrame:
+    """Means of columns over tokens at each point of `keys`, with 95 % intervals over documents.
+
+    `rows` has one row per point and sequence, with its `document` and its number of `tokens`. The
+    ends of an interval have _low and _high in their names. A mean with a null is null.
+    """
+    found = {}
+    for point, of_point in rows.groupby(keys, sort=False):
+        units = document_sums(of_point, columns)
+        found[point] = np.ravel(estimates(per_token, units, units[:, -1], seed))
+    names = [f"{name}{end}" for name in columns for end in ("", "_low", "_high")]
+    points = pd.MultiIndex.from_tuples(found, names=keys)
+    return pd.DataFrame(list(found.values()), index=points, columns=names)
+
+
+def around(table: pd.DataFrame, name: str, change: str) -> dict[str, pd.Series]:
+    """Ends of an interval about the mean of `name`, as far from it as those of a paired change.
+
+    `table` is one of `means` with both columns. The change varies less than the value itself.
+    """
+    moved = table[name] - table[change]
+    return {f"{name}{end}": table[f"{change}{end}"] + moved for end in ("_low", "_high")}
 
 
 # --- tables of exits: one row per operating point, an exit criterion with a threshold -------------
@@ -221,11 +280,10 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     """
     by_point = latency.groupby(OPERATING_POINT, sort=False)
     median = partial(np.median, axis=1)
-    intervals = _intervals(
-        by_point, lambda rows: interval(median, rows["latency_ms"].to_numpy(), seed=0)
-    )
-    medians = by_point[["latency_ms", "baseline_ms"]].median()
-    return medians.join(intervals).reset_index()
+    ends = [interval(median, rows["latency_ms"].to_numpy(), seed=0) for _, rows in by_point]
+    medians = by_point[["latency_ms", "baseline_ms"]].median().reset_index()
+    medians[["low", "high"]] = ends
+    return medians
 
 
 def summarise_quality(
@@ -247,10 +305,9 @@ def summarise_quality(
     is_full = (measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)
     full = measured[is_full].set_index("sequence")["ce"]
     measured["change"] = measured["ce"] - measured["sequence"].map(full)
-    summary = pd.DataFrame(with_bounds(measured, OPERATING_POINT, "ce", "change"))
+    summary = means(measured, OPERATING_POINT, ("ce", "change", "loops"), seed=0)
+    summary = summary.assign(**around(summary, "ce", "change"), ppl=np.exp(summary["ce"]))
     summary = summary.rename(columns={"ce_low": "low", "ce_high": "high"})
-    summary["loops"] = weighted(measured.groupby(OPERATING_POINT, sort=False), "loops")
-    summary["ppl"] = np.exp(summary["ce"])
     return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
 
 
@@ -265,8 +322,7 @@ def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
     parts = random[values].mul(tokens, axis="index").assign(tokens=tokens)
     points = [random[column] for column in OPERATING_POINT]
     sums = parts.groupby(points, sort=False).sum()
-    means = sums[values].div(sums["tokens"], axis="index")
-    return means.reset_index()
+    return sums[values].div(sums["tokens"], axis="index").reset_index()
 
 
 def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
@@ -275,44 +331,3 @@ def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     # sums of floats depend on their order: the order of the groups in the model, not of their
     # labels
     return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
-
-
-def with_bounds(
-    rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0
-) -> dict[str, pd.Series]:
-    """The mean over tokens of the column `name` at each point of `keys`, with bounds.
-
-    `rows` has one row per point and sequence, with its `document` and its number of `tokens`.
-
-    The bounds, with _low and _high in their names, are over documents. They are computed for the
-    mean of the column `varied`, and moved to the mean of `name`. The two columns are the same, or
-    differ where a paired change varies less than the value itself.
-    """
-
-    def over_documents(rows: pd.DataFrame) -> tuple[float, float]:
-        rows = rows.assign(sum=rows[varied] * rows["tokens"])
-        sums = rows.groupby("document")[["sum", "tokens"]].sum()
-        units = sums.to_numpy(np.float64)  # (documents, 2)
-        return interval(ratio_of_sums, units, seed, weights=sums["tokens"].to_numpy())
-
-    by_point = rows.groupby(keys, sort=False)
-    mean = weighted(by_point, name)
-    # the interval is about the mean of `varied`; its distances to either side stay as they are
-    moved = mean - weighted(by_point, varied)
-    bounds = _intervals(by_point, over_documents).add(moved, axis="index")
-    return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
-
-
-def weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series:
-    """The mean of the column `values` at each point, each row weighted by its tokens."""
-    means = {point: np.average(rows[values], weights=rows["tokens"]) for point, rows in by_point}
-    return pd.Series(means).rename_axis(by_point.keys)
-
-
-def _intervals(
-    by_point: pd.api.typing.DataFrameGroupBy, bounds: Callable[[pd.DataFrame], tuple[float, float]]
-) -> pd.DataFrame:
-    """`bounds` of the rows at each point, as columns low and high."""
-    rows = {point: bounds(rows) for point, rows in by_point}
-    points = pd.MultiIndex.from_tuples(rows, names=by_point.keys)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["low", "high"]).set_axis(points)

@@ -15,7 +15,6 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.claims import bootstrap, regime
-from twoscale.claims.bootstrap import with_bounds
 from twoscale.jobs.table_job import TableJob, job_files
 
 NO_GROUP = ""  # in the column `group`: a quantity of the prediction
@@ -41,13 +40,11 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     rows = rows.join(full, on=sequence)
     rows["excess"] = rows["ce"] - rows["full"]
     rows = rows.sort_values(point, kind="stable")
-    columns = {"tokens": rows.groupby(point)["tokens"].sum()}
-    columns |= with_bounds(rows, point, "ce", "ce", seed)
-    columns |= with_bounds(rows, point, "excess", "excess", seed)
+    scaling = bootstrap.means(rows, point, ("ce", "excess"), seed)
     for end in ("", "_low", "_high"):
-        columns[f"ppl{end}"] = np.exp(columns[f"ce{end}"])
-    scaling = pd.DataFrame(columns).reset_index().assign(run=run)
-    return scaling[list(tables.columns("scaling"))]
+        scaling[f"ppl{end}"] = np.exp(scaling[f"ce{end}"])
+    scaling = scaling.assign(tokens=rows.groupby(point)["tokens"].sum(), run=run)
+    return scaling.reset_index()[list(tables.columns("scaling"))]
 
 
 # --- depth card -----------------------------------------------------------------------------------
@@ -83,7 +80,7 @@ def _means(rows: pd.DataFrame, name: str, seed: int) -> pd.DataFrame:
     rows = rows.dropna(subset=name)
     if rows.empty:
         return pd.DataFrame()
-    found = pd.DataFrame(with_bounds(rows, point, name, name, seed)).reset_index()
+    found = bootstrap.means(rows, point, [name], seed).reset_index()
     found = found.rename(columns={name: "value", f"{name}_low": "low", f"{name}_high": "high"})
     tokens = rows.groupby(point)["tokens"].sum()
     return found.assign(quantity=name).join(tokens, on=point)
@@ -195,8 +192,8 @@ def _gain(
 def _ratio(sums: np.ndarray, tokens: np.ndarray, seed: int) -> tuple[float, float, float]:
     """The mean over tokens with its interval, from sums and tokens of the documents (D,)."""
     units = np.column_stack([sums, tokens])
-    bounds = bootstrap.interval(bootstrap.ratio_of_sums, units, seed, tokens)
-    return sums.sum() / tokens.sum(), *bounds
+    (found,) = bootstrap.estimates(bootstrap.per_token, units, tokens, seed)
+    return found
 
 
 def regimes(states: pd.DataFrame) -> Iterator[dict[str, Any]]:

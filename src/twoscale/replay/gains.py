@@ -5,7 +5,7 @@ regret is the negative gain over the budget oracle. Units of resampling are docu
 criterion and its references are resampled together.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,12 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import bootstrap
-from twoscale.claims.bootstrap import OPERATING_POINT, mean_evaluations
+from twoscale.claims.bootstrap import (
+    OPERATING_POINT,
+    Statistic,
+    document_sums,
+    mean_evaluations,
+)
 from twoscale.claims.evidence import Estimate
 from twoscale.report.render import number
 
@@ -23,8 +28,6 @@ BETTER, WORSE = "better", "worse"
 BOTH = "better or worse, depending on the threshold"
 NO_DIFFERENCE, UNKNOWN = "no relevant difference", "cannot be judged"
 VERDICTS = (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)
-# Sums over the documents of R samples (R, ...) -> P numbers each (R, P).
-Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 # --- gains and regrets ----------------------------------------------------------------------------
@@ -46,43 +49,11 @@ def summarise(
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
-def document_sums(rows: pd.DataFrame, columns: list[str], **by: list) -> np.ndarray:
-    """Sums over the tokens of each document: (documents, values of `by` …, columns + 1).
-
-    The last entry counts the tokens. `by` names keys with their values in order; `rows` have every
-    combination in every document.
-    """
-    # columns are means over the tokens of a row
-    sums = rows[columns].mul(rows["tokens"], axis="index")
-    sums = sums.assign(tokens=rows["tokens"])
-    # categories give the groups the order of `by`
-    keys = [pd.Categorical(rows[name], values) for name, values in by.items()]
-    by_document = sums.groupby([rows["document"], *keys], observed=True)
-    # the document is the first key, so documents are the first axis
-    total = by_document.sum().to_numpy(np.float64)
-    shape = [len(values) for values in by.values()]
-    return total.reshape(-1, *shape, len(columns) + 1)
-
-
 def estimates(
     statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int
 ) -> list[Estimate]:
-    """Statistics of the sums over documents, with intervals if there are two documents.
-
-    `units` (documents, ...) are the sums of each document, `tokens` (documents,) its tokens.
-    """
-    # all documents as the one sample
-    values = statistic(units.sum(axis=0)[None])[0]  # (P,)
-    if len(units) < 2:
-        return [Estimate(value) for value in values]
-    samples = statistic(bootstrap.totals(units, seed))  # (R, P)
-    effective = bootstrap.effective_number(tokens)  # documents of equal length
-    found = []
-    for value, of_value in zip(values, samples.T, strict=True):
-        of_value = np.ascontiguousarray(of_value)
-        bounds = bootstrap.interval_about(float(value), of_value, effective)
-        found.append(Estimate(value, *bounds))
-    return found
+    """`bootstrap.estimates`, as numbers with their intervals."""
+    return [Estimate(*found) for found in bootstrap.estimates(statistic, units, tokens, seed)]
 
 
 def _row(

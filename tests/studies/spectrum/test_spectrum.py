@@ -326,7 +326,6 @@ def test_agreement_is_that_of_all_tokens_and_its_interval_contains_it(agreement)
         (of_group["leading_modulus"] - of_group["rate"]).abs().mean(), abs=1e-6
     )
     assert len(agreement) == 2 * 2 * 4
-    assert row["correlation_low"] < row["correlation"] < row["correlation_high"]
     assert row["difference_low"] < row["difference"] < row["difference_high"]
 
 
@@ -338,28 +337,6 @@ def test_a_prediction_that_is_right_has_correlation_one_and_no_difference(agreem
     assert row["tokens"] == LENGTH * SEQUENCES
     constant = indexed(agreement).loc[(20, "4", "leading", "cosine")]
     assert constant[["correlation", "nearer"]].isna().all()  # no variance, and no other prediction
-
-
-def test_the_correlation_of_a_sample_is_about_the_means_of_that_sample():
-    x, y = np.random.default_rng(0).normal(size=(2, 3, 40)) + np.array(
-        [[[5], [6], [7]], [[1], [2], [0]]]
-    )
-    sums = (
-        np.stack([np.ones_like(x), x, y, x * x, y * y, x * y, abs(x - y)]).sum(-1).T
-    )  # (documents, 7)
-    sampled = [[0, 1, 2], [2, 2, 0]]
-    expected = [np.corrcoef(x[rows].ravel(), y[rows].ravel())[0, 1] for rows in sampled]
-    assert draw.correlation(sums[sampled]) == pytest.approx(expected)
-
-
-def test_an_interval_is_null_where_a_sample_of_documents_has_no_correlation():
-    values = pd.DataFrame(
-        {"predicted": [0.1, 0.3, 0.2], "measured": [0.2, 0.3, 0.1], "document": [0, 1, 2]}
-    )
-    found = draw.compare(values, seed=1)
-    assert np.isfinite(found["correlation"])
-    assert np.isnan([found["correlation_low"], found["correlation_high"]]).all()
-    assert np.isfinite([found["difference_low"], found["difference_high"]]).all()
 
 
 def test_tokens_without_a_fixed_point_or_without_exact_blocks_do_not_count(tmp_path):

@@ -15,8 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims import loop_counts, regime
-from twoscale.claims.bootstrap import with_bounds
+from twoscale.claims import bootstrap, loop_counts, regime
 from twoscale.claims.loop_counts import NO_GROUP
 from twoscale.config import PROJECT
 from twoscale.figures import style
@@ -117,18 +116,17 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
     """
     sequence, point = ["group", "sequence"], ["group", "k"]
     trained = lens[lens["k"] == mean_loops].set_index(sequence)
-    columns: dict[str, Any] = {}
+    columns = ["right", "lost", "lost_since_mean", "agreement"]
+    changes = {}
     for name in ("ce", "entropy", "log_rank"):
-        change = f"{name}_change"
-        at_mean = trained[name].rename("at_mean")
-        joined = lens.join(at_mean, on=sequence)
-        changes = lens.assign(**{change: lens[name] - joined["at_mean"]})
-        columns |= with_bounds(changes, point, name, change, seed)
-        columns |= with_bounds(changes, point, change, change, seed)
-    for name in ("right", "lost", "lost_since_mean", "agreement"):
-        known = lens.dropna(subset=name)
-        columns |= with_bounds(known, point, name, name, seed)
-    summary = pd.DataFrame(columns).reset_index()
+        at_mean = lens.join(trained[name].rename("at_mean"), on=sequence)["at_mean"]
+        changes[f"{name}_change"] = lens[name] - at_mean
+        columns += [name, f"{name}_change"]
+    summary = bootstrap.means(lens.assign(**changes), point, columns, seed)
+    for change in changes:
+        name = change.removesuffix("_change")
+        summary = summary.assign(**bootstrap.around(summary, name, change))
+    summary = summary.reset_index()
     # exp of a mean of logarithms is a geometric mean, and its bounds follow in the same way
     for name in [name for name in summary if name.startswith("log_rank")]:
         summary[name.removeprefix("log_")] = np.exp(summary.pop(name))

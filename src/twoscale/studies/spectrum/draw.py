@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims import bootstrap
+from twoscale.claims.bootstrap import document_sums, estimates, per_token
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
 
@@ -90,47 +90,24 @@ def _agreement(tokens: pd.DataFrame, prediction: str, quantity: str, seed: int) 
 
 
 def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
-    """Means, correlation and mean absolute difference with intervals: columns predicted, measured
-    and document.
-    """
-    means = values[["predicted", "measured"]].mean()
-    found = {"tokens": len(values), **means}
-    # sums over the tokens of each document, (D, 7), with both columns about their means
-    x = values["predicted"] - means["predicted"]
-    y = values["measured"] - means["measured"]
-    gap = (values["predicted"] - values["measured"]).abs()
-    terms = {"one": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y, "gap": gap}
-    frame = pd.DataFrame(terms, index=values.index)
-    units = frame.groupby(values["document"]).sum().to_numpy(np.float64)
-    # an interval ends where the values of its statistic do
-    for statistic, least, most in ((correlation, -1.0, 1.0), (difference, 0.0, np.inf)):
-        value = float(statistic(units[None])[0])
-        with np.errstate(invalid="ignore"):
-            low, high = bootstrap.interval(statistic, units, seed, units[:, 0])
-        if not np.isfinite([value, low, high]).all():  # undefined, or undefined in a sample
-            low, high = np.nan, np.nan
-        name = statistic.__name__
-        found[name] = value
-        found[f"{name}_low"] = max(low, least)
-        found[f"{name}_high"] = min(high, most)
-    return found
+    """Means, correlation, and mean absolute difference with its interval over documents.
 
-
-def correlation(samples: np.ndarray) -> np.ndarray:
-    """Correlation over the tokens of sampled documents (R, D, 7), sums as in `compare` -> (R,); or
-    NaN.
+    `values` has the columns predicted, measured and document.
     """
-    one, x, y, xx, yy, xy, _ = np.moveaxis(samples.sum(axis=1), -1, 0)  # (R,) each
+    pair = values[["predicted", "measured"]]
     with np.errstate(invalid="ignore", divide="ignore"):
-        # times the number of tokens: covariance, and both variances
-        covariance = xy - x * y / one
-        return covariance / np.sqrt((xx - x * x / one) * (yy - y * y / one))
-
-
-def difference(samples: np.ndarray) -> np.ndarray:
-    """Mean absolute difference over the tokens of sampled documents, sums (R, D, 7) -> (R,)."""
-    total = samples.sum(axis=1)
-    return total[:, 6] / total[:, 0]  # gaps over tokens
+        correlation = pair["predicted"].corr(pair["measured"])
+    gap = (pair["predicted"] - pair["measured"]).abs()
+    units = document_sums(values.assign(gap=gap, tokens=1), ["gap"])  # (D, 2)
+    ((difference, low, high),) = estimates(per_token, units, units[:, 1], seed)
+    return {
+        "tokens": len(values),
+        **pair.mean(),
+        "correlation": correlation,
+        "difference": difference,
+        "difference_low": max(low, 0.0),  # NaN stays
+        "difference_high": high,
+    }
 
 
 def summary(spectrum: pd.DataFrame) -> str:

@@ -23,7 +23,6 @@ from matplotlib.lines import Line2D
 
 from twoscale import tables
 from twoscale.claims import bootstrap, geometry
-from twoscale.claims.bootstrap import with_bounds
 from twoscale.claims.evidence import (
     Estimate,
     Evidence,
@@ -379,10 +378,9 @@ def compare_baselines(
 def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Per model and seed the columns of the table that follow from cross-entropies."""
     by_point = rows.groupby(_POINT, sort=False)
-    bounds = with_bounds(rows, _POINT, "ce", "ce", seed)
-    bounds |= with_bounds(rows, _POINT, "difference", "difference", seed)
     counts = {"tokens": by_point["tokens"].sum(), "documents": by_point["document"].nunique()}
-    summary = pd.DataFrame(bounds | counts).reset_index()
+    summary = bootstrap.means(rows, _POINT, ("ce", "difference"), seed)
+    summary = summary.assign(**counts).reset_index()
     # differences of single seeds, whose spread gives the interval over seeds
     each = summary.query("seed != @_EVERY").groupby("model", sort=False)["difference"]
     spread = [
