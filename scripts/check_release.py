@@ -1,4 +1,4 @@
-"""Compare a finished run with a release (docs/release.md); exit status 1 outside the tolerances.
+"""Compare a finished run with a release (docs/release.md); exit status 1 where they differ.
 
 python scripts/check_release.py docs/demo-release         # results/demo against its release
 python scripts/check_release.py https://host/folder --results elsewhere/results
@@ -31,7 +31,7 @@ def main(arguments) -> None:
     changes = check.differences(release.manifest, check.segments(folder))
     result = check.check(found, released, same_arithmetic=not changes)
     print(neutralise("\n".join(check.lines(result, changes))))
-    sys.exit(int(len(result.outside) > 0))
+    sys.exit(int(not result.agrees))
 
 
 if __name__ == "__main__":

@@ -1,65 +1,40 @@
-"""Comparison of a finished run with its release: the numbers outside their tolerance.
+"""Comparison of a finished run with its release: numbers outside their tolerance, other verdicts.
 
 Where processor, cores, torch and the environment of training are as in the release, every number of
-every table but times has to agree to `_SAME_ARITHMETIC`. Elsewhere sums are rounded in another
-order, and training amplifies what rounding changes: losses, and what claims are judged on, then
-have the tolerances of `KINDS`. docs/release.md says how they were chosen.
+every table but times has to agree to a relative `SAME_ARITHMETIC`. Elsewhere sums are rounded in
+another order, and training amplifies what rounding changes: then only losses, evaluations and the
+schedule are compared, to the absolute `TOLERANCES`. docs/release.md says how they were chosen. The
+verdict on every claim that does not rest on times has to be the same.
 """
 
 import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.base import InputError
-from twoscale.claims.evidence import UNDER_FLOOR, Role
-from twoscale.claims.exits import AT_EQUAL_QUALITY, IN_KEPT_STEPS
 from twoscale.claims.verdicts import ALL, CLAIMS, READING
 from twoscale.dynamics import aggregate
 from twoscale.jobs import machine
 from twoscale.report.release import Manifest, Release, fetch, text_digests
 
-_ABSOLUTE, _RELATIVE, _LOGARITHM = "absolute", "relative", "of natural logarithms"
-
-
-class Kind(NamedTuple):
-    """A kind of numbers, and how far they may be from the released ones."""
-
-    name: str
-    tolerance: float
-    scale: str = _ABSOLUTE  # of the difference; _RELATIVE to the larger number
-
-
-_AT_EQUAL_QUALITY = (AT_EQUAL_QUALITY.name, IN_KEPT_STEPS.name)
-_SAME_ARITHMETIC = Kind("every number but times", 1e-6, _RELATIVE)
-# With another arithmetic
-SCHEDULE = Kind("schedule", 0.0)
-HELD_OUT = Kind("held-out loss in training", 0.1)
-_ENTROPY = Kind("cross-entropy with exits", 0.06)
-_EVALUATIONS = Kind("evaluations", 6.0)
-_VARIANCE = Kind("variance of a cosine", 0.1)
-_SCALE = Kind("scale of the threshold", 0.1, _LOGARITHM)
-_RANDOM = Kind("cross-entropy lost to random exits", 0.013)
-# Kind -> the claims whose numbers it has; claims that rest on times have none
-CLAIM_KINDS = {
-    Kind("decay of steps", 5.0, _LOGARITHM): (1,),
-    Kind("rate of decay over training", 0.4): (2,),
-    Kind("jump between groups", 0.5, _LOGARITHM): (6,),
-    Kind("length of steps over training", 1.2): (12,),
-    Kind("late steps", 9.0, _LOGARITHM): (13,),
-    Kind("evaluations, KL minus acceleration", 2.0): (14,),
-    Kind("cosine", 0.7): (3, 4, 5),
-    Kind("cross-entropy lost to exits", 0.005): (8, 9, 15),
-    _VARIANCE: (),  # of claim 3, whose other numbers are cosines
-    _SCALE: (),  # several claims give it, for all groups
-    _RANDOM: (),  # of claim 8
+SAME_ARITHMETIC = 1e-6  # relative to the larger number
+# Table and column -> largest difference with another arithmetic. Of exits they are means over the
+# tokens of all sequences.
+TOLERANCES = {
+    "training.tokens_seen": 0.0,
+    "training.learning_rate": 0.0,
+    "training.held_out_loss": 0.1,
+    "training_loops.loops": 0.0,
+    "exit_quality.tokens": 0.0,
+    "exit_quality.ce": 0.06,
+    "exit_loops.evaluations": 6.0,
 }
-KINDS = (SCHEDULE, HELD_OUT, _ENTROPY, _EVALUATIONS, *CLAIM_KINDS)
 
 # Table -> the columns that say which row it is. Its other numbers are compared, but for
 # `TIMED_COLUMNS`.
@@ -78,12 +53,10 @@ KEYS = {
 }
 TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]
 Frames = Mapping[str, pd.DataFrame]  # the tables of `KEYS` by name
-# Kind and table -> numbers in columns, by the keys of their row
-Numbers = dict[tuple[Kind, str], pd.DataFrame]
 
 
 class Check(NamedTuple):
-    """The numbers of a run compared with a release."""
+    """The numbers and verdicts of a run compared with a release."""
 
     # one row per number: kind, tolerance, column, row, found, released, difference, outside
     numbers: pd.DataFrame
@@ -92,6 +65,10 @@ class Check(NamedTuple):
     @property
     def outside(self) -> pd.DataFrame:
         return self.numbers[self.numbers["outside"]]
+
+    @property
+    def agrees(self) -> bool:
+        return self.outside.empty and self.verdicts.empty
 
 
 # --- the tables of both sides ---------------------------------------------------------------------
@@ -167,124 +144,91 @@ def differences(manifest: Manifest, segments: Sequence[Path]) -> list[str]:
 def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
     """Compare the tables of a run with the tables of a release."""
     if same_arithmetic:
-        ours = _every_number(found)
-        theirs = _every_number(released)
+        compared = [
+            _compared(name, _numbers(name, found), _numbers(name, released), SAME_ARITHMETIC, True)
+            for name in KEYS
+        ]
     else:
-        withheld = _withheld(found["claims"]) | _withheld(released["claims"])
-        ours = _summary(found, withheld)
-        theirs = _summary(released, withheld)
-    numbers = [_compared(*of, ours[of], theirs[of]) for of in ours]
+        ours, theirs = _summaries(found), _summaries(released)
+        compared = [
+            _compared(name, ours[name], theirs[name], tolerance)
+            for name, tolerance in TOLERANCES.items()
+        ]
     verdicts = pd.DataFrame(
         {"found": _verdicts(found["claims"]), "released": _verdicts(released["claims"])}
     )
     changed = verdicts[verdicts["found"] != verdicts["released"]].reset_index()
-    return Check(pd.concat(numbers, ignore_index=True), changed)
+    return Check(pd.concat(compared, ignore_index=True), changed)
 
 
 def _verdicts(claims: pd.DataFrame) -> pd.Series:
-    return claims[claims["scope"] == ALL].set_index("claim")["verdict"]
+    untimed = _untimed(claims)
+    return untimed[untimed["scope"] == ALL].set_index("claim")["verdict"]
 
 
-def _every_number(frames: Frames) -> Numbers:
-    """All numbers of the tables but times."""
-    return {(_SAME_ARITHMETIC, name): _by_key(name, frames) for name in KEYS}
+def _untimed(claims: pd.DataFrame) -> pd.DataFrame:
+    """The rows of claims that do not rest on times."""
+    return claims[~claims["claim"].isin([claim.number for claim in CLAIMS if claim.timed])]
 
 
-def _summary(frames: Frames, withheld: set[tuple]) -> Numbers:
-    """Losses, means over held-out text, and the findings of claims that are not `withheld`."""
-    training = _by_key("training", frames)
-    quality = _by_key("exit_quality", frames)
-    evaluations = _by_key("exit_loops", frames)[["evaluations"]]
-    point = ["criterion", "threshold"]
-    # each sequence weighs as many as its tokens
-    nats = quality["ce"] * quality["tokens"]
-    mean_ce = nats.groupby(point).sum() / quality["tokens"].groupby(point).sum()
-    numbers = {
-        (SCHEDULE, "training"): training[["tokens_seen", "learning_rate"]],
-        (SCHEDULE, "training_loops"): _by_key("training_loops", frames),
-        (SCHEDULE, "exit_quality"): quality[["document", "tokens"]],
-        (HELD_OUT, "training"): training[["held_out_loss"]].dropna(),
-        (_ENTROPY, "exit_quality"): mean_ce.to_frame("ce"),
-        (_EVALUATIONS, "exit_loops"): evaluations.groupby([*point, "group"]).mean(),
-    }
-    rows = _findings(frames["claims"]).drop_duplicates(KEYS["claims"]).set_index(KEYS["claims"])
-    findings = rows[["value"]]
-    kinds = [None if row.Index in withheld else _kind_of_finding(row) for row in rows.itertuples()]
-    # a kind may be empty: a claim that is not asked has no numbers
-    for kind in (_ENTROPY, *CLAIM_KINDS):
-        numbers[kind, "claims"] = findings[[found == kind for found in kinds]]
-    return numbers
-
-
-def _kind_of_finding(row: Any) -> Kind | None:
-    """The kind of a number of a claim, a row with the index `KEYS`; None without a tolerance."""
-    claim, scope, quantity = row.Index
-    if row.reading in _AT_EQUAL_QUALITY:
-        # it follows from losses and evaluations, at thresholds that depend on them
-        return None
-    if row.role == Role.PREMISE:
-        return _ENTROPY
-    if scope == "all groups":
-        return _SCALE
-    if row.role == Role.CHANCE:
-        return _RANDOM
-    if claim == 3 and not quantity.startswith("cosine at k = 1"):
-        return _VARIANCE
-    return next(kind for kind, claims in CLAIM_KINDS.items() if claim in claims)
-
-
-def _withheld(claims: pd.DataFrame) -> set[tuple]:
-    """Keys of the findings withheld because more than 10 % of their values are under the floor.
-
-    On the other side it may be just less.
-    """
-    reasons = claims["reason"].astype("string")
-    rows = claims[
-        ~claims["scope"].isin((ALL, READING)) & reasons.str.contains(UNDER_FLOOR, na=False)
-    ]
-    return set(rows[KEYS["claims"]].itertuples(index=False, name=None))
-
-
-def _by_key(name: str, frames: Frames) -> pd.DataFrame:
+def _numbers(name: str, frames: Frames) -> pd.DataFrame:
     """The numbers of a table but times, by the keys of their row."""
     frame = frames[name]
-    if name == "claims":
-        frame = _findings(frame)
+    if name == "claims":  # verdicts have no number
+        frame = _untimed(frame)
+        frame = frame[~frame["scope"].isin((ALL, READING))]
     numbers = frame.drop_duplicates(KEYS[name]).set_index(KEYS[name]).select_dtypes("number")
     return numbers.drop(columns=TIMED_COLUMNS, errors="ignore")
 
 
-def _findings(claims: pd.DataFrame) -> pd.DataFrame:
-    """The rows of numbers that are not times; verdicts are compared apart, and times not at all."""
-    timed = [claim.number for claim in CLAIMS if claim.timed]
-    return claims[~claims["claim"].isin(timed) & ~claims["scope"].isin((ALL, READING))]
+def _summaries(frames: Frames) -> dict[str, pd.DataFrame]:
+    """The columns of `TOLERANCES`, without numbers that were not measured."""
+    point = ["criterion", "threshold"]
+    quality = _numbers("exit_quality", frames)
+    # each sequence weighs as many as its tokens
+    sums = quality.assign(ce=quality["ce"] * quality["tokens"]).groupby(point).sum()
+    summaries = {
+        "training": _numbers("training", frames),
+        "training_loops": _numbers("training_loops", frames),
+        "exit_quality": sums.assign(ce=sums["ce"] / sums["tokens"]),
+        "exit_loops": _numbers("exit_loops", frames).groupby([*point, "group"]).mean(),
+    }
+    parts = {name: name.split(".") for name in TOLERANCES}
+    return {name: summaries[table][[column]].dropna() for name, (table, column) in parts.items()}
 
 
-def _compared(kind: Kind, table: str, found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
-    """One row per number; one that either side lacks, or has not measured, is outside."""
+def _compared(
+    kind: str,
+    found: pd.DataFrame,
+    released: pd.DataFrame,
+    tolerance: float,
+    relative: bool = False,
+) -> pd.DataFrame:
+    """One row per number; one that either side lacks, or has not measured, is outside.
+
+    `kind` is a table, or a table and its column.
+    """
     found, released = found.align(released)
     ours = found.to_numpy(np.float64).ravel()  # NaN where a side lacks a row or a number
     theirs = released.to_numpy(np.float64).ravel()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if kind.scale == _LOGARITHM:
-            difference = np.abs(np.log(ours) - np.log(theirs))
-        else:
-            difference = np.abs(ours - theirs)
-        if kind.scale == _RELATIVE:
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(ours - theirs)
+        if relative:
             difference /= np.maximum(np.abs(ours), np.abs(theirs))
     equal = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     difference = np.where(equal, 0.0, np.nan_to_num(difference, nan=np.inf))
     rows, columns = found.shape
+    table = kind.partition(".")[0]
     return pd.DataFrame(
         {
-            "kind": kind.name,
-            "tolerance": kind.tolerance,
+            "kind": kind,
+            "tolerance": tolerance,
             "column": np.tile([f"{table}.{name}" for name in found.columns], rows),
             "row": np.repeat(found.index.to_numpy(), columns),
             "found": ours,
             "released": theirs,
             "difference": difference,
-            "outside": difference > kind.tolerance,
+            "outside": difference > tolerance,
         }
     )
 
