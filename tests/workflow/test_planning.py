@@ -106,8 +106,8 @@ EDITS = {
         | {f"plot_fig{number}": 1 for number in (2, 3, 5)},
     ),
     "src/twoscale/tables.py": (
-        ('"evaluations": ("float64"', '"evaluations": ("float32"'),
-        EXITS | {"measure_exit_quality": 4},
+        ('"threshold": ("float64"', '"threshold": ("float32"'),
+        EXITS | LOOPS,
     ),
 }
 
