@@ -30,6 +30,7 @@ from twoscale.claims.words import FAILS, HOLDS, OPEN
 
 MOST_UNDER_FLOOR = 0.1  # share of values
 NO_COSTS = "the run has no costs measured in pairs"
+UNDER_FLOOR = "under the rounding floor"  # in the reason of a number that is withheld for it
 _SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
 # assumed of the scatter of successive checkpoints about their line (docs/judging.md)
@@ -489,7 +490,7 @@ def _check_floor(rows: pd.DataFrame) -> None:
     nulls = rows["nulls"].sum()
     share = nulls / max(1, nulls + rows["count"].sum())
     if share > MOST_UNDER_FLOOR:
-        raise InconclusiveError(f"{share:.0%} of the values are under the rounding floor")
+        raise InconclusiveError(f"{share:.0%} of the values are {UNDER_FLOOR}")
 
 
 def _sums(rows: pd.DataFrame, **axes: Iterable[int]) -> np.ndarray:
