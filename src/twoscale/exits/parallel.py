@@ -12,7 +12,7 @@ has taken (k of Algorithm 1), and `evaluations`, the number of calls of f, which
 differ by one where a criterion discards the step that triggered the exit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,9 +27,9 @@ from twoscale.exits.criteria import ExitCriterion
 from twoscale.model.interface import (
     Attend,
     AttendAt,
-    CausalAttention,
     LoopedModel,
     Noise,
+    any_weight,
     run_stages,
 )
 from twoscale.model.kernels import attention, causal_attention, row_attention
@@ -94,52 +94,6 @@ class RowLayout:
         return out[self.text, self._rank]
 
 
-class ParallelKV:
-    """Keys and values of one group while whole texts (B, T) loop: per layer the latest of a token.
-
-    At step k the row of a token that still loops has just been replaced by its own of step k, and
-    the row of a token that has exited holds its last evaluation. `CachedKV` has the same methods.
-    """
-
-    def __init__(self, tokens: Tensor) -> None:
-        self.tokens = tokens
-        self.keys: dict[int, Tensor] = {}  # layer -> (B * T, G, D)
-        self.values: dict[int, Tensor] = {}
-
-    def attend(self, k: int, active: Tensor) -> Attend:
-        """Attention at loop step k for the rows `active`, rising indices into B * T.
-
-        The rows bring new keys and values.
-        """
-        shape = self.tokens.shape
-        if len(active) == self.tokens.numel():
-            return AttendAt(active % shape[1], self._attend_all, self.tokens.flatten())
-        # without all rows the mask is no longer that of causal attention
-        positions = torch.arange(shape[1], device=active.device).expand(shape)
-        layout = RowLayout(active, positions, shape[1], self.tokens)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            # in place: the rows of tokens that have exited keep their last evaluation
-            keys = self.keys[layer].index_copy_(0, active, k).unflatten(0, shape)  # (B, T, G, D)
-            values = self.values[layer].index_copy_(0, active, v).unflatten(0, shape)
-            return layout.attention(q, keys.transpose(1, 2), values.transpose(1, 2))
-
-        return AttendAt(layout.at, attend, layout.tokens)
-
-    def freeze(self, rows: Tensor, evaluations: int) -> None:
-        """These rows were computed for the last time, at evaluation number `evaluations`.
-
-        They stay as they are.
-        """
-
-    def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention while every token loops: q (B * T, H, D) and k, v (B * T, G, D)."""
-        self.keys[layer] = k.contiguous()
-        self.values[layer] = v.contiguous()
-        q, k, v = (rows.unflatten(0, self.tokens.shape) for rows in (q, k, v))  # (B, T, heads, D)
-        return causal_attention(q, k, v).flatten(0, 1)
-
-
 class ParallelEngine:
     """Runs groups for many positions at once, each token until its criterion fires."""
 
@@ -157,9 +111,7 @@ class ParallelEngine:
         self.max_loops = max_loops
         self.readout = readout
 
-    def loop(
-        self, group: int, entered: Tensor, noise: Noise, store: "ParallelKV | CachedKV"
-    ) -> GroupExit:
+    def loop(self, group: int, entered: Tensor, noise: Noise, store: "GroupKV") -> GroupExit:
         """Loop the tokens (B, T, C) that enter a group; only those that still loop are computed."""
         model = self.model
         criterion = self.criterion.of_group(group)
@@ -216,34 +168,11 @@ def evaluate(
 ) -> tuple[Tensor, LoopCounts]:
     """Teacher-forced logits (B, T, V) of `tokens` (B, T), and the counts of each token."""
     engine = ParallelEngine(model, criterion, max_loops, readout)
-    attend = CausalAttention.of(tokens)
-    hidden, exits = _run(engine, tokens, tokens.shape, attend, noise, lambda _: ParallelKV(tokens))
-    return model.readout(hidden), stack_counts(exits, tokens)
-
-
-def _run(
-    engine: ParallelEngine,
-    tokens: Tensor,
-    shape: torch.Size,
-    attend: Attend,
-    noise: Noise,
-    store: "Callable[[int], ParallelKV | CachedKV]",
-) -> tuple[Tensor, list[GroupExit]]:
-    """Hidden states (…, C) of the token ids (…) after all stages, and their exit from each group.
-
-    shape: (B, T) of the tokens in a group. store: group -> its keys and values.
-    """
-    model = engine.model
-    exits: list[GroupExit] = []
-
-    def group(index: int, hidden: Tensor) -> Tensor:
-        entered = hidden.reshape(*shape, -1)  # (B, T, C)
-        exits.append(engine.loop(index, entered, noise, store(index)))
-        return model.finish(index, exits[-1].states.view_as(hidden))
-
-    hidden = model.embed(tokens, attend.positions)
-    hidden = run_stages(model, hidden, partial(model.unlooped_layer, attend=attend), group)
-    return hidden, exits
+    # one slot, because all texts are read at once: at step k it holds the last evaluation of each
+    # token up to there
+    cache = KVCache(model.config, 1, any_weight(model), *tokens.shape)
+    hidden, exits = read_parallel(engine, cache, tokens, None, tokens.shape[1], noise)
+    return model.readout(hidden.unflatten(0, tokens.shape)), stack_counts(exits, tokens)
 
 
 def stack_counts(exits: Sequence[GroupExit], tokens: Tensor) -> LoopCounts:
@@ -323,6 +252,22 @@ class KVCache:
 
         return AttendAt(self._positions[position:end], attend, token)
 
+    def attend_whole(self, k: int, positions: Tensor, tokens: Tensor) -> Attend:
+        """Attention at loop step k for all tokens of whole texts, at the `positions` 0 … (B, T).
+
+        q (B * T, H, D) and k, v (B * T, G, D) -> (B * T, H, D).
+        """
+        slot = k % self.slots
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v = (rows.unflatten(0, tokens.shape) for rows in (q, k, v))  # (B, T, heads, D)
+            keys, values = self.stored[layer][slot]
+            keys.copy_(k.transpose(1, 2))
+            values.copy_(v.transpose(1, 2))
+            return causal_attention(q, k, v).flatten(0, 1)
+
+        return AttendAt(positions.flatten(), attend, tokens.flatten())
+
     def attend_rows(self, k: int, layout: RowLayout) -> Attend:
         """Attention at loop step k for the rows of a layout, which bring new keys and values."""
         slot = k % self.slots
@@ -353,23 +298,42 @@ class KVCache:
             stored[evaluations:, :, text, :, at] = last if isinstance(at, int) else last[:, None]
 
 
-class CachedKV:
-    """As `ParallelKV`, for `tokens` at `positions` (B, N), all below `end`, of a cache.
+class GroupKV:
+    """Keys and values of one group in a cache while tokens (B, N) loop.
 
-    `layers` are those of the group.
+    Args:
+        cache: The cache.
+        layers: The layers of the group.
+        positions: Position of each token in its text (B, N); None for whole texts, 0 … N - 1.
+        end: Keys are those of the positions below it.
+        tokens: Token ids (B, N).
     """
 
     def __init__(
-        self, cache: KVCache, layers: Sequence[int], positions: Tensor, end: int, tokens: Tensor
+        self,
+        cache: KVCache,
+        layers: Sequence[int],
+        positions: Tensor | None,
+        end: int,
+        tokens: Tensor,
     ) -> None:
         self._cache = cache
         self._layers = layers
+        self._is_whole = positions is None
+        if positions is None:
+            positions = torch.arange(end, device=tokens.device).expand_as(tokens)
         self._positions = positions
         self._end = end
         self._tokens = tokens
         self._active: Tensor | None = None  # the rows that looped last
 
     def attend(self, k: int, active: Tensor) -> Attend:
+        """Attention at loop step k for the rows `active`, rising indices into B * N.
+
+        The rows bring new keys and values; the others keep those of their last evaluation.
+        """
+        if self._is_whole and len(active) == self._tokens.numel():
+            return self._cache.attend_whole(k, self._positions, self._tokens)
         # the engine passes the same tensor until a token exits
         if active is not self._active:
             self._active = active
@@ -377,6 +341,7 @@ class CachedKV:
         return self._cache.attend_rows(k, self._layout)
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
+        """These rows were computed for the last time, at evaluation number `evaluations`."""
         at = self._positions.flatten()[rows]  # (M,)
         self._cache.fill(self._layers, rows // self._positions.shape[1], at, evaluations)
 
@@ -385,24 +350,33 @@ def read_parallel(
     engine: ParallelEngine,
     cache: KVCache,
     tokens: Tensor,
-    positions: Tensor,
+    positions: Tensor | None,
     end: int,
     noise: Noise,
 ) -> tuple[Tensor, list[GroupExit]]:
     """Read tokens (B, N) at the `positions` (B, N) below `end`, after those in the cache.
 
-    Returns their hidden states (B * N, C), which the readout takes, and their exit from each group.
-    The cache needs a slot for every loop step. `noise` is for these positions.
+    Without positions they are whole texts. Returns their hidden states (B * N, C), which the
+    readout takes, and their exit from each group. The cache needs a slot for every loop step,
+    except for whole texts, which need only one. `noise` is for these positions.
     """
-    groups = engine.model.config.groups
+    model = engine.model
+    exits: list[GroupExit] = []
+
+    def store(layers: Sequence[int]) -> GroupKV:
+        return GroupKV(cache, layers, positions, end, tokens)
+
+    def group(index: int, hidden: Tensor) -> Tensor:
+        entered = hidden.unflatten(0, tokens.shape)  # (B, N, C)
+        exits.append(engine.loop(index, entered, noise, store(model.config.groups[index])))
+        return model.finish(index, exits[-1].states.view_as(hidden))
+
     # unlooped layers compute all tokens
     rows = torch.arange(tokens.numel(), device=tokens.device)
-    attend = cache.attend_rows(0, RowLayout(rows, positions, end, tokens))
-
-    def store(group: int) -> CachedKV:
-        return CachedKV(cache, groups[group], positions, end, tokens)
-
-    return _run(engine, tokens.flatten(), tokens.shape, attend, noise, store)
+    attend = store(()).attend(0, rows)
+    hidden = model.embed(tokens.flatten(), attend.positions)
+    hidden = run_stages(model, hidden, partial(model.unlooped_layer, attend=attend), group)
+    return hidden, exits
 
 
 def attend_token(
