@@ -7,6 +7,7 @@ parallel are the same function.
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -32,7 +33,15 @@ from twoscale.exits.parallel import (
     read_parallel,
     stack_counts,
 )
-from twoscale.model.interface import LoopedModel, Noise, any_weight, last, run_stages
+from twoscale.model.interface import (
+    Attend,
+    LoopedModel,
+    Noise,
+    any_weight,
+    last,
+    loop_states,
+    run_stages,
+)
 from twoscale.model.kernels import MULTIPLE, Linear
 from twoscale.model.noise import EvaluationNoise
 
@@ -346,17 +355,13 @@ class EagerLoops:
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[Tensor]:
         """x^1 … x^loops (1, C); a step is computed when its state is taken."""
-        recur, add_noise, attend = self.model.recur, self.model.add_noise, self._cache.attend
-        injected = self.model.project_input(group, entered)  # the same at every step
-        for k in range(loops):
-            x = recur(
-                group,
-                k,
-                add_noise(group, k, x, self._noise),
-                injected,
-                attend(k, self._position, self._token),
-            )
-            yield x
+        injected = self.model.project_input(group, entered)
+
+        def attend(k: int) -> Attend:
+            return self._cache.attend(k, self._position, self._token)
+
+        states = loop_states(self.model, group, x, injected, loops, attend, self._noise)
+        return islice(states, 1, None)
 
 
 def make_loops(

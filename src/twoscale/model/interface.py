@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from twoscale.config import ModelConfig
 from twoscale.model.kernels import causal_attention
@@ -220,6 +221,52 @@ class Gated(LoopedModel, Protocol):
 def last(values: Iterable[T]) -> T:
     """The last of the values; two at a time are in memory."""
     return deque(values, maxlen=1).pop()
+
+
+def loop_states(
+    model: LoopedModel,
+    group: int,
+    state: Tensor,
+    injected: Tensor,
+    loops: int,
+    attend: Callable[[int], Attend],
+    noise: Noise,
+    backprop_depth: int | None = None,
+    recompute: bool = False,
+) -> Iterator[Tensor]:
+    """x^0 … x^loops (..., C) of a group; each is computed when it is taken.
+
+    Args:
+        model: The model.
+        group: Index of the group.
+        state: x^0.
+        injected: What `project_input` makes of the hidden states that enter the group.
+        loops: Number of loop steps.
+        attend: k -> attention at loop step k.
+        noise: The noise that precedes loop steps.
+        backprop_depth: As for `LoopedModel.hidden_states`.
+        recompute: As for `LoopedModel.hidden_states`.
+    """
+
+    def step(k: int, x: Tensor) -> Tensor:
+        arguments = (group, k, model.add_noise(group, k, x, noise), injected, attend(k))
+        if recompute and torch.is_grad_enabled():
+            # `recur` draws no random numbers, so the second pass needs no state of the generator
+            return checkpoint(
+                model.recur, *arguments, use_reentrant=False, preserve_rng_state=False
+            )
+        return model.recur(*arguments)
+
+    yield state
+    first_with_gradient = 0 if backprop_depth is None else max(0, loops - backprop_depth)
+    for k in range(loops):
+        if k < first_with_gradient:
+            # detached, so that no gradient flows into what comes before the loop
+            with torch.no_grad():
+                state = step(k, state.detach())
+        else:
+            state = step(k, state)
+        yield state  # x^{k+1}
 
 
 def run_stages(

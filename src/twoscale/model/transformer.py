@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from twoscale.config import ModelConfig
 from twoscale.model.interface import (
@@ -27,6 +26,7 @@ from twoscale.model.interface import (
     Stage,
     StageTrace,
     last,
+    loop_states,
     run_stages,
 )
 from twoscale.model.kernels import Linear, RMSNorm, linear
@@ -194,30 +194,14 @@ class LoopedTransformer(nn.Module):
         loops: int,
         attend: Attend,
         noise: Noise,
-        backprop_depth: int | None = None,
-        recompute: bool = False,
+        *options: Any,
+        **named: Any,
     ) -> Iterator[Tensor]:
         """x^0 … x^loops of one group, each (B, T, C), with the options of `hidden_states`."""
-        injected = self.project_input(group, entered)  # e, the same at every loop step
-        state = self.init_state(group, entered, noise)  # x^0
-        yield state
-        first_with_gradient = 0 if backprop_depth is None else max(0, loops - backprop_depth)
-        for k in range(loops):
-            with_gradient = torch.is_grad_enabled() and k >= first_with_gradient
-            with torch.set_grad_enabled(with_gradient):
-                # detached before the first step with gradient, so that none flows into the steps
-                # before it
-                state = self.add_noise(group, k, state if with_gradient else state.detach(), noise)
-                step = (group, k, state, injected, attend)
-                # `recur` draws no random numbers, so the second pass needs no state of the
-                # generator
-                if with_gradient and recompute:
-                    state = checkpoint(
-                        self.recur, *step, use_reentrant=False, preserve_rng_state=False
-                    )
-                else:
-                    state = self.recur(*step)
-            yield state  # x^{k+1}
+        x0 = self.init_state(group, entered, noise)
+        injected = self.project_input(group, entered)
+        arguments = (self, group, x0, injected, loops, lambda _: attend, noise)
+        return loop_states(*arguments, *options, **named)
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
         """Logits (B, T, V); takes the arguments of `hidden_states`."""

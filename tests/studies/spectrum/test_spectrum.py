@@ -75,6 +75,9 @@ class LinearLoop:
     def project_input(self, group, entered):
         return entered
 
+    def add_noise(self, group, k, state, noise):
+        return state
+
     def recur(self, group, k, state, injected, attend):
         unused = torch.zeros_like(state)[..., None, :]
         mean = attend(1, unused, unused, state[..., None, :])[..., 0, :]

@@ -15,6 +15,7 @@ values of all earlier tokens held. They are computed at the last loop step of th
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +41,7 @@ from twoscale.model.interface import (
     CausalAttention,
     LoopedModel,
     any_weight,
+    loop_states,
     run_stages,
 )
 
@@ -146,10 +148,13 @@ class Loops:
     def converge(self, group: int, entered: Tensor, start: Tensor, attend: Attend) -> Converged:
         """Run a group, which (B, T, C) enters, from `start`, at least `loops` loop steps."""
         injected = self.model.project_input(group, entered)
-        late, state, passed = LatePath(self.config.window, start), start, start
+        late, passed = LatePath(self.config.window, start), start
         steps = torch.full(start.shape[:2], -1, device=start.device)
-        for k in range(max(self.config.steps, self.loops)):
-            before, state = state, self.model.recur(group, k, state, injected, attend)
+        most = max(self.config.steps, self.loops)
+        states = loop_states(
+            self.model, group, start, injected, most, lambda _: attend, _without_noise
+        )
+        for k, (before, state) in enumerate(pairwise(states)):
             late.add(before, state)
             converged = late.converged.cumprod(-1).bool()  # the token and all earlier ones
             # the first of the steps since when they have been converged
@@ -159,6 +164,10 @@ class Loops:
             if k + 1 >= self.loops and converged.all():
                 break
         return Converged(injected, passed, state, k, late, steps)
+
+
+def _without_noise(group: int, k: int, like: Tensor) -> Tensor:
+    return torch.zeros_like(like)
 
 
 # --- diagonal blocks ------------------------------------------------------------------------------
