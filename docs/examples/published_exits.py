@@ -19,9 +19,9 @@ from shortest_path import Point, write_exits
 from torch import Tensor
 
 from twoscale.config.sections import DENSE_GRIDS
-from twoscale.exits.contract import exit_steps
+from twoscale.exits.contract import frozen_exits
 from twoscale.exits.criteria import CRITERIA, ExitCriterion
-from twoscale.exits.oracle import Pass
+from twoscale.exits.passes import Pass
 from twoscale.model.interface import CausalAttention, LoopedModel
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
@@ -51,8 +51,7 @@ def decided(criterion: ExitCriterion, states: Tensor, logits: dict[int, Tensor])
     """Evaluations of each token, (N,), for states (K + 1, N, C) and the logits of each by its
     address.
     """
-    steps, _ = exit_steps(states, criterion, lambda x: logits[x.data_ptr()])
-    return steps
+    return frozen_exits(states, criterion, lambda x: logits[x.data_ptr()]).evaluations
 
 
 @torch.inference_mode()

@@ -36,7 +36,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from twoscale.exits.contract import exit_steps
+from twoscale.exits.contract import frozen_exits
 from twoscale.exits.criteria import CRITERIA, Acceleration, ExitCriterion
 from twoscale.recorder.recorder import Recorder
 from twoscale.replay.arena import write_arena
@@ -218,8 +218,8 @@ def chosen_exits(model: Solver, states: Tensor) -> dict[Point, Tensor]:
     exits = {}
     for point, (criterion, sees_directions) in criteria().items():
         rows = raw / raw.norm(dim=-1, keepdim=True) if sees_directions else raw
-        steps, _ = exit_steps(rows, criterion, model.readout)
-        evaluations = steps.view(states.shape[1:3])
+        found = frozen_exits(rows, criterion, model.readout)
+        evaluations = found.evaluations.view(states.shape[1:3])
         if evaluations.min() < evaluations.max():
             exits[point] = evaluations
     return exits

@@ -11,7 +11,7 @@ from tests import reference_engine
 from tests.small import LATER_IF_LARGER, ROOT
 from twoscale.base import InputError
 from twoscale.config.definitions import THRESHOLD_TYPES
-from twoscale.exits.contract import FrozenExits, exit_steps
+from twoscale.exits.contract import frozen_exits
 from twoscale.exits.criteria import CRITERIA, make_criterion
 
 NEVER = None
@@ -22,14 +22,8 @@ def leave(name, threshold, states, readout=None):
 
     Returns (index of the state that the token keeps, evaluations), or NEVER.
     """
-    criterion = make_criterion(name, threshold)
-    state, streak = criterion.start(states[:1]), 0
-    for k in range(len(states) - 1):
-        should_exit, state = criterion.update(state, states[k + 1 : k + 2], readout)
-        streak = streak + 1 if should_exit else 0
-        if streak == criterion.patience:
-            return (k if criterion.keeps == "previous" else k + 1), k + 1
-    return NEVER
+    exits = frozen_exits(states[:, None], make_criterion(name, threshold), readout)
+    return (int(exits.loop_steps), int(exits.evaluations)) if exits.left else NEVER
 
 
 def stream(updates, start=0.0):
@@ -300,28 +294,22 @@ def test_every_acceleration_is_algorithm_1_line_by_line(size, threshold, k_max):
     [("step_norm", 0.3), ("acceleration", 0.3), ("fixed", 4), ("margin", 0.9)],
 )
 @pytest.mark.parametrize("k_max", [1, 4, 30])
-def test_exit_steps_are_those_of_each_token_alone_and_say_which_tokens_never_leave(
+def test_frozen_exits_are_those_of_each_token_alone_and_say_which_tokens_never_leave(
     name, threshold, k_max
 ):
     states = random_streams(tokens=12)[: k_max + 1]
-    criterion = make_criterion(name, threshold)
-    frozen = FrozenExits(criterion, states[0], lambda x: x)
-    for x_new in states[1:]:
-        frozen.update(x_new)
-    steps, left = exit_steps(states, criterion, lambda x: x)
+    exits = frozen_exits(states, make_criterion(name, threshold), lambda x: x)
     expected = [leave(name, threshold, each, lambda x: x) for each in states.unbind(1)]
-    assert left.tolist() == [exit is not NEVER for exit in expected]
+    assert exits.left.tolist() == [exit is not NEVER for exit in expected]
     kept = [(k_max, k_max) if exit is NEVER else exit for exit in expected]
-    assert list(zip(frozen.loop_steps.tolist(), steps.tolist(), strict=True)) == kept
-    assert torch.equal(frozen.evaluations, steps)
-    assert torch.equal(frozen.left, left)
+    assert torch.stack([exits.loop_steps, exits.evaluations], 1).tolist() == [*map(list, kept)]
 
 
 def test_the_example_of_the_documentation_runs(capsys):
     page = (ROOT / "docs" / "exits.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     exec(compile(block, "docs/exits.md", "exec"), {})
-    assert re.match(r"\d+ of 32 tokens leave; loop steps: ", capsys.readouterr().out)
+    assert re.match(r"\d+ of 32 tokens leave; evaluations: ", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -332,8 +320,8 @@ def test_the_example_of_the_documentation_runs(capsys):
     ],
 )
 def test_states_of_another_shape_are_refused_in_one_sentence(states, found):
-    with pytest.raises(InputError, match=f"^exit_steps: found {found}, expected x"):
-        exit_steps(states, make_criterion("step_norm", 0.1), lambda x: x)
+    with pytest.raises(InputError, match=f"^frozen_exits: found {found}, expected x"):
+        frozen_exits(states, make_criterion("step_norm", 0.1), lambda x: x)
 
 
 def test_config_and_criteria_know_the_same_names():

@@ -19,7 +19,7 @@ from twoscale.dynamics import trajectories
 from twoscale.dynamics.run_tables import read_table
 from twoscale.dynamics.state_paths import read_states, state_paths
 from twoscale.dynamics.states import save_states
-from twoscale.exits.contract import exit_steps
+from twoscale.exits.contract import frozen_exits
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.loop_tokens import TABLES, make_criteria, measure_sequence
 from twoscale.recorder.run import draw_run
@@ -73,12 +73,11 @@ def test_tokens_leave_where_the_criterion_says_on_the_states_of_the_run():
         of_group, _ = states(group, LOOPS)
         frozen = [state[0] for state in of_group[:4]]
         for name, threshold in make_criteria(ENTRIES):
-            expected, left = exit_steps(
-                frozen, make_criterion(name, threshold), perturbed(1).model.readout
-            )
+            criterion = make_criterion(name, threshold)
+            expected = frozen_exits(frozen, criterion, perturbed(1).model.readout)
             point = f"group == '{group + 2}' and criterion == '{name}' and threshold == {threshold}"
-            assert rows.query(point)["loops"].tolist() == expected.tolist()
-            assert rows.query(point)["left"].tolist() == left.tolist()
+            assert rows.query(point)["loops"].tolist() == expected.evaluations.tolist()
+            assert rows.query(point)["left"].tolist() == expected.left.tolist()
 
 
 def test_a_criterion_with_the_remaining_layers_reads_the_prediction_of_the_page():

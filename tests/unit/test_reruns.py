@@ -31,7 +31,7 @@ FIXED_LOOPS = (
 FIXED_LOOPS += " exits.parallel exits.cost_matched"
 EXITS = f"{FIXED_LOOPS} exits.benchmark exits.costs"
 DEPTH = (
-    "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria exits.oracle"
+    "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria exits.passes"
 )
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the
 # job: add a module only if the job computes with it, and never an importer, a log line, a page, a
@@ -47,7 +47,7 @@ ALLOWED = {
     "benchmark_exits": f"{MODEL} {EXITS}",
     "measure_exit_quality": f"{MODEL} {EXITS}",
     "benchmark_pareto": f"{MODEL} {EXITS}",
-    "measure_exit_regret": f"{MODEL} {FIXED_LOOPS} dynamics.states exits.oracle"
+    "measure_exit_regret": f"{MODEL} {FIXED_LOOPS} dynamics.states exits.passes"
     " replay.oracle"
     " studies.arena.measure",
     "measure_lens": f"{MODEL} {DEPTH} studies.depth.measure",

@@ -148,6 +148,29 @@ THRESHOLD_TYPES: dict[str, type] = {
 }
 
 
+class Patience:
+    """Counts for how many loop steps in a row a criterion says exit, of one token or of N.
+
+    A token leaves where this is `steps` for the first time.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._streak: Any = 0
+
+    def ends(self, says_exit: Any) -> Any:
+        """Whether a token leaves at the next loop step: bools, of the shape of `says_exit`.
+
+        `says_exit` is one bool, or an array or a tensor (N,) of them.
+        """
+        self._streak = (self._streak + 1) * says_exit
+        return self._streak == self._steps
+
+    def keep(self, rows: Any) -> None:
+        """Drop all tokens but `rows`."""
+        self._streak = self._streak[rows]
+
+
 def check_threshold(
     criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str
 ) -> None:

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from twoscale.base import InputError, first_line, mismatch
+from twoscale.config.definitions import Patience
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, State, place_in, raise_failure
 from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
 
@@ -189,10 +190,9 @@ def first_exit(
     steps: Iterable[Decided], criterion: ExitCriterion, x: Tensor, max_loops: int
 ) -> TokenExit:
     """The exit of a token with the initial state x (1, C): the criterion's, or after all steps."""
-    streak = 0  # loop steps in a row at which the criterion said exit
+    patience = Patience(criterion.patience)
     for k, x_new, should_exit in steps:
-        streak = streak + 1 if should_exit else 0
-        if streak == criterion.patience:
+        if patience.ends(bool(should_exit)):
             # Algorithm 1 breaks before it takes x_new: k + 1 evaluations, of which k are kept
             if criterion.keeps == "previous":
                 return TokenExit(x, loop_steps=k, evaluations=k + 1)
@@ -212,41 +212,49 @@ def prescribed_exit(steps: Iterable[Decided], evaluations: int) -> TokenExit:
 # --- exits on frozen trajectories -----------------------------------------------------------------
 
 
-class FrozenExits:
-    """Exits of N tokens on frozen trajectories: all tokens take all loop steps.
-
-    The states arrive one loop step after another.
+class FrozenExits(NamedTuple):
+    """When N tokens leave a loop whose states x^0 … x^K are known, each (N,).
 
     Attributes:
-        evaluations: Loop steps (N,) that each token has taken until it left, or so far.
-        left: Whether it has left, bool (N,).
+        loop_steps: Index of the state that each token keeps, int64.
+        evaluations: The loop step after which it leaves, 1 … K, and K for a token that never does,
+            int64. It is the cost, one more than `loop_steps` where the criterion discards this
+            step (`keeps = "previous"`).
+        left: Whether the criterion fires at all, bool.
     """
 
+    loop_steps: Tensor
+    evaluations: Tensor
+    left: Tensor
+
+
+class ExitCounter:
+    """Exits of N tokens that all take all loop steps; their states arrive one after another."""
+
     def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
-        self._criterion = criterion
+        self._keeps_previous = criterion.keeps == "previous"
         self._decisions = Decisions(criterion, x0, readout)
-        self._streak = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
-        self.evaluations = torch.zeros_like(self._streak)
-        self.left = self._streak > 0
+        self._patience = Patience(criterion.patience)
+        self._evaluations = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
+        self._left = self._evaluations > 0
 
     def update(self, x_new: Tensor) -> None:
         """Take the states (N, C) after one more loop step."""
-        self._streak = (self._streak + 1) * self._decisions.update(x_new)
+        leaves = self._patience.ends(self._decisions.update(x_new))
         # before `left` changes, because the step at which a token leaves is evaluated
-        self.evaluations += ~self.left
-        self.left |= self._streak == self._criterion.patience
+        self._evaluations += ~self._left
+        self._left |= leaves
 
-    @property
-    def loop_steps(self) -> Tensor:
-        """Index (N,) of the state that each token keeps: x^0, x^1, …."""
+    def exits(self) -> FrozenExits:
+        """The exits so far."""
         # a token that never leaves keeps its last state under every criterion
-        discarded = self.left & (self._criterion.keeps == "previous")
-        return self.evaluations - discarded.long()
+        discarded = self._left & self._keeps_previous
+        return FrozenExits(self._evaluations - discarded.long(), self._evaluations, self._left)
 
 
-def exit_steps(
+def frozen_exits(
     states: Tensor | Sequence[Tensor], criterion: ExitCriterion, readout: Readout
-) -> tuple[Tensor, Tensor]:
+) -> FrozenExits:
     """When a criterion lets tokens leave a loop whose states are known.
 
     Args:
@@ -255,28 +263,23 @@ def exit_steps(
         readout: Function of states (N, C) that a criterion with `needs_readout` calls for logits
             (N, V), and one with `needs_gate` for probabilities of exit (N,).
 
-    Returns:
-        (steps, left). steps: int64 (N,), the loop step after which each token leaves, 1 … K, and K
-        for a token that never does; it is the cost. A criterion with `keeps = "previous"` discards
-        this step. left: bool (N,), whether the criterion fires at all.
-
     Raises:
         InputError: for states of another shape, and a criterion that breaks its contract.
 
     Example:
-        >>> steps, left = exit_steps(states, make_criterion("step_norm", 0.1), model.readout)
-        >>> steps[left].double().mean()
+        >>> exits = frozen_exits(states, make_criterion("step_norm", 0.1), model.readout)
+        >>> exits.evaluations[exits.left].double().mean()
     """
     if len(states) < 2 or {state.dim() for state in states} != {2}:
         found = f"{len(states)} states, the first of shape {tuple(states[0].shape)}"
-        raise mismatch("exit_steps", found, "x^0, x^1, … of shape (N, C) each")
-    exits = FrozenExits(criterion, states[0], readout)
+        raise mismatch("frozen_exits", found, "x^0, x^1, … of shape (N, C) each")
+    counter = ExitCounter(criterion, states[0], readout)
     for x_new in states[1:]:
-        exits.update(x_new)
+        counter.update(x_new)
         # later states change nothing
-        if exits.left.all():
+        if counter.exits().left.all():
             break
-    return exits.evaluations, exits.left
+    return counter.exits()
 
 
 # --- a user's file --------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ criterion gets the readout of the config; if that is `remaining_layers`, the pre
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from twoscale.config import CriterionConfig
 from twoscale.data.batches import HeldOut
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.dynamics.states import Row, check_finite, loop_places, token_keys
-from twoscale.exits.contract import configured_criteria, exit_steps, is_sequential, make_readout
+from twoscale.exits.contract import configured_criteria
 from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.oracle import Pass, measure_tokens
+from twoscale.exits.passes import Pass, measure_tokens
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 
@@ -85,8 +86,7 @@ def measure_sequence(
     passing = Pass.of(checkpoint, tokens, sequence.sequences, loops)
     key = {"iteration": checkpoint.iteration, "sequence": sequence.sequences[0]}
     found: dict[str, list[Row]] = {table: [] for table in TABLES}
-    for group, entered in passing.entering(tokens):
-        states = list(passing.states(group, entered, loops))  # x^0 … x^K (1, T, C)
+    for group, states in passing.groups(tokens):  # x^0 … x^K (1, T, C)
         # one decoding for each k, as if all tokens left with their x^k
         of_steps = [measure_tokens(model, passing.after(group, each), targets) for each in states]
         losses = torch.stack([columns["ce"] for columns in of_steps])  # (K + 1, 1, T)
@@ -134,23 +134,11 @@ def _exits(
     exits: tuple[str, int],
 ) -> Iterator[Row]:
     """Columns of the table "loop_exits" for the states x^0 … x^K (1, T, C) of a group."""
-    model = passing.model
     readout, max_loops = exits
-    is_last = group == len(model.config.groups) - 1
-    rows = [state[0] for state in states[: max_loops + 1]]  # (T, C)
-
-    def read_on(x: Tensor) -> Tensor:
-        return model.readout(passing.after(group, x[None]))[0]  # (T, C) -> (T, V)
-
+    known = states[: max_loops + 1]
     for (name, threshold), criterion in criteria.items():
-        of_group = criterion.of_group(group)
-        read = make_readout(model, of_group, readout, group)
-        if is_last and is_sequential(of_group, readout):
-            read = read_on
-        # the whole context is at hand, so all T tokens are decided at once
-        steps, left = exit_steps(rows, of_group, read)
+        found = passing.exits(group, known, criterion, readout, partial(passing.after, group))
         point = {"criterion": name, "threshold": float(threshold)}
-        for position, (loops, has_left) in enumerate(
-            zip(steps.tolist(), left.tolist(), strict=True)
-        ):
+        columns = zip(found.evaluations[0].tolist(), found.left[0].tolist(), strict=True)
+        for position, (loops, has_left) in enumerate(columns):
             yield point | {"position": position, "loops": loops, "left": has_left}

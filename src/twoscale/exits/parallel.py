@@ -22,6 +22,7 @@ from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
+from twoscale.config.definitions import Patience
 from twoscale.exits.contract import Decisions, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.model.interface import (
@@ -121,7 +122,7 @@ class ParallelEngine:
         x = model.init_state(group, entered, noise).flatten(0, 1)  # x^0 (N, C)
         injected = model.project_input(group, entered.flatten(0, 1))  # (N, C)
         decisions = Decisions(criterion, x, make_readout(model, criterion, self.readout, group))
-        streak = torch.zeros_like(rows)  # loop steps in a row at which the criterion said exit
+        patience = Patience(criterion.patience)
         # of all B * T tokens, as if none left early
         states = torch.empty_like(x)
         loop_steps = torch.full_like(rows, self.max_loops)
@@ -133,9 +134,8 @@ class ParallelEngine:
         for k in range(self.max_loops):
             state = model.add_noise(group, k, x, noise_of_rows)
             x_new = model.recur(group, k, state, injected, store.attend(k, rows))  # x^{k+1} (N, C)
-            streak = (streak + 1) * decisions.update(x_new)
-            fires = streak == criterion.patience
-            exits = fires.nonzero().squeeze(1)
+            leaves = patience.ends(decisions.update(x_new))
+            exits = leaves.nonzero().squeeze(1)
             if len(exits):
                 left = rows[exits]
                 kept = x if keeps_previous else decisions.result(x_new)
@@ -144,10 +144,10 @@ class ParallelEngine:
                 evaluations.index_fill_(0, left, k + 1)
                 loop_steps.index_fill_(0, left, k if keeps_previous else k + 1)
                 store.freeze(left, k + 1)
-                stays = (~fires).nonzero().squeeze(1)
-                rows, injected = rows[stays], injected[stays]
-                x_new, streak = x_new[stays], streak[stays]
+                stays = (~leaves).nonzero().squeeze(1)
+                rows, injected, x_new = rows[stays], injected[stays], x_new[stays]
                 decisions.keep(stays)
+                patience.keep(stays)
             x = x_new
             if not len(rows):
                 break

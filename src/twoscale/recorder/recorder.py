@@ -28,7 +28,7 @@ from twoscale.base import InputError, did_you_mean
 from twoscale.config import PathTypesConfig
 from twoscale.config.definitions import check_threshold
 from twoscale.dynamics.states import exact
-from twoscale.exits.contract import FrozenExits
+from twoscale.exits.contract import ExitCounter
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.recorder.recorded import RecordedBatch, StateTables
@@ -377,7 +377,7 @@ class Recorder:
             return replace(batch, decoded=[read(state) for state in states[1:]])
         start = states[0].flatten(0, 1)  # (B T, C)
         exits = {
-            point: FrozenExits(criterion, start, read.rows)
+            point: ExitCounter(criterion, start, read.rows)
             for point, criterion in self._criteria.items()
         }
         decoded = [read(states[0])]  # criteria that keep the state before a step may keep x^0
@@ -489,7 +489,7 @@ def _make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriter
 
 
 def _exits(
-    exits: Mapping[tuple[str, float], FrozenExits], losses: Tensor, shape: tuple[int, ...]
+    exits: Mapping[tuple[str, float], ExitCounter], losses: Tensor, shape: tuple[int, ...]
 ) -> dict[tuple[str, float], dict[str, Tensor]]:
     """(criterion, threshold) -> loss and evaluations of each target, and whether it has left.
 
@@ -498,10 +498,9 @@ def _exits(
     """
     length = losses.shape[-1]
     values = {}
-    for point, found in exits.items():
+    for point, counter in exits.items():
         loop_steps, evaluations, left = (
-            values.cpu().view(shape)[:, :length]
-            for values in (found.loop_steps, found.evaluations, found.left)
+            of_tokens.cpu().view(shape)[:, :length] for of_tokens in counter.exits()
         )
         # the loss after the loop step whose state is kept
         ce = losses.gather(0, loop_steps[None])[0]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from twoscale.base import InputError, did_you_mean
+from twoscale.config.definitions import Patience
 from twoscale.replay.recording import Exits, Recording, Sums
 
 Depths = Callable[[Recording], np.ndarray]  # of the tokens (m,) of a part of a recording
@@ -167,13 +168,8 @@ def _option(conditions: list[tuple[str, str, float]]) -> Option:
 
 def exit_depths(holds: np.ndarray, patience: int = 1) -> np.ndarray:
     """The first depth (M,) at which a condition (K, M) has held `patience` times; K if none."""
-    hit = holds
-    if patience > 1:
-        hit = holds.copy()
-        hit[: patience - 1] = False  # too few depths so far
-        # hit[k] = holds[k] and … and holds[k - patience + 1]
-        for back in range(1, patience):
-            hit[patience - 1 :] &= holds[patience - 1 - back : len(holds) - back]
+    count = Patience(patience)
+    hit = np.stack([count.ends(of_depth) for of_depth in holds])
     # `argmax` of booleans is the place of the first true one; depths count from 1
     return np.where(hit.any(axis=0), hit.argmax(axis=0) + 1, len(holds))
 

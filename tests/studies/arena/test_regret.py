@@ -18,8 +18,8 @@ from twoscale import tables
 from twoscale.base import InputError
 from twoscale.exits.cost_matched import PrescribedExits
 from twoscale.exits.criteria import make_criterion
-from twoscale.exits.oracle import Pass
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.passes import Pass
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.replay.oracle import cheapest_exits, exit_costs
@@ -79,11 +79,11 @@ def test_a_token_that_leaves_early_alone_loses_what_it_loses_in_the_causal_engin
 def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
     model = small_model()
     criterion = make_criterion(name, THRESHOLDS.get(name, 0.02))
-    loop_steps, evaluations = frozen_of(model, loops=6)[0].exits(criterion, "head")
+    exits = frozen_of(model, loops=6)[0].exits(criterion, "head")
     noise = EvaluationNoise(checkpoint(model).seed, TEXT.sequences, model.config.context_length)
     _, counts = evaluate(model, TEXT.inputs, criterion, 6, noise)
-    assert loop_steps[:, 0].tolist() == counts.loop_steps[0, :, 0].tolist()
-    assert evaluations[:, 0].tolist() == counts.evaluations[0, :, 0].tolist()
+    assert exits.loop_steps[:, 0].tolist() == counts.loop_steps[0, :, 0].tolist()
+    assert exits.evaluations[:, 0].tolist() == counts.evaluations[0, :, 0].tolist()
 
 
 def test_a_loss_that_is_not_finite_is_refused_with_its_place():
@@ -114,12 +114,12 @@ def test_the_remaining_layers_are_read_out_as_the_run_continues():
     """
     model = small_model()
     frozen = frozen_of(model)[-1]
-    _, evaluations = frozen.exits(make_criterion("argmax_stability", 1), "remaining_layers")
+    exits = frozen.exits(make_criterion("argmax_stability", 1), "remaining_layers")
     predictions = torch.stack(
         [model.readout(hidden).argmax(-1) for hidden in frozen.behind(frozen.states)]
     )
     for (sequence, token), found in zip(
-        itertools.product(range(4), range(LENGTH)), evaluations.flatten(), strict=True
+        itertools.product(range(4), range(LENGTH)), exits.evaluations.flatten(), strict=True
     ):
         path = predictions[1:, sequence, token].tolist()
         same = [k for k in range(2, LOOPS + 1) if path[k - 1] == path[k - 2]]

@@ -13,7 +13,7 @@ from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from twoscale import tables
 from twoscale.base import InputError
 from twoscale.dynamics import measures, vectors
-from twoscale.exits import oracle
+from twoscale.exits import passes
 from twoscale.model.loss import cross_entropies, entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.studies.depth.measure import measure_batch, measure_lens
@@ -112,7 +112,7 @@ def test_the_shares_of_right_and_lost_predictions_follow_the_paths_of_the_tokens
 def test_the_batch_and_the_size_of_the_parts_change_nothing(monkeypatch):
     subject = checkpoint()
     lens, cards = lens_of(subject, batch_size=3), measure_batch(subject, TEXT, COUNTS)
-    monkeypatch.setattr(oracle, "LOGITS_AT_A_TIME", 1)  # one token at a time
+    monkeypatch.setattr(passes, "LOGITS_AT_A_TIME", 1)  # one token at a time
     parts = [measure_batch(subject, TEXT[i : i + 1], COUNTS) for i in range(3)]
     pairs = [(["sequence", "group", "k"], lens, lens_of(subject, batch_size=1))]
     for table, keys in enumerate((["loops", "sequence"], ["group", "k", "sequence", "measure"])):

@@ -24,10 +24,10 @@ from twoscale.dynamics.states import (
     sequence_means,
     token_keys,
 )
-from twoscale.exits.contract import exit_steps, is_sequential, make_readout
+from twoscale.exits.contract import FrozenExits
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.evaluation import make_criteria
-from twoscale.exits.oracle import Pass
+from twoscale.exits.passes import Pass
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.kernels import attention
@@ -111,33 +111,18 @@ class FrozenGroup:
                 losses.append(cross_entropies(logits, targets))
         return torch.stack(losses)
 
-    def exits(self, criterion: ExitCriterion, readout: str) -> tuple[Tensor, Tensor]:
-        """Loop steps and evaluations (B, T) with which a criterion lets each token leave.
+    def exits(self, criterion: ExitCriterion, readout: str) -> FrozenExits:
+        """When a criterion lets each token leave (B, T); `readout` is that of the config."""
+        return self.passing.exits(self.group, self.states, criterion, readout, self._one_behind)
 
-        `readout` is that of the config.
-        """
-        model = self.passing.model
-        criterion = criterion.of_group(self.group)
-        rows = self.states.flatten(1, 2)  # (K + 1, B T, C)
-        read = make_readout(model, criterion, readout, self.group)
-        if is_sequential(criterion, readout) and self.group == len(model.config.groups) - 1:
-            read = self._read_on
-        evaluations, left = exit_steps(rows, criterion, read)
-        loop_steps = evaluations - (left & (criterion.keeps == "previous")).long()
-        shape = self.states.shape[1:3]
-        return loop_steps.view(shape), evaluations.view(shape)
-
-    def _read_on(self, x: Tensor) -> Tensor:
-        """Logits (B T, V) of states (B T, C) through the remaining layers, all in parallel."""
-        # all states as one stream, (1, B, T, C)
-        (hidden,) = self.behind(x.view_as(self.states[:1]))
-        return self.passing.model.readout(hidden).flatten(0, 1)
+    def _one_behind(self, x: Tensor) -> Tensor:
+        """`behind` for one state (B, T, C) of each token."""
+        return self.behind(x[None])[0]
 
 
 def frozen_groups(passing: Pass, tokens: Tensor) -> Iterator[FrozenGroup]:
     """Each group of the run on token ids (B, T), with the states of one at a time."""
-    for group, entered in passing.entering(tokens):
-        states = list(passing.states(group, entered, passing.loops))
+    for group, states in passing.groups(tokens):
         yield FrozenGroup(passing, group, torch.stack(states))
 
 
@@ -175,7 +160,7 @@ def measure_regret(
                 places = loop_places(label, len(losses))
                 check_finite(losses, token_keys(0, batch), places, "a loss of")
                 for (name, threshold), criterion in criteria:
-                    loop_steps, evaluations = frozen.exits(criterion, exits.readout)
+                    loop_steps, evaluations, _ = frozen.exits(criterion, exits.readout)
                     point = {"group": label, "criterion": name, "threshold": float(threshold)}
                     regret += _rows(point, batch, losses, loop_steps, evaluations)
                 on_cpu = losses.cpu().numpy()

@@ -37,7 +37,7 @@ from twoscale.dynamics.states import (
     sequence_means,
     token_keys,
 )
-from twoscale.exits.oracle import Pass, measure_tokens
+from twoscale.exits.passes import Pass, measure_tokens
 from twoscale.jobs.table_job import job_files
 from twoscale.model.checkpoints import CheckpointJob, LoadedCheckpoint
 from twoscale.model.interface import run_stages

@@ -1,18 +1,31 @@
-"""An oracle of exits, with hindsight: what exits per token can save at most.
-
-An oracle knows every later loop step of a token, so it buys loop steps where they reduce the loss
-most. `Pass` runs whole sequences stage by stage for it.
+"""Whole sequences on their way through a model: what it predicts from each state of a loop, and
+when exit criteria would let each token leave.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from twoscale.exits.contract import stages_after
+from twoscale.exits.contract import (
+    FrozenExits,
+    frozen_exits,
+    is_sequential,
+    make_readout,
+    stages_after,
+)
+from twoscale.exits.criteria import ExitCriterion
 from twoscale.model.checkpoints import LoadedCheckpoint
-from twoscale.model.interface import Attend, CausalAttention, LoopedModel, Noise, Stage, last
+from twoscale.model.interface import (
+    Attend,
+    CausalAttention,
+    LoopedModel,
+    Noise,
+    Stage,
+    last,
+    loop_states,
+)
 from twoscale.model.loss import cross_entropies, entropies, ranks
 
 LOGITS_AT_A_TIME = 2**24  # limits the memory of the predictions
@@ -39,13 +52,11 @@ class Pass:
 
     def states(self, group: int, entered: Tensor, loops: int) -> Iterator[Tensor]:
         """x^0 … x^loops of a group that (B, T, C) enters, one after another."""
+        x0 = self.model.init_state(group, entered, self.noise)
         injected = self.model.project_input(group, entered)
-        state = self.model.init_state(group, entered, self.noise)  # x^0
-        yield state
-        for k in range(loops):
-            noisy = self.model.add_noise(group, k, state, self.noise)
-            state = self.model.recur(group, k, noisy, injected, self.attend)
-            yield state
+        return loop_states(
+            self.model, group, x0, injected, loops, lambda _: self.attend, self.noise
+        )
 
     def run(self, stages: Iterable[Stage], hidden: Tensor) -> Tensor:
         """Hidden states (B, T, C) after these stages."""
@@ -60,6 +71,38 @@ class Pass:
     def after(self, group: int, state: Tensor) -> Tensor:
         """The head's input if all tokens leave a group with the states (B, T, C)."""
         return self.run(stages_after(self.model, group), self.model.finish(group, state))
+
+    def exits(
+        self,
+        group: int,
+        states: Sequence[Tensor] | Tensor,
+        criterion: ExitCriterion,
+        readout: str,
+        after: Callable[[Tensor], Tensor],
+    ) -> FrozenExits:
+        """Exits (B, T) of the tokens on the states x^0 … x^K (B, T, C) of a group.
+
+        `readout` is that of the config. Under `remaining_layers`, `after` gives the head's input
+        (B, T, C) if tokens leave the last group with the states (B, T, C).
+        """
+        model, shape = self.model, states[0].shape
+        criterion = criterion.of_group(group)
+        read = make_readout(model, criterion, readout, group)
+        # the whole context is at hand, so all tokens are decided at once
+        if is_sequential(criterion, readout) and group == len(model.config.groups) - 1:
+
+            def read(x: Tensor) -> Tensor:
+                return model.readout(after(x.view(shape))).flatten(0, 1)  # (B T, C) -> (B T, V)
+
+        exits = frozen_exits([state.flatten(0, 1) for state in states], criterion, read)
+        return FrozenExits(*(values.view(shape[:2]) for values in exits))
+
+    def groups(self, tokens: Tensor) -> Iterator[tuple[int, list[Tensor]]]:
+        """Each group with its states x^0 … x^loops (B, T, C), for token ids (B, T)."""
+        loops = [self.loops] * len(self.model.config.groups)
+        for stage in self.model.trace(tokens, loops, self.noise):
+            if stage.stage is not None and stage.stage.is_group:
+                yield stage.stage.index, stage.states
 
     def entering(self, tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Each group with the hidden states that enter it (B, T, C), for token ids (B, T)."""
