@@ -20,7 +20,7 @@ from torch import Tensor
 from twoscale.config import ModelConfig
 from twoscale.dynamics import vectors
 from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.parallel import GroupKV, KVCache, LoopCounts, evaluate
+from twoscale.exits.parallel import KVCache, LoopCounts, TextKV, evaluate
 from twoscale.model.interface import CausalAttention, run_stages
 from twoscale.model.transformer import LoopedTransformer, initialise
 
@@ -106,8 +106,8 @@ def compare_with_evaluations(bench: Benchmark, label: str, name: str, threshold:
     number = bench.tokens.numel()
     state = torch.randn(number, bench.model.config.hidden_size, device=bench.tokens.device)
     cache = KVCache(bench.model.config, 1, state, *bench.tokens.shape)
-    store = GroupKV(cache, (), None, bench.tokens.shape[1], bench.tokens)
-    attend = store.attend(0, torch.arange(number, device=state.device))
+    texts = TextKV(cache, bench.tokens, None, bench.tokens.shape[1])
+    attend = texts.attend(0, torch.arange(number, device=state.device))
     for group in range(bench.num_groups):  # one loop step of all tokens
         calls[str(group)] = torch.no_grad()(
             partial(bench.model.recur, group, 0, state, state, attend)

@@ -50,14 +50,7 @@ def test_it_is_called_by_these_functions_alone(name, callers):
     assert {caller for caller, call in CALLS if called(call) == name} == {*callers.split()}
 
 
-def test_patience_is_read_to_be_counted_or_checked():
-    read = {
-        (caller, called(call))
-        for caller, call in CALLS
-        for argument in call.args
-        if isinstance(argument, ast.Attribute) and argument.attr == "patience"
-    }
-    assert {name for _, name in read} == {"Patience", "isinstance"}
+def test_patience_is_compared_by_no_engine():
     compared = [
         path.name
         for path in SOURCE.rglob("*.py")

@@ -29,9 +29,9 @@ from twoscale.exits.parallel import (
     KVCache,
     LoopCounts,
     ParallelEngine,
+    TextKV,
     distinct_slots,
     read_parallel,
-    stack_counts,
 )
 from twoscale.model.interface import (
     Attend,
@@ -173,12 +173,13 @@ class Decoder:
         batch = self._as_tensor(tokens)
         end = self.position + len(tokens)
         positions = self._positions[None, self.position : end]  # (1, N)
-        hidden, exits = read_parallel(engine, self.cache, batch, positions, end, self._noise_rows)
-        for states, one in zip(self._exit_states, exits, strict=True):
+        texts = TextKV(self.cache, batch, positions, end)
+        hidden, counts, left = read_parallel(engine, texts, self._noise_rows)
+        for states, of_group in zip(self._exit_states, left, strict=True):
             # from which the next token starts if it starts warm
-            states[self.position : end] = one.states[0]
+            states[self.position : end] = of_group[0]
         self.position = end
-        return self.model.readout(hidden), stack_counts(exits, batch)
+        return self.model.readout(hidden[0]), counts
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
@@ -355,12 +356,11 @@ class EagerLoops:
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[Tensor]:
         """x^1 … x^loops (1, C); a step is computed when its state is taken."""
-        injected = self.model.project_input(group, entered)
 
         def attend(k: int) -> Attend:
             return self._cache.attend(k, self._position, self._token)
 
-        states = loop_states(self.model, group, x, injected, loops, attend, self._noise)
+        states = loop_states(self.model, group, entered, loops, attend, self._noise, x0=x)
         return islice(states, 1, None)
 
 

@@ -44,15 +44,6 @@ class LoopCounts:
     evaluations: Tensor
 
 
-@dataclass
-class GroupExit:
-    """The result of one group: states (B, T, C), loop steps and evaluations (B, T)."""
-
-    states: Tensor
-    loop_steps: Tensor
-    evaluations: Tensor
-
-
 class RowLayout:
     """Rows of tokens (B, N) laid out as queries (B, A), with A the most rows of one text.
 
@@ -112,8 +103,13 @@ class ParallelEngine:
         self.max_loops = max_loops
         self.readout = readout
 
-    def loop(self, group: int, entered: Tensor, noise: Noise, store: "GroupKV") -> GroupExit:
-        """Loop the tokens (B, T, C) that enter a group; only those that still loop are computed."""
+    def loop(
+        self, group: int, entered: Tensor, noise: Noise, texts: "TextKV"
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loop the tokens (B, T, C) that enter a group; only those that still loop are computed.
+
+        Returns their last states (B * T, C), and loop steps and evaluations (B, T).
+        """
         model = self.model
         criterion = self.criterion.of_group(group)
         keeps_previous = criterion.keeps == "previous"
@@ -133,7 +129,7 @@ class ParallelEngine:
 
         for k in range(self.max_loops):
             state = model.add_noise(group, k, x, noise_of_rows)
-            x_new = model.recur(group, k, state, injected, store.attend(k, rows))  # x^{k+1} (N, C)
+            x_new = model.recur(group, k, state, injected, texts.attend(k, rows))  # x^{k+1} (N, C)
             leaves = patience.ends(decisions.update(x_new))
             exits = leaves.nonzero().squeeze(1)
             if len(exits):
@@ -143,7 +139,7 @@ class ParallelEngine:
                 # the step that triggers an exit is a cost, whether its state is kept or not
                 evaluations.index_fill_(0, left, k + 1)
                 loop_steps.index_fill_(0, left, k if keeps_previous else k + 1)
-                store.freeze(left, k + 1)
+                texts.freeze(model.config.groups[group], left, k + 1)
                 stays = (~leaves).nonzero().squeeze(1)
                 rows, injected, x_new = rows[stays], injected[stays], x_new[stays]
                 decisions.keep(stays)
@@ -152,9 +148,8 @@ class ParallelEngine:
             if not len(rows):
                 break
         states[rows] = decisions.result(x)  # tokens without an exit
-        found = (states, loop_steps, evaluations)
-        # (B T, …) -> (B, T, …)
-        return GroupExit(*(values.unflatten(0, entered.shape[:2]) for values in found))
+        shape = entered.shape[:2]
+        return states, loop_steps.view(shape), evaluations.view(shape)
 
 
 @torch.inference_mode()
@@ -168,24 +163,11 @@ def evaluate(
 ) -> tuple[Tensor, LoopCounts]:
     """Teacher-forced logits (B, T, V) of `tokens` (B, T), and the counts of each token."""
     engine = ParallelEngine(model, criterion, max_loops, readout)
-    # one slot, because all texts are read at once: at step k it holds the last evaluation of each
-    # token up to there
+    # one slot, which at step k holds the last evaluation of each token up to there
     cache = KVCache(model.config, 1, any_weight(model), *tokens.shape)
-    hidden, exits = read_parallel(engine, cache, tokens, None, tokens.shape[1], noise)
-    return model.readout(hidden.unflatten(0, tokens.shape)), stack_counts(exits, tokens)
-
-
-def stack_counts(exits: Sequence[GroupExit], tokens: Tensor) -> LoopCounts:
-    """The counts of all groups, (G, B, T) each.
-
-    `tokens` (B, T) gives the shape where there is no group.
-    """
-    if not exits:
-        none = tokens.new_zeros(0, *tokens.shape)
-        return LoopCounts(none, none)
-    loop_steps = torch.stack([each.loop_steps for each in exits])
-    evaluations = torch.stack([each.evaluations for each in exits])
-    return LoopCounts(loop_steps, evaluations)
+    texts = TextKV(cache, tokens, None, tokens.shape[1])
+    hidden, counts, _ = read_parallel(engine, texts, noise)
+    return model.readout(hidden), counts
 
 
 # --- the cache of decoding: a slot per (loop step, layer), of one text or of several
@@ -298,85 +280,73 @@ class KVCache:
             stored[evaluations:, :, text, :, at] = last if isinstance(at, int) else last[:, None]
 
 
-class GroupKV:
-    """Keys and values of one group in a cache while tokens (B, N) loop.
+class TextKV:
+    """Keys and values in a cache of tokens (B, N) that are read at once.
 
     Args:
         cache: The cache.
-        layers: The layers of the group.
+        tokens: Token ids (B, N).
         positions: Position of each token in its text (B, N); None for whole texts, 0 … N - 1.
         end: Keys are those of the positions below it.
-        tokens: Token ids (B, N).
     """
 
-    def __init__(
-        self,
-        cache: KVCache,
-        layers: Sequence[int],
-        positions: Tensor | None,
-        end: int,
-        tokens: Tensor,
-    ) -> None:
+    def __init__(self, cache: KVCache, tokens: Tensor, positions: Tensor | None, end: int) -> None:
+        self.tokens = tokens
         self._cache = cache
-        self._layers = layers
         self._is_whole = positions is None
         if positions is None:
             positions = torch.arange(end, device=tokens.device).expand_as(tokens)
         self._positions = positions
         self._end = end
-        self._tokens = tokens
-        self._active: Tensor | None = None  # the rows that looped last
+        self._active: Tensor | None = None  # the rows that were computed last
 
     def attend(self, k: int, active: Tensor) -> Attend:
         """Attention at loop step k for the rows `active`, rising indices into B * N.
 
         The rows bring new keys and values; the others keep those of their last evaluation.
         """
-        if self._is_whole and len(active) == self._tokens.numel():
-            return self._cache.attend_whole(k, self._positions, self._tokens)
+        if self._is_whole and len(active) == self.tokens.numel():
+            return self._cache.attend_whole(k, self._positions, self.tokens)
         # the engine passes the same tensor until a token exits
         if active is not self._active:
             self._active = active
-            self._layout = RowLayout(active, self._positions, self._end, self._tokens)
+            self._layout = RowLayout(active, self._positions, self._end, self.tokens)
         return self._cache.attend_rows(k, self._layout)
 
-    def freeze(self, rows: Tensor, evaluations: int) -> None:
-        """These rows were computed for the last time, at evaluation number `evaluations`."""
+    def freeze(self, layers: Sequence[int], rows: Tensor, evaluations: int) -> None:
+        """These rows passed a group's layers for the last time, at this number of evaluations."""
         at = self._positions.flatten()[rows]  # (M,)
-        self._cache.fill(self._layers, rows // self._positions.shape[1], at, evaluations)
+        self._cache.fill(layers, rows // self._positions.shape[1], at, evaluations)
 
 
 def read_parallel(
-    engine: ParallelEngine,
-    cache: KVCache,
-    tokens: Tensor,
-    positions: Tensor | None,
-    end: int,
-    noise: Noise,
-) -> tuple[Tensor, list[GroupExit]]:
-    """Read tokens (B, N) at the `positions` (B, N) below `end`, after those in the cache.
+    engine: ParallelEngine, texts: TextKV, noise: Noise
+) -> tuple[Tensor, LoopCounts, list[Tensor]]:
+    """Read tokens (B, N) at once, after those in the cache.
 
-    Without positions they are whole texts. Returns their hidden states (B * N, C), which the
-    readout takes, and their exit from each group. The cache needs a slot for every loop step,
-    except for whole texts, which need only one. `noise` is for these positions.
+    Returns their hidden states (B, N, C), which the readout takes, their counts, and the states
+    (B, N, C) with which they leave each group.
+    The cache needs a slot for every loop step, or one for whole texts. `noise` is for the positions
+    of the tokens.
     """
-    model = engine.model
-    exits: list[GroupExit] = []
-
-    def store(layers: Sequence[int]) -> GroupKV:
-        return GroupKV(cache, layers, positions, end, tokens)
+    model, tokens = engine.model, texts.tokens
+    shape = len(model.config.groups), *tokens.shape
+    counts = LoopCounts(*torch.zeros(2, *shape, dtype=torch.int64, device=tokens.device))
+    left: list[Tensor] = []
 
     def group(index: int, hidden: Tensor) -> Tensor:
-        entered = hidden.unflatten(0, tokens.shape)  # (B, N, C)
-        exits.append(engine.loop(index, entered, noise, store(model.config.groups[index])))
-        return model.finish(index, exits[-1].states.view_as(hidden))
+        entered = hidden.unflatten(0, tokens.shape)
+        states, counts.loop_steps[index], counts.evaluations[index] = engine.loop(
+            index, entered, noise, texts
+        )
+        left.append(states.view_as(entered))
+        return model.finish(index, states)
 
     # unlooped layers compute all tokens
-    rows = torch.arange(tokens.numel(), device=tokens.device)
-    attend = store(()).attend(0, rows)
-    hidden = model.embed(tokens.flatten(), attend.positions)
+    attend = texts.attend(0, torch.arange(tokens.numel(), device=tokens.device))
+    hidden = model.embed(tokens.flatten(), attend.positions)  # (B * N, C)
     hidden = run_stages(model, hidden, partial(model.unlooped_layer, attend=attend), group)
-    return hidden, exits
+    return hidden.unflatten(0, tokens.shape), counts, left
 
 
 def attend_token(

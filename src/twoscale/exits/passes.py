@@ -52,11 +52,7 @@ class Pass:
 
     def states(self, group: int, entered: Tensor, loops: int) -> Iterator[Tensor]:
         """x^0 … x^loops of a group that (B, T, C) enters, one after another."""
-        x0 = self.model.init_state(group, entered, self.noise)
-        injected = self.model.project_input(group, entered)
-        return loop_states(
-            self.model, group, x0, injected, loops, lambda _: self.attend, self.noise
-        )
+        return loop_states(self.model, group, entered, loops, lambda _: self.attend, self.noise)
 
     def run(self, stages: Iterable[Stage], hidden: Tensor) -> Tensor:
         """Hidden states (B, T, C) after these stages."""

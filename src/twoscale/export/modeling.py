@@ -30,7 +30,13 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from twoscale.base import InputError, did_you_mean
 from twoscale.config.definitions import check_threshold
 from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.parallel import KVCache, ParallelEngine, evaluate, read_parallel, stack_counts
+from twoscale.exits.parallel import (
+    KVCache,
+    ParallelEngine,
+    TextKV,
+    evaluate,
+    read_parallel,
+)
 from twoscale.export.plain_config import ModelConfig
 from twoscale.model.interface import Noise, any_weight
 from twoscale.model.layers import RotaryEmbedding
@@ -629,12 +635,11 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         engine = ParallelEngine(model, criterion or make_criterion("fixed", max_loops), max_loops)
         end = int(positions.max()) + 1  # positions that attention may see
         with self._embedded(embeddings):
-            hidden, exits = read_parallel(
-                engine, cache.kv, tokens, positions, end, self._noise(positions)
-            )
+            texts = TextKV(cache.kv, tokens, positions, end)
+            hidden, counts, _ = read_parallel(engine, texts, self._noise(positions))
         # -0 keeps all tokens
-        logits = self.model.readout(hidden.unflatten(0, tokens.shape)[:, -keep:])
+        logits = self.model.readout(hidden[:, -keep:])
         states = (
             tuple(state.unflatten(0, tokens.shape) for state in model.states) if record else None
         )
-        return logits, stack_counts(exits, tokens).evaluations, states, cache
+        return logits, counts.evaluations, states, cache

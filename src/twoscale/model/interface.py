@@ -226,27 +226,20 @@ def last(values: Iterable[T]) -> T:
 def loop_states(
     model: LoopedModel,
     group: int,
-    state: Tensor,
-    injected: Tensor,
+    entered: Tensor,
     loops: int,
     attend: Callable[[int], Attend],
     noise: Noise,
     backprop_depth: int | None = None,
     recompute: bool = False,
+    x0: Tensor | None = None,
 ) -> Iterator[Tensor]:
-    """x^0 … x^loops (..., C) of a group; each is computed when it is taken.
+    """x^0 … x^loops of a group that (..., C) enters; each is computed when it is taken.
 
-    Args:
-        model: The model.
-        group: Index of the group.
-        state: x^0.
-        injected: What `project_input` makes of the hidden states that enter the group.
-        loops: Number of loop steps.
-        attend: k -> attention at loop step k.
-        noise: The noise that precedes loop steps.
-        backprop_depth: As for `LoopedModel.hidden_states`.
-        recompute: As for `LoopedModel.hidden_states`.
+    attend: k -> attention at loop step k. backprop_depth, recompute: as for
+    `LoopedModel.hidden_states`. x0: the initial state, if not that of the model.
     """
+    injected = model.project_input(group, entered)  # e, the same at every loop step
 
     def step(k: int, x: Tensor) -> Tensor:
         arguments = (group, k, model.add_noise(group, k, x, noise), injected, attend(k))
@@ -257,6 +250,7 @@ def loop_states(
             )
         return model.recur(*arguments)
 
+    state = model.init_state(group, entered, noise) if x0 is None else x0
     yield state
     first_with_gradient = 0 if backprop_depth is None else max(0, loops - backprop_depth)
     for k in range(loops):

@@ -180,28 +180,14 @@ class LoopedTransformer(nn.Module):
             entered = hidden
             if stage.is_group:
                 steps = loops[stage.index]
-                states = list(self._loop(stage.index, entered, steps, attend, noise))  # x^0 … x^K
+                states = list(
+                    loop_states(self, stage.index, entered, steps, lambda _: attend, noise)
+                )
                 hidden = self.finish(stage.index, states[-1])
             else:
                 hidden = self.unlooped_layer(stage.index, entered, attend)
                 states = [hidden]
             yield StageTrace(stage, entered, states, hidden)
-
-    def _loop(
-        self,
-        group: int,
-        entered: Tensor,
-        loops: int,
-        attend: Attend,
-        noise: Noise,
-        *options: Any,
-        **named: Any,
-    ) -> Iterator[Tensor]:
-        """x^0 … x^loops of one group, each (B, T, C), with the options of `hidden_states`."""
-        x0 = self.init_state(group, entered, noise)
-        injected = self.project_input(group, entered)
-        arguments = (self, group, x0, injected, loops, lambda _: attend, noise)
-        return loop_states(*arguments, *options, **named)
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
         """Logits (B, T, V); takes the arguments of `hidden_states`."""
@@ -216,8 +202,8 @@ class LoopedTransformer(nn.Module):
             return self.unlooped_layer(number, hidden, attend)
 
         def group(index: int, hidden: Tensor) -> Tensor:
-            states = self._loop(index, hidden, loops[index], attend, noise, *options, **named)
-            return self.finish(index, last(states))
+            arguments = (self, index, hidden, loops[index], lambda _: attend, noise)
+            return self.finish(index, last(loop_states(*arguments, *options, **named)))
 
         return run_stages(self, self.embed(tokens, attend.positions), layer, group)
 
@@ -235,7 +221,8 @@ class LoopedTransformer(nn.Module):
         place = self.stages.index(Stage(group=0))
         before, after = self.stages[:place], self.stages[place + 1 :]
         entered = run(before, self.embed(tokens, attend.positions))
-        _, *states = self._loop(0, entered, loops, attend, noise, *options, **named)  # without x^0
+        arguments = (self, 0, entered, loops, lambda _: attend, noise)
+        _, *states = loop_states(*arguments, *options, **named)  # without x^0
         # one state at a time, so that compiled layers see one shape whatever the loop count
         hidden = [run(after, self.finish(0, state)) for state in states]
         return torch.stack(states), torch.stack(hidden)  # (K, B, T, C) twice

@@ -152,7 +152,7 @@ class Loops:
         steps = torch.full(start.shape[:2], -1, device=start.device)
         most = max(self.config.steps, self.loops)
         states = loop_states(
-            self.model, group, start, injected, most, lambda _: attend, _without_noise
+            self.model, group, entered, most, lambda _: attend, _without_noise, x0=start
         )
         for k, (before, state) in enumerate(pairwise(states)):
             late.add(before, state)
