@@ -166,7 +166,7 @@ def test_an_edit_of_any_function_that_a_job_reaches_changes_its_fingerprint():
 def test_training_and_the_core_stand_on_few_lines():
     training = fingerprint.covered(roots("train_segment"))
     assert sum(len(file.read_text().splitlines()) for file in training) <= 3_700
-    assert CHECKOUT.lines(CHECKOUT.closure(planning=False)) <= 18_000  # with the whole config
+    assert CHECKOUT.lines(CHECKOUT.closure(planning=False)) <= 18_400  # with the whole config
     planning = CHECKOUT.closure(
         planning=True
     )  # what reads a folder of a published model is imported by name
