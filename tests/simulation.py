@@ -20,6 +20,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import numpy as np
 
@@ -113,6 +114,7 @@ class Draw(Evidence):
 
     groups, loop_steps = list(GROUPS), len(K)
     jumps = tuple((boundary, state) for state in STATES for boundary in BOUNDARIES)
+    left_out: int | None = None
 
     def __init__(self, world: World, size: Size, seed: int, correlation: float = 0.0) -> None:
         values = {"world": world, "size": size, "correlation": correlation, "warmup": size.warmup}
@@ -165,7 +167,14 @@ class Draw(Evidence):
         counts = np.broadcast_to(
             membership.sum(1).reshape(-1, *[1] * (values.ndim - 1)), sums.shape
         )
-        return 100 * np.stack([sums, counts], axis=-1)
+        units = 100 * np.stack([sums, counts], axis=-1)
+        return units if self.left_out is None or not quality else np.delete(units, self.left_out, 0)
+
+    def without(self, document: int) -> "Draw":
+        """The same run without one document of exit criteria."""
+        other = copy(self)
+        object.__setattr__(other, "left_out", document)
+        return other
 
     # --- geometry ---------------------------------------------------------------------------------
 

@@ -231,9 +231,9 @@ def released(folder, **values):
 
 
 def synthetic(**changes):
-    return evidence.Evidence(
-        **(usual_tables() | {"max_loops": 30, "warmup": WARMUP, "seed": 1} | changes)
-    )
+    frames = {name: changes.pop(name, frame) for name, frame in usual_tables().items()}
+    values = {"max_loops": 30, "warmup": WARMUP, "seed": 1} | changes
+    return evidence.Evidence.of(frames, **values)
 
 
 @cache

@@ -551,14 +551,14 @@ def test_a_verdict_about_times_that_one_document_turns_is_none(kl, expected):
 def test_leaving_out_a_document_gives_the_units_of_tables_without_it():
     run = synthetic()
     points = [("kl", 1e-2), ("acceleration", 1e-2)]
-    for place, document in enumerate(run.exit_documents):
+    for document in run.exit_documents:
         tables_without = {}
-        for name in ("quality", "exit_loops"):
+        for name in ("quality", "exit_loops", "cost_matched"):
             frame = usual_tables()[name]
             tables_without[name] = frame[frame["document"] != document]
         expected = synthetic(**tables_without)
-        found = evidence.WithoutDocument(run, place)
-        for measure in ("entropies", "group_evaluations", "evaluations"):
+        found = run.without(document)
+        for measure in ("entropies", "random_entropies", "group_evaluations", "evaluations"):
             ours, theirs = (getattr(each, measure)(points) for each in (found, expected))
             np.testing.assert_array_equal(ours, theirs)
 
@@ -743,12 +743,12 @@ def test_what_the_loops_gain_is_said_with_the_end_of_the_grid_unless_one_evaluat
 @pytest.mark.parametrize("criterion", ["acceleration", "kl"])
 def test_claim_8_is_open_where_random_exits_of_the_same_cost_keep_quality_too(criterion):
     assert examine(8, synthetic(cost_matched=cost_matched())).verdict == HOLDS
-    run = synthetic(cost_matched=cost_matched(**{criterion: -0.1}))
-    verdict = examine(8, run)
+    random = {"cost_matched": cost_matched(**{criterion: -0.1})}
+    verdict = examine(8, synthetic(**random))
     name = exits.criterion_name(criterion)
     words = f"random exits of the same cost as {name} keep quality, too"
     assert (verdict.verdict, verdict.reason) == (OPEN, words)
-    lossy = replace(run, quality=quality(kl={1e-2: 0.1}))
+    lossy = synthetic(**random, quality=quality(kl={1e-2: 0.1}))
     assert examine(8, lossy).verdict == FAILS
     assert {f.verdict for f in verdict.findings if f.subject.role == Role.CHANCE} == {HOLDS, FAILS}
 
@@ -841,8 +841,7 @@ def test_what_the_same_documents_lose_under_both_criteria_does_not_widen_the_rac
 
 @pytest.mark.parametrize("empty", tables.CLAIM_TABLES)
 def test_empty_tables_leave_claims_open_and_none_fails(empty):
-    whole = synthetic()
-    verdicts = claims.verdicts(replace(whole, **{empty: getattr(whole, empty)[:0]}))
+    verdicts = claims.verdicts(synthetic(**{empty: usual_tables()[empty][:0]}))
     assert len(verdicts) == len(claims.CLAIMS)
     assert FAILS not in {v.verdict for v in verdicts}
     if empty not in ("latency", "cost_matched"):  # latency only checks computed times

@@ -194,11 +194,11 @@ def test_a_card_has_the_exits_at_equal_loss_of_the_claims():
         "| step norm | 3.31 | 2.44 | 4.9 |",
     ):
         assert row in text
-    no_loss = evidence.quality.assign(ce=1.0)
+    no_loss = evidence.exits.assign(ce=1.0)
     reason = (
         "| step norm | exits.criteria.step_norm.thresholds may end at equal quality, 31.6 |  |  |"
     )
-    assert reason in card(evidence=demo_evidence(quality=no_loss))
+    assert reason in card(evidence=demo_evidence(exits=no_loss))
     one_repeat = evidence.costs[evidence.costs["repeat"] == 0]
     assert "at equal loss" not in card(evidence=demo_evidence(costs=one_repeat))
     assert "at equal loss" not in card()

@@ -20,7 +20,6 @@ from twoscale.recorder.recorder import Recorder
 from twoscale.recorder.run import hub_card
 from twoscale.replay import hub
 from twoscale.replay.check import check
-from twoscale.replay.recording import Sums
 from twoscale.replay.run_tables import RunTables, read_recorded, read_run
 
 DOCUMENTS, LENGTH, LOOPS, NEEDED = 40, 13, 8, 4
@@ -79,13 +78,13 @@ def test_recorded_exits_cost_what_the_loops_of_their_tokens_cost(resting):
     folder, needed = resting
     run = read_recorded(folder)
     assert run.depths == LOOPS
-    sums = run.points["step_norm", 0.5]
-    assert sums.evaluations.tolist() == (needed + 1).sum(1).tolist()
-    assert sums.excess == pytest.approx(0, abs=1e-6)
+    evaluations, lost_nats, random, _ = run.points["step_norm", 0.5].T
+    assert evaluations == pytest.approx((needed + 1).sum(1))
+    assert lost_nats == pytest.approx(0, abs=1e-6)
     # every token at the depth of every other one
     depths = needed.reshape(-1) + 1
     expected = sum(lost(needed, depth).sum(1) for depth in depths) / len(depths)
-    assert sums.random == pytest.approx(expected, abs=1e-6)
+    assert random == pytest.approx(expected, abs=1e-6)
     for depth, excess in run.fixed.items():
         assert excess == pytest.approx(lost(needed, depth).sum(1), abs=1e-6)
 
@@ -134,7 +133,7 @@ def test_the_loop_gain_is_in_the_card_where_it_was_measured():
 def test_the_exits_in_the_card_have_the_numbers_that_were_measured():
     """Forty documents of 20 tokens: the rule takes 4 of 8 loop steps and loses nothing."""
     tokens = np.full(40, 20.0)
-    points = {("entropy", 1.0): Sums(4 * tokens, 0 * tokens, 0.125 * tokens)}
+    points = {("entropy", 1.0): np.outer(tokens, [4, 0, 0.125, 1])}
     fixed = {4.0: 0.125 * tokens, 6.0: 0 * tokens, 8.0: 0 * tokens}
     run = RunTables(Path("none"), np.arange(40), tokens, points, fixed, 8)
     findings = pd.DataFrame({"quantity": [], "value": []})

@@ -153,7 +153,7 @@ def sequences_of_documents(rows):
 
 def test_the_documents_of_the_demo_are_those_of_its_released_tables():
     assert DEMO.documents == sequences_of_documents(release().loops)
-    assert DEMO.quality_documents == sequences_of_documents(release().quality)
+    assert DEMO.quality_documents == sequences_of_documents(release().exits)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_the_scatter_of_checkpoints_is_of_the_size_in_the_released_tables(name, 
 
 def test_the_noise_of_evaluations_is_of_the_size_in_the_released_tables():
     by_point = ["criterion", "threshold"]
-    exit_loops = release().exit_loops
-    means = exit_loops.groupby([*by_point, "sequence"])["evaluations"].mean().unstack(by_point)
+    own = release().exits.query("reference == 'own'")
+    means = own.pivot(index="sequence", columns=by_point, values="evaluations")
     logs = np.log(means)
     for tau in worlds.PAPER_GRID:
         ratio = logs["kl", tau] - logs["acceleration", tau]
@@ -184,8 +184,7 @@ def test_the_noise_of_evaluations_is_of_the_size_in_the_released_tables():
 
 
 def test_the_noise_of_quality_is_of_the_size_in_the_released_tables():
-    losses = release().quality.pivot_table(
-        index="sequence", columns=["criterion", "threshold"], values="ce"
-    )
+    own = release().exits.query("reference == 'own'")
+    losses = own.pivot(index="sequence", columns=["criterion", "threshold"], values="ce")
     changes = losses[("kl", 1e-2)] - losses[("fixed", 30.0)]
     assert 0.35 < changes.std() / simulation.LOSS_SPREAD["kl"] < 1.75

@@ -8,6 +8,7 @@ import pytest
 
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import summarise_latency, summarise_quality
+from twoscale.exits.table import of_run
 
 
 def quality_tables(changes):
@@ -26,8 +27,13 @@ def quality_tables(changes):
         }
         quality.append(pd.DataFrame(keys | {"tokens": tokens, "ce": ce}))
         for group, evaluations in (("5-6", loops), ("4", loops + 1)):
-            exit_loops.append(pd.DataFrame(keys | {"group": group, "evaluations": evaluations}))
+            spent = {"group": group, "evaluations": evaluations, "loop_steps": evaluations}
+            exit_loops.append(pd.DataFrame(keys | spent))
     return pd.concat(quality), pd.concat(exit_loops)
+
+
+def summary_of(*tables):
+    return summarise_quality(of_run(*tables), 6)
 
 
 def test_latency_is_the_median_of_repeats_with_its_bootstrap_interval():
@@ -49,7 +55,7 @@ def test_latency_is_the_median_of_repeats_with_its_bootstrap_interval():
 
 
 def test_quality_weighs_sequences_by_their_tokens_and_loops_groups_alike():
-    kl = summarise_quality(*quality_tables(0.0), 6).set_index("criterion").loc["kl"]
+    kl = summary_of(*quality_tables(0.0)).set_index("criterion").loc["kl"]
     assert kl["ce"] == pytest.approx((2 + 3 * 3 + 4 + 9) / 6)
     assert kl["ppl"] == pytest.approx(math.exp(kl["ce"]))
     assert kl["loops"] == pytest.approx(2.5)
@@ -59,13 +65,11 @@ def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
     """Sequences differ by nats, the criterion adds the same to each: there is nothing uncertain
     about the change.
     """
-    summary = summarise_quality(*quality_tables(0.25), 6).set_index("criterion")
+    summary = summary_of(*quality_tables(0.25)).set_index("criterion")
     for criterion, change in (("fixed", 0.0), ("kl", 0.25)):
         bounds = summary.loc[criterion, ["low", "high"]].to_numpy(float)
         np.testing.assert_allclose(bounds, summary.loc["fixed", "ce"] + change, rtol=1e-12)
-    uneven = summarise_quality(*quality_tables(np.array([0.0, 0.3, 0.1, 0.2])), 6).set_index(
-        "criterion"
-    )
+    uneven = summary_of(*quality_tables(np.array([0.0, 0.3, 0.1, 0.2]))).set_index("criterion")
     documents = np.array(
         [[0.0, 100], [0.3 * 300 + 0.2 * 100, 400], [0.1 * 100, 100]]
     )  # nats and tokens
@@ -79,7 +83,7 @@ def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
 )
 def test_sequences_of_one_document_and_a_run_without_all_loop_steps_give_no_interval(changed):
     quality, exit_loops = quality_tables(np.array([0.0, 0.3, 0.1, 0.2]))
-    summary = summarise_quality(changed(quality), exit_loops, 6)
+    summary = summary_of(changed(quality), exit_loops)
     assert summary["ce"].notna().all()
     assert summary[["low", "high"]].isna().all(axis=None)
 
@@ -91,14 +95,12 @@ def test_repeating_each_sequence_in_its_document_leaves_the_interval():
         pd.concat([table, table.assign(sequence=table["sequence"] + 4)])
         for table in (quality, exit_loops)
     ]
-    once, doubled = (
-        summarise_quality(*pair, 6)[["low", "high"]] for pair in ((quality, exit_loops), twice)
-    )
+    once, doubled = (summary_of(*pair)[["low", "high"]] for pair in ((quality, exit_loops), twice))
     pd.testing.assert_frame_equal(once, doubled)
 
 
 def test_a_model_without_groups_has_quality_and_no_loops():
     quality, exit_loops = quality_tables(0.25)
-    summary = summarise_quality(quality, exit_loops[:0], 6)
+    summary = summary_of(quality, exit_loops[:0])
     assert summary["ce"].notna().all()
     assert summary["loops"].isna().all()

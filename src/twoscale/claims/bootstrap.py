@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from twoscale import rng
+from twoscale.exits.table import OPERATING_POINT, RANDOM, document_units, operating_points
 
 REPEATS = 1000
 LEVEL = 0.95
@@ -267,9 +268,7 @@ def around(table: pd.DataFrame, name: str, change: str) -> dict[str, pd.Series]:
     return {f"{name}{end}": table[f"{change}{end}"] + moved for end in ("_low", "_high")}
 
 
-# --- tables of exits: one row per operating point, an exit criterion with a threshold -------------
-
-OPERATING_POINT = ["criterion", "threshold"]
+# --- summaries of exits: one row per operating point ----------------------------------------------
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
@@ -286,9 +285,7 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     return medians
 
 
-def summarise_quality(
-    quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None
-) -> pd.DataFrame:
+def summarise_quality(exits: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
     """Cross-entropy per operating point, each sequence weighted by its tokens, and mean loops.
 
     The bounds `low` and `high` of the cross-entropy are its value at full depth, the criterion
@@ -297,37 +294,27 @@ def summarise_quality(
     table they are NaN.
 
     Columns criterion, threshold, ce, loops (mean evaluations over groups), low, high, ppl =
-    exp(ce), in the order of the table "exit_quality".
+    exp(ce), in the order of the table of exits.
     """
-    keys = [*OPERATING_POINT, "sequence"]
-    measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
-    # the change from full depth, sequence by sequence: its interval is a paired one
-    is_full = (measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)
-    full = measured[is_full].set_index("sequence")["ce"]
-    measured["change"] = measured["ce"] - measured["sequence"].map(full)
-    summary = means(measured, OPERATING_POINT, ("ce", "change", "loops"), seed=0)
-    summary = summary.assign(**around(summary, "ce", "change"), ppl=np.exp(summary["ce"]))
-    summary = summary.rename(columns={"ce_low": "low", "ce_high": "high"})
-    return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
+    points = operating_points(exits)
+    units = document_units(exits, points)  # (D, P, 3): nats, evaluations and tokens
+    full = document_units(exits, [("fixed", max_loops or np.nan)], ["ce"])
+    # the change from full depth on the same tokens: its interval is a paired one
+    changes = np.append(units[..., 0] - full[..., 0], full[..., 1], axis=-1)  # (D, P + 1)
+    change = np.array(estimates(per_token, changes, full[:, 0, 1], seed=0))  # (P, 3)
+    ce, loops = per_token(units.sum(axis=0)).T
+    low, high = (change[:, 1:] - change[:, :1]).T + ce
+    summary = pd.DataFrame(points, columns=OPERATING_POINT)
+    return summary.assign(ce=ce, loops=loops, low=low, high=high, ppl=np.exp(ce))
 
 
-def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
-    """Columns criterion, threshold, evaluations, ce of cost-matched random exits.
+def random_exits(exits: pd.DataFrame) -> pd.DataFrame:
+    """Columns criterion, threshold, ce, evaluations of cost-matched random exits.
 
     They are means over all draws, tokens and groups.
     """
-    random = cost_matched[cost_matched["reference"] == "random"]
-    tokens = random["tokens"]
-    values = ["evaluations", "ce"]
-    parts = random[values].mul(tokens, axis="index").assign(tokens=tokens)
-    points = [random[column] for column in OPERATING_POINT]
-    sums = parts.groupby(points, sort=False).sum()
-    return sums[values].div(sums["tokens"], axis="index").reset_index()
-
-
-def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """Mean over groups of `evaluations`, as the series "loops" with the index `keys`."""
-    by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
-    # sums of floats depend on their order: the order of the groups in the model, not of their
-    # labels
-    return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
+    points = operating_points(exits, RANDOM)
+    means = per_token(document_units(exits, points, reference=RANDOM).sum(axis=0))
+    return pd.DataFrame(points, columns=OPERATING_POINT).assign(
+        ce=means[:, 0], evaluations=means[:, 1]
+    )

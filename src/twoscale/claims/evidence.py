@@ -27,6 +27,17 @@ from twoscale.claims.bootstrap import Statistic
 from twoscale.claims.costs import cost_units, total_costs
 from twoscale.claims.regime import Regime, of_sequences
 from twoscale.claims.words import FAILS, HOLDS, OPEN
+from twoscale.exits.table import (
+    OPERATING_POINT,
+    OWN,
+    RANDOM,
+    OperatingPoint,
+    document_units,
+    groups,
+    in_group,
+    of_run,
+    operating_points,
+)
 
 MOST_UNDER_FLOOR = 0.1  # share of values
 NO_COSTS = "the run has no costs measured in pairs"
@@ -35,9 +46,6 @@ _SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
 # assumed of the scatter of successive checkpoints about their line (docs/judging.md)
 CORRELATION = 0.6
-
-# An exit criterion and a threshold.
-OperatingPoint = tuple[str, float]
 
 
 class InconclusiveError(Exception):
@@ -113,11 +121,9 @@ class Evidence:
 
     loops: pd.DataFrame
     drift: pd.DataFrame
-    quality: pd.DataFrame
-    exit_loops: pd.DataFrame
+    exits: pd.DataFrame  # `twoscale.exits.table`
     latency: pd.DataFrame
     costs: pd.DataFrame
-    cost_matched: pd.DataFrame
     max_loops: int  # of a token under an exit criterion
     warmup: int = 0  # iterations
     seed: int = 0  # of the bootstraps
@@ -142,7 +148,12 @@ class Evidence:
         for name, table in tables.CLAIM_TABLES.items():
             absent = pd.DataFrame(columns=list(tables.columns(table)))
             found[name] = frames.get(name, absent)
-        return cls(**found, **values)
+        exits = of_run(*(found.pop(name) for name in ("quality", "exit_loops", "cost_matched")))
+        return cls(exits=exits, **found, **values)
+
+    def without(self, document: int) -> "Evidence":
+        """The evidence without one of the `exit_documents`."""
+        return replace(self, exits=self.exits[self.exits["document"] != document])
 
     @property
     def groups(self) -> list[str]:
@@ -183,10 +194,18 @@ class Evidence:
 
     def thresholds(self, criterion: str) -> list[float]:
         """Thresholds of an exit criterion, ascending. Raises InconclusiveError if there is none."""
-        rows = self.quality[self.quality["criterion"] == criterion]
-        if rows.empty:
+        thresholds = self._thresholds(criterion, OWN)
+        if not thresholds:
             raise InconclusiveError(f"rows missing: {criterion}")
-        return sorted(rows["threshold"].unique())
+        return thresholds
+
+    def random_thresholds(self, criterion: str) -> list[float]:
+        """Thresholds with random exits of the same cost, ascending."""
+        return self._thresholds(criterion, RANDOM)
+
+    def _thresholds(self, criterion: str, reference: str) -> list[float]:
+        measured = operating_points(self.exits, reference)
+        return sorted(threshold for name, threshold in measured if name == criterion)
 
     def last(self) -> int:
         """Iteration of the last checkpoint."""
@@ -260,41 +279,36 @@ class Evidence:
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (documents, points, 2): nats and tokens at each operating point."""
-        return _entropies(self, tuple(points))
+        return _exit_units(self, tuple(points), ("ce",), OWN)
 
     def random_entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """As `entropies`, of random exits that cost as much as each operating point.
 
         Losses are means over the draws of random exits.
         """
-        if self.cost_matched.empty:
+        if not operating_points(self.exits, RANDOM):
             raise InconclusiveError("rows missing: random exits of the same cost")
-        random = self.cost_matched[self.cost_matched["reference"] == "random"]
-        keys = ["criterion", "threshold", "sequence", "document", "tokens"]
-        return _loss_units(random.groupby(keys, sort=False)["ce"].mean().reset_index(), points)
-
-    def random_thresholds(self, criterion: str) -> list[float]:
-        """Thresholds with random exits of the same cost, ascending."""
-        rows = self.cost_matched
-        return sorted(rows.loc[rows["criterion"] == criterion, "threshold"].unique())
+        return _exit_units(self, tuple(points), ("ce",), RANDOM)
 
     def cheapest(self) -> tuple[OperatingPoint, float]:
         """The operating point with the fewest evaluations per token and group, and their number."""
-        points = self.exit_loops.groupby(["criterion", "threshold"], sort=False)
-        if not len(points):
+        own = self.exits[self.exits["reference"] == OWN]
+        evaluations = own.groupby(OPERATING_POINT, sort=False)["evaluations"].mean().dropna()
+        if evaluations.empty:
             raise InconclusiveError("rows missing: evaluations under an exit criterion")
-        evaluations = points["evaluations"].mean()
         return evaluations.idxmin(), float(evaluations.min())
 
     def group_evaluations(
         self, points: Sequence[OperatingPoint], column: str = "evaluations"
     ) -> np.ndarray:
-        """Units (documents, points, groups, 2): evaluations of a token, summed, and sequences.
+        """Units (documents, points, groups, 2): evaluations and tokens.
 
-        The evaluations are the mean over the tokens of a sequence. With the column `loop_steps`
-        they are those whose state is kept.
+        With the column `loop_steps` they are those whose state is kept.
         """
-        return _group_evaluations(self, tuple(points), column)
+        columns = tuple(in_group(column, group) for group in groups(self.exits))
+        units = _exit_units(self, tuple(points), columns, OWN)
+        spent, tokens = units[..., :-1], units[..., -1:]
+        return np.stack([spent, np.broadcast_to(tokens, spent.shape)], axis=-1)
 
     def evaluations(
         self, points: Sequence[OperatingPoint], column: str = "evaluations"
@@ -312,13 +326,21 @@ class Evidence:
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (prompts, points): measured milliseconds per token at each operating point."""
-        times = _by_point(self.latency, points, "repeat", ["latency_ms"])
-        return _enough("prompts", times[..., 0])
+        rows = self.latency
+        columns = []
+        for criterion, threshold in points:
+            is_near = np.isclose(rows["threshold"], threshold, rtol=_SAME_THRESHOLD, atol=0)
+            of_point = rows[(rows["criterion"] == criterion) & is_near]
+            column = of_point.set_index("repeat")["latency_ms"].reindex(sorted(set(rows["repeat"])))
+            if column.empty or column.isna().any():
+                raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
+            columns.append(column.to_numpy())
+        return _enough("prompts", np.stack(columns, axis=1))
 
     @property
     def exit_documents(self) -> list[int]:
         """Numbers of the documents of exit criteria, ascending as in units."""
-        return sorted(self.quality["document"].unique())
+        return sorted(self.exits["document"].unique())
 
     def load(self) -> str:
         """The repeats of the timing with a load beyond the machine's cores; empty if none."""
@@ -418,62 +440,38 @@ def _estimate(
     ).checked()
 
 
-class WithoutDocument:
-    """Evidence without one document of exit criteria, which has this `place` among them."""
-
-    def __init__(self, whole: Evidence, place: int) -> None:
-        self._whole = whole
-        self._place = place
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._whole, name)
-
-    def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
-        return self._reduced(self._whole.entropies(points))
-
-    def group_evaluations(
-        self, points: Sequence[OperatingPoint], column: str = "evaluations"
-    ) -> np.ndarray:
-        return self._reduced(self._whole.group_evaluations(points, column))
-
-    def evaluations(
-        self, points: Sequence[OperatingPoint], column: str = "evaluations"
-    ) -> np.ndarray:
-        return self._reduced(self._whole.evaluations(points, column))
-
-    def _reduced(self, units: np.ndarray) -> np.ndarray:
-        return _enough("documents", np.delete(units, self._place, axis=0))
-
-
 # units that several findings read
 
 _UNITS = 64  # kept
 
 
 @lru_cache(maxsize=_UNITS)
-def _entropies(evidence: Evidence, points: tuple[OperatingPoint, ...]) -> np.ndarray:
-    return _loss_units(evidence.quality, points)
-
-
-@lru_cache(maxsize=_UNITS)
-def _group_evaluations(
-    evidence: Evidence, points: tuple[OperatingPoint, ...], column: str
+def _exit_units(
+    evidence: Evidence, points: tuple[OperatingPoint, ...], columns: tuple[str, ...], reference: str
 ) -> np.ndarray:
-    rows = evidence.exit_loops
-    groups = list(rows["group"].unique())
-    keys = ["criterion", "threshold", "sequence", "document"]
-    by_group = rows.pivot(index=keys, columns="group", values=column)
-    rows = by_group[groups].reset_index()
-    values = _by_point(rows, points, "sequence", groups)  # (sequences, points, groups)
-    return _per_document(rows, np.stack([values, np.ones_like(values)], axis=-1))
+    """`exits.table.document_units` at measured thresholds, which are near to those of `points`."""
+    measured = operating_points(evidence.exits, reference)
+    nearest = []
+    for criterion, threshold in points:
+        near = [
+            point
+            for point in measured
+            if point[0] == criterion and abs(point[1] - threshold) <= _SAME_THRESHOLD * threshold
+        ]
+        nearest.append(near[0] if near else (criterion, threshold))
+    units = document_units(evidence.exits, nearest, columns, reference)
+    is_missing = np.isnan(units).any(axis=(0, 2))
+    if len(units) == 0 or not columns or is_missing.any():
+        criterion, threshold = points[int(is_missing.argmax())]
+        raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
+    return _enough("documents", units)
 
 
 @lru_cache(maxsize=_UNITS)
 def _cost_units(evidence: Evidence, criterion: str) -> np.ndarray:
     if evidence.costs.empty:
         raise InconclusiveError(NO_COSTS)
-    groups = list(evidence.exit_loops["group"].unique())
-    units = cost_units(evidence.costs, criterion, groups)
+    units = cost_units(evidence.costs, criterion, groups(evidence.exits))
     if units.size == 0 or np.isnan(units).any():
         raise InconclusiveError(f"rows missing: costs of {criterion}")
     return _enough("repeats", units)
@@ -521,32 +519,6 @@ def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
     sums = np.zeros((len(documents), *units.shape[1:]))
     np.add.at(sums, numbers, units)  # numbers: the document of each sequence
     return _enough("documents", sums)
-
-
-def _loss_units(quality: pd.DataFrame, points: Sequence[OperatingPoint]) -> np.ndarray:
-    """Units (documents, points, 2): nats and tokens at each operating point."""
-    rows = quality.assign(nats=quality["ce"] * quality["tokens"])
-    return _per_document(rows, _by_point(rows, points, "sequence", ["nats", "tokens"]))
-
-
-def _by_point(
-    rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, values: list[str]
-) -> np.ndarray:
-    """Columns `values` of an exit table at each operating point: (units, points, values).
-
-    `unit` is the column of the units, which are in ascending order.
-    """
-    units = sorted(rows[unit].unique())
-    columns = []
-    for criterion, threshold in points:
-        same_criterion = rows["criterion"] == criterion
-        same_threshold = np.isclose(rows["threshold"], threshold, rtol=_SAME_THRESHOLD, atol=0)
-        same_point = rows[same_criterion & same_threshold]
-        column = same_point.set_index(unit)[values].reindex(units)
-        if column.empty or column.isna().any(axis=None):
-            raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
-        columns.append(column.to_numpy())
-    return np.stack(columns, axis=1)
 
 
 def _enough(name: str, units: np.ndarray) -> np.ndarray:

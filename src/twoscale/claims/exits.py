@@ -18,7 +18,6 @@ from twoscale.claims.evidence import (
     Estimate,
     Evidence,
     InconclusiveError,
-    OperatingPoint,
     Quantity,
     Reading,
     Role,
@@ -34,6 +33,7 @@ from twoscale.claims.evidence import (
 )
 from twoscale.claims.geometry import scale_of_threshold
 from twoscale.claims.words import GRID, KEPT_STATE, LOSS, UNIT
+from twoscale.exits.table import OperatingPoint, operating_points
 
 PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # thresholds of Fig. 4, App. D
 PAPER_MAX_LOOPS = 30
@@ -627,7 +627,7 @@ def equal_quality_points(evidence: Evidence) -> list[EqualQualityPoint]:
     full = ("fixed", float(evidence.max_loops))
     milliseconds = float(np.exp(_times(evidence, [full]).of_documents[-1, 0]))
     points = [EqualQualityPoint(*full, evaluations=full[1], milliseconds=milliseconds)]
-    for criterion in evidence.quality["criterion"].unique():
+    for criterion in dict(operating_points(evidence.exits)):
         if criterion != "fixed":
             points.append(_equal_quality_point(evidence, criterion))
     return points

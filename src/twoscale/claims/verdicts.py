@@ -17,7 +17,7 @@ claim about times that holds or fails cannot be judged if leaving out one docume
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,6 @@ from twoscale.claims.evidence import (
     Quantity,
     Reading,
     Role,
-    WithoutDocument,
     combine,
     find,
 )
@@ -472,9 +471,8 @@ def _without_each_document(
 
     That is judged under the first reading, in which all others agree.
     """
-    for place, document in enumerate(evidence.exit_documents):
-        without = cast(Evidence, WithoutDocument(evidence, place))
-        counted = _counted(claim.quantities(without), reading=None)
+    for document in evidence.exit_documents:
+        counted = _counted(claim.quantities(evidence.without(document)), reading=None)
         other, _ = combine(find(quantity, len(counted)) for quantity in counted)
         if other != verdict:
             return OPEN, f"{verdict}, but {other} without document {document}: {reason}"

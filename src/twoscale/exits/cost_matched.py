@@ -22,10 +22,10 @@ from torch import Tensor
 from twoscale import rng
 from twoscale.data.batches import HeldOut
 from twoscale.exits.criteria import ExitCriterion, State
+from twoscale.exits.table import FIXED, RANDOM, fixed_evaluations
 from twoscale.model.interface import Readout
 from twoscale.model.loss import cross_entropies
 
-RANDOM, FIXED = "random", "fixed"
 Row = dict[str, object]
 # evaluations (G, B, T) and B held-out sequences -> logits (B, T, V)
 EvaluatePrescribed = Callable[[Tensor, HeldOut], Tensor]
@@ -69,18 +69,6 @@ def random_exits(evaluations: np.ndarray, sequences: tuple[int, ...], key: tuple
         for row, sequence in enumerate(sequences):
             drawn[group, row] = rng.stream(*key, group, sequence).permutation(dealt[row])
     return drawn
-
-
-def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
-    """As many evaluations per group, as equal over its tokens as whole numbers can be.
-
-    (G, N, T) -> (G, N, T)
-    """
-    of_tokens = evaluations.reshape(len(evaluations), -1)  # (G, N T)
-    tokens = of_tokens.shape[1]
-    least, more = np.divmod(of_tokens.sum(axis=1, keepdims=True), tokens)
-    # the first `more` tokens take one evaluation more
-    return (least + (np.arange(tokens) < more)).reshape(evaluations.shape)
 
 
 def cost_matched_exits(

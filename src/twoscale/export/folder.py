@@ -32,12 +32,13 @@ from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.claims.words import marked
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
+from twoscale.exits.table import RANDOM, operating_points
 from twoscale.export import check_exported, code_files
 from twoscale.jobs.machine import FIRST, Environment
 from twoscale.model.checkpoints import CHECKPOINT, Header, load_weights
 from twoscale.model.flops import parameters
 from twoscale.replay import hub
-from twoscale.replay.run_tables import of_tables
+from twoscale.replay.run_tables import of_exits
 from twoscale.report.render import number, render
 
 WEIGHTS, CONFIG, _GENERATION = "model.safetensors", "config.json", "generation_config.json"
@@ -231,13 +232,12 @@ def card(
         name, value = "held-out loss in nats per token", round(float(loss), 4)
         facts.append(hub.Fact("loss", name, value, number(loss)))
     depth = ""
-    if evidence is not None and not evidence.cost_matched.empty:
+    if evidence is not None and operating_points(evidence.exits, RANDOM):
         if depth_findings is None:
             loops = evidence.loops
             last = loops[loops["iteration"] == loops["iteration"].max()]
             depth_findings = pd.DataFrame(loop_counts.regimes(last))
-        exits = (evidence.quality, evidence.exit_loops, evidence.cost_matched)
-        run = of_tables(Path(config.run), *exits)
+        run = of_exits(Path(config.run), evidence.exits)
         sentence, measured = hub.measured(depth_findings, run, "float32", EQUAL_QUALITY)
         depth = hub.section(f"{text}, held out", sentence, measured)
         facts += measured

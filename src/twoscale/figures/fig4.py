@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from twoscale.claims.bootstrap import random_exits, summarise_latency, summarise_quality
 from twoscale.claims.costs import summarise_times
 from twoscale.claims.exits import PAPER_GRID, criterion_name
+from twoscale.exits.table import of_run
 from twoscale.figures import style
 
 _ALL_LOOPS: style.Look = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
@@ -51,8 +52,9 @@ def draw(
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)
     times = _times(exit_latency, exit_loops, exit_costs)
-    scores = summarise_quality(exit_quality, exit_loops, context.loops)
-    random = random_exits(exit_cost_matched)
+    exits = of_run(exit_quality, exit_loops, exit_cost_matched)
+    scores = summarise_quality(exits, context.loops)
+    random = random_exits(exits)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])
     figure = style.new_figure(style.DOUBLE, 2.7, context)
     latency, perplexity, cross_entropy = figure.subplots(1, 3)

@@ -20,6 +20,7 @@ from twoscale import tables
 from twoscale.base import replacing
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
+from twoscale.exits.table import FIXED, OWN, RANDOM, fixed_evaluations
 from twoscale.figures import style
 from twoscale.replay import TOLERANCE
 from twoscale.replay.gains import (
@@ -81,17 +82,6 @@ def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
     fixed: Exits = {}
     for k in range(1, recording.depths + 1):
         fixed["fixed", float(k)] = np.full(len(recording.documents), k)
-    quality, evaluations, cost_matched = [], [], []
-    for (criterion, threshold), depths in exits.items():
-        point = {"criterion": criterion, "threshold": threshold}
-        own = _at(recording, depths).assign(**point)
-        quality.append(own.drop(columns="evaluations"))
-        evaluations.append(own.drop(columns="ce").assign(group=_GROUP))
-        for reference, plan in {"random": depths, "fixed": _equal(depths)}.items():
-            # over all draws, every token takes the mean
-            spent = np.full(len(plan), plan.mean())
-            matched = _means(recording, ce=mean_over_draws(recording.cost, plan), evaluations=spent)
-            cost_matched.append(matched.assign(**point, reference=reference))
     regret = [
         _at(recording, depths).assign(criterion=criterion, threshold=threshold, group=_GROUP)
         for (criterion, threshold), depths in (exits | fixed).items()
@@ -101,14 +91,24 @@ def compare(recording: Recording, exits: Exits, seed: int = 0) -> pd.DataFrame:
     for price in PRICES:
         depths = cheapest_exits(losses, price)
         frontier.append(_at(recording, depths).assign(group=_GROUP, price=price))
-    return summarise(
-        pd.concat(quality),
-        pd.concat(evaluations),
-        pd.concat(cost_matched),
-        pd.concat(regret),
-        pd.concat(frontier),
-        seed=seed,
-    )
+    return summarise(of_tokens(recording, exits), pd.concat(regret), pd.concat(frontier), seed)
+
+
+def of_tokens(recording: Recording, exits: Exits) -> pd.DataFrame:
+    """The table of exits (`twoscale.exits.table`), with the mean over all draws of random exits."""
+    parts = []
+    for (criterion, threshold), depths in exits.items():
+        of_references = {OWN: _at(recording, depths)}
+        (equal,) = fixed_evaluations(depths[None])
+        for reference, plan in {RANDOM: depths, FIXED: equal}.items():
+            # over all draws, every token takes the mean
+            spent = np.full(len(plan), plan.mean())
+            ce = mean_over_draws(recording.cost, plan)
+            of_references[reference] = _means(recording, ce=ce, evaluations=spent)
+        for reference, rows in of_references.items():
+            point = {"criterion": criterion, "threshold": threshold, "reference": reference}
+            parts.append(rows.assign(**point))
+    return pd.concat(parts, ignore_index=True)
 
 
 def mean_over_draws(cost: np.ndarray, plan: np.ndarray) -> np.ndarray:
@@ -119,12 +119,6 @@ def mean_over_draws(cost: np.ndarray, plan: np.ndarray) -> np.ndarray:
     """
     shares = np.bincount(plan - 1, minlength=len(cost)) / len(plan)
     return shares @ cost
-
-
-def _equal(depths: np.ndarray) -> np.ndarray:
-    """As many evaluations (M,), as equal over the tokens as whole numbers can be."""
-    least, more = divmod(int(depths.sum()), len(depths))
-    return least + (np.arange(len(depths)) < more)
 
 
 def _with_input(recording: Recording) -> np.ndarray:

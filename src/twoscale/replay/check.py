@@ -13,10 +13,9 @@ mean + t · sqrt(2) · standard error, with the 95 % quantile of Student's t.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,44 +24,15 @@ from tqdm import tqdm
 from twoscale.claims.bootstrap import effective_number, t_quantile
 from twoscale.claims.evidence import Estimate
 from twoscale.replay.gains import BETTER, WORSE, estimates, with_verdicts
+from twoscale.replay.recording import Recording
 from twoscale.replay.rules import Option
+from twoscale.replay.run_tables import RunTables
 
 SHOWN, NOT_SHOWN, IS_WORSE = "shown", "not shown", "worse"
 
 
-class Part(Protocol):
-    """What is known of some documents: a recording, or the tables of a run."""
-
-    @property
-    def depths(self) -> int:
-        """K, full depth."""
-
-    @property
-    def tokens(self) -> np.ndarray:
-        """Of each document (D,)."""
-
-    @property
-    def fixed(self) -> Mapping[float, np.ndarray]:
-        """Fixed count, K among them -> sums over the tokens of each document of the excess (D,)."""
-
-
-class Data(Part, Protocol):
-    """All documents."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def is_loss(self) -> bool: ...
-
-    @property
-    def note(self) -> str:
-        """How its file was read, where there is more than one way."""
-
-    def halves(self, seed: int) -> "tuple[Part, Part]":
-        """Two parts with half of the documents each, drawn at random."""
-
-
+# Exits of some documents, or of all: replayed on a recording, or from the tables of a run.
+Data = Recording | RunTables
 Offer = Callable[[Any], Iterable[list[Option]]]
 _MIXTURES = 100  # of two neighbouring fixed counts, that are tried
 CONFIDENCE = 0.95  # one-sided, that the second half stays within the tolerance
@@ -171,7 +141,7 @@ def check(data: Data, offer: Offer, tolerance: float, seed: int = 0) -> Check:
     return Check(data, tolerance, len(second.tokens), fixed, excess, found, none_within)
 
 
-def fixed_excess(part: Part, count: float) -> np.ndarray:
+def fixed_excess(part: Data, count: float) -> np.ndarray:
     """Sums of the excess (D,) at a fixed count, between two measured counts a mixture of these.
 
     Of a count of 2.4, a random four tenths of the tokens take 3 loop steps and the others 2, so the
@@ -186,7 +156,7 @@ def fixed_excess(part: Part, count: float) -> np.ndarray:
     return (1 - share) * part.fixed[low] + share * part.fixed[high]
 
 
-def _smallest_fixed(part: Part, tolerance: float) -> float:
+def _smallest_fixed(part: Data, tolerance: float) -> float:
     """The smallest fixed count within the tolerance, to `_MIXTURES` parts of a loop step."""
     counts = sorted(part.fixed)
     # full depth has no excess, so there is one
@@ -204,13 +174,13 @@ def _smallest_fixed(part: Part, tolerance: float) -> float:
     return above
 
 
-def _cheapest(part: Part, options: list[Option], tolerance: float) -> Option | None:
+def _cheapest(part: Data, options: list[Option], tolerance: float) -> Option | None:
     """The option with the fewest evaluations within the tolerance; None if there is none."""
     best, fewest = None, float(part.depths)
     for option in options:
-        sums = option.sums(part)
-        evaluations = float(sums.evaluations.sum() / part.tokens.sum())
-        if evaluations < fewest and _is_within(sums.excess, part.tokens, tolerance):
+        units = option.units(part)
+        evaluations = float(units[:, 0].sum() / part.tokens.sum())
+        if evaluations < fewest and _is_within(units[:, 1], part.tokens, tolerance):
             best, fewest = option, evaluations
     return best
 
@@ -235,7 +205,7 @@ def _is_within(excess: np.ndarray, tokens: np.ndarray, tolerance: float) -> bool
     return bool(mean + t_quantile(CONFIDENCE, number - 1) * np.sqrt(2) * error <= tolerance)
 
 
-def measure(part: Part, chosen: list[Option], fixed: float, seed: int) -> list[Found]:
+def measure(part: Data, chosen: list[Option], fixed: float, seed: int) -> list[Found]:
     """Options on some documents, such as the second half, judged together (Holm).
 
     `fixed` is the fixed count of which evaluations are saved.
@@ -249,15 +219,15 @@ def measure(part: Part, chosen: list[Option], fixed: float, seed: int) -> list[F
 
     rows = []
     for option in chosen:
-        of = option.sums(part)
-        units = np.stack([of.evaluations, of.excess, of.random, tokens], axis=1)  # (D, 4)
+        units = option.units(part)  # (D, 4)
+        evaluations, _, random = units[:, :3].sum(axis=0) / tokens.sum()
         excess, gain, saved = estimates(means, units, tokens, seed)
         row = {
             "option": option,
-            "evaluations": of.evaluations.sum() / tokens.sum(),
+            "evaluations": evaluations,
             "excess": excess,
             "saved": saved,
-            "random": of.random.sum() / tokens.sum(),
+            "random": random,
         }
         ends = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
         rows.append(row | ends)

@@ -13,13 +13,9 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.claims import bootstrap
-from twoscale.claims.bootstrap import (
-    OPERATING_POINT,
-    Statistic,
-    document_sums,
-    mean_evaluations,
-)
+from twoscale.claims.bootstrap import Statistic, document_sums
 from twoscale.claims.evidence import Estimate
+from twoscale.exits.table import OPERATING_POINT, RANDOM, document_units, operating_points
 from twoscale.report.render import number
 
 ORACLE = "oracle"
@@ -34,18 +30,13 @@ VERDICTS = (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)
 
 
 def summarise(
-    quality: pd.DataFrame,
-    exit_loops: pd.DataFrame,
-    cost_matched: pd.DataFrame,
-    regret: pd.DataFrame,
-    frontier: pd.DataFrame,
-    seed: int = 0,
+    exits: pd.DataFrame, regret: pd.DataFrame, frontier: pd.DataFrame, seed: int = 0
 ) -> pd.DataFrame:
-    """The table "arena" without its column `run`, from those of the measurements.
+    """The table "arena" without its column `run`, from the table of exits and those of the oracle.
 
     `seed` is that of the bootstrap.
     """
-    rows = [*_gains(quality, exit_loops, cost_matched, seed), *_regrets(regret, frontier, seed)]
+    rows = [*_gains(exits, seed), *_regrets(regret, frontier, seed)]
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
@@ -80,33 +71,29 @@ def _row(
     }
 
 
-def _gains(
-    quality: pd.DataFrame, exit_loops: pd.DataFrame, cost_matched: pd.DataFrame, seed: int
-) -> Iterator[dict]:
+def _gains(exits: pd.DataFrame, seed: int) -> Iterator[dict]:
     """Rows of the table "arena" for the cost-matched exits of every criterion that has some."""
-    keys = [*OPERATING_POINT, "sequence"]
-    spent = mean_evaluations(exit_loops, keys).rename("evaluations")
-    measured = quality.join(spent, on=keys)
-    for criterion, of_criterion in cost_matched.groupby("criterion", sort=False):
-        own = measured[measured["criterion"] == criterion]
-        thresholds = sorted(own["threshold"].unique())
+    of_criteria: dict[str, list[float]] = {}
+    for criterion, threshold in operating_points(exits, RANDOM):
+        of_criteria.setdefault(criterion, []).append(threshold)
+    for criterion, thresholds in of_criteria.items():
+        points = [(criterion, threshold) for threshold in sorted(thresholds)]
+        own = document_units(exits, points)  # (D, P, 3): nats, evaluations, tokens
+        # the same at every threshold
+        tokens = own[:, 0, 2]
+        means = own.sum(axis=0) / tokens.sum()
         for reference in COST_MATCHED:
-            matched = of_criterion[of_criterion["reference"] == reference]
-            means = matched.groupby(keys)[["evaluations", "ce"]].mean()  # over draws
-            joined = own.join(means.add_suffix("_reference"), on=keys)
-            columns = ["evaluations", "ce", "evaluations_reference", "ce_reference"]
-            units = document_sums(joined, columns, threshold=thresholds)  # (D, thresholds, 5)
-            # after `columns` the tokens, which are the same at every threshold
-            tokens = units[:, 0, 4]
-            gains = estimates(_mean_gain, units, tokens, seed)
-            for place, (threshold, gain) in enumerate(zip(thresholds, gains, strict=True)):
-                evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()
+            matched = document_units(exits, points, reference=reference)
+            gains = estimates(_mean_gain, np.concatenate([own, matched], axis=-1), tokens, seed)
+            for (_, threshold), (ce, evaluations, _), gain in zip(
+                points, means, gains, strict=True
+            ):
                 yield _row(criterion, threshold, reference, gain, evaluations, ce, tokens)
 
 
 def _mean_gain(sums: np.ndarray) -> np.ndarray:
-    """Nats of the reference minus the criterion's, per token: sums (R, P, 5) -> (R, P)."""
-    return (sums[..., 3] - sums[..., 1]) / sums[..., 4]
+    """Nats of the reference minus the criterion's, per token: sums (R, P, 6) -> (R, P)."""
+    return (sums[..., 3] - sums[..., 0]) / sums[..., 2]
 
 
 def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterator[dict]:
@@ -166,14 +153,14 @@ def oracle_gain(
     return (bounds - ce[..., None]).max(axis=-1)
 
 
-def reliability(table: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]:
+def reliability(halves: pd.DataFrame, seed: int = 0) -> tuple[Estimate, Estimate]:
     """Correlation of the odd with the even depth that a token needs, and with that of other tokens.
 
     Both are means over groups; `replay.oracle.split_half` gives the depths. The first is the
     split-half reliability of the oracle's choices: 0 if they follow noise.
     """
     names = ["odd", "even", "odd_odd", "even_even", "odd_even", "odd_other"]
-    units = document_sums(table, names, group=list(table["group"].unique()))  # (D, G, 7)
+    units = document_sums(halves, names, group=list(halves["group"].unique()))  # (D, G, 7)
     same, other = estimates(_correlations, units, units[:, 0, 6], seed)
     return same, other
 

@@ -50,19 +50,6 @@ HOOK_PASSES = 64
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Sums over the tokens of each document (D,) under one rule at one threshold.
-
-    `excess` is the cost above that at full depth, `random` that of random exits with the same
-    depths: the mean over all ways to deal them to tokens.
-    """
-
-    evaluations: np.ndarray
-    excess: np.ndarray
-    random: np.ndarray
-
-
-@dataclass(frozen=True)
 class Recording:
     """M tokens with what each of K depths would give.
 
@@ -107,15 +94,17 @@ class Recording:
         counts = range(1, self.depths + 1)
         return {k: np.bincount(self.codes, self._excess(np.array(k))) for k in counts}
 
-    def sums(self, depths: np.ndarray) -> Sums:
-        """Where the tokens leave at these depths (M,)."""
+    def units(self, depths: np.ndarray) -> np.ndarray:
+        """Units (D, 4) of `replay.rules.Option` where the tokens leave at these depths (M,).
+
+        Random exits are the mean over all ways to give the depths to tokens.
+        """
         # dealt at random, every depth comes to each token with its share of the tokens
         shares = np.bincount(depths - 1, minlength=self.depths) / len(depths)
-        return Sums(
-            evaluations=np.bincount(self.codes, depths),
-            excess=np.bincount(self.codes, self._excess(depths)),
-            random=shares @ np.stack(list(self.fixed.values())),
-        )
+        evaluations = np.bincount(self.codes, depths)
+        excess = np.bincount(self.codes, self._excess(depths))
+        random = shares @ np.stack(list(self.fixed.values()))
+        return np.stack([evaluations, excess, random, self.tokens], axis=1)
 
     def _excess(self, depths: np.ndarray) -> np.ndarray:
         """Cost of each token (M,) at its depth above its cost at full depth."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from twoscale.base import InputError, did_you_mean
 from twoscale.config.definitions import Patience
-from twoscale.replay.recording import Exits, Recording, Sums
+from twoscale.replay.recording import Exits, Recording
 
 Depths = Callable[[Recording], np.ndarray]  # of the tokens (m,) of a part of a recording
 BELOW, ABOVE = "<", "≥"
@@ -55,21 +55,22 @@ class Option:
         rule: Name of the rule.
         condition: When a token leaves, such as "entropy < 0.31".
         threshold: The threshold, of a pair that of its first signal.
-        sums: What it costs on the documents of a part of the data.
-        depths: The depths (m,) at which the tokens of a recording leave; None where only sums
-            over documents are known.
+        units: What it costs in each document of a part of the data (D, 4): evaluations, excess
+            above full depth, excess of random exits of the same cost, and tokens.
+        depths: The depths (m,) at which the tokens of a recording leave; None where only units
+            are known.
     """
 
     rule: str
     condition: str
     threshold: float
-    sums: Callable[[Any], Sums]
+    units: Callable[[Any], np.ndarray]
     depths: Callable[[Recording], np.ndarray] | None = None
 
 
 def _of_depths(rule: str, condition: str, threshold: float, depths: Depths) -> Option:
     """An option that is known by the depths of all tokens."""
-    return Option(rule, condition, threshold, lambda part: part.sums(depths(part)), depths)
+    return Option(rule, condition, threshold, lambda part: part.units(depths(part)), depths)
 
 
 def with_contraction(signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

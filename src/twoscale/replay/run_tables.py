@@ -6,6 +6,7 @@ steps.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,18 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import InputError, mismatch
 from twoscale.dynamics.run_tables import last_recorded, read_facts, table_path
-from twoscale.replay.recording import Sums, first_half
+from twoscale.exits.table import (
+    FIXED,
+    RANDOM,
+    OperatingPoint,
+    document_units,
+    of_recording,
+    of_run,
+    operating_points,
+)
+from twoscale.replay.recording import first_half
 from twoscale.replay.rules import Option
 
-_POINT = ["criterion", "threshold"]
 TABLES = ("quality", "loops", "cost_matched")
 GRIDS = ("pareto", "exit")  # the denser grid first
 
@@ -30,7 +39,7 @@ class RunTables:
         path: Folder of the run.
         documents: The documents (D,), in the order of all sums.
         tokens: Of each document (D,).
-        points: (criterion, threshold) -> sums over the tokens of each document.
+        points: (criterion, threshold) -> units (D, 4) of `Option`.
         fixed: Mean loop steps -> sums of the excess (D,) of fixed loops; where the mean is no
             whole number, random tokens take one loop step more than the others. K among them.
         depths: K, full depth.
@@ -39,7 +48,7 @@ class RunTables:
     path: Path
     documents: np.ndarray
     tokens: np.ndarray
-    points: dict[tuple[str, float], Sums]
+    points: dict[OperatingPoint, np.ndarray]
     fixed: dict[float, np.ndarray]
     depths: int
     is_loss = True
@@ -51,31 +60,27 @@ class RunTables:
         return self._part(is_first), self._part(~is_first)
 
     def _part(self, is_in: np.ndarray) -> "RunTables":
-        points = {
-            point: Sums(sums.evaluations[is_in], sums.excess[is_in], sums.random[is_in])
-            for point, sums in self.points.items()
-        }
         return replace(
             self,
             documents=self.documents[is_in],
             tokens=self.tokens[is_in],
-            points=points,
+            points={point: units[is_in] for point, units in self.points.items()},
             fixed={count: excess[is_in] for count, excess in self.fixed.items()},
         )
 
     def options(self) -> list[list[Option]]:
         """The thresholds of each criterion that were measured."""
         by_rule: dict[str, list[Option]] = {}
-        for criterion, threshold in self.points:
-            by_rule.setdefault(criterion, []).append(_option(criterion, threshold))
+        for point in self.points:
+            criterion, threshold = point
+            condition = f"{criterion} at {threshold:.3g}"
+            option = Option(criterion, condition, threshold, partial(_units, point=point))
+            by_rule.setdefault(criterion, []).append(option)
         return list(by_rule.values())
 
 
-def _option(criterion: str, threshold: float) -> Option:
-    def sums(part: RunTables) -> Sums:
-        return part.points[criterion, threshold]
-
-    return Option(criterion, f"{criterion} at {threshold:.3g}", threshold, sums)
+def _units(part: RunTables, point: OperatingPoint) -> np.ndarray:
+    return part.points[point]
 
 
 def read_run(folder: Path) -> RunTables:
@@ -92,67 +97,8 @@ def read_run(folder: Path) -> RunTables:
     else:
         expected = "exit_quality, exit_loops and exit_cost_matched in its folder tables"
         raise InputError(f"{folder}: found no tables of exits, expected {expected}.")
-    quality, loops, matched = (
-        tables.read(f"exit_{name}", path) for name, path in zip(TABLES, paths, strict=True)
-    )
-    return of_tables(folder, quality, loops, matched)
-
-
-def of_tables(
-    path: Path, quality: pd.DataFrame, loops: pd.DataFrame, matched: pd.DataFrame
-) -> RunTables:
-    """The exits in the tables "exit_quality", "exit_loops" and "exit_cost_matched" of a run.
-
-    Raises InputError with `path` where full depth was not measured.
-    """
-    spent = loops.groupby([*_POINT, "sequence"])["evaluations"].mean()  # over groups
-    quality = quality.join(spent, on=[*_POINT, "sequence"])
-    is_fixed = quality["criterion"] == "fixed"
-    if not is_fixed.any():
-        raise InputError(f"{path}: found no rows of fixed loops, expected those of full depth.")
-    depths = quality.loc[is_fixed, "threshold"].max()
-    # loss of each sequence at full depth, from which all excess is counted
-    full = quality[is_fixed & (quality["threshold"] == depths)].set_index("sequence")["ce"]
-    own = dict(list(quality[~is_fixed].groupby(_POINT, sort=False)))  # by operating point
-    keys = [*_POINT, "reference", "sequence"]
-    matched = matched.groupby(keys, sort=False).mean(numeric_only=True).reset_index()  # over draws
-    points = {}
-    fixed = {float(depths): np.zeros(quality["document"].nunique())}
-    for (criterion, threshold), rows in own.items():
-        is_of = (matched["criterion"] == criterion) & (matched["threshold"] == threshold)
-        of_point = matched[is_of]
-        (random,) = _sums(of_point[of_point["reference"] == "random"], full, "ce")
-        evaluations, excess = _sums(rows, full, "evaluations", "ce")
-        points[criterion, threshold] = Sums(evaluations, excess, random)
-        of_fixed = of_point[of_point["reference"] == "fixed"]
-        taken, of_fixed_excess = _sums(of_fixed, full, "evaluations", "ce")
-        mean = float(taken.sum() / of_fixed["tokens"].sum())
-        # a count between two whole ones, of the fixed loops with the cost of this criterion
-        fixed[round(mean, 2)] = of_fixed_excess
-    # whole counts last, because these were measured without a random part
-    for threshold, rows in quality[is_fixed].groupby("threshold"):
-        (fixed[float(threshold)],) = _sums(rows, full, "ce")
-    at_full = quality[is_fixed & (quality["threshold"] == depths)]
-    tokens = at_full.groupby("document")["tokens"].sum()
-    return RunTables(
-        path,
-        tokens.index.to_numpy(),
-        tokens.to_numpy(np.float64),
-        points,
-        dict(sorted(fixed.items())),
-        int(depths),
-    )
-
-
-def _sums(rows: pd.DataFrame, full: pd.Series, *columns: str) -> list[np.ndarray]:
-    """Sums of columns over the tokens of each document (D,); of `ce` above that at full depth.
-
-    `full` is the loss at full depth by sequence.
-    """
-    # columns are means over the tokens of a sequence
-    weighted = rows.assign(ce=rows["ce"] - rows["sequence"].map(full))
-    sums = weighted[list(columns)].mul(rows["tokens"], axis="index")
-    return list(sums.groupby(rows["document"]).sum().to_numpy().T)  # (D,) for each column
+    frames = (tables.read(f"exit_{name}", path) for name, path in zip(TABLES, paths, strict=True))
+    return of_exits(folder, of_run(*frames))
 
 
 def read_recorded(folder: Path, iteration: int | None = None) -> RunTables:
@@ -173,36 +119,52 @@ def read_recorded(folder: Path, iteration: int | None = None) -> RunTables:
     trained = read_facts(folder, iteration)["trained_loops"]
     path = table_path(folder, "scaling_quality", iteration)
     quality = tables.read("scaling_quality", path)
-    at_full = quality[quality["loops"] == trained]
-    if at_full.empty:
+    if trained not in quality["loops"].to_numpy():
         most = quality["loops"].max()
         raise mismatch(path, f"{most} loop steps", f"at least the {trained} trained ones")
-    full = at_full.set_index("sequence")["ce"]
+    exits = of_recording(quality)
+    if table_path(folder, "recorded_exits", iteration).exists():
+        names = ("recorded_exits", "recorded_depths")
+        of_criteria = (tables.read(name, table_path(folder, name, iteration)) for name in names)
+        exits = of_recording(quality, *of_criteria)
+    return of_exits(folder, exits, trained)
+
+
+def of_exits(path: Path, exits: pd.DataFrame, depths: int | None = None) -> RunTables:
+    """The exits in a table of exits (`twoscale.exits.table`).
+
+    Full depth is by default the largest fixed count. Raises InputError with `path` where no fixed
+    loops were measured.
+    """
+    points = operating_points(exits)
+    counts = [threshold for criterion, threshold in points if criterion == "fixed"]
+    points = [(criterion, threshold) for criterion, threshold in points if criterion != "fixed"]
+    if not counts:
+        raise InputError(f"{path}: found no rows of fixed loops, expected those of full depth.")
+    depths = int(max(counts)) if depths is None else depths
+    of_counts = document_units(exits, [("fixed", count) for count in counts], ["ce"])
+    # nats at full depth, from which all excess is counted, and tokens (D,)
+    full, tokens = of_counts[:, counts.index(depths)].T
+
+    nats, spent, _ = np.moveaxis(document_units(exits, points), -1, 0)  # (D, P) each
+    random = document_units(exits, points, ["ce"], RANDOM)[..., 0]
+    excess = [spent, nats - full[:, None], random - full[:, None]]
+    units = np.stack([*excess, np.broadcast_to(tokens[:, None], nats.shape)], axis=-1)
+
     fixed = {}
-    for loops, rows in quality.groupby("loops"):
-        (fixed[float(loops)],) = _sums(rows, full, "ce")
-    tokens = at_full.groupby("document")["tokens"].sum()
-    points = _recorded_points(folder, iteration, full, np.stack(list(fixed.values())))
-    counts = tokens.to_numpy(np.float64)
-    return RunTables(folder, tokens.index.to_numpy(), counts, points, fixed, trained)
-
-
-def _recorded_points(
-    folder: Path, iteration: int, full: pd.Series, fixed: np.ndarray
-) -> dict[tuple[str, float], Sums]:
-    """What each recorded criterion costs at each threshold; `fixed` is the excess (K, D)."""
-    path = table_path(folder, "recorded_exits", iteration)
-    if not path.exists():
-        return {}
-    exits = tables.read("recorded_exits", path)
-    left = tables.read("recorded_depths", table_path(folder, "recorded_depths", iteration))
-    tokens = dict(list(left.groupby(_POINT)))
-    points = {}
-    for point, rows in exits[exits["criterion"] != "fixed"].groupby(_POINT, sort=False):
-        evaluations, excess = _sums(rows, full, "evaluations", "ce")
-        at = tokens[point]
-        leaving = np.bincount(at["depth"] - 1, at["tokens"], minlength=len(fixed))  # (K,)
-        # random exits: the excess at each depth (K, D), weighted by the share of tokens that leave
-        # there
-        points[point] = Sums(evaluations, excess, leaving / leaving.sum() @ fixed)
-    return points
+    if operating_points(exits, FIXED):
+        # counts between two whole ones, of the fixed loops with the cost of a criterion
+        of_same_cost = document_units(exits, points, reference=FIXED)  # (D, P, 3)
+        for nats, spent, taken in of_same_cost.transpose(1, 2, 0):
+            fixed[round(float(spent.sum() / taken.sum()), 2)] = nats - full
+    # whole counts last, because these were measured without a random part
+    for place, count in enumerate(counts):
+        fixed[float(count)] = of_counts[:, place, 0] - full
+    return RunTables(
+        path,
+        np.unique(exits["document"]),
+        tokens,
+        dict(zip(points, units.swapaxes(0, 1), strict=True)),
+        dict(sorted(fixed.items())),
+        depths,
+    )

@@ -26,13 +26,13 @@ def claims_markdown(
 
     `recorded`: whether the sequences were recorded, so that nothing is known of documents.
     """
-    loops, quality = evidence.loops, evidence.quality
+    loops, measured = evidence.loops, evidence.exits
     sequences = loops["sequence"].nunique()
     documents = loops["document"].nunique()
     regimes = evidence.regimes
     exits = {
-        "sequences": quality["sequence"].nunique(),
-        "documents": quality["document"].nunique(),
+        "sequences": measured["sequence"].nunique(),
+        "documents": measured["document"].nunique(),
         "prompts": evidence.latency["repeat"].nunique(),
     }
     mark = scales.mark if scales else ""
@@ -56,7 +56,7 @@ def claims_markdown(
         documents=documents,
         recorded=recorded and documents == sequences,
         loops=sorted(loops.groupby("group")["k"].max().unique()),
-        exits={} if quality.empty else exits,
+        exits={} if measured.empty else exits,
         scales=scale_table(scales),
         regimes=regimes,
         statistic=regime.STATISTIC,

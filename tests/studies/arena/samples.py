@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tests.figures import RUN, exit_tables
+from twoscale.exits.table import of_run
 from twoscale.replay import arena as arena_page
 from twoscale.replay import gains
 from twoscale.studies.arena import draw as drawing
@@ -75,7 +76,7 @@ def regret_tables(documents=DOCUMENTS, worse=0.05):
 
 
 def compared(**changes):
-    return gains.summarise(*matched_tables(**changes), *regret_tables())
+    return gains.summarise(of_run(*matched_tables(**changes)), *regret_tables())
 
 
 def draw_pareto(criteria=("fixed", "kl", "mine")):
@@ -93,7 +94,7 @@ def arena():
         for i, name in enumerate(("kl", "step_norm"))
     ]
     cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
-    return arena_page.draw_arena(gains.summarise(*cost_matched, *regret_tables()), **RUN)
+    return arena_page.draw_arena(gains.summarise(of_run(*cost_matched), *regret_tables()), **RUN)
 
 
 def exit_check():

@@ -20,6 +20,7 @@ from tests.studies.arena.samples import (
     regret_tables,
 )
 from twoscale.claims.evidence import Estimate
+from twoscale.exits.table import of_run
 from twoscale.figures import style
 from twoscale.replay import arena as arena_page
 from twoscale.replay import gains as measured_gains
@@ -71,12 +72,13 @@ def planted(gain: float, seed: int, documents: int = 300, length: int = 64) -> p
     matched = keys.assign(
         draw=0, evaluations=1 + share, ce=(share * nats[1] + (1 - share) * nats[0]).mean(axis=1)
     )
-    return measured_gains.summarise(
+    spent = 1 + loops.mean(axis=1)
+    exits = of_run(
         keys.assign(ce=own.mean(axis=1)),
-        keys.assign(group="4", evaluations=1 + loops.mean(axis=1)),
+        keys.assign(group="4", evaluations=spent, loop_steps=spent),
         pd.concat([matched.assign(reference=reference) for reference in ("random", "fixed")]),
-        *(frame[:0] for frame in regret_tables()),
     )
+    return measured_gains.summarise(exits, *(frame[:0] for frame in regret_tables()))
 
 
 def share_found(gain: float, draws: int) -> float:
@@ -118,7 +120,8 @@ def test_the_regret_beside_the_oracle_is_what_is_lost_at_the_same_evaluations():
     (row,) = rows_of(compared(), "oracle").itertuples()
     assert row.gain == pytest.approx(-0.05, abs=2e-3)  # prices are discrete
     assert (row.evaluations, row.ce) == pytest.approx((2, 0.55))
-    alone = measured_gains.summarise(*matched_tables(documents=1), *regret_tables(documents=1))
+    exits = of_run(*matched_tables(documents=1))
+    alone = measured_gains.summarise(exits, *regret_tables(documents=1))
     assert alone["gain"].notna().all()
     assert alone["gain_low"].isna().all()
     assert set(measured_gains.judged(alone)["verdict"]) == {"cannot be judged"}

@@ -11,8 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from twoscale.claims.bootstrap import OPERATING_POINT, summarise_latency, summarise_quality
+from twoscale.claims.bootstrap import summarise_latency, summarise_quality
 from twoscale.claims.exits import criterion_name
+from twoscale.exits.table import OPERATING_POINT, of_run
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.replay import TOLERANCE
@@ -24,7 +25,7 @@ from twoscale.replay.gains import summary as summary
 from twoscale.replay.page import draw as draw_check
 from twoscale.replay.page import page as check_page
 from twoscale.replay.recording import FEWEST_DOCUMENTS
-from twoscale.replay.run_tables import of_tables
+from twoscale.replay.run_tables import of_exits
 from twoscale.report.render import blocks
 
 
@@ -35,15 +36,15 @@ from twoscale.report.render import blocks
 def run(job: TableJob) -> None:
     """Write the table "arena" and results/arena.md."""
     config = job.config
-    exits = (job.read("exit_quality"), job.read("exit_loops"), job.read("exit_cost_matched"))
+    exits = of_run(*map(job.read, ("exit_quality", "exit_loops", "exit_cost_matched")))
     oracle = (job.read("exit_regret"), job.read("oracle_frontier"))
-    arena = summarise(*exits, *oracle, seed=config.seed)
+    arena = summarise(exits, *oracle, seed=config.seed)
     job.write("arena", arena)
     halves = reliability(job.read("exit_reliability"), config.seed)
     names = ("run", "text", "draws", "loops", "groups", "tokens", "oracle_tokens")
     values = {name: getattr(config, name) for name in names}
     compared = page(arena, halves, values | {"tolerance": TOLERANCE})
-    decided = _decided(config.run, *exits)
+    decided = _decided(config.run, exits)
     job.write_text("page", blocks(TOO_FEW if decided is None else check_page(decided), compared))
 
 
@@ -52,11 +53,9 @@ def run(job: TableJob) -> None:
 TOO_FEW = f"Fewer than {FEWEST_DOCUMENTS} documents do not show by what to exit."
 
 
-def _decided(
-    name: str, quality: pd.DataFrame, loops: pd.DataFrame, cost_matched: pd.DataFrame
-) -> Check | None:
+def _decided(name: str, exits: pd.DataFrame) -> Check | None:
     """What to exit by in a run; None for fewer than `FEWEST_DOCUMENTS`."""
-    run = of_tables(Path(name), quality, loops, cost_matched)
+    run = of_exits(Path(name), exits)
     if len(run.documents) < FEWEST_DOCUMENTS:
         return None
     return check(run, lambda first: run.options(), TOLERANCE)
@@ -76,7 +75,7 @@ def draw_exit_check(
     """
     style.check_rows("exit_quality", exit_quality)
     style.check_rows("exit_cost_matched", exit_cost_matched)
-    decided = _decided(context.run, exit_quality, exit_loops, exit_cost_matched)
+    decided = _decided(context.run, of_run(exit_quality, exit_loops, exit_cost_matched))
     if decided is not None:
         return draw_check(decided, context)
     figure = style.new_figure(style.SINGLE, 0.8, context)
@@ -121,7 +120,7 @@ def draw_pareto(
     style.check_rows("exit_latency", exit_latency)
     style.check_rows("exit_quality", exit_quality)
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
-    points = summarise_quality(exit_quality, exit_loops, context.loops)
+    points = summarise_quality(of_run(exit_quality, exit_loops), context.loops)
     points = points.merge(times, on=OPERATING_POINT).sort_values("threshold")
     is_full = (points["criterion"] == "fixed") & (points["threshold"] == context.loops)
     full = points.loc[is_full, "ce"].item()  # at full depth
