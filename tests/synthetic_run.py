@@ -168,7 +168,8 @@ def cost_matched(**changes):
     """Random exits at the cost of each operating point, in two draws: CE 5.1, and `changes` adds
     nats: criterion -> nats.
     """
-    rows = quality().query("criterion != 'fixed'").assign(reference="random")
+    rows = quality().query("criterion != 'fixed'")
+    rows = rows.assign(reference="random", evaluations=12.0)
     rows["ce"] = 5.1 + 0.5 * SPREAD[rows["sequence"]]
     rows["ce"] += rows["criterion"].map(changes).fillna(0.0)
     draws = [rows.assign(draw=draw, ce=rows["ce"] + 0.01 * (2 * draw - 1)) for draw in (0, 1)]

@@ -108,7 +108,7 @@ def document_units(
         ]
     )
     rows = exits[exits["reference"] == reference].set_index([*OPERATING_POINT, "sequence"])
-    values = rows[[*columns, "tokens"]].reindex(index).to_numpy(np.float64)
+    values = rows[[*columns, "tokens"]].reindex(index).to_numpy(np.float64, copy=True)
     values[:, :-1] *= values[:, -1:]  # means over tokens become sums
     values = values.reshape(number, len(of_sequences), len(columns) + 1)
     names, places = np.unique(sequences["document"], return_inverse=True)
