@@ -28,7 +28,7 @@ FIXED_LOOPS = (
     "dynamics.vectors exits.captured_loops exits.contract exits.criteria exits.decoder"
     " exits.evaluation"
 )
-FIXED_LOOPS += " exits.parallel exits.cost_matched"
+FIXED_LOOPS += " exits.parallel exits.cost_matched exits.references"
 EXITS = f"{FIXED_LOOPS} exits.benchmark exits.costs"
 DEPTH = (
     "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria exits.passes"
@@ -59,7 +59,7 @@ ALLOWED = {
     "measure_baseline": f"{MODEL} {FIXED_LOOPS}",
     # a few seconds
     "judge_claims": "rng claims.bootstrap claims.costs claims.evidence claims.exits claims.geometry"
-    " claims.regime claims.scale claims.verdicts claims.words"
+    " claims.regime claims.scale claims.verdicts claims.words exits.references exits.table"
     " report.claims report.render model.flops",
 }
 

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 from twoscale import rng
-from twoscale.exits.table import OPERATING_POINT, RANDOM, document_units, operating_points
+from twoscale.exits.references import RANDOM
+from twoscale.exits.table import OPERATING_POINT, document_units, operating_points
 
 REPEATS = 1000
 LEVEL = 0.95

@@ -27,10 +27,10 @@ from twoscale.claims.bootstrap import Statistic
 from twoscale.claims.costs import cost_units, total_costs
 from twoscale.claims.regime import Regime, of_sequences
 from twoscale.claims.words import FAILS, HOLDS, OPEN
+from twoscale.exits.references import RANDOM
 from twoscale.exits.table import (
     OPERATING_POINT,
     OWN,
-    RANDOM,
     OperatingPoint,
     document_units,
     groups,

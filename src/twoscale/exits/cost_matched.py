@@ -22,7 +22,7 @@ from torch import Tensor
 from twoscale import rng
 from twoscale.data.batches import HeldOut
 from twoscale.exits.criteria import ExitCriterion, State
-from twoscale.exits.table import FIXED, RANDOM, fixed_evaluations
+from twoscale.exits.references import FIXED, RANDOM, fixed_evaluations
 from twoscale.model.interface import Readout
 from twoscale.model.loss import cross_entropies
 

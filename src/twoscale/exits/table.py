@@ -12,8 +12,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from twoscale.exits.references import RANDOM
+
 OPERATING_POINT = ["criterion", "threshold"]
-OWN, RANDOM, FIXED = "own", "random", "fixed"
+OWN = "own"  # the reference of the exits of a criterion themselves
 
 _KEYS = [*OPERATING_POINT, "reference", "sequence", "document", "tokens"]
 _VALUES = ["ce", "evaluations"]
@@ -115,15 +117,3 @@ def document_units(
     sums = np.zeros((len(names), number, len(columns) + 1))
     np.add.at(sums, places, values.swapaxes(0, 1))
     return sums
-
-
-def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
-    """As many evaluations per group, as equal over its tokens as whole numbers can be.
-
-    (G, ...) -> (G, ...)
-    """
-    of_tokens = evaluations.reshape(len(evaluations), -1)  # (G, M)
-    tokens = of_tokens.shape[1]
-    least, more = np.divmod(of_tokens.sum(axis=1, keepdims=True), tokens)
-    # the first `more` tokens take one evaluation more
-    return (least + (np.arange(tokens) < more)).reshape(evaluations.shape)

@@ -32,7 +32,8 @@ from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.claims.words import marked
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
-from twoscale.exits.table import RANDOM, operating_points
+from twoscale.exits.references import RANDOM
+from twoscale.exits.table import operating_points
 from twoscale.export import check_exported, code_files
 from twoscale.jobs.machine import FIRST, Environment
 from twoscale.model.checkpoints import CHECKPOINT, Header, load_weights

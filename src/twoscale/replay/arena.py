@@ -20,7 +20,8 @@ from twoscale import tables
 from twoscale.base import replacing
 from twoscale.claims.evidence import Estimate
 from twoscale.claims.exits import criterion_name
-from twoscale.exits.table import FIXED, OWN, RANDOM, fixed_evaluations
+from twoscale.exits.references import FIXED, RANDOM, fixed_evaluations
+from twoscale.exits.table import OWN
 from twoscale.figures import style
 from twoscale.replay import TOLERANCE
 from twoscale.replay.gains import (

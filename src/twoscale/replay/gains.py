@@ -15,7 +15,8 @@ from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic, document_sums
 from twoscale.claims.evidence import Estimate
-from twoscale.exits.table import OPERATING_POINT, RANDOM, document_units, operating_points
+from twoscale.exits.references import RANDOM
+from twoscale.exits.table import OPERATING_POINT, document_units, operating_points
 from twoscale.report.render import number
 
 ORACLE = "oracle"

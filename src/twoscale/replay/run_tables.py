@@ -15,9 +15,8 @@ import pandas as pd
 from twoscale import tables
 from twoscale.base import InputError, mismatch
 from twoscale.dynamics.run_tables import last_recorded, read_facts, table_path
+from twoscale.exits.references import FIXED, RANDOM
 from twoscale.exits.table import (
-    FIXED,
-    RANDOM,
     OperatingPoint,
     document_units,
     of_recording,
