@@ -368,7 +368,7 @@ def _summary(found: list[Column]) -> str:
     others = len(CLAIMS) - len(hold) - len(fail)
     return (
         f"Of {len(CLAIMS)} claims, {len(hold)} hold in all {len(of_claims[1])} models"
-        f" ({', '.join(hold)}), {len(fail)} in none at this scale ({', '.join(fail)}), and {others}"
+        f" ({', '.join(hold)}), {len(fail)} fail in all at this scale ({', '.join(fail)}), and {others}"
         " vary, depend on how the paper is read, or cannot be judged"
     )
 

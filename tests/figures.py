@@ -83,7 +83,7 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
         for sequence, (tokens, ce) in sequences
     ]
     loops = [
-        (*case, sequence, group, evaluations)
+        (*case, sequence, group, evaluations, evaluations)
         for case in cases
         for sequence, _ in sequences
         for group, evaluations in (("4", 3.0), ("5-6", sequence + 4.0))
@@ -106,7 +106,7 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     return (
         pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
         pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
-        pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
+        pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations", "loop_steps"]),
         pd.DataFrame(cost_matched, columns=list(tables.columns("exit_cost_matched"))[1:]),
         pd.DataFrame(costs, columns=list(tables.columns("exit_costs"))[1:]),
     )

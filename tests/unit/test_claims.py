@@ -767,7 +767,8 @@ def test_equal_quality_is_open_for_a_criterion_without_a_threshold_of_it(number,
 @pytest.mark.parametrize("first_document", [-0.1, 0.2])
 def test_a_place_is_known_by_all_documents_whatever_a_sample_of_them_has(first_document):
     """Under KL one document loses 0.1 nats at every threshold; another gains as much, or loses more."""
-    lossy = quality(kl=dict.fromkeys(HALF_DECADES[:-1], 0.005))
+    late = dict.fromkeys((3.16e-2, 0.1, 0.316), 1.0)  # more than one document changes
+    lossy = quality(kl=dict.fromkeys(HALF_DECADES[:7], 0.005) | late)
     lossy.loc[(lossy["criterion"] == "kl") & (lossy["sequence"] == 0), "ce"] += first_document
     lossy.loc[(lossy["criterion"] == "kl") & (lossy["sequence"] == 1), "ce"] += 0.1
     run = synthetic(quality=lossy)

@@ -94,7 +94,7 @@ def test_the_folder_of_a_recording_is_checked_as_that_of_a_run(resting):
     folder, needed = resting
     run = read_run(folder)
     result = check(run, lambda first: run.options(), 0.01)
-    assert result.fixed == NEEDED
+    assert NEEDED - 1 < result.fixed < NEEDED  # as a mean of two counts
     assert result.best.option.condition == "step_norm at 0.5"
     assert result.best.evaluations == pytest.approx((needed + 1).mean(), abs=0.1)
     assert result.best.excess.value == pytest.approx(0, abs=1e-6)
@@ -111,7 +111,7 @@ def test_the_card_of_a_recording_is_read_by_the_hub(resting):
         "useful_loops": NEEDED,
         "regime": "settling",
         "unsettled_share": 0,
-        "smallest_fixed_count": NEEDED,
+        "smallest_fixed_count": pytest.approx(result.fixed),
         "best_exit_rule": "step_norm at 0.5",
         "saving_over_random_exits": pytest.approx(result.best.random, abs=1e-4),
         "precision": "float64",
@@ -138,7 +138,8 @@ def test_the_exits_in_the_card_have_the_numbers_that_were_measured():
     run = RunTables(Path("none"), np.arange(40), tokens, points, fixed, 8)
     findings = pd.DataFrame({"quantity": [], "value": []})
     _, (_, count, rule, saving) = hub.measured(findings, run, "float32")
-    assert (count.value, count.shown) == (6, "6 of 8")
+    # 4 loop steps lose 0.125 and 6 none, so 4 for 7 % of the tokens lose less than 0.01
+    assert (count.value, count.shown) == (pytest.approx(5.86), "5.86 of 8")
     assert rule.shown == "entropy at 1: 4.00 loop steps, 50% fewer"
     assert (saving.value, saving.shown) == (0.125, "0.125 (0.125 … 0.125)")
 

@@ -270,7 +270,6 @@ OTHERS = {
     "docs/gpu.md": [
         "30 M tokens into the folder",
         "Below 70,000 tokens/s",
-        "at 30 loop steps",
         "more than 0.001 nats there",
         "(about 40 %)",  # of the two texts, which are not kept
         "(11 %)",

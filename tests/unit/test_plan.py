@@ -350,7 +350,7 @@ def test_tokens_of_the_timing_are_decoded_once_more_than_they_are_repeated():
         update={"exits": run.exits.model_copy(update={"readout": "remaining_layers"})}
     )
     # under KL, sequences of 128 tokens: the rounds, and 32 for quality
-    assert plans.analyses(remaining)[1] == 6848 + 128 * (6 + 32) * 9
+    assert plans.analyses(remaining)[1] == 6992 + 128 * (6 + 32) * 9
 
 
 @pytest.mark.parametrize(

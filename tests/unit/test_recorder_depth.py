@@ -563,11 +563,14 @@ def test_targets_outside_the_mask_do_not_count(tmp_path):
         targets=lambda tokens: (tokens + MEASURED) % 5,
         exits={"step_norm": [0.5]},
     )
-    for table in ("depth_quality", "recorded_exits"):
-        rows = tables.read(table, table_path(tmp_path, table, 9))
-        rows = rows[rows["loops" if table == "depth_quality" else "evaluations"] == TRAINED]
+    depths = tables.read("depth_quality", table_path(tmp_path, "depth_quality", 9))
+    exits = tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9))
+    losses = depths.set_index(["loops", "sequence"])["ce"]
+    for rows in (depths[depths["loops"] == TRAINED], exits):
         assert rows["tokens"].tolist() == [5, 4, 5, 4]
-        np.testing.assert_allclose(rows["ce"], ce_of(4))
+    np.testing.assert_allclose(losses[TRAINED], ce_of(4))
+    for row in exits.itertuples():  # all tokens leave at once
+        assert row.ce == pytest.approx(losses[row.evaluations, row.sequence])
 
 
 def test_the_page_of_a_masked_text_has_the_words_and_states_that_are_measured(tmp_path):

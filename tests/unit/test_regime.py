@@ -160,15 +160,15 @@ def test_sequences_of_a_document_count_by_their_tokens():
 
 
 def test_sequences_that_do_not_settle_are_counted_one_by_one():
-    """Each document has a sequence that settles and, in two of eight, a second one whose steps do
+    """Each document has a sequence that settles and, in two of 32, a second one whose steps do
     not fall.
     """
     rows = synthetic_run.loop_rows(50, "4", rate=0.6, floor=0.0)
     moving = rows[rows["sequence"] < 2].assign(sequence=rows["sequence"] + 1000)
     moving.loc[moving["measure"] == "step_norm", "mean"] = 0.01
     found = regime.of_sequences(pd.concat([rows, moving.assign(count=1)]))
-    assert (found.unsettled, found.sequences) == (2, 10)
-    assert found.sentence.endswith("; 2 of 10 sequences (20%) do not settle.")
+    assert (found.unsettled, found.sequences) == (2, 34)
+    assert found.sentence.endswith("; 2 of 34 sequences (6%) do not settle.")
     alone = regime.of_sequences(rows)
     assert (alone.name, alone.unsettled) == ("settling", 0)
 

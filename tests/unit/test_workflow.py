@@ -178,7 +178,7 @@ def test_a_folder_sets_architecture_loops_criteria_and_thresholds_below_the_user
         4,
     )
     assert config.scaling.loops == (1, 2, 4, 8)
-    assert config.exits.criteria["fixed"].thresholds == (4,)
+    assert config.exits.criteria["fixed"].thresholds == (1, 4)
     assert config.exits.criteria["exit_gate"].thresholds[-1] == 1.0  # the published one
     assert "kl" not in config.exits.criteria
     own = {"max_loops": 3, "criteria": {"fixed": {"thresholds": [3]}}}
@@ -246,7 +246,7 @@ def test_the_config_of_a_job_is_one_canonical_string_of_sections_scalars_and_der
     assert text == params.canonical_json(values)
     assert list(values) == ["device", "exits", "run", "scaling", "seed"]
     assert (values["run"], values["device"]) == ("tiny", "cpu")
-    assert values["exits"]["criteria"]["fixed"]["thresholds"] == [6]
+    assert values["exits"]["criteria"]["fixed"]["thresholds"] == [1, 6]
     assert param(SimpleNamespace()) == text  # without a wildcard: the selected run
 
 

@@ -28,7 +28,7 @@ def test_one_call_draws_five_figures_and_judges_the_claims_from_tables_of_everyt
     assert set(quality["criterion"]) == {"fixed", "step_norm", "kl", "acceleration"}
     claims = pd.read_parquet(folder / "claims.parquet")
     verdicts = claims[claims["scope"] == "all"].set_index("claim")["verdict"]
-    assert list(verdicts.index) == list(range(1, 16))
+    assert list(verdicts.index) == list(range(1, 17))
     assert verdicts[4] == "not asked"
     assert verdicts[14] != "not asked"
     page = (finished.root / "results/claims.md").read_text()
@@ -114,7 +114,7 @@ def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
         r"run tiny: the paper's claims in this run, one seed, small scale: (.*) \(results/claims",
         told,
     )
-    assert sorted(map(int, re.findall(r"\d+", claims[1]))) == [*range(1, 16)]
+    assert sorted(map(int, re.findall(r"\d+", claims[1]))) == [*range(1, 17)]
     assert "does not hold" not in claims[1]
     assert f"figures: {', '.join(f'results/{name}.pdf' for name in FIGURES)}\n" in told
     assert "generate.py --run tiny" in told

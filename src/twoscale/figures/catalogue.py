@@ -179,7 +179,7 @@ PAPER = (
         loops=exit_max_loops,
         target="all",
         title="Fig. 4, exit criteria",
-        claims=(7, 8, 9, 10, 11, 14, 15),
+        claims=(7, 8, 9, 10, 11, 14, 15, 16),
     ),
     Figure(
         "fig5",
