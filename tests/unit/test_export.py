@@ -234,8 +234,8 @@ def test_a_card_has_depth_and_exits_as_the_check_and_the_claims_find_them():
     text = card(evidence=evidence, depth_findings=depth)
     assert metrics(text)["useful loops"] == 6
     assert "| useful loops | 6 (3 … 6); trained with 12, lowest loss at 9 |" in text
-    without = demo_evidence(cost_matched=pd.DataFrame())
-    assert "## Depth and exits" not in card(evidence=without)
+    own = evidence.exits[evidence.exits["reference"] == "own"]
+    assert "## Depth and exits" not in card(evidence=replace(evidence, exits=own))
 
 
 def test_the_metadata_of_a_card_have_the_held_out_loss_as_the_hub_reads_it():

@@ -5,11 +5,14 @@ from twoscale.tables import table as columns
 
 TABLES = {
     # The claims over seeds: one row per measured quantity and seed, and one per quantity for the
-    # mean over seeds; the last rows of a claim, scope "all", are the verdicts on the claim.
+    # mean over seeds; the last rows of a claim are the verdicts under each reading, with the scope
+    # "reading", and on the claim, with the scope "all".
     "seeds": columns(
-        "run claim scope quantity seed value low high deviation document_error bounds verdict"
-        " reason scale",
+        "run claim scope quantity role reading seed value low high deviation document_error bounds"
+        " verdict reason scale",
         quantity=("string", "measured quantity"),
+        role=("string", "its part in the verdict, as in the table claims"),
+        reading=("string", "the only reading of the claim that the number belongs to"),
         seed=("string", 'seed of the run, or "mean" over all seeds, geometric for ratios'),
         value=("float64", "infinite if a length is not reached; null if nothing was measured"),
         low=(
@@ -28,7 +31,7 @@ TABLES = {
         ),
         verdict=(
             "string",
-            'holds, does not hold, cannot be judged, not asked, or "per run" for means of times',
+            'as in the table claims, or "per run" for means of times',
         ),
         scale=(
             "string",
