@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -858,13 +859,14 @@ def test_an_interrupt_ends_the_command_without_a_traceback(tmp_path):
     os.mkfifo(tmp_path / "table.parquet")
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        " from twoscale.cli import main; print(flush=True); main()"
+        " from twoscale.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "exits", "random", tmp_path / "table.parquet"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=ROOT / "src", **pipes)
-    process.stdout.readline()
-    time.sleep(0.5)
+    process = subprocess.Popen(command, cwd=ROOT / "src", stderr=subprocess.PIPE, text=True)
+    watched, before = psutil.Process(process.pid), None
+    # it waits once it has loaded its libraries and takes no more processor time
+    while process.poll() is None and before != (before := (watched.status(), watched.cpu_times())):
+        time.sleep(1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (128 + signal.SIGINT, "")
