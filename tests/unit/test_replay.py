@@ -856,12 +856,12 @@ def test_a_disk_that_takes_no_more_is_one_sentence(tmp_path):
 
 def test_an_interrupt_ends_the_command_without_a_traceback(tmp_path):
     """The command waits for the other end of a pipe."""
-    os.mkfifo(tmp_path / "table.parquet")
+    os.mkfifo(tmp_path / "table.npz")
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         " from twoscale.cli import main; main()"
     )
-    command = [sys.executable, "-c", code, "exits", "random", tmp_path / "table.parquet"]
+    command = [sys.executable, "-c", code, "exits", "check", tmp_path / "table.npz"]
     process = subprocess.Popen(command, cwd=ROOT / "src", stderr=subprocess.PIPE, text=True)
     watched, before = psutil.Process(process.pid), None
     # it waits once it has loaded its libraries and takes no more processor time
