@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from twoscale.claims.exits import criterion_name
+from twoscale.config.criteria import criterion_name
 from twoscale.figures import style
 from twoscale.replay.arena import draw_gains
 

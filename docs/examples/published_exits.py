@@ -18,7 +18,7 @@ import torch
 from shortest_path import Point, write_exits
 from torch import Tensor
 
-from twoscale.config.sections import DENSE_GRIDS
+from twoscale.config.criteria import FACTS
 from twoscale.exits.contract import frozen_exits
 from twoscale.exits.criteria import CRITERIA, ExitCriterion
 from twoscale.exits.passes import Pass
@@ -32,8 +32,9 @@ from twoscale.studies.arena.measure import STREAMS, frozen_groups
 
 BATCH, SEED, HEADER = 8, 1, 1024
 HALF_DECADES = [10 ** (exponent / 2) for exponent in range(-6, 5)]  # for states of any size
-GRIDS = DENSE_GRIDS | dict.fromkeys(("step_norm", "acceleration"), HALF_DECADES)
-GRIDS = {name: GRIDS[name][::2] for name in sorted({*PRIMARY, "entropy"})}
+GRIDS = {name: FACTS[name].grid for name in sorted({*PRIMARY, "entropy"})}
+GRIDS |= dict.fromkeys(("step_norm", "acceleration"), HALF_DECADES)
+GRIDS = {name: grid[::2] for name, grid in GRIDS.items()}
 
 
 def documents(ids: Tensor, start: int, tokens: int) -> Tensor:

@@ -14,7 +14,7 @@ from tests.small import job_config, train_config
 from tests.unit.test_engine import MAX_LOOPS, assert_close, decode_text, small_model, text
 from tests.unit.test_training import DATA, HEADER, IDENTITY, MODEL, SEED
 from twoscale.config import ConfigSlice, checked, preset
-from twoscale.config.sections import DENSE_GRIDS
+from twoscale.config.criteria import FACTS
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
@@ -140,12 +140,12 @@ def test_loss_gradients_and_states_are_those_of_the_cpu(device, dtype):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["parallel", "captured", "eager"])
-@pytest.mark.parametrize("name", DENSE_GRIDS)
+@pytest.mark.parametrize("name", [name for name in FACTS if FACTS[name].grid])
 def test_tokens_exit_where_they_do_in_the_parallel_engine_on_the_cpu(device, name, kind):
     source, noise = torch.Generator().manual_seed(0), EvaluationNoise(0, (0,), TINY.context_length)
     tokens = torch.randint(TINY.vocab_size, (1, TINY.context_length), generator=source)
     models = {place: initialise(TINY, 0).to(place, torch.float64) for place in (device, "cpu")}
-    for threshold in DENSE_GRIDS[name][1::3]:
+    for threshold in FACTS[name].grid[1::3]:
         criterion = make_criterion(name, threshold)
         expected = evaluate(models["cpu"], tokens, criterion, MAX_LOOPS, noise)[1].evaluations[:, 0]
         if kind == "parallel":

@@ -53,6 +53,7 @@ from twoscale.claims.words import (
     kind,
 )
 from twoscale.config import DownloadConfig
+from twoscale.config.criteria import criterion_name
 from twoscale.report.release import Release
 
 TWO = (10, 100)  # trained checkpoints, without the untrained model
@@ -745,7 +746,7 @@ def test_claim_8_is_open_where_random_exits_of_the_same_cost_keep_quality_too(cr
     assert examine(8, synthetic(cost_matched=cost_matched())).verdict == HOLDS
     random = {"cost_matched": cost_matched(**{criterion: -0.1})}
     verdict = examine(8, synthetic(**random))
-    name = exits.criterion_name(criterion)
+    name = criterion_name(criterion)
     words = f"random exits of the same cost as {name} keep quality, too"
     assert (verdict.verdict, verdict.reason) == (OPEN, words)
     lossy = synthetic(**random, quality=quality(kl={1e-2: 0.1}))

@@ -10,7 +10,7 @@ import torch
 from tests import reference_engine
 from tests.small import LATER_IF_LARGER, ROOT
 from twoscale.base import InputError
-from twoscale.config.definitions import THRESHOLD_TYPES
+from twoscale.config.criteria import FACTS
 from twoscale.exits.contract import frozen_exits
 from twoscale.exits.criteria import CRITERIA, make_criterion
 
@@ -324,8 +324,13 @@ def test_states_of_another_shape_are_refused_in_one_sentence(states, found):
         frozen_exits(states, make_criterion("step_norm", 0.1), lambda x: x)
 
 
-def test_config_and_criteria_know_the_same_names():
-    assert THRESHOLD_TYPES.keys() == CRITERIA.keys()
+def test_each_criterion_has_a_fact_sheet_that_it_follows():
+    assert FACTS.keys() == CRITERIA.keys()
+    for name, criterion in CRITERIA.items():
+        assert (criterion.patience, criterion.keeps) == (FACTS[name].patience, FACTS[name].keeps)
+    # Algorithm 1
+    assert (CRITERIA["acceleration"].patience, CRITERIA["acceleration"].keeps) == (2, "previous")
+    assert (CRITERIA["step_norm"].patience, CRITERIA["step_norm"].keeps) == (1, "new")
 
 
 @pytest.mark.parametrize("tokens", [1, 3])

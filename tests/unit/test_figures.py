@@ -583,9 +583,12 @@ def test_fig2_labels_the_checkpoints_of_the_demo():
 
 @pytest.mark.parametrize("vision", VISION)
 def test_colours_stand_out_from_white_and_differ_also_under_colour_blindness(vision):
-    for colour in (*style.COLOURS, style.OTHERS, *shades(SEVEN), *shades(THIRTEEN)):
+    for colour in (*style.COLOURS.values(), style.OTHERS, *shades(SEVEN), *shades(THIRTEEN)):
         assert contrast(colour) >= 3
-    assert min(distance(*pair, vision) for pair in itertools.combinations(style.COLOURS, 2)) > 15
+    assert (
+        min(distance(*pair, vision) for pair in itertools.combinations(style.COLOURS.values(), 2))
+        > 15
+    )
     assert min(distance(*pair, vision) for pair in itertools.pairwise(shades(SEVEN))) > 12
 
 

@@ -38,7 +38,7 @@ CALLS = [
         (
             "Patience",
             "exits/contract.first_exit exits/parallel.loop exits/contract.__init__"
-            " replay/rules.exit_depths",
+            " replay/rules.exit_steps",
         ),
         # states at hand; states that are decoded one after another
         ("ExitCounter", "exits/contract.frozen_exits recorder/recorder._decoded"),

@@ -18,10 +18,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from tests.small import ROOT
 from twoscale.base import InputError, markdown
 from twoscale.cli import main
+from twoscale.exits.contract import frozen_exits
+from twoscale.exits.criteria import make_criterion
 from twoscale.replay.arena import compare
 from twoscale.replay.check import NOT_SHOWN, SHOWN, check
 from twoscale.replay.gains import reliability
@@ -29,7 +32,7 @@ from twoscale.replay.oracle import split_half
 from twoscale.replay.page import as_dict, draw, page, text
 from twoscale.replay.random_exits import random_exits
 from twoscale.replay.recording import Recording, read_exits, read_recording
-from twoscale.replay.rules import exit_depths, options, options_of_exits, with_contraction
+from twoscale.replay.rules import exit_steps, options, options_of_exits, with_contraction
 from twoscale.replay.run_tables import read_run
 
 DEPTHS, TOKENS = 8, 20
@@ -148,7 +151,7 @@ def test_random_exits_lose_what_the_mean_over_many_permutations_loses():
     recording = planted(documents=40)
     _, second = recording.halves(0)
     found = of(checked(recording, 0.05), "coin")
-    depths = found.option.depths(second)
+    depths = found.option.exits(second).evaluations
     excess = second.cost - second.cost[-1]
     generator = np.random.default_rng(1)
     dealt = (generator.permutation(depths) for _ in range(400))
@@ -161,18 +164,68 @@ def test_a_pair_leaves_where_both_conditions_hold():
     recording = planted()
     result = checked(recording, pairs=[("entropy", "coin")])
     found = of(result, "entropy and coin")
-    depths = found.option.depths(recording)
+    depths = found.option.exits(recording).evaluations
     entropy, coin = (float(part.split(" < ")[1]) for part in found.option.condition.split(" and "))
     holds = (recording.signals["entropy"] < entropy) & (recording.signals["coin"] < coin)
-    share = (depths == exit_depths(holds)).mean()
+    share = (depths == exit_steps(holds).evaluations).mean()
     assert share > 0.99  # the printed thresholds are rounded
 
 
 def test_a_condition_has_to_hold_as_often_as_patience_says():
     holds = np.array([[1, 0, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]], bool).T
-    assert exit_depths(holds).tolist() == [1, 2, 6]
-    assert exit_depths(holds, 2).tolist() == [4, 3, 6]
-    assert exit_depths(holds, 3).tolist() == [6, 4, 6]
+    assert exit_steps(holds).evaluations.tolist() == [1, 2, 6]
+    assert exit_steps(holds, 2).evaluations.tolist() == [4, 3, 6]
+    assert exit_steps(holds, 3).evaluations.tolist() == [6, 4, 6]
+
+
+def test_acceleration_keeps_the_state_before_the_second_hit_and_its_random_exits_the_last():
+    """Losses 5, 4, 3, 2, 1, 0.9; the acceleration is small from depth 3 on, so tokens leave after 4
+    evaluations with the loss at 3.
+    """
+    losses = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.9])[:, None].repeat(4, axis=1)
+    signal = np.array([9.0, 9.0, 0.1, 0.1, 0.1, 0.1])[:, None].repeat(4, axis=1)
+    names = np.arange(4)
+    signals = {"acceleration": signal, "entropy": signal}
+    recording = Recording(Path("six"), names, names, 0 * names, losses, signals=signals)
+    for (option,), excess in zip(small_options(recording, 1.0), (2.1, 2.1), strict=True):
+        evaluations = {"acceleration": 4, "entropy": 3}[option.rule]
+        of_document = [evaluations, excess, losses[evaluations - 1, 0] - 0.9, 1]
+        assert option.units(recording) == pytest.approx(np.tile(of_document, (4, 1)))
+
+
+def small_options(recording, threshold):
+    """The option of each signal with the threshold nearest to one value."""
+    return [
+        [min(rule, key=lambda option: abs(option.threshold - threshold))]
+        for rule in options(recording, [])
+    ]
+
+
+def test_a_rule_leaves_where_the_criterion_of_its_name_does():
+    """A recording of the statistic, and the engine's decisions on the same states."""
+    source = torch.Generator().manual_seed(3)
+    steps = torch.randn(DEPTHS, 40, 3, generator=source, dtype=torch.float64)
+    steps *= 0.6 ** torch.arange(DEPTHS)[:, None, None]
+    states = torch.cat([torch.zeros(1, 40, 3, dtype=torch.float64), steps]).cumsum(0)
+    statistic = np.full((DEPTHS, 40), np.nan)
+    statistic[1:] = (steps[1:] - steps[:-1]).norm(dim=-1)
+    names = np.arange(40)
+    signals = {"acceleration": statistic}
+    recording = Recording(Path("steps"), names, names, 0 * names, statistic, signals=signals)
+    (rule,) = options(recording, [])
+    for option in rule[::6]:
+        expected = frozen_exits(states, make_criterion("acceleration", option.threshold), None)
+        found = option.exits(recording)
+        assert found.evaluations.tolist() == expected.evaluations.tolist()
+        assert found.loop_steps.tolist() == expected.loop_steps.tolist()
+
+
+@pytest.mark.parametrize("name", ["cosine", "cosine_distance", "top1_stability", "native_gate"])
+def test_a_signal_with_the_name_of_a_criterion_is_tried_in_one_direction(name):
+    recording = planted()
+    recording = replace(recording, signals={name: recording.signals["entropy"]})
+    (rule,) = options(recording, [])
+    assert all((" < " in option.condition) == ("cosine" in name) for option in rule)
 
 
 def test_contraction_is_the_rest_of_a_geometric_series():
@@ -186,7 +239,7 @@ def test_contraction_is_the_rest_of_a_geometric_series():
 
 def test_exits_of_another_program_are_rules_with_their_own_thresholds():
     recording = planted(documents=80)
-    need = exit_depths(recording.signals["entropy"] < 0.5)
+    need = exit_steps(recording.signals["entropy"] < 0.5).evaluations
     exits = {("gate", 0.5): need, ("gate", 0.9): np.full_like(need, DEPTHS)}
     result = check(recording, lambda first: options_of_exits(exits), 0.01)
     assert [found.option.condition for found in result.found] == ["gate at 0.5"]

@@ -25,13 +25,14 @@ MODEL = (
 )
 MODEL += " model.layers model.loss model.noise model.registry model.transformer"
 FIXED_LOOPS = (
-    "dynamics.vectors exits.captured_loops exits.contract exits.criteria exits.decoder"
-    " exits.evaluation"
+    "config.criteria dynamics.vectors exits.captured_loops exits.contract exits.criteria"
+    " exits.decoder exits.evaluation"
 )
 FIXED_LOOPS += " exits.parallel exits.cost_matched exits.references"
 EXITS = f"{FIXED_LOOPS} exits.benchmark exits.costs"
 DEPTH = (
-    "dynamics.measures dynamics.states dynamics.vectors exits.contract exits.criteria exits.passes"
+    "config.criteria dynamics.measures dynamics.states dynamics.vectors exits.contract"
+    " exits.criteria exits.passes"
 )
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the
 # job: add a module only if the job computes with it, and never an importer, a log line, a page, a
@@ -58,7 +59,7 @@ ALLOWED = {
     f" studies.spectrum.measure",
     "measure_baseline": f"{MODEL} {FIXED_LOOPS}",
     # a few seconds
-    "judge_claims": "rng claims.bootstrap claims.costs claims.evidence claims.exits claims.geometry"
+    "judge_claims": "config.criteria rng claims.bootstrap claims.costs claims.evidence claims.exits claims.geometry"
     " claims.regime claims.scale claims.verdicts claims.words exits.references exits.table"
     " report.claims report.render model.flops",
 }

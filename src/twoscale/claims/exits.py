@@ -53,11 +53,6 @@ _WHOLE_DECADE = 0.01  # of the decimal logarithm of a threshold
 _SAVING = 0.75  # of the time
 _DECISION = "decision in loop steps"
 _MEASURED = "measured:"  # not computed from costs
-_CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
-
-
-def criterion_name(criterion: str) -> str:
-    return _CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
 # --- claims 7 and 11: times -----------------------------------------------------------------------

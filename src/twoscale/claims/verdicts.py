@@ -45,6 +45,7 @@ from twoscale.claims.words import (
     depends_on,
     with_trend,
 )
+from twoscale.config.criteria import criterion_name
 
 ALL = "all"  # the scope of the last row of a claim
 READING = "reading"  # the scope of a row with the verdict under one reading, or with other bounds
@@ -453,7 +454,7 @@ def _against_chance(findings: Sequence[Finding], verdict: str, reason: str) -> D
     for criterion in dict.fromkeys(finding.scope for finding in random):
         of_criterion = {finding.verdict for finding in random if finding.scope == criterion}
         if verdict == HOLDS and of_criterion == {HOLDS}:
-            name = exits.criterion_name(criterion)
+            name = criterion_name(criterion)
             return Decision(OPEN, f"random exits of the same cost as {name} keep quality, too")
     return Decision(verdict, reason)
 

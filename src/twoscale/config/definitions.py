@@ -8,9 +8,7 @@ released model contains this module as it is (`twoscale.export`).
 import math
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
-
-from twoscale.base import mismatch
+from typing import TYPE_CHECKING
 
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 
@@ -125,68 +123,6 @@ class ModelSizes:
         """Layers applied per token: a looped layer counts `mean_loops` times."""
         looped = sum(len(group) for group in self.groups)
         return self.num_layers - looped + looped * self.mean_loops
-
-
-# Type of the thresholds of each built-in exit criterion, in the order of docs and figures; criteria
-# from a user's file take positive numbers.
-THRESHOLD_TYPES: dict[str, type] = {
-    "fixed": int,
-    "step_norm": float,
-    "step_norm_relative": float,
-    "kl": float,
-    "acceleration": float,
-    "acceleration_normalized": float,
-    "acceleration_relative": float,
-    "entropy_diff": float,
-    "argmax_stability": int,
-    "cosine": float,
-    "minp_kl": float,
-    "confidence": float,
-    "margin": float,
-    "entropy": float,
-    "exit_gate": float,
-}
-
-
-class Patience:
-    """Counts for how many loop steps in a row a criterion says exit, of one token or of N.
-
-    A token leaves where this is `steps` for the first time.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._streak: Any = 0
-
-    def ends(self, says_exit: Any) -> Any:
-        """Whether a token leaves at the next loop step: bools, of the shape of `says_exit`.
-
-        `says_exit` is one bool, or an array or a tensor (N,) of them.
-        """
-        self._streak = (self._streak + 1) * says_exit
-        return self._streak == self._steps
-
-    def keep(self, rows: Any) -> None:
-        """Drop all tokens but `rows`."""
-        self._streak = self._streak[rows]
-
-
-def check_threshold(
-    criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str
-) -> None:
-    """Refuse a threshold that is no positive number of the criterion's type, or too many loops.
-
-    The sentence begins with `where`, such as the key of the threshold, and calls `max_loops`, the
-    limit of `fixed`, by its key `loops_key`.
-    """
-    is_whole = THRESHOLD_TYPES.get(criterion) is int
-    allowed = int if is_whole else int | float
-    is_number = isinstance(threshold, allowed) and not isinstance(threshold, bool)
-    if not is_number or not 0 < threshold < math.inf:
-        expected = "a whole number of loops" if is_whole else "a number"
-        raise mismatch(where, repr(threshold), f"{expected} > 0")
-    if criterion == "fixed" and max_loops is not None and threshold > max_loops:
-        raise mismatch(where, threshold, f"at most {loops_key} = {max_loops}")
 
 
 # Loop counts at which a depth card has a row, as multiples of the trained loops.

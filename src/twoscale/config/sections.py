@@ -7,13 +7,14 @@ is a choice where both are silent.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from twoscale.base import did_you_mean
+from twoscale.config.criteria import FACTS, check_threshold, counts_loops
 from twoscale.config.data import (
     ComputeConfig,
     DataConfig,
@@ -21,7 +22,7 @@ from twoscale.config.data import (
     TokenizerConfig,
     TrainConfig,
 )
-from twoscale.config.definitions import THRESHOLD_TYPES, check_threshold, whole_sequences
+from twoscale.config.definitions import whole_sequences
 from twoscale.config.model import ModelConfig
 from twoscale.config.types import (
     FILE_NAME,
@@ -68,7 +69,7 @@ def _with_types(criteria: dict[str, CriterionConfig]) -> dict[str, CriterionConf
     """The criteria with whole numbers as thresholds where the criterion counts."""
     return {
         name: entry.model_copy(update={"thresholds": tuple(map(_whole, entry.thresholds))})
-        if THRESHOLD_TYPES.get(name) is int
+        if counts_loops(name)
         else entry
         for name, entry in criteria.items()
     }
@@ -94,42 +95,19 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
     absent = "class" if entry.class_name is None else "file"
     are_both = (entry.file is None) == (entry.class_name is None)
     require(are_both, key, f"no {absent}", "a file and a class, or neither")
-    if name in THRESHOLD_TYPES:
+    if name in FACTS:
         expected = "another name for a criterion from a file: this one is built in"
         require(entry.file is None, f"{key}.file", repr(entry.file), expected)
     else:
-        hint = did_you_mean(name, THRESHOLD_TYPES)
-        expected = f"one of {', '.join(THRESHOLD_TYPES)}, or a file and a class{hint}"
+        hint = did_you_mean(name, FACTS)
+        expected = f"one of {', '.join(FACTS)}, or a file and a class{hint}"
         require(entry.file is not None, key, "an unknown criterion", expected)
 
 
-def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
+def grids(**thresholds: Sequence[float]) -> dict[str, CriterionConfig]:
     """The default of a key `criteria`."""
     values = {name: CriterionConfig(thresholds=tuple(t)) for name, t in thresholds.items()}
     return _with_types(values)
-
-
-_STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
-_RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
-_PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
-_KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
-
-# Dense grids of thresholds by criterion.
-DENSE_GRIDS: dict[str, list[float]] = {
-    "step_norm": _STATE_GRID,
-    "step_norm_relative": _RELATIVE_GRID,
-    "kl": _KL_GRID,
-    "acceleration": _STATE_GRID,
-    "acceleration_normalized": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-    "acceleration_relative": _RELATIVE_GRID,
-    "entropy_diff": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
-    "argmax_stability": [1, 2, 3, 5, 8, 12],
-    "cosine": [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
-    "minp_kl": _KL_GRID,
-    "confidence": _PROBABILITY_GRID,
-    "margin": _PROBABILITY_GRID,
-    "entropy": [0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
-}
 
 
 # From 1e-5, the smallest of App. D, in steps of half a decade. At the last, about the root of the

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from twoscale.base import InputError, first_line, mismatch
-from twoscale.config.definitions import Patience
+from twoscale.config.criteria import Patience
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, State, place_in, raise_failure
 from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
 

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from twoscale.base import InputError, did_you_mean, first_line
-from twoscale.config.definitions import THRESHOLD_TYPES
+from twoscale.config.criteria import FACTS
 from twoscale.dynamics.vectors import (
     acceleration,
     acceleration_normalized,
@@ -93,12 +93,13 @@ CRITERIA: dict[str, type[ExitCriterion]] = {}
 def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
     """Class decorator: a built-in criterion under the name that `exits.criteria` gives it.
 
-    The type of its thresholds is in `twoscale.config.definitions`, which has to be read without
-    torch.
+    Its patience and the state that it keeps are in its fact sheet (`twoscale.config.criteria`),
+    which is read without torch, too.
     """
-    assert name in THRESHOLD_TYPES, name
 
     def add(criterion: type[ExitCriterion]) -> type[ExitCriterion]:
+        criterion.patience = FACTS[name].patience
+        criterion.keeps = FACTS[name].keeps
         CRITERIA[name] = criterion
         return criterion
 
@@ -296,9 +297,6 @@ class Acceleration(ExitCriterion):
     after three evaluations. As in Algorithm 1 the step that triggers the exit is discarded: the
     token keeps x^k.
     """
-
-    keeps = "previous"
-    patience = 2
 
     def start(self, x0: Tensor) -> State:
         # an infinite update before the first one makes the first a^k infinite or NaN, never small

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from twoscale.base import InputError, meter
 from twoscale.config import ExitsConfig, ScalingConfig
-from twoscale.config.definitions import check_threshold
+from twoscale.config.criteria import check_threshold
 from twoscale.data.batches import HeldOut
 from twoscale.exits import criteria, parallel
 from twoscale.exits.contract import configured_criteria, is_sequential

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from twoscale.base import InputError, neutralise
-from twoscale.config.definitions import THRESHOLD_TYPES, check_threshold
+from twoscale.config.criteria import check_threshold, counts_loops
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.exits.contract import load_criterion
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
@@ -315,7 +315,7 @@ def parse_criterion(arguments: argparse.Namespace) -> ExitCriterion:
     if tau is None and name == "fixed":
         tau = arguments.max_loops
     if name in criteria:  # an unknown one is refused below
-        if tau is not None and THRESHOLD_TYPES.get(name) is int and float(tau).is_integer():
+        if tau is not None and counts_loops(name) and float(tau).is_integer():
             tau = int(tau)
         check_threshold(name, tau, None, "option --tau", "--max-loops")
     return make_criterion(name, tau, criteria)

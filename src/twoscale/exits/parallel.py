@@ -22,7 +22,7 @@ from torch import Tensor
 
 from twoscale.base import InputError
 from twoscale.config import ModelConfig
-from twoscale.config.definitions import Patience
+from twoscale.config.criteria import Patience
 from twoscale.exits.contract import Decisions, is_sequential, make_readout
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.model.interface import (

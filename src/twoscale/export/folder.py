@@ -26,11 +26,12 @@ from tokenizers import Tokenizer as Engine
 from twoscale.base import link, markdown, replacing
 from twoscale.claims import loop_counts
 from twoscale.claims.evidence import Evidence, InconclusiveError
-from twoscale.claims.exits import EQUAL_QUALITY, criterion_name, equal_quality_points
+from twoscale.claims.exits import EQUAL_QUALITY, equal_quality_points
 from twoscale.claims.scale import MEANING
 from twoscale.claims.verdicts import ALL, CLAIMS
 from twoscale.claims.words import marked
 from twoscale.config import ConfigSlice, ModelConfig, complete, plain, text_label
+from twoscale.config.criteria import criterion_name
 from twoscale.data.tokenizer import CHARACTER_TO_BYTE, END_OF_TEXT, Tokenizer
 from twoscale.exits.references import RANDOM
 from twoscale.exits.table import operating_points

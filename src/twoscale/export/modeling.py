@@ -28,7 +28,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, Pr
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from twoscale.base import InputError, did_you_mean
-from twoscale.config.definitions import check_threshold
+from twoscale.config.criteria import check_threshold
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.parallel import (
     KVCache,

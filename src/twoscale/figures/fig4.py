@@ -13,7 +13,8 @@ from matplotlib.patches import Patch
 
 from twoscale.claims.bootstrap import random_exits, summarise_latency, summarise_quality
 from twoscale.claims.costs import summarise_times
-from twoscale.claims.exits import PAPER_GRID, criterion_name
+from twoscale.claims.exits import PAPER_GRID
+from twoscale.config.criteria import criterion_name
 from twoscale.exits.table import of_run
 from twoscale.figures import style
 

@@ -28,7 +28,7 @@ from matplotlib.patheffects import withStroke
 from twoscale import tables
 from twoscale.base import InputError, replacing
 from twoscale.claims.geometry import REPORTED_COSINE
-from twoscale.config.definitions import THRESHOLD_TYPES
+from twoscale.config.criteria import FACTS
 
 # Widths of a journal column and of the page, in inches.
 SINGLE, DOUBLE = 3.4, 7.0
@@ -87,8 +87,15 @@ _LOOK: Look = {
 
 # Contrast with white of at least 3 : 1, and pairs that differ under deuteranopia and protanopia
 # (tested).
-COLOURS = ("#1f5fae", "#e57300", "#009975", "#a010dd", "#802300", "#1a1a1a")
-BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS
+COLOURS = {
+    "blue": "#1f5fae",
+    "orange": "#e57300",
+    "green": "#009975",
+    "purple": "#a010dd",
+    "brown": "#802300",
+    "black": "#1a1a1a",
+}
+BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS.values()
 # Mean loop count of training, where an axis has loop counts.
 _TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 # Range of the paper's cosines; the hatch tells it from a band in grey.
@@ -96,9 +103,8 @@ _REPORTED: Look = {"facecolor": "#f6e2a0", "edgecolor": "#b09030", "hatch": "///
 # The date that a file would contain, by suffix.
 DATE: dict[str, Look] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
-# Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the
-# remaining colours.
-_CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
+# The criteria of the paper, as in its Figure 4; others take the remaining colours.
+_CRITERION_COLOURS = {name: COLOURS[of.colour] for name, of in FACTS.items() if of.colour}
 # Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one
 # hue.
 _CHECKPOINTS = ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
@@ -341,7 +347,7 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
 
 def series_styles(number: int) -> list[Look]:
     """Colour, marker and dashes of `number` series that have no fixed colour."""
-    looks = zip(*map(itertools.cycle, (COLOURS, _MARKERS, _DASHES)), strict=True)
+    looks = zip(*map(itertools.cycle, (COLOURS.values(), _MARKERS, _DASHES)), strict=True)
     names = ("color", "marker", "linestyle")
     return [dict(zip(names, look, strict=True)) for look in itertools.islice(looks, number)]
 
@@ -369,7 +375,7 @@ def criterion_colours(criteria: Iterable[str]) -> dict[str, str]:
     """
     names = [name for name in dict.fromkeys(criteria) if name != "fixed"]
     shown = [name for name in _CRITERION_COLOURS if name in names]
-    shown += [name for name in names if name not in THRESHOLD_TYPES]  # the user's
+    shown += [name for name in names if name not in FACTS]  # the user's
     styles = criterion_styles(shown)
     colours = {name: look["color"] for name, look in styles.items()}
     grey = [name for name in names if name not in colours]

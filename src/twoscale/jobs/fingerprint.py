@@ -23,8 +23,8 @@ SOURCE = Path(__file__).parents[2]  # the folder of the library
 # messages, processes and planning, and determine no number. The module `study` of a study is
 # covered where a measurement or a drawing imports it.
 EXCLUDED = re.compile(
-    r"twoscale|twoscale\.(base|tables|config(?!\.definitions$).*|jobs.*|workflow.*|figures\.catalogue"
-    r"|training\.metrics_log)"
+    r"twoscale|twoscale\.(base|tables|config(?!\.(definitions|criteria)$).*|jobs.*|workflow.*"
+    r"|figures\.catalogue|training\.metrics_log)"
 )
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from twoscale.base import InputError, did_you_mean
 from twoscale.config import PathTypesConfig
-from twoscale.config.definitions import check_threshold
+from twoscale.config.criteria import check_threshold
 from twoscale.dynamics.states import exact
 from twoscale.exits.contract import ExitCounter
 from twoscale.exits.criteria import ExitCriterion, make_criterion

@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from twoscale import tables
 from twoscale.base import replacing
 from twoscale.claims.evidence import Estimate
-from twoscale.claims.exits import criterion_name
+from twoscale.config.criteria import criterion_name
 from twoscale.exits.references import FIXED, RANDOM, fixed_evaluations
 from twoscale.exits.table import OWN
 from twoscale.figures import style

@@ -15,6 +15,7 @@ from twoscale import tables
 from twoscale.claims import bootstrap
 from twoscale.claims.bootstrap import Statistic, document_sums
 from twoscale.claims.evidence import Estimate
+from twoscale.config.criteria import FACTS
 from twoscale.exits.references import RANDOM
 from twoscale.exits.table import OPERATING_POINT, document_units, operating_points
 from twoscale.report.render import number
@@ -182,8 +183,7 @@ def _correlations(sums: np.ndarray) -> np.ndarray:
 # --- verdicts -------------------------------------------------------------------------------------
 
 # The primary family, fixed before any run: the criteria of the paper and those of the parent work.
-PRIMARY = {"step_norm", "kl", "acceleration"}
-PRIMARY |= {"step_norm_relative", "cosine", "entropy_diff", "argmax_stability", "minp_kl"}
+PRIMARY = {name for name, facts in FACTS.items() if facts.is_primary}
 SHARES = (1 / 4, 1 / 2)  # of full depth
 RELEVANT = 0.02  # nats per token: a smaller gain is no reason to use a criterion
 POWER = 0.8

@@ -154,11 +154,11 @@ def _exits(recording: Recording, result: Check) -> pa.Table:
                 "threshold": np.full(count, float(found.option.threshold)),
                 "sequence": recording.sequences,
                 "position": recording.positions,
-                "depth": found.option.depths(recording),
+                "depth": found.option.exits(recording).evaluations,
             }
         )
         for found in result.found
-        if found.option.depths is not None
+        if found.option.exits is not None
     ]
     return pa.concat_tables(parts) if parts else pa.table({})
 

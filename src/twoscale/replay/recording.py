@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from twoscale import tables
 from twoscale.base import InputError, did_you_mean, first_line, mismatch
+from twoscale.config.criteria import CRITERIA_OF_COLUMNS
 
 # Columns that are no signals. `document` is optional: without it each sequence is a document.
 KEYS = ("document", "sequence", "position", "depth")
@@ -33,20 +35,22 @@ FEWEST_DOCUMENTS = 4  # of a check: two in each half
 # the names they have here. Its `iteration` counts from 0 (analyze_signals.py), that of others from
 # 1.
 HOOK_KEYS = ("forward_index", "iteration", "token_index", "is_decode", "has_prediction_metrics")
-HOOK_SIGNALS = {
-    "hidden_delta": "step_norm",
-    "hidden_norm": "norm",
-    "normalized_displacement": "step_norm_relative",
-    "cosine_distance": "cosine_distance",
-    "normalized_acceleration": "acceleration_normalized",
-    "entropy_delta": "entropy_diff",
-    "top1_confidence": "confidence",
-    "logit_margin": "margin",
-    "top1_token": TOP1,
-    "predictive_kl": "kl",
-}
+HOOK_SIGNALS = CRITERIA_OF_COLUMNS | {"hidden_norm": "norm", "top1_token": TOP1}
 # Where a trajectory of decoding names no prompts, so many passes in a row count as a document.
 HOOK_PASSES = 64
+
+
+class ExitSteps(NamedTuple):
+    """When tokens leave, (M,) each.
+
+    Attributes:
+        evaluations: The depth after which a token leaves, 1 … K: its cost.
+        loop_steps: The depth whose prediction it keeps, one less where a criterion discards the
+            step that triggers the exit (Algorithm 1).
+    """
+
+    evaluations: np.ndarray
+    loop_steps: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -94,15 +98,16 @@ class Recording:
         counts = range(1, self.depths + 1)
         return {k: np.bincount(self.codes, self._excess(np.array(k))) for k in counts}
 
-    def units(self, depths: np.ndarray) -> np.ndarray:
-        """Units (D, 4) of `replay.rules.Option` where the tokens leave at these depths (M,).
+    def units(self, exits: ExitSteps) -> np.ndarray:
+        """Units (D, 4) of `replay.rules.Option` where the M tokens leave so.
 
-        Random exits are the mean over all ways to give the depths to tokens.
+        Random exits are the mean over all ways to give the evaluations to tokens, which keep their
+        last state.
         """
-        # dealt at random, every depth comes to each token with its share of the tokens
-        shares = np.bincount(depths - 1, minlength=self.depths) / len(depths)
-        evaluations = np.bincount(self.codes, depths)
-        excess = np.bincount(self.codes, self._excess(depths))
+        # dealt at random, every count comes to each token with its share of the tokens
+        shares = np.bincount(exits.evaluations - 1, minlength=self.depths) / len(exits.evaluations)
+        evaluations = np.bincount(self.codes, exits.evaluations)
+        excess = np.bincount(self.codes, self._excess(exits.loop_steps))
         random = shares @ np.stack(list(self.fixed.values()))
         return np.stack([evaluations, excess, random, self.tokens], axis=1)
 

@@ -14,37 +14,15 @@ from typing import Any
 import numpy as np
 
 from twoscale.base import InputError, did_you_mean
-from twoscale.config.definitions import Patience
-from twoscale.replay.recording import Exits, Recording
+from twoscale.config.criteria import ABOVE, BELOW, CRITERIA_OF_COLUMNS, FACTS, Facts, Patience
+from twoscale.replay.recording import Exits, ExitSteps, Recording
 
-Depths = Callable[[Recording], np.ndarray]  # of the tokens (m,) of a part of a recording
-BELOW, ABOVE = "<", "≥"
-# In which direction from its threshold a signal lets a token leave.
-DIRECTIONS = {
-    "step_norm": BELOW,
-    "kl": BELOW,
-    "acceleration": BELOW,
-    "acceleration_normalized": BELOW,
-    "acceleration_relative": BELOW,
-    "step_norm_relative": BELOW,
-    "cosine_distance": BELOW,
-    "entropy": BELOW,
-    "entropy_diff": BELOW,
-    "minp_kl": BELOW,
-    "contraction": BELOW,
-    "confidence": ABOVE,
-    "margin": ABOVE,
-    "argmax_stability": ABOVE,
-    "top1_stability": ABOVE,
-    "exit_gate": ABOVE,
-    "native_gate": ABOVE,
-}
-# The paper's Algorithm 1 asks for two hits in a row; every other rule leaves at the first.
-PATIENCE = {"acceleration": 2, "acceleration_normalized": 2, "acceleration_relative": 2}
+Leaving = Callable[[Recording], ExitSteps]  # of the tokens of a part of a recording
 PAIR = ("margin", "argmax_stability")  # the pair that is tried without being asked for
 THRESHOLDS = 48  # of a rule with one signal
 THRESHOLDS_OF_PAIR = 12  # of each of its two signals
 _SAMPLED = 2**20  # values of a signal from which quantiles are taken
+_UNKNOWN = Facts(exits=BELOW)  # one hit, and the token keeps its last state
 
 
 @dataclass(frozen=True)
@@ -57,20 +35,19 @@ class Option:
         threshold: The threshold, of a pair that of its first signal.
         units: What it costs in each document of a part of the data (D, 4): evaluations, excess
             above full depth, excess of random exits of the same cost, and tokens.
-        depths: The depths (m,) at which the tokens of a recording leave; None where only units
-            are known.
+        exits: When the tokens of a part of a recording leave; None where only units are known.
     """
 
     rule: str
     condition: str
     threshold: float
     units: Callable[[Any], np.ndarray]
-    depths: Callable[[Recording], np.ndarray] | None = None
+    exits: Leaving | None = None
 
 
-def _of_depths(rule: str, condition: str, threshold: float, depths: Depths) -> Option:
-    """An option that is known by the depths of all tokens."""
-    return Option(rule, condition, threshold, lambda part: part.units(depths(part)), depths)
+def _of_exits(rule: str, condition: str, threshold: float, exits: Leaving) -> Option:
+    """An option that is known by the exits of all tokens."""
+    return Option(rule, condition, threshold, lambda part: part.units(exits(part)), exits)
 
 
 def with_contraction(signals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -106,7 +83,8 @@ def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list
         # `with_contraction` reads it, but no rule exits by it
         if name == "norm":
             continue
-        directions = [DIRECTIONS[name]] if name in DIRECTIONS else [BELOW, ABOVE]
+        facts = _facts(name)
+        directions = [facts.exits] if facts else [BELOW, ABOVE]
         grid = _quantiles(values, THRESHOLDS)
         found = [
             _option([(name, direction, threshold)])
@@ -117,7 +95,8 @@ def options(recording: Recording, pairs: list[tuple[str, str]]) -> Iterator[list
             yield found
     for pair in pairs:
         grids = [_quantiles(signals[name], THRESHOLDS_OF_PAIR) for name in pair]
-        directions = [DIRECTIONS.get(name, BELOW) for name in pair]
+        known = [_facts(name) or _UNKNOWN for name in pair]
+        directions = [facts.exits for facts in known]
         yield [
             _option(list(zip(pair, directions, thresholds, strict=True)))
             for thresholds in product(*grids)
@@ -141,10 +120,11 @@ def options_of_exits(exits: Exits) -> list[list[Option]]:
     by_rule: dict[str, list[Option]] = {}
     for (criterion, threshold), depths in exits.items():
         # the default holds these depths; without it all options would read the last ones
-        def chosen(part: Recording, depths: np.ndarray = depths) -> np.ndarray:
-            return depths if part.places is None else depths[part.places]
+        def chosen(part: Recording, depths: np.ndarray = depths) -> ExitSteps:
+            of_part = depths if part.places is None else depths[part.places]
+            return ExitSteps(of_part, of_part)
 
-        option = _of_depths(criterion, f"{criterion} at {threshold:.3g}", threshold, chosen)
+        option = _of_exits(criterion, f"{criterion} at {threshold:.3g}", threshold, chosen)
         by_rule.setdefault(criterion, []).append(option)
     return list(by_rule.values())
 
@@ -152,27 +132,41 @@ def options_of_exits(exits: Exits) -> list[list[Option]]:
 def _option(conditions: list[tuple[str, str, float]]) -> Option:
     """The option that leaves where all conditions (signal, direction, threshold) hold."""
     names = [name for name, _, _ in conditions]
-    patience = max(PATIENCE.get(name, 1) for name in names)
+    known = [_facts(name) or _UNKNOWN for name in names]
+    patience = max(facts.patience for facts in known)
+    keeps_previous = any(facts.keeps == "previous" for facts in known)
     texts = [f"{name} {direction} {value:.3g}" for name, direction, value in conditions]
     _, _, threshold = conditions[0]
 
-    def depths(part: Recording) -> np.ndarray:
+    def exits(part: Recording) -> ExitSteps:
         holds = np.ones(part.cost.shape, dtype=bool)  # (K, M)
         for name, direction, value in conditions:
             values = part.signals[name]  # (K, M)
             holds &= values < value if direction == BELOW else values >= value  # NaN: neither
-        return exit_depths(holds, patience)
+        return exit_steps(holds, patience, keeps_previous)
 
     hits = f", {patience} times in a row" if patience > 1 else ""
-    return _of_depths(" and ".join(names), " and ".join(texts) + hits, threshold, depths)
+    return _of_exits(" and ".join(names), " and ".join(texts) + hits, threshold, exits)
 
 
-def exit_depths(holds: np.ndarray, patience: int = 1) -> np.ndarray:
-    """The first depth (M,) at which a condition (K, M) has held `patience` times; K if none."""
+def _facts(signal: str) -> Facts | None:
+    """What is known of a signal: the facts of its criterion, or of the rule `contraction`."""
+    if signal == "contraction":
+        return _UNKNOWN
+    return FACTS.get(CRITERIA_OF_COLUMNS.get(signal, ""))
+
+
+def exit_steps(holds: np.ndarray, patience: int = 1, keeps_previous: bool = False) -> ExitSteps:
+    """Tokens leave at the first depth at which a condition (K, M) has held `patience` times.
+
+    A token that never leaves keeps its last state under every rule.
+    """
     count = Patience(patience)
     hit = np.stack([count.ends(of_depth) for of_depth in holds])
+    left = hit.any(axis=0)
     # `argmax` of booleans is the place of the first true one; depths count from 1
-    return np.where(hit.any(axis=0), hit.argmax(axis=0) + 1, len(holds))
+    evaluations = np.where(left, hit.argmax(axis=0) + 1, len(holds))
+    return ExitSteps(evaluations, evaluations - (left & keeps_previous))
 
 
 def _quantiles(values: np.ndarray, count: int) -> np.ndarray:

@@ -12,9 +12,9 @@ import pandas as pd
 from twoscale import tables
 from twoscale.claims import verdicts as claims
 from twoscale.claims.evidence import Role
-from twoscale.claims.exits import criterion_name
 from twoscale.claims.scale import MEANING, Scales
 from twoscale.claims.words import DEPENDS, FAILS, HOLDS, NOT_ASKED, OPEN, by_word, kind, marked
+from twoscale.config.criteria import criterion_name
 from twoscale.jobs.command import function
 from twoscale.jobs.table_job import TableJob, job_files
 from twoscale.report.render import estimated, interval, render

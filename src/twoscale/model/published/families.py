@@ -13,6 +13,7 @@ from typing import Any
 
 from twoscale.base import InputError, first_line
 from twoscale.config import ModelConfig
+from twoscale.config.criteria import FACTS
 from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.types import LONGEST_VALUE, parse_json
 
@@ -293,10 +294,7 @@ _RAVEN_NORMS = {
 }
 # Thresholds "auto" of the exit evaluators in Huginn's code.
 _AUTO_THRESHOLDS: Mapping[str, Sequence[float]] = {
-    "entropy_diff": [1e-3],
-    "argmax_stability": [5],
-    "cosine": [1e-3],
-    "minp_kl": [1e-5],
+    name: [facts.published] for name, facts in FACTS.items() if facts.published is not None
 }
 
 

@@ -1,7 +1,7 @@
 """The config sections of the arena: dense grids of thresholds, and the oracle."""
 
+from twoscale.config.criteria import FACTS
 from twoscale.config.sections import (
-    DENSE_GRIDS,
     CoreConfig,
     Criteria,
     ExitsConfig,
@@ -18,7 +18,7 @@ class ParetoConfig(Section):
     """
 
     criteria: Criteria = key(
-        grids(**DENSE_GRIDS),
+        grids(**{name: facts.grid for name, facts in FACTS.items() if facts.grid}),
         "Exit criteria and their dense grids of thresholds. Criteria that appear only in `exits`"
         " keep the thresholds "
         "given there. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl"

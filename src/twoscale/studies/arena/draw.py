@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from twoscale.claims.bootstrap import summarise_latency, summarise_quality
-from twoscale.claims.exits import criterion_name
+from twoscale.config.criteria import criterion_name
 from twoscale.exits.table import OPERATING_POINT, of_run
 from twoscale.figures import style
 from twoscale.jobs.table_job import TableJob, job_files
