@@ -6,13 +6,12 @@
 # make docs        the documentation as a site in site/; with a search at http://localhost:8001: make docs PORT=8001
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 #                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny
-# make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=ten-minutes
 # make bench       the benchmarks, at most 25 minutes, into docs/benchmarks.md; NANOGPT=PATH/model.py: also against nanoGPT
 # make test        the tests; those that changes since a revision can touch: make test SINCE=main
 # make test-runs   tests of whole runs: copies and reruns, kills, published models, recipes of docs/extending.md
 # make test-slurm  the workflow on a SLURM of two nodes, which is installed if it is missing
 # make test-tools  tests with further packages, which it installs: make test-tools, or one: make test-tools SUITE=recorder
-#                  suites: slurm pythons pack release recorder packaging site newest
+#                  suites: slurm pythons release recorder packaging site newest
 # make lint        ruff, snakefmt, mypy over src, codespell, snakemake --lint; make format formats
 # make generated   the files that are made of the config classes, tables and results: paper.yaml, pages in docs/
 #
@@ -31,7 +30,7 @@ NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 unexport MPLBACKEND
 
 .DEFAULT_GOAL := all
-.PHONY: all check help env tools test test-runs test-long test-slurm test-tools docs bench lock gpu-check gpu-pack check-demo plan generated lint format report
+.PHONY: all check help env tools test test-runs test-long test-slurm test-tools docs bench lock gpu-check check-demo plan generated lint format report
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -72,7 +71,7 @@ test-long: env
 
 # Suites with further packages, two at a time, because most of them use one core; where packages or tools cannot be
 # installed, the tests are skipped and say so.
-SUITES = pythons slurm pack release recorder packaging site newest
+SUITES = pythons slurm release recorder packaging site newest
 TOOLS  = $(addprefix $(VENV)/tools/,tests/recorder tests/release tests/packaging docs)
 
 test-tools: env $(if $(SUITE),$(filter %/$(SUITE:site=docs),$(TOOLS)),$(TOOLS))
@@ -98,10 +97,6 @@ suite-release: env
 suite-newest: env
 	$(BIN)/python -m tests.newest $(VENV)/newest
 
-# needs pip's registry, and the environment with torch of suite-pythons
-suite-pack: env $(filter suite-pythons,$(MAKECMDGOALS))
-	$(BIN)/python -m pytest tests/pack
-
 test-slurm: suite-slurm
 
 docs: env $(VENV)/tools/docs
@@ -114,11 +109,6 @@ bench: env
 
 gpu-check:
 	$(GPU_PYTHON) -m pytest -q -m gpu -p no:cacheprovider tests/gpu $(addprefix --device=,$(DEVICE)) $(addprefix --model=,$(MODEL))
-
-# CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
-gpu-pack: env
-	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),ten-minutes) $(addprefix --configfile ,$(CONFIG)) \
-		$(addprefix --python ,$(PYTHON_THERE))
 
 check-demo: env
 	$(BIN)/python scripts/check_release.py $(or $(RELEASE),docs/demo-release)

@@ -1,21 +1,17 @@
-"""Run a command on GPUs that no other job of this machine uses: `with_gpus.py COUNT COMMAND ...`.
+"""Run a command on GPUs that no other job of this machine uses.
 
-Where a worker is running (`twoscale.jobs.worker`), it runs the command, `python SCRIPT ...`.
+`with_gpus.py COUNT COMMAND ...`
 """
 
 import argparse
-import os
 import shutil
 import sys
 
 from twoscale.base import InputError
-from twoscale.jobs import worker
 from twoscale.jobs.machine import run_on_gpus
 
 
 def main(count: int, command: list[str]) -> None:
-    if worker.ADDRESS in os.environ:
-        worker.forward(*command[1:])
     if count < 1 or not command or shutil.which(command[0]) is None:
         raise InputError(
             f"with_gpus.py: found {count} GPUs for {command[:1]}, expected at least one for a"

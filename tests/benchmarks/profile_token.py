@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from tests import speed
 from twoscale import config as configs
 from twoscale.base import replacing
 from twoscale.config import Config, ConfigSlice
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.jobs import command
-from twoscale.training import trial
 from twoscale.workflow.runs import Runs
 
 TOKENS, ITERATIONS, SHOWN = 4, 10, 20
@@ -35,7 +35,7 @@ def of_tokens(run: Config, dtype: str) -> list[str]:
     """Lines on tokens that take all loop steps without decisions, read by an untrained model."""
     device = run.compute.device
     model = (
-        trial.any_model(run.model).to(device, getattr(torch, dtype)).eval().requires_grad_(False)
+        speed.any_model(run.model).to(device, getattr(torch, dtype)).eval().requires_grad_(False)
     )
     full = make_criterion("fixed", run.exits.max_loops)
     options = DecoderOptions(replay=device == "cuda", compile=device == "cuda")
@@ -57,7 +57,7 @@ def of_training(run: Config) -> list[str]:
     """Lines on training iterations as configured, on random tokens."""
     identity = configs.training_identity(run)
     settings = ConfigSlice(identity | {"train": identity["train"] | configs.runtime(run)})
-    trainer, state = trial.start(settings)
+    trainer, state = speed.start(settings)
 
     def iterate() -> None:
         for _ in range(ITERATIONS):

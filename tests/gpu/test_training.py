@@ -5,7 +5,7 @@ may compile.
 import pytest
 import torch
 
-from twoscale.training import trial
+from tests import speed
 
 pytestmark = pytest.mark.gpu
 # Dense bf16 peak in TFLOP/s, without sparsity, by a part of the device's name (NVIDIA's data
@@ -34,7 +34,7 @@ def test_training(run, record, factor, compiled):
 def measure(run, factor: int, compiled: bool, record) -> None:
     """Rows of the batch of the config times a factor, at the mean loop count of the run."""
     torch._dynamo.reset()  # the graphs of another setting count towards the limit of the compiler
-    row = trial.fitting(run, factor * run.train.batch_size, compiled)
+    row = speed.fitting(run, factor * run.train.batch_size, compiled)
     if row.get("failed") == "out of memory":
         record("training", row["setting"], None, verdict="does not fit", note=row["failed"])
         return

@@ -130,7 +130,6 @@ WRONG_USES = {
     "docs_figures.py /gone": "error: /gone, docs: found no tables/",
     "export_model.py --config {} --metadata docs --training a --export b --checkpoints --segments"
     " --evidence": ("error: docs"),
-    "gpu_pack.py run --minutes nan": "argument --minutes: invalid positive value: 'nan'",
     "plan.py --tflops 0": "argument --tflops: invalid positive value: '0'",
     "with_gpus.py 1": "error: with_gpus.py: found 1 GPUs for [], expected at least one",
     "with_gpus.py 1 /gone": "error: with_gpus.py: found 1 GPUs for ['/gone'], expected at least one",

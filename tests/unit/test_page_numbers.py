@@ -268,8 +268,6 @@ OTHERS = {
     ],
     "docs/which-exit.md": ["take 3 loop steps", "within 0.01 nats"],
     "docs/gpu.md": [
-        "30 M tokens into the folder",
-        "Below 70,000 tokens/s",
         "more than 0.001 nats there",
         "(about 40 %)",  # of the two texts, which are not kept
         "(11 %)",

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -138,11 +138,6 @@ class TrainingState:
     sharded: bool = False
 
 
-# The state in which this process ended its last segment, by the digest of its weights and the
-# identity of its run: a worker (`twoscale.jobs.worker`) trains the next segment from it.
-_kept: dict[tuple[str, str], TrainingState] = {}
-
-
 # --- loading
 
 
@@ -156,10 +151,6 @@ def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> 
     partial = load_partial(paths.partial, first, segment.until, identity, config)
     if partial is not None:
         return restore(config, *partial)
-    # popped, because training changes its tensors in place
-    kept = _kept.pop((checkpoints.digest(start), canonical_json(segment.identity)), None)
-    if kept is not None:  # with its optimizer and compiled layers
-        return replace(kept, log=[], environments=[])
     identity, device = segment.identity, _loads_on(config)
     weights, header = checkpoints.load_weights(start, identity, config.model, device)
     moments = {}  # none at the start of training
@@ -360,9 +351,6 @@ def write_segment(
     checkpoints.save(paths.optimizer, moments, Header("optimizer", *counts, identity, {}))
     checkpoints.save(paths.checkpoint, weights, Header("weights", *counts, identity, {}))
     paths.partial.unlink(missing_ok=True)  # only now: the outputs replace it
-    # one state in memory, the latest
-    _kept.clear()
-    _kept[checkpoints.digest(paths.checkpoint), canonical_json(identity)] = state
 
 
 def _write_log(state: TrainingState, path: Path, loops_path: Path) -> None:

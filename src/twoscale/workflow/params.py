@@ -21,7 +21,6 @@ from twoscale import tables
 from twoscale.base import InputError, canonical_json, json_digest
 from twoscale.config import Config, CriterionConfig
 from twoscale.data.text import digest_files
-from twoscale.jobs import worker
 from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ class Params:
         }
 
     def _torch_command(self, script: str, *arguments: str) -> Callable:
-        """The command that starts an entry script in one process, on a GPU or in the worker."""
+        """The command that starts an entry script in one process, on a GPU if it needs one."""
 
         @untracked
         def param(wildcards: Any) -> str:
@@ -268,10 +267,8 @@ class Params:
         return shlex.join(["python", str(self.scripts / f"{script}.py"), *arguments])
 
     def _lease(self, gpus: int) -> str:
-        """Start of a command that waits for free GPUs, or hands the job to a worker."""
-        if gpus or worker.ADDRESS in os.environ:
-            return self._python("with_gpus", str(gpus)) + " "
-        return ""
+        """Start of a command that waits for free GPUs."""
+        return self._python("with_gpus", str(gpus)) + " " if gpus else ""
 
 
 def untracked(function: Callable) -> Callable:

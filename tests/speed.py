@@ -1,14 +1,12 @@
 """How fast a machine trains a run, eager and compiled, measured in whole iterations.
 
-A session (docs/gpu.md) chooses by it before it trains. Memory grows with the loop counts of an
-iteration, so the largest ones of the run are tried as well.
+Memory grows with the loop counts of an iteration, so the largest ones of the run are tried as well.
 
 A row is a dict: `setting` in words, the keys of `train` that it changes, and `tokens_per_s` at the
 mean loop count, `tflops`, `memory_gb` on CUDA and `startup_s` (what the first iterations took
 longer, such as compilation), or `failed` with the reason in their place.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -28,28 +26,8 @@ from twoscale.training.trainer import Trainer, TrainingData, draw_loops
 
 _WARM_UP, _COUNTED = 2, 10  # iterations; the first ones compile
 _MICRO_BATCHES = (1, 2, 5, 10)  # the first of these that fits the memory of the device is taken
-_SLOW = 70_000  # tokens/s of the configured batch below which a larger one is tried
-_LARGER = 4  # times the configured batch
 
 Row = dict[str, Any]
-
-
-def trial(run: Config) -> Iterator[Row]:
-    """The rows that decide how a run is trained: eager, compiled if the config compiles, and slow
-    batches enlarged.
-    """
-    best = row = fitting(run, run.train.batch_size, compiled=False)
-    yield row
-    if run.train.compiles(run.compute.device):
-        row = fitting(run, run.train.batch_size, compiled=True)
-        yield row
-        best = max(best, row, key=_speed_of)
-    if run.compute.device == "cuda" and _speed_of(best) < _SLOW:
-        yield fitting(run, _LARGER * run.train.batch_size, best["compile"])
-
-
-def _speed_of(row: Row) -> float:
-    return row.get("tokens_per_s", 0.0)
 
 
 def fitting(run: Config, batch_size: int, compiled: bool) -> Row:
